@@ -1,0 +1,133 @@
+"""Runs LLM Compressor and Layerpress side by side on the same job and prints a Markdown table. See benchmarks/compare."""
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+# The demo's model, its passages and its way of measuring a process serve here too.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
+
+from fetch_model import FetchError, fetch  # noqa: E402
+from measured_process import ProcessFailed, run_measured  # noqa: E402
+
+import debian_handbook_text  # noqa: E402
+from contenders import HERE, OFFLINE, PROGRAM, PYTHON, ROOT, Contender, Job, contenders, run_once  # noqa: E402
+from report import Setting, markdown  # noqa: E402
+
+DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks/compare", description=__doc__)
+    parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
+    parser.add_argument("--calibration", type=Path, help="JSON lines with `text` (default: from debian-handbook)")
+    parser.add_argument("--evaluation", type=Path, help="JSON lines with `text` (default: other pages of debian-handbook)")
+    parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
+    parser.add_argument("--max-seq-length", type=int, default=512, help="tokens per sample at most (default 512)")
+    parser.add_argument("--evaluation-samples", type=int, default=24, help="samples to evaluate on (default 24)")
+    parser.add_argument("--group-size", type=int, default=64, help="columns per scale (default 64)")
+    parser.add_argument("--runs", type=int, default=1, help="runs of every contender (default 1)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, e.g. layerpress-gptq-hessian")
+    parser.add_argument("--skip-peer", action="store_true", help="run Layerpress alone")
+    parser.add_argument("--skip-evaluation", action="store_true", help="times and memory only")
+    parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "comparison", help="folder for all outputs")
+    parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
+    arguments = parser.parse_args()
+    if (arguments.calibration is None) != (arguments.evaluation is None):
+        parser.error("--calibration and --evaluation go together")
+    if arguments.runs < 1:
+        parser.error("--runs must be at least 1")
+    return arguments
+
+
+def choose_contenders(arguments: argparse.Namespace) -> list[Contender]:
+    chosen = contenders(with_peer=not arguments.skip_peer)
+    if arguments.only is None:
+        return chosen
+    unknown = set(arguments.only) - {contender.name for contender in chosen}
+    if unknown:
+        raise ValueError(f"[compare.only] no contender is named {', '.join(sorted(unknown))}; "
+                         f"there are {', '.join(contender.name for contender in chosen)}")
+    return [contender for contender in chosen if contender.name in arguments.only]
+
+
+def check_tokens(job: Job) -> None:
+    """Refuses to compare when the two sides would calibrate with different tokens."""
+    prepared = job.work / "tokens.safetensors"
+    prepared.unlink(missing_ok=True)
+    limits = ["--max-seq-length", str(job.max_seq_length)]
+    run_measured([str(PROGRAM), "prepare", str(job.model), "--dataset", str(job.calibration), "--output", str(prepared),
+                  "--num-calibration-samples", str(job.samples), *limits])
+    check = run_measured([str(PYTHON), str(HERE / "check_tokens.py"), "--model", str(job.model), "--text",
+                          str(job.calibration), "--prepared", str(prepared), "--samples", str(job.samples), *limits],
+                         OFFLINE, job.work / "tokens.log")
+    say(check.output.strip())
+
+
+def evaluate(job: Job, chosen: list[Contender], arguments: argparse.Namespace, evaluation: Path) -> dict:
+    """Fills in every contender's quality with the independent evaluator; returns the base's."""
+    folders = [str(contender.output(job)) for contender in chosen]
+    measured = run_measured([str(PYTHON), str(HERE / "evaluate_checkpoints.py"), "--base", str(job.model),
+                             "--evaluation", str(evaluation), "--samples", str(arguments.evaluation_samples),
+                             "--max-seq-length", str(job.max_seq_length), "--scratch", str(job.work), *folders],
+                            OFFLINE, job.work / "evaluate.log")
+    results = json.loads(measured.output)
+    for contender in chosen:
+        contender.quality = results[str(contender.output(job))]
+    return results[str(job.model)]
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure_limit() -> float:
+    return float(run_measured([str(PYTHON), str(HERE / "measure_limit.py")]).output)
+
+
+def record(path: Path, setting: Setting, chosen: list[Contender], base_quality: dict) -> None:
+    """Everything that was measured, for later tables."""
+    path.write_text(json.dumps({"setting": asdict(setting), "base": base_quality,
+                                "contenders": [asdict(contender) for contender in chosen]}, indent=1), encoding="utf-8")
+
+
+def compare(arguments: argparse.Namespace) -> str:
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    if arguments.model is None:
+        fetch(DEFAULT_MODEL)
+    calibration, evaluation, text = arguments.calibration, arguments.evaluation, "the given text"
+    if calibration is None:
+        calibration, evaluation = debian_handbook_text.write_files(arguments.work / "debian-handbook")
+        text = "The Debian Administrator's Handbook"
+    job = Job((arguments.model or DEFAULT_MODEL).resolve(), calibration.resolve(), arguments.samples,
+              arguments.max_seq_length, arguments.group_size, arguments.work.resolve())
+    chosen = choose_contenders(arguments)
+    if any(contender.program == "Layerpress" for contender in chosen):
+        check_tokens(job)
+    setting = Setting(job.model.name, text, arguments.runs, arguments.evaluation_samples, measure_limit())
+    for turn in range(arguments.runs):
+        for contender in chosen:
+            run_once(contender, job)
+            say(f"run {turn + 1} of {arguments.runs}: {contender.name}: {contender.runs[-1].seconds:.1f} s")
+    base_quality = {} if arguments.skip_evaluation else evaluate(job, chosen, arguments, evaluation)
+    record(job.work / "results.json", setting, chosen, base_quality)
+    return markdown(setting, job, chosen, base_quality)
+
+
+def main() -> int:
+    arguments = parse_arguments()
+    try:
+        text = compare(arguments)
+        if arguments.output:
+            arguments.output.write_text(text, encoding="utf-8")
+    except (FetchError, ProcessFailed, debian_handbook_text.HandbookError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,26 @@
+# One interface target that carries what every room may use: libtorch, fmt (libtorch's copy) and JSON.
+find_program(LAYERPRESS_CCACHE ccache)
+if(LAYERPRESS_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${LAYERPRESS_CCACHE}")
+endif()
+
+find_package(Torch REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(Threads REQUIRED)
+
+add_library(layerpress_dependencies INTERFACE)
+target_compile_features(layerpress_dependencies INTERFACE cxx_std_20)
+target_compile_definitions(layerpress_dependencies INTERFACE FMT_HEADER_ONLY=1)
+target_include_directories(layerpress_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_include_directories(layerpress_dependencies INTERFACE
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
+target_link_libraries(layerpress_dependencies INTERFACE
+  ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json Threads::Threads)
+
+# Private to our own targets: warnings are errors, and the sanitizers when asked for.
+add_library(layerpress_build_options INTERFACE)
+target_compile_options(layerpress_build_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
+if(LAYERPRESS_SANITIZE)
+  target_compile_options(layerpress_build_options INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
+  target_link_options(layerpress_build_options INTERFACE -fsanitize=address,undefined)
+endif()

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace layerpress {
+
+/// What went wrong, coarse enough to choose an exit code by.
+enum class ErrorKind { kUsage, kCheckpoint, kRecipe, kData, kMemory, kInterrupted, kInternal };
+
+/// Base of all exceptions that Layerpress throws. The message is one line: `[room.function] where: what; what to do`.
+class Error : public std::runtime_error {
+ public:
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  ErrorKind kind() const { return kind_; }
+
+ private:
+  ErrorKind kind_;
+};
+
+/// One exception class per kind; the constructor formats its message with fmt.
+template <ErrorKind kKind>
+class KindError : public Error {
+ public:
+  template <typename... Arguments>
+  explicit KindError(fmt::format_string<Arguments...> format, Arguments&&... arguments)
+      : Error(kKind, fmt::format(format, std::forward<Arguments>(arguments)...)) {}
+};
+
+using UsageError = KindError<ErrorKind::kUsage>;            ///< The caller asked for something impossible (exit code 2).
+using CheckpointError = KindError<ErrorKind::kCheckpoint>;  ///< A model folder is damaged, unsupported or unwritable.
+using RecipeError = KindError<ErrorKind::kRecipe>;          ///< A recipe is malformed or asks for what does not exist.
+using DataError = KindError<ErrorKind::kData>;              ///< Calibration or evaluation data cannot be used.
+using MemoryError = KindError<ErrorKind::kMemory>;          ///< The work does not fit in memory.
+using InterruptedError = KindError<ErrorKind::kInterrupted>;  ///< SIGINT or SIGTERM asked the work to stop.
+using InternalError = KindError<ErrorKind::kInternal>;        ///< A mistake of ours; never reachable from input.
+
+}  // namespace layerpress

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace layerpress {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+/// Receives what long work tells about itself. The library never prints; a program decides what becomes of events.
+/// All calls come from the thread that runs the work.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  /// One line for a person.
+  virtual void on_message(LogLevel, const std::string&) {}
+  /// Overall progress: `done` of `total` steps of the model (subgraphs); `step` names the one that begins.
+  virtual void on_step(std::uint64_t /*done*/, std::uint64_t /*total*/, const std::string& /*step*/) {}
+  /// Progress inside the current step: `phase` (calibrate, compress, write, ...), tokens done of all tokens.
+  virtual void on_phase(const std::string& /*phase*/, std::uint64_t /*done*/, std::uint64_t /*total*/) {}
+};
+
+/// What every long-running function is handed: where to report, and whether somebody asked it to stop.
+/// Holds no ownership; both pointers may be null.
+struct RunControl {
+  EventSink* events = nullptr;
+  const std::atomic<bool>* stop_requested = nullptr;
+
+  void message(LogLevel level, const std::string& text) const {
+    if (events != nullptr) events->on_message(level, text);
+  }
+  void step(std::uint64_t done, std::uint64_t total, const std::string& name) const {
+    if (events != nullptr) events->on_step(done, total, name);
+  }
+  void phase(const std::string& name, std::uint64_t done, std::uint64_t total) const {
+    if (events != nullptr) events->on_phase(name, done, total);
+  }
+  /// Throws InterruptedError when a stop was requested.
+  void check_stop() const;
+};
+
+/// Seconds since construction, on the monotonic clock.
+class Timer {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace layerpress

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace layerpress {
+
+/// Returns the candidate with the smallest edit distance to `name` (case-insensitive), or "" when none is near.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
+
+/// Joins with ", ".
+std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
+
+/// "1.2 GB" (decimal units, as in --max-shard-size).
+std::string format_bytes(std::uint64_t bytes);
+
+/// Parses "5GB", "4GiB", "200MB", "1024" to bytes; throws UsageError naming `option`.
+std::uint64_t parse_bytes(std::string_view text, std::string_view option);
+
+}  // namespace layerpress

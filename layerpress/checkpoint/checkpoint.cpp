@@ -1,0 +1,118 @@
+#include "layerpress/checkpoint/checkpoint.h"
+
+#include <algorithm>
+
+#include "layerpress/base/file.h"
+#include "layerpress/checkpoint/shard_index.h"
+#include "layerpress/checkpoint/strict_json.h"
+
+namespace layerpress::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfigName = "config.json";
+
+Json read_config(const fs::path& directory) {
+  constexpr std::uint64_t kLargestConfig = 16u << 20;
+  const fs::path path = directory / kConfigName;
+  std::error_code failure;
+  if (!fs::exists(path, failure))
+    throw CheckpointError("[checkpoint.open] {}: has no {}; is it a Hugging Face model folder, completely downloaded?",
+                          directory.string(), kConfigName);
+  Json config;
+  try {
+    config = parse_json(read_text_file(path, kLargestConfig), path.string());
+  } catch (const Json::exception&) {
+    throw CheckpointError("[checkpoint.open] {}: holds a number that is out of range", path.string());
+  }
+  if (!config.is_object())
+    throw CheckpointError("[checkpoint.open] {}: is a JSON {}, not an object", path.string(), config.type_name());
+  return config;
+}
+
+/// config.json's quantization section, looked for where vLLM looks; null when there is none.
+Json find_quantization_config(const Json& config) {
+  const auto member = [](const Json& object, const char* key) {
+    const auto found = object.find(key);
+    return found == object.end() ? Json() : *found;
+  };
+  for (Json found : {member(config, "quantization_config"), member(config, "compression_config")})
+    if (!found.is_null()) return found;
+  const Json text_config = member(config, "text_config");
+  return text_config.is_object() ? member(text_config, "quantization_config") : Json();
+}
+
+void check_holds(const SafetensorsFile& shard, const std::vector<std::string>& tensors) {
+  for (const std::string& tensor : tensors)
+    if (!shard.contains(tensor))
+      throw CheckpointError("[checkpoint.open] {}: lacks tensor {}, which {} places there; download both again",
+                            shard.path().string(), in_quotes(tensor), kIndexName);
+}
+
+}  // namespace
+
+std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
+  std::error_code failure;
+  if (!fs::is_directory(directory, failure))
+    throw CheckpointError("[checkpoint.open] {}: no such directory", directory.string());
+  const std::shared_ptr<Checkpoint> opened(new Checkpoint);
+  opened->directory_ = directory;
+  opened->config_ = read_config(directory);
+  opened->quantization_config_ = find_quantization_config(opened->config_);
+  for (const auto& [name, tensors] : find_shards(directory).shards) {
+    const auto shard = SafetensorsFile::open(directory / name);
+    check_holds(*shard, tensors);
+    for (const auto& [tensor, spec] : shard->tensors()) {
+      const auto [place, is_new] = opened->file_of_.emplace(tensor, shard);
+      if (!is_new)
+        throw CheckpointError("[checkpoint.open] {}: tensor {} stands in {} too", shard->path().string(),
+                              in_quotes(tensor), place->second->path().filename().string());
+    }
+  }
+  return opened;
+}
+
+const SafetensorsFile& Checkpoint::file_of(const std::string& name) const {
+  const auto found = file_of_.find(name);
+  if (found == file_of_.end())
+    throw CheckpointError("[checkpoint.tensor] {}: has no tensor {}", directory_.string(), in_quotes(name));
+  return *found->second;
+}
+
+const StoredTensor& Checkpoint::spec(const std::string& name) const { return file_of(name).tensors().at(name); }
+
+at::Tensor Checkpoint::tensor(const std::string& name) const { return file_of(name).tensor(name); }
+
+void Checkpoint::will_need(const std::string& name) const { file_of(name).will_need(name); }
+
+void Checkpoint::release(const std::string& name) const { file_of(name).release(name); }
+
+std::vector<std::string> Checkpoint::names() const {
+  std::vector<std::string> names;
+  names.reserve(file_of_.size());
+  for (const auto& [name, file] : file_of_) names.push_back(name);
+  return names;
+}
+
+std::uint64_t Checkpoint::total_bytes() const {
+  std::uint64_t total = 0;
+  for (const auto& [name, file] : file_of_) total += file->tensors().at(name).nbytes();
+  return total;
+}
+
+std::vector<fs::path> Checkpoint::companion_files() const {
+  std::vector<fs::path> files;
+  std::error_code failure;
+  for (const auto& entry : fs::directory_iterator(directory_, failure)) {
+    const std::string name = entry.path().filename().string();
+    const bool hidden = name.starts_with('.');
+    if (!hidden && name != kConfigName && !is_weights_name(name) && entry.is_regular_file(failure))
+      files.push_back(entry.path());
+  }
+  if (failure) throw CheckpointError("[checkpoint.files] {}: {}", directory_.string(), failure.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+}  // namespace layerpress::checkpoint

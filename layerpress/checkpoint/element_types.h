@@ -1,0 +1,17 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace layerpress::checkpoint {
+
+/// The dtype that safetensors calls `name`; nothing for a word that is not supported. Inverse of dtype_name.
+std::optional<at::ScalarType> dtype_named(std::string_view name);
+
+/// All words that dtype_named knows, for messages.
+std::string dtype_names();
+
+}  // namespace layerpress::checkpoint

@@ -1,0 +1,120 @@
+// The cache's layout: <hub>/models--org--name/refs/<revision> holds a commit, snapshots/<commit>/ the files (links).
+#include "layerpress/checkpoint/model_location.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+#include "layerpress/checkpoint/strict_json.h"
+
+namespace layerpress::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// `org/name@revision` taken apart; `revision` is empty when none was given.
+struct HubModel {
+  std::string id;
+  std::string revision;
+};
+
+std::optional<fs::path> environment_path(const char* variable) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  const std::string text(value);
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && (text == "~" || text.starts_with("~/"))) return fs::path(home + text.substr(1));
+  return fs::path(text);
+}
+
+fs::path hub_cache() {
+  if (const auto path = environment_path("HF_HUB_CACHE")) return *path;
+  if (const auto path = environment_path("HF_HOME")) return *path / "hub";
+  if (const auto path = environment_path("XDG_CACHE_HOME")) return *path / "huggingface" / "hub";
+  return environment_path("HOME").value_or("/") / ".cache" / "huggingface" / "hub";
+}
+
+bool is_word(std::string_view text, std::string_view more_characters) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || more_characters.find(c) != std::string_view::npos;
+  });
+}
+
+/// The Hub's rule for the parts of an id; it also keeps every id inside the cache folder.
+bool is_id_part(std::string_view part) {
+  constexpr std::size_t kLongest = 96;
+  const auto is_edge = [](char c) { return c == '-' || c == '.'; };
+  return is_word(part, "._-") && part.size() <= kLongest && part.find("--") == std::string_view::npos &&
+         part.find("..") == std::string_view::npos && !is_edge(part.front()) && !is_edge(part.back());
+}
+
+bool is_revision(std::string_view revision) {
+  return is_word(revision, "._-/+") && revision.find("..") == std::string_view::npos && revision.front() != '/' &&
+         revision.front() != '.';
+}
+
+std::optional<HubModel> parse_hub_model(const std::string& model) {
+  HubModel parsed;
+  const auto at_sign = model.find('@');
+  parsed.id = model.substr(0, at_sign);
+  if (at_sign != std::string::npos) {
+    parsed.revision = model.substr(at_sign + 1);
+    if (!is_revision(parsed.revision)) return std::nullopt;
+  }
+  const auto slash = parsed.id.find('/');
+  const bool valid = slash == std::string::npos
+                         ? is_id_part(parsed.id)
+                         : is_id_part(parsed.id.substr(0, slash)) && is_id_part(parsed.id.substr(slash + 1));
+  return valid ? std::optional(parsed) : std::nullopt;
+}
+
+fs::path cache_folder(const HubModel& model) {
+  std::string name = "models--" + model.id;
+  if (const auto slash = name.find('/'); slash != std::string::npos) name.replace(slash, 1, "--");
+  return hub_cache() / name;
+}
+
+/// The commit that a ref file names; nothing when there is no such ref.
+std::optional<std::string> read_ref(const fs::path& path) {
+  std::error_code failure;
+  if (!fs::is_regular_file(path, failure)) return std::nullopt;
+  std::string commit = read_text_file(path, 4096);
+  while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
+  if (!is_word(commit, ""))
+    throw CheckpointError("[checkpoint.locate] {}: {} is no commit; download the model again", path.string(),
+                          in_quotes(commit));
+  return commit;
+}
+
+}  // namespace
+
+fs::path locate_model(const std::string& model) {
+  std::error_code failure;
+  if (model.empty())
+    throw CheckpointError("[checkpoint.locate] the model's name is empty; pass a directory or org/name");
+  if (fs::is_directory(model, failure)) return model;
+  if (fs::exists(model, failure))
+    throw CheckpointError("[checkpoint.locate] {} is a file; pass the directory that holds config.json",
+                          in_quotes(model));
+  const auto hub_model = parse_hub_model(model);
+  if (!hub_model)
+    throw CheckpointError("[checkpoint.locate] {} is no directory, and no model id (org/name or org/name@revision)",
+                          in_quotes(model));
+  const fs::path folder = cache_folder(*hub_model);
+  const std::string revision = hub_model->revision.empty() ? "main" : hub_model->revision;
+  const std::string commit = read_ref(folder / "refs" / revision).value_or(revision);
+  const fs::path snapshot = folder / "snapshots" / commit;
+  // A revision with a slash can only be a ref: as a path below snapshots/ it would name a folder inside a model.
+  if (commit.find('/') == std::string::npos && fs::is_directory(snapshot, failure)) return snapshot;
+  throw CheckpointError(
+      "[checkpoint.locate] {} is neither a directory nor in the local Hugging Face cache ({}); download it first: "
+      "hf download {}{}",
+      in_quotes(model), hub_cache().string(), hub_model->id,
+      hub_model->revision.empty() ? "" : " --revision " + hub_model->revision);
+}
+
+}  // namespace layerpress::checkpoint

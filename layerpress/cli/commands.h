@@ -1,0 +1,26 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <functional>
+
+#include "layerpress/base/progress.h"
+
+namespace layerpress::cli {
+
+/// Options of every subcommand.
+struct CommonOptions {
+  bool no_progress = false;
+  std::string log_level = "info";
+};
+
+/// What a subcommand runs after parsing; returns the exit code.
+using Action = std::function<int(const RunControl&)>;
+
+// Each adds its subcommand to `app` and sets `action` when that one is chosen.
+void add_oneshot(CLI::App& app, CommonOptions& common, Action& action);
+void add_eval(CLI::App& app, CommonOptions& common, Action& action);
+void add_inspect(CLI::App& app, CommonOptions& common, Action& action);
+void add_prepare(CLI::App& app, CommonOptions& common, Action& action);
+
+}  // namespace layerpress::cli

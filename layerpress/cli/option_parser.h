@@ -1,0 +1,49 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "layerpress/cli/commands.h"
+
+namespace layerpress::cli {
+
+/// Adds one command-line option for each field that Options::visit lists, with its help and default.
+template <typename Options>
+void add_options(CLI::App& command, Options& options) {
+  Options::visit(options, [&](const char* name, auto& value, const char* help) {
+    using Field = std::remove_reference_t<decltype(value)>;
+    const std::string option = std::string("--") + name;
+    if constexpr (std::is_same_v<Field, bool>) {
+      command.add_flag(option + ",!--no-" + name, value, help);
+    } else if constexpr (std::is_same_v<Field, std::vector<std::string>>) {
+      const std::string shown = value.empty() ? help : fmt::format("{} [{}]", help, fmt::join(value, ", "));
+      command.add_option(option, value, shown)->delimiter(',')->type_name("TEXT ...");
+    } else {
+      CLI::Option* added = command.add_option(option, value, help);
+      if constexpr (std::is_same_v<Field, std::string>) {
+        if (!value.empty()) added->capture_default_str();
+      } else if (value != Field{}) {
+        added->capture_default_str();
+      }
+    }
+  });
+}
+
+inline void add_common_options(CLI::App& command, CommonOptions& common) {
+  command.add_flag("--no-progress", common.no_progress, "no progress bars");
+  command.add_option("--log-level", common.log_level, "debug, info, warning or error")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
+}
+
+inline void add_model_argument(CLI::App& command, std::string& model) {
+  command.add_option("MODEL", model, "model directory, or the id of a model in the local Hugging Face cache")->required();
+}
+
+}  // namespace layerpress::cli

@@ -1,0 +1,101 @@
+#include "layerpress/cli/terminal_progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+namespace layerpress::cli {
+namespace {
+
+constexpr std::array kLevelNames = {"debug", "info", "warning", "error"};
+
+std::size_t terminal_columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 80;
+}
+
+std::string bar(std::uint64_t done, std::uint64_t total) {
+  constexpr std::uint64_t kWidth = 24;
+  const std::uint64_t filled = total == 0 ? 0 : std::min(kWidth, kWidth * done / total);
+  return fmt::format("[{:#<{}}{:.<{}}]", "", filled, "", kWidth - filled);
+}
+
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+/// Pads or cuts a line so that it never wraps: a wrapped line could not be redrawn in place.
+std::string fitted(std::string line) {
+  line.resize(std::min(line.size(), terminal_columns() - 1));
+  return line;
+}
+
+}  // namespace
+
+TerminalProgress::TerminalProgress(LogLevel level, bool bars) : level_(level), bars_(bars && isatty(STDERR_FILENO)) {}
+
+TerminalProgress::~TerminalProgress() { erase(); }
+
+void TerminalProgress::erase() {
+  // Both lines are cleared and the cursor is left where the first one stood.
+  if (drawn_) fmt::print(stderr, "\r\x1b[2K\x1b[1A\r\x1b[2K");
+  if (drawn_) std::fflush(stderr);
+  drawn_ = false;
+}
+
+void TerminalProgress::draw() {
+  const double elapsed = run_timer_.seconds();
+  const double share = step_total_ == 0 ? 0
+                                        : (static_cast<double>(step_done_) +
+                                           (phase_total_ == 0 ? 0
+                                                              : 0.9 * static_cast<double>(phase_done_) /
+                                                                    static_cast<double>(phase_total_ * 4))) /
+                                              static_cast<double>(step_total_);
+  const std::string left = share > 0.02 ? clock_text(elapsed / share - elapsed) + " left" : "";
+  const std::string first = fitted(fmt::format("model {} {}/{} {} {} {}", bar(step_done_, step_total_), step_done_,
+                                               step_total_, clock_text(elapsed), left, step_));
+  const double seconds = phase_timer_.seconds();
+  const std::string rate = phase_done_ > 0 && seconds > 0.05 && phase_total_ > 1
+                               ? fmt::format("{:.0f} tokens/s", static_cast<double>(phase_done_) / seconds)
+                               : "";
+  const std::string second = fitted(fmt::format("{:>5} {} {}", "", bar(phase_done_, phase_total_),
+                                                phase_.empty() ? "" : phase_ + " " + rate));
+  erase();
+  fmt::print(stderr, "{}\n{}", first, second);
+  std::fflush(stderr);
+  drawn_ = true;
+  draw_timer_ = Timer();
+}
+
+void TerminalProgress::on_message(LogLevel level, const std::string& text) {
+  if (level < level_) return;
+  erase();
+  fmt::print(stderr, "{}: {}\n", kLevelNames[static_cast<std::size_t>(level)], text);
+  std::fflush(stderr);
+}
+
+void TerminalProgress::on_step(std::uint64_t done, std::uint64_t total, const std::string& step) {
+  step_done_ = done, step_total_ = total, step_ = step;
+  phase_.clear();
+  phase_done_ = phase_total_ = 0;
+  if (done >= total) return erase();
+  if (bars_) return draw();
+  if (level_ <= LogLevel::kInfo) {
+    fmt::print(stderr, "info: {}/{} {} ({})\n", done + 1, total, step, clock_text(run_timer_.seconds()));
+    std::fflush(stderr);
+  }
+}
+
+void TerminalProgress::on_phase(const std::string& phase, std::uint64_t done, std::uint64_t total) {
+  if (phase != phase_ || done < phase_done_) phase_timer_ = Timer();
+  phase_ = phase, phase_done_ = done, phase_total_ = total;
+  if (bars_ && draw_timer_.seconds() > 0.1) draw();
+}
+
+}  // namespace layerpress::cli

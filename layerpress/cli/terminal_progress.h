@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "layerpress/base/progress.h"
+
+namespace layerpress::cli {
+
+/// Shows events on stderr: on a terminal two bars that redraw in place (the model, and the phase in the current
+/// subgraph, with tokens/s and the time left); otherwise plain lines, one per subgraph.
+class TerminalProgress : public EventSink {
+ public:
+  TerminalProgress(LogLevel level, bool bars);
+  ~TerminalProgress() override;
+
+  void on_message(LogLevel level, const std::string& text) override;
+  void on_step(std::uint64_t done, std::uint64_t total, const std::string& step) override;
+  void on_phase(const std::string& phase, std::uint64_t done, std::uint64_t total) override;
+
+ private:
+  void draw();
+  void erase();
+  LogLevel level_;
+  bool bars_;
+  bool drawn_ = false;
+  std::uint64_t step_done_ = 0, step_total_ = 0, phase_done_ = 0, phase_total_ = 0;
+  std::string step_, phase_;
+  Timer run_timer_, phase_timer_, draw_timer_;
+};
+
+}  // namespace layerpress::cli

@@ -1,0 +1,53 @@
+#include "layerpress/data/calibration_set.h"
+
+#include <numeric>
+#include <utility>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::data {
+namespace {
+
+/// splitmix64 (Steele, Lea, Flood 2014: Fast splittable pseudorandom number generators).
+class SplitMix64 {
+ public:
+  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
+
+  std::uint64_t next() {
+    state_ += 0x9E3779B97F4A7C15u;
+    std::uint64_t value = state_;
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9u;
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EBu;
+    return value ^ (value >> 31);
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace
+
+std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens) {
+  if (batch_tokens <= 0) throw InternalError("[data.pack] batches of {} tokens", batch_tokens);
+  std::vector<BatchRange> batches;
+  const auto& offsets = set.sample_offsets;
+  for (std::int64_t sample = 0; sample < set.sample_count(); ++sample) {
+    const auto index = static_cast<std::size_t>(sample);
+    const bool fits =
+        !batches.empty() &&
+        offsets[index + 1] - offsets[static_cast<std::size_t>(batches.back().first_sample)] <= batch_tokens;
+    if (!fits) batches.push_back({sample, sample});
+    batches.back().last_sample = sample + 1;
+  }
+  return batches;
+}
+
+std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  SplitMix64 random(seed);
+  for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.next() % (i + 1)]);
+  return order;
+}
+
+}  // namespace layerpress::data

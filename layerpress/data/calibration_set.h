@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "layerpress/base/progress.h"
+
+namespace layerpress::data {
+
+/// Token ids of samples, one after the other.
+struct CalibrationSet {
+  std::vector<std::int32_t> tokens;
+  /// samples + 1 entries: sample i is tokens [sample_offsets[i], sample_offsets[i + 1]).
+  std::vector<std::int64_t> sample_offsets{0};
+
+  std::int64_t sample_count() const { return static_cast<std::int64_t>(sample_offsets.size()) - 1; }
+  std::int64_t token_count() const { return sample_offsets.back(); }
+};
+
+/// Which samples and how long; the fields of the command line's data options.
+struct DatasetOptions {
+  std::string dataset;  ///< A file (.jsonl .json .csv .parquet .txt, or .safetensors made by prepare) or a datasets id.
+  std::string split = "train";
+  std::string text_column = "text";
+  std::int64_t num_samples = 512;
+  std::int64_t max_seq_length = 2048;
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+  bool concatenate = false;
+};
+
+/// Reads a token file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], as prepare writes it.
+/// Validates everything; throws DataError naming the file and the fault.
+CalibrationSet read_token_file(const std::filesystem::path& path);
+
+/// Writes such a file (atomic).
+void write_token_file(const std::filesystem::path& path, const CalibrationSet& set);
+
+/// A run of whole samples that goes through the model together: samples [first_sample, last_sample).
+struct BatchRange {
+  std::int64_t first_sample = 0;
+  std::int64_t last_sample = 0;
+};
+
+/// Packs samples in order into batches of at most `batch_tokens` tokens (one longer sample is a batch by itself).
+/// REQUIRES: batch_tokens > 0. Batches cover every sample once; the split depends on nothing but the lengths.
+std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens);
+
+/// Returns 0..n-1 shuffled: Fisher-Yates from the end with splitmix64 seeded by `seed`; python/ does the same.
+std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);
+
+}  // namespace layerpress::data

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "layerpress/data/sample_selection.h"
+
+namespace layerpress::data {
+
+/// Tokenizes `options.dataset` with the tokenizer of `model_directory` by running the Python helper as a child process.
+/// Throws DataError with the helper's own message when it fails.
+Selection prepare_with_helper(const DatasetOptions& options, const std::filesystem::path& model_directory,
+                              const RunControl& control);
+
+}  // namespace layerpress::data

@@ -1,0 +1,100 @@
+// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], from 0 up to tokens;
+// metadata "format" names the version of this layout.
+#include <ATen/Functions.h>
+
+#include <limits>
+#include <string>
+
+#include "layerpress/base/error.h"
+#include "layerpress/checkpoint/safetensors.h"
+#include "layerpress/data/calibration_set.h"
+
+namespace layerpress::data {
+namespace {
+
+constexpr const char* kTokensName = "input_ids";
+constexpr const char* kOffsetsName = "sample_offsets";
+constexpr const char* kFormat = "layerpress.calibration.v1";
+
+std::shared_ptr<const checkpoint::SafetensorsFile> open_file(const std::filesystem::path& path) {
+  try {
+    return checkpoint::SafetensorsFile::open(path);
+  } catch (const CheckpointError& fault) {
+    throw DataError("{} (as a token file, which `layerpress prepare` makes)", fault.what());
+  }
+}
+
+void check_format(const checkpoint::SafetensorsFile& file) {
+  const auto found = file.metadata().find("format");
+  if (found != file.metadata().end() && found->second.starts_with("layerpress.") && found->second != kFormat)
+    throw DataError(
+        "[data.tokens] {}: has format '{}', this program reads '{}'; make it again with `layerpress prepare`",
+        file.path().string(), found->second, kFormat);
+}
+
+at::Tensor read_vector(const checkpoint::SafetensorsFile& file, const char* name) {
+  const std::string where = file.path().string();
+  if (!file.contains(name))
+    throw DataError("[data.tokens] {}: has no tensor '{}'; make it with `layerpress prepare`", where, name);
+  const checkpoint::StoredTensor& spec = file.tensors().at(name);
+  const bool integers = spec.dtype == at::kInt || spec.dtype == at::kLong;
+  if (!integers || spec.shape.size() != 1)
+    throw DataError("[data.tokens] {}: '{}' is {} with {} dimensions; I32 or I64 with one is expected", where, name,
+                    checkpoint::dtype_name(spec.dtype), spec.shape.size());
+  return file.tensor(name);
+}
+
+std::vector<std::int64_t> read_offsets(const at::Tensor& stored, std::int64_t tokens, const std::string& where) {
+  const at::Tensor wide = stored.to(at::kLong);
+  const std::int64_t* offsets = wide.const_data_ptr<std::int64_t>();
+  const std::int64_t count = wide.numel();
+  if (count == 0 || offsets[0] != 0)
+    throw DataError("[data.tokens] {}: '{}' does not begin with 0", where, kOffsetsName);
+  for (std::int64_t sample = 1; sample < count; ++sample)
+    if (offsets[sample] <= offsets[sample - 1])
+      throw DataError("[data.tokens] {}: sample {} begins at {} and ends at {}", where, sample, offsets[sample - 1],
+                      offsets[sample]);
+  if (offsets[count - 1] != tokens)
+    throw DataError("[data.tokens] {}: '{}' ends at {}, there are {} tokens", where, kOffsetsName, offsets[count - 1],
+                    tokens);
+  return {offsets, offsets + count};
+}
+
+std::vector<std::int32_t> read_tokens(const at::Tensor& stored, const std::string& where) {
+  const at::Tensor wide = stored.to(at::kLong);
+  const std::int64_t* values = wide.const_data_ptr<std::int64_t>();
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(wide.numel()));
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (values[i] < 0 || values[i] > std::numeric_limits<std::int32_t>::max())
+      throw DataError("[data.tokens] {}: entry {} of '{}' is {}, which is no token id", where, i, kTokensName,
+                      values[i]);
+    tokens[i] = static_cast<std::int32_t>(values[i]);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+CalibrationSet read_token_file(const std::filesystem::path& path) {
+  const auto file = open_file(path);
+  check_format(*file);
+  CalibrationSet set;
+  set.tokens = read_tokens(read_vector(*file, kTokensName), path.string());
+  set.sample_offsets =
+      read_offsets(read_vector(*file, kOffsetsName), static_cast<std::int64_t>(set.tokens.size()), path.string());
+  return set;
+}
+
+void write_token_file(const std::filesystem::path& path, const CalibrationSet& set) {
+  const auto view = [](const auto& values, at::ScalarType dtype) {
+    auto* data = const_cast<void*>(static_cast<const void*>(values.data()));
+    return at::from_blob(data, {static_cast<std::int64_t>(values.size())}, at::TensorOptions(dtype));
+  };
+  checkpoint::write_safetensors(
+      path, {{kTokensName, view(set.tokens, at::kInt)}, {kOffsetsName, view(set.sample_offsets, at::kLong)}},
+      {{"format", kFormat},
+       {"samples", std::to_string(set.sample_count())},
+       {"tokens", std::to_string(set.token_count())}});
+}
+
+}  // namespace layerpress::data

@@ -1,0 +1,177 @@
+#include "layerpress/data/token_rows.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "layerpress/base/file.h"
+#include "layerpress/base/json.h"
+
+namespace layerpress::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kColumn = "input_ids";
+
+/// Parses without exceptions: a fault gives a discarded value.
+Json try_parse(std::string_view text) { return Json::parse(text.begin(), text.end(), nullptr, false); }
+
+bool has_token_ids(const Json& row) {
+  if (!row.is_object()) return false;
+  const auto found = row.find(kColumn);
+  return found != row.end() && found->is_array();
+}
+
+/// `place` names the row in messages: "file, line 3".
+std::vector<std::int32_t> token_ids(const Json& row, const std::string& place) {
+  if (!has_token_ids(row))
+    throw DataError("[data.rows] {}: no object with a list 'input_ids', which the first row has", place);
+  const Json& column = row.at(kColumn);
+  std::vector<std::int32_t> ids;
+  ids.reserve(column.size());
+  for (const Json& value : column) {
+    constexpr std::uint64_t kLargest = std::numeric_limits<std::int32_t>::max();
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargest)
+      throw DataError("[data.rows] {}: 'input_ids' entry {} is {}; token ids are integers from 0 to {}", place,
+                      ids.size(), value.dump(-1, ' ', true).substr(0, 40), kLargest);
+    ids.push_back(value.get<std::int32_t>());
+  }
+  return ids;
+}
+
+/// Objects, one a line; blank lines are no rows. The file is scanned only as far as the rows asked for.
+class JsonLines : public TokenRows {
+ public:
+  explicit JsonLines(const fs::path& path) : file_(MappedFile::open(path)) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (text().starts_with(kByteOrderMark)) scanned_ = kByteOrderMark.size();
+  }
+
+  std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
+    if (!scan_to(index)) return std::nullopt;
+    const Line& line = lines_[static_cast<std::size_t>(index)];
+    const std::string place = fmt::format("{}, line {}", file_->path().string(), line.number);
+    const Json parsed = try_parse(text().substr(line.begin, line.length));
+    if (parsed.is_discarded()) throw DataError("[data.rows] {}: not JSON; each line must be one JSON object", place);
+    return token_ids(parsed, place);
+  }
+
+  std::int64_t count() override {
+    scan_to(std::numeric_limits<std::int64_t>::max());
+    return static_cast<std::int64_t>(lines_.size());
+  }
+
+  bool first_row_has_token_ids() {
+    return scan_to(0) && has_token_ids(try_parse(text().substr(lines_[0].begin, lines_[0].length)));
+  }
+
+ private:
+  struct Line {
+    std::uint64_t begin;
+    std::uint64_t length;
+    std::int64_t number;  ///< from 1, blank lines counted
+  };
+
+  std::string_view text() const { return {reinterpret_cast<const char*>(file_->data()), file_->size()}; }
+
+  /// Whether there is a row `index`; finds the lines up to it.
+  bool scan_to(std::int64_t index) {
+    while (std::cmp_less_equal(lines_.size(), index) && scanned_ < file_->size()) {
+      const std::uint64_t end = std::min<std::uint64_t>(text().find('\n', scanned_), file_->size());
+      const std::string_view line = text().substr(scanned_, end - scanned_);
+      ++line_number_;
+      if (line.find_first_not_of(" \t\r\f\v") != std::string_view::npos)
+        lines_.push_back({scanned_, line.size(), line_number_});
+      scanned_ = end + 1;
+      release_scanned();
+    }
+    return std::cmp_less(index, lines_.size());
+  }
+
+  /// Keeps the pages of a large file from piling up while its lines are counted.
+  void release_scanned() {
+    constexpr std::uint64_t kStride = 64u << 20;
+    if (scanned_ < released_ + kStride) return;
+    file_->release(released_, scanned_ - released_);
+    released_ = scanned_;
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  std::vector<Line> lines_;
+  std::uint64_t scanned_ = 0;
+  std::uint64_t released_ = 0;
+  std::int64_t line_number_ = 0;
+};
+
+/// A list of objects in one JSON document.
+class JsonRows : public TokenRows {
+ public:
+  JsonRows(fs::path path, Json rows) : path_(std::move(path)), rows_(std::move(rows)) {}
+
+  std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
+    if (index >= count()) return std::nullopt;
+    return token_ids(rows_[static_cast<std::size_t>(index)], fmt::format("{}, row {}", path_.string(), index + 1));
+  }
+
+  std::int64_t count() override { return static_cast<std::int64_t>(rows_.size()); }
+
+ private:
+  fs::path path_;
+  Json rows_;
+};
+
+/// The samples of a token file.
+class StoredRows : public TokenRows {
+ public:
+  explicit StoredRows(CalibrationSet set) : set_(std::move(set)) {}
+
+  std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
+    if (index >= count()) return std::nullopt;
+    const auto sample = static_cast<std::size_t>(index);
+    return std::vector<std::int32_t>(set_.tokens.begin() + set_.sample_offsets[sample],
+                                     set_.tokens.begin() + set_.sample_offsets[sample + 1]);
+  }
+
+  std::int64_t count() override { return set_.sample_count(); }
+
+ private:
+  CalibrationSet set_;
+};
+
+std::unique_ptr<TokenRows> open_json_lines(const fs::path& path) {
+  auto lines = std::make_unique<JsonLines>(path);
+  return lines->first_row_has_token_ids() ? std::move(lines) : nullptr;
+}
+
+std::unique_ptr<TokenRows> open_json(const fs::path& path) {
+  const auto file = MappedFile::open(path);
+  const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
+  // Most .json files are text; parsing them here only to find no token ids would cost time and memory.
+  if (text.find("\"input_ids\"") == std::string_view::npos) return nullptr;
+  Json rows = try_parse(text);
+  if (!rows.is_array() || rows.empty() || !has_token_ids(rows[0])) return nullptr;
+  return std::make_unique<JsonRows>(path, std::move(rows));
+}
+
+}  // namespace
+
+std::unique_ptr<TokenRows> open_token_rows(const fs::path& path) {
+  std::string ending = path.extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char character) { return static_cast<char>(std::tolower(character)); });
+  if (ending != ".safetensors" && ending != ".jsonl" && ending != ".json") return nullptr;
+  std::error_code failure;
+  if (!fs::exists(path, failure)) throw DataError("[data.open] {}: no such file; check --dataset", path.string());
+  if (ending == ".safetensors") return std::make_unique<StoredRows>(read_token_file(path));
+  try {
+    return ending == ".jsonl" ? open_json_lines(path) : open_json(path);
+  } catch (const CheckpointError& fault) {
+    throw DataError("{}", fault.what());  // a file that cannot be opened or mapped
+  }
+}
+
+}  // namespace layerpress::data

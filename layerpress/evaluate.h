@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "layerpress/base/json.h"
+#include "layerpress/base/progress.h"
+
+namespace layerpress {
+
+/// The options of `layerpress eval`.
+struct EvaluateOptions {
+  std::string model;
+  std::string dataset;
+  std::string reference;
+  std::string dataset_split = "train";
+  std::string text_column = "text";
+  std::int64_t num_samples = 512;
+  std::int64_t max_seq_length = 2048;
+  std::int64_t batch_tokens = 0;
+  std::string device = "auto";
+  std::string dtype = "auto";
+  int threads = 0;
+
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("dataset", self.dataset, "evaluation data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
+    field("reference", self.reference, "model to compare with, usually the uncompressed one");
+    field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
+    field("text-column", self.text_column, "column that holds the text");
+    field("num-samples", self.num_samples, "how many samples to use");
+    field("max-seq-length", self.max_seq_length, "longest sample in tokens; longer ones are cut");
+    field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
+    field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
+    field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
+    field("threads", self.threads, "CPU threads (default: all usable cores)");
+  }
+};
+
+struct Evaluation {
+  double perplexity = 0;  ///< exp of the mean negative log-likelihood over all predicted tokens
+  std::int64_t tokens = 0;  ///< predicted tokens
+  double seconds = 0;
+  std::optional<double> kl_divergence;   ///< mean over all tokens of KL(reference || model), natural logarithm
+  std::optional<double> top1_agreement;  ///< share of tokens at which both models rank the same token first
+  Json to_json() const;
+};
+
+/// Runs a plain or compressed checkpoint over text and measures it; each sample alone, special tokens included.
+/// Activations are not quantized, whatever the scheme says. Throws layerpress::Error.
+Evaluation evaluate(const EvaluateOptions& options, const RunControl& control = {});
+
+}  // namespace layerpress

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/graph/operations.h"
+
+namespace layerpress::graph {
+
+using ValueId = std::int32_t;
+using NodeId = std::int32_t;
+using ModuleId = std::int32_t;
+
+/// A data edge: what one node produces and others read. features 0 marks token ids [tokens]; else [tokens, features].
+struct Value {
+  std::int64_t features = 0;
+  NodeId producer = -1;  ///< -1: the graph's input
+};
+
+/// One operation. Every node has one output.
+struct Node {
+  Operation operation;
+  std::vector<ValueId> inputs;
+  ValueId output = -1;
+  ModuleId module = -1;  ///< the innermost module the operation was recorded in
+};
+
+/// A module of the traced model: full dotted name, class name, and the module around it (-1: none).
+struct Module {
+  std::string name;
+  std::string class_name;
+  ModuleId parent = -1;
+};
+
+/// Angles of a rotary embedding: cos/sin(position * inverse_frequencies[i]) * attention_scaling.
+/// Samples longer than `original_length` (when > 0) use `long_inverse_frequencies` if given (longrope), or, when
+/// ntk_factor > 0 (dynamic NTK), frequencies of a base grown with the sample's length.
+struct RopeTable {
+  std::vector<double> inverse_frequencies;
+  std::vector<double> long_inverse_frequencies;
+  double attention_scaling = 1;
+  std::int64_t original_length = 0;
+  double theta = 10000;
+  double ntk_factor = 0;
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("inverse_frequencies", self.inverse_frequencies);
+    field("long_inverse_frequencies", self.long_inverse_frequencies);
+    field("attention_scaling", self.attention_scaling), field("original_length", self.original_length);
+    field("theta", self.theta), field("ntk_factor", self.ntk_factor);
+  }
+  bool operator==(const RopeTable&) const = default;
+  /// The frequencies for a sample of `length` tokens.
+  std::vector<double> frequencies_for(std::int64_t length) const;
+};
+
+/// A model as a graph of operations (nodes) and data edges (values).
+///
+/// Design goals: one plain value type, printable and parsable, that says nothing of devices, batches or ranks.
+/// Non-goals: control flow, in-place operations, several outputs per node.
+///
+/// Invariants (lint): nodes stand in an order in which every input is produced before it is read; value 0 is the input
+/// (token ids); each other value has exactly one producer; `output` is a value.
+struct Graph {
+  std::vector<Node> nodes;
+  std::vector<Value> values;
+  std::vector<Module> modules;
+  std::vector<RopeTable> rope_tables;
+  ValueId output = -1;
+
+  static constexpr ValueId kInput = 0;
+
+  const std::string& module_name(const Node& node) const { return modules.at(node.module).name; }
+  /// For each value, the nodes that read it, in order.
+  std::vector<std::vector<NodeId>> consumers() const;
+};
+
+/// Throws InternalError naming the first broken invariant; also checks that features fit each operation.
+void lint(const Graph& graph);
+
+}  // namespace layerpress::graph

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+
+#include "layerpress/graph/graph.h"
+
+namespace layerpress::graph {
+
+/// Prints a graph, one line per rope table, module and node, in order:
+///   rope {"attention_scaling":1.0,...}
+///   module "model.layers.0" LlamaDecoderLayer in 1
+///   %7 [576] = linear(%6) {"weight":"model.layers.0.self_attn.q_proj.weight",...} in 4
+///   output %93
+/// For people, tests and debugging.
+std::string to_text(const Graph& graph);
+
+/// Parses what to_text printed, and lints it. Throws InternalError with the line number.
+Graph parse_text(const std::string& text);
+
+}  // namespace layerpress::graph

@@ -1,0 +1,169 @@
+// Causal attention on AVX-512 bf16 dot products, a block of query rows at a time: scores = Q Kᵀ, a row softmax, P V.
+// Scores of a whole row are kept, so there is no running maximum; rows see only the keys they may attend to, in tiles.
+#include <immintrin.h>
+
+#include "layerpress/kernels/cpu/attention.h"
+#include "layerpress/kernels/cpu/lanes.h"
+
+namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
+namespace {
+
+constexpr std::int64_t kRows = 48;     // query rows that share one pass over the keys
+constexpr std::int64_t kKeyTile = 64;  // keys are padded to whole tiles
+constexpr std::int64_t kWidth = 16;    // floats of a register
+
+/// Two neighbouring bf16 values along the reduction, the unit of the dot product instruction.
+using Pair = std::uint32_t;
+
+std::int64_t padded(std::int64_t length) { return (length + kKeyTile - 1) / kKeyTile * kKeyTile; }
+
+/// c[r][16 n] = sum over pairs of a[r] . b: kR rows by kN registers, accumulators never leave registers.
+template <int kR, int kN>
+void multiply_tile(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
+                   std::int64_t c_stride, std::int64_t pairs) {
+  __m512 sum[kR][kN];
+  for (int r = 0; r < kR; ++r)
+    for (int n = 0; n < kN; ++n) sum[r][n] = _mm512_setzero_ps();
+  for (std::int64_t p = 0; p < pairs; ++p) {
+    __m512bh right[kN];
+    for (int n = 0; n < kN; ++n)
+      right[n] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(b + p * b_stride + n * kWidth));
+    for (int r = 0; r < kR; ++r) {
+      const auto left = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a[r * a_stride + p])));
+      for (int n = 0; n < kN; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], left, right[n]);
+    }
+  }
+  for (int r = 0; r < kR; ++r)
+    for (int n = 0; n < kN; ++n) _mm512_storeu_ps(c + r * c_stride + n * kWidth, sum[r][n]);
+}
+
+template <int kN>
+void multiply_columns(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
+                      std::int64_t c_stride, std::int64_t rows, std::int64_t pairs) {
+  std::int64_t r = 0;
+  for (; r + 6 <= rows; r += 6)
+    multiply_tile<6, kN>(a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride, pairs);
+  for (; r + 2 <= rows; r += 2)
+    multiply_tile<2, kN>(a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride, pairs);
+  for (; r < rows; ++r)
+    multiply_tile<1, kN>(a + r * a_stride, a_stride, b, b_stride, c + r * c_stride, c_stride, pairs);
+}
+
+/// c [rows, columns] = a [rows, pairs] x b [pairs, columns]; columns a multiple of 16.
+void multiply(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
+              std::int64_t c_stride, std::int64_t rows, std::int64_t columns, std::int64_t pairs) {
+  std::int64_t n = 0;
+  for (; n + 64 <= columns; n += 64) multiply_columns<4>(a, a_stride, b + n, b_stride, c + n, c_stride, rows, pairs);
+  for (; n < columns; n += 16) multiply_columns<1>(a, a_stride, b + n, b_stride, c + n, c_stride, rows, pairs);
+}
+
+struct Workspace {
+  Pair* keys;     // [head_dim / 2, padded length]
+  Pair* values;   // [padded length / 2, head_dim]
+  float* scores;  // [kRows, padded length]
+  Bits16* weights;  // [kRows, padded length]
+  float* output;  // [kRows, head_dim]
+};
+
+std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+Workspace split(void* memory, std::int64_t keys, std::int64_t head_dim) {
+  char* next = static_cast<char*>(memory);
+  const auto take = [&](std::int64_t bytes) {
+    char* taken = next;
+    next += aligned(bytes);
+    return taken;
+  };
+  Workspace space;
+  space.keys = reinterpret_cast<Pair*>(take(keys * head_dim * 2));
+  space.values = reinterpret_cast<Pair*>(take(keys * head_dim * 2));
+  space.scores = reinterpret_cast<float*>(take(kRows * keys * 4));
+  space.weights = reinterpret_cast<Bits16*>(take(kRows * keys * 2));
+  space.output = reinterpret_cast<float*>(take(kRows * head_dim * 4));
+  return space;
+}
+
+/// Keys transposed to [pair of features][key]; values to [pair of keys][feature]. Padding is zero.
+void pack(const AttentionTask& task, std::int64_t keys, const Workspace& space) {
+  for (std::int64_t key = 0; key < keys; ++key) {
+    const Bits16* row = task.k + key * task.key_stride;
+    for (std::int64_t p = 0; p < task.head_dim / 2; ++p) {
+      Pair pair = 0;
+      if (key < task.length) std::memcpy(&pair, row + 2 * p, sizeof(pair));
+      space.keys[p * keys + key] = pair;
+    }
+  }
+  for (std::int64_t p = 0; p < keys / 2; ++p) {
+    const Bits16* even = task.v + 2 * p * task.key_stride;
+    const bool has_even = 2 * p < task.length, has_odd = 2 * p + 1 < task.length;
+    for (std::int64_t d = 0; d < task.head_dim; ++d) {
+      const Pair low = has_even ? even[d] : 0;
+      const Pair high = has_odd ? even[task.key_stride + d] : 0;
+      space.values[p * task.head_dim + d] = low | (high << 16);
+    }
+  }
+}
+
+/// Softmax of one row of scores over keys [first, last]; weights outside are zero up to `limit`. Returns 1 / sum.
+float softmax_row(const float* scores, Bits16* weights, std::int64_t first, std::int64_t last, std::int64_t begin,
+                  std::int64_t limit, float scale) {
+  float maximum = scores[first];
+#pragma omp simd reduction(max : maximum)
+  for (std::int64_t i = first; i <= last; ++i) maximum = scores[i] > maximum ? scores[i] : maximum;
+  float sum = 0;
+  for (std::int64_t i = begin; i < first; ++i) weights[i] = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t i = first; i <= last; ++i) {
+    const float weight = exponential((scores[i] - maximum) * scale);
+    sum += weight;
+    weights[i] = narrow_bf16(weight);
+  }
+  for (std::int64_t i = last + 1; i < limit; ++i) weights[i] = 0;
+  return 1.0f / sum;
+}
+
+/// Attention of query rows [first_row, first_row + rows) of one head.
+void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row, std::int64_t rows, std::int64_t keys,
+            const Workspace& space) {
+  // Keys that any of the rows sees, widened to whole tiles.
+  const std::int64_t oldest = task.window > 0 && first_row + 1 > task.window ? first_row + 1 - task.window : 0;
+  const std::int64_t begin = oldest / kKeyTile * kKeyTile;
+  const std::int64_t end = padded(first_row + rows);
+  const Bits16* q = task.q + first_row * task.query_stride + head * task.head_dim;
+  multiply(reinterpret_cast<const Pair*>(q), task.query_stride / 2, space.keys + begin, keys, space.scores + begin, keys,
+           rows, end - begin, task.head_dim / 2);
+  float factor[kRows];
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t last = first_row + r;
+    const std::int64_t first = task.window > 0 && last + 1 > task.window ? last + 1 - task.window : 0;
+    factor[r] = softmax_row(space.scores + r * keys, space.weights + r * keys, first, last, begin, end, task.scale);
+  }
+  multiply(reinterpret_cast<const Pair*>(space.weights + begin), keys / 2, space.values + begin / 2 * task.head_dim,
+           task.head_dim, space.output, task.head_dim, rows, task.head_dim, (end - begin) / 2);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Bits16* out = task.output + (first_row + r) * task.query_stride + head * task.head_dim;
+    for (std::int64_t d = 0; d < task.head_dim; ++d) out[d] = narrow_bf16(space.output[r * task.head_dim + d] * factor[r]);
+  }
+}
+
+std::int64_t attention_workspace(std::int64_t length, std::int64_t head_dim) {
+  const std::int64_t keys = padded(length);
+  return 2 * aligned(keys * head_dim * 2) + aligned(kRows * keys * 4) + aligned(kRows * keys * 2) +
+         aligned(kRows * head_dim * 4);
+}
+
+void attention_bf16(const AttentionTask& task) {
+  const std::int64_t keys = padded(task.length);
+  const Workspace space = split(task.workspace, keys, task.head_dim);
+  pack(task, keys, space);
+  for (std::int64_t head = 0; head < task.heads; ++head)
+    for (std::int64_t row = 0; row < task.length; row += kRows)
+      attend(task, head, row, task.length - row < kRows ? task.length - row : kRows, keys, space);
+}
+
+}  // namespace
+
+void (*const attention_entry)(const AttentionTask& task) = attention_bf16;
+std::int64_t (*const attention_workspace_entry)(std::int64_t length, std::int64_t head_dim) = attention_workspace;
+
+}  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -1,0 +1,67 @@
+#include "layerpress/kernels/cpu/elementwise.h"
+
+#include "layerpress/kernels/cpu/lanes.h"
+
+namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
+namespace {
+
+/// The normalized value is rounded to the dtype before the weight is applied, as transformers does.
+template <typename T>
+void rms_norm(const T* x, const T* weight, T* y, std::int64_t rows, std::int64_t size, float eps) {
+  for (std::int64_t row = 0; row < rows; ++row, x += size, y += size) {
+    float squares = 0;
+#pragma omp simd reduction(+ : squares)
+    for (std::int64_t i = 0; i < size; ++i) squares += widen(x[i]) * widen(x[i]);
+    const float factor = 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
+    for (std::int64_t i = 0; i < size; ++i)
+      y[i] = narrow<T>(widen(narrow<T>(widen(x[i]) * factor)) * widen(weight[i]));
+  }
+}
+
+template <typename T>
+void silu_multiply(const T* a, const T* b, T* y, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float x = widen(a[i]);
+    const float activated = x / (1.0f + exponential(-x));
+    y[i] = narrow<T>(widen(narrow<T>(activated)) * widen(b[i]));
+  }
+}
+
+template <typename T>
+void rotary(const T* x, const float* cosine, const float* sine, T* y, std::int64_t heads, std::int64_t head_dim,
+            std::int64_t pairs) {
+  for (std::int64_t head = 0; head < heads; ++head, x += head_dim, y += head_dim) {
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const float first = widen(x[i]), second = widen(x[i + pairs]);
+      y[i] = narrow<T>(first * cosine[i] - second * sine[i]);
+      y[i + pairs] = narrow<T>(second * cosine[i] + first * sine[i]);
+    }
+    for (std::int64_t i = 2 * pairs; i < head_dim; ++i) y[i] = x[i];
+  }
+}
+
+}  // namespace
+
+void rms_norm_bf16(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size, float eps) {
+  rms_norm(x, weight, y, rows, size, eps);
+}
+void rms_norm_f32(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps) {
+  rms_norm(x, weight, y, rows, size, eps);
+}
+void silu_multiply_bf16(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count) {
+  silu_multiply(a, b, y, count);
+}
+void silu_multiply_f32(const float* a, const float* b, float* y, std::int64_t count) { silu_multiply(a, b, y, count); }
+void rotary_bf16(const Bits16* x, const float* cosine, const float* sine, Bits16* y, std::int64_t heads,
+                 std::int64_t head_dim, std::int64_t pairs) {
+  rotary(x, cosine, sine, y, heads, head_dim, pairs);
+}
+void rotary_f32(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
+                std::int64_t head_dim, std::int64_t pairs) {
+  rotary(x, cosine, sine, y, heads, head_dim, pairs);
+}
+void widen_bf16(const Bits16* x, float* y, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = widen(x[i]);
+}
+
+}  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

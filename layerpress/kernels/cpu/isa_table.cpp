@@ -1,0 +1,31 @@
+#include "layerpress/kernels/cpu/attention.h"
+#include "layerpress/kernels/cpu/elementwise.h"
+#include "layerpress/kernels/cpu/gram.h"
+#include "layerpress/kernels/cpu/quantization.h"
+
+#define LAYERPRESS_TEXT_OF(name) #name
+#define LAYERPRESS_TEXT(name) LAYERPRESS_TEXT_OF(name)
+
+namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
+
+const Table& isa_table() {
+  static const Table kTable = {.name = LAYERPRESS_TEXT(LAYERPRESS_ISA),
+                               .rms_norm_bf16 = rms_norm_bf16,
+                               .rms_norm_f32 = rms_norm_f32,
+                               .silu_multiply_bf16 = silu_multiply_bf16,
+                               .silu_multiply_f32 = silu_multiply_f32,
+                               .rotary_bf16 = rotary_bf16,
+                               .rotary_f32 = rotary_f32,
+                               .widen_bf16 = widen_bf16,
+                               .minimum_maximum = minimum_maximum,
+                               .scale_errors = scale_errors,
+                               .quantize = quantize,
+                               .column_block = column_block,
+                               .attention_bf16 = attention_entry,
+                               .attention_workspace = attention_workspace_entry,
+                               .gram_pack = gram_pack_entry,
+                               .gram_tile = gram_tile_entry};
+  return kTable;
+}
+
+}  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

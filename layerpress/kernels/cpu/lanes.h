@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "layerpress/kernels/cpu/table.h"
+
+// Scalar building blocks that the compiler turns into vector code inside simple loops.
+namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
+
+template <typename To, typename From>
+inline To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+inline float widen(Bits16 bits) { return bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+inline float widen(float value) { return value; }
+
+/// Rounds to nearest even; NaN stays NaN.
+inline Bits16 narrow_bf16(float value) {
+  const auto bits = bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
+  return static_cast<Bits16>(value != value ? 0x7FC0u : rounded >> 16);
+}
+
+template <typename T>
+inline T narrow(float value);
+template <>
+inline Bits16 narrow<Bits16>(float value) {
+  return narrow_bf16(value);
+}
+template <>
+inline float narrow<float>(float value) {
+  return value;
+}
+
+/// Round half to even for |x| < 2^22; beyond, x is returned with an error below 1 (all callers clamp to +-448).
+inline float round_even(float x) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction bits
+  return (x + kShift) - kShift;
+}
+
+inline float clamp(float x, float low, float high) {
+  x = x < low ? low : x;
+  return x > high ? high : x;
+}
+
+/// e^x, relative error below 2e-7 in [-87, 88]; clamped outside.
+inline float exponential(float x) {
+  x = clamp(x, -87.0f, 88.0f);
+  const float n = round_even(x * 1.44269504088896341f);
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const auto power = static_cast<std::int32_t>(n) + 127;
+  return p * bit_cast<float>(power << 23);
+}
+
+/// log2(x) for normal x > 0, absolute error below 1e-5: enough to rank candidates.
+inline float logarithm2(float x) {
+  const auto bits = bit_cast<std::uint32_t>(x);
+  const auto exponent = static_cast<float>(static_cast<std::int32_t>(bits >> 23) - 127);
+  const float m = bit_cast<float>((bits & 0x007FFFFFu) | 0x3F800000u);  // 1 <= m < 2
+  const float t = (m - 1.41421356f) / (m + 1.41421356f);
+  const float s = t * t;
+  return exponent + 0.5f + t * (2.88539008f + s * (0.961796694f + s * (0.577078016f + s * 0.412198583f)));
+}
+
+/// The nearest fp8 e4m3fn value, half to even, saturating at 448.
+inline float round_fp8(float x) {
+  x = clamp(x, -448.0f, 448.0f);
+  const float power = bit_cast<float>(bit_cast<std::uint32_t>(x) & 0x7F800000u);
+  const float step = (power < 0.015625f ? 0.015625f : power) * 0.125f;
+  return round_even(x / step) * step;
+}
+
+/// The e4m3fn bits of a value that is one.
+inline std::int8_t encode_fp8(float value) {
+  const auto bits = bit_cast<std::uint32_t>(value);
+  const std::uint32_t sign = (bits >> 24) & 0x80u;
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const float absolute = bit_cast<float>(magnitude);
+  const std::uint32_t normal = (magnitude >> 20) - (120u << 3);
+  const auto subnormal = static_cast<std::uint32_t>(absolute * 512.0f);
+  return static_cast<std::int8_t>(sign | (absolute < 0.015625f ? subnormal : normal));
+}
+
+}  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

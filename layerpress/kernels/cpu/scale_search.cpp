@@ -1,0 +1,70 @@
+#include "layerpress/kernels/cpu/codebooks.h"
+#include "layerpress/kernels/cpu/quantization.h"
+
+namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
+namespace {
+
+struct SquaredError {
+  float operator()(float difference) const { return difference * difference; }
+};
+
+struct PowerError {
+  float exponent;
+  float operator()(float difference) const {
+    const float magnitude = std::fabs(difference) + 1e-30f;  // keeps the logarithm finite
+    return exponential(0.693147181f * exponent * logarithm2(magnitude));
+  }
+};
+
+template <typename Levels, typename Error>
+float error_of(const ScaleErrorTask& task, const Levels& levels, const Error& error, float scale, float zero_point) {
+  const float inverse = 1.0f / scale;
+  float sum = 0;
+  if (task.importance == nullptr) {
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t i = 0; i < task.count; ++i) {
+      const float x = task.weights[i];
+      sum += error(levels.value(levels.level(x * inverse, zero_point), zero_point) * scale - x);
+    }
+  } else {
+#pragma omp simd reduction(+ : sum)
+    for (std::int64_t i = 0; i < task.count; ++i) {
+      const float x = task.weights[i];
+      sum += task.importance[i] * error(levels.value(levels.level(x * inverse, zero_point), zero_point) * scale - x);
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+
+void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* maximum) {
+  float low = *minimum, high = *maximum;
+#pragma omp simd reduction(min : low) reduction(max : high)
+  for (std::int64_t i = 0; i < count; ++i) {
+    low = x[i] < low ? x[i] : low;
+    high = x[i] > high ? x[i] : high;
+  }
+  *minimum = low;
+  *maximum = high;
+}
+
+void scale_errors(const ScaleErrorTask& task) {
+  with_levels(task.codebook, [&](const auto& levels) {
+    for (std::int64_t c = 0; c < task.candidates; ++c) {
+      const float zero_point = task.zero_points == nullptr ? 0.0f : task.zero_points[c];
+      task.errors[c] += task.exponent == 2.0f
+                            ? error_of(task, levels, SquaredError{}, task.scales[c], zero_point)
+                            : error_of(task, levels, PowerError{task.exponent}, task.scales[c], zero_point);
+    }
+  });
+}
+
+void quantize(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+              std::int8_t* codes) {
+  with_levels(codebook, [&](const auto& levels) {
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = levels.encode(levels.level(x[i] / scale, zero_point));
+  });
+}
+
+}  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstdint>
+
+// The vector kernels that are compiled once per instruction set. Files of this folder include neither ATen nor heavy
+// standard headers: an inline function of those, compiled for AVX-512, could be linked into the whole program.
+namespace layerpress::kernels::cpu {
+
+/// bfloat16 bits.
+using Bits16 = std::uint16_t;
+
+/// How a real number becomes a code: q = clamp(round_half_even(x / scale + zero_point)), or the nearest fp8 e4m3 value.
+struct Codebook {
+  bool fp8 = false;
+  float minimum = -8;  ///< smallest and largest code (fp8: -448, 448)
+  float maximum = 7;
+};
+
+/// Attention of one key/value head over one sample. Row strides count elements.
+struct AttentionTask {
+  const Bits16* q = nullptr;  ///< first query head of the group, [length, query_stride]
+  const Bits16* k = nullptr;
+  const Bits16* v = nullptr;
+  Bits16* output = nullptr;  ///< like q
+  std::int64_t query_stride = 0;
+  std::int64_t key_stride = 0;
+  std::int64_t length = 0;
+  std::int64_t heads = 0;  ///< query heads that share this key/value head, one after the other in q
+  std::int64_t head_dim = 0;
+  std::int64_t window = 0;  ///< 0: no window
+  float scale = 1;
+  void* workspace = nullptr;  ///< attention_workspace() bytes, 64-byte aligned
+};
+
+/// One block of columns of the GPTQ recursion over a stack of rows; see kernels/gptq.h.
+struct ColumnBlockTask {
+  const float* running = nullptr;  ///< [rows, running_stride]: weights with the feedback of all earlier columns
+  std::int64_t running_stride = 0;
+  float* residual = nullptr;  ///< [rows, residual_stride]: in the original weights, out original - dequantized
+  std::int64_t residual_stride = 0;
+  std::int8_t* codes = nullptr;  ///< [rows, codes_stride] out
+  std::int64_t codes_stride = 0;
+  const float* feedback = nullptr;  ///< [columns, feedback_stride]: row j says how column j's residual moves later ones
+  std::int64_t feedback_stride = 0;
+  const float* pivots = nullptr;       ///< [columns]: weight of each column's squared error in the loss
+  const float* scales = nullptr;       ///< [rows, groups]
+  const float* zero_points = nullptr;  ///< [rows, groups] or null
+  std::int64_t groups = 0;
+  const std::int32_t* group_of_column = nullptr;  ///< [columns]
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;  ///< at most kMaximumBlock
+  Codebook codebook;
+};
+constexpr std::int64_t kMaximumBlock = 128;
+
+/// Candidates for one scale over one run of weights: adds sum(importance * |dequantize(quantize(w)) - w|^exponent).
+struct ScaleErrorTask {
+  const float* weights = nullptr;
+  const float* importance = nullptr;  ///< per weight, or null for 1
+  std::int64_t count = 0;
+  const float* scales = nullptr;       ///< [candidates]
+  const float* zero_points = nullptr;  ///< [candidates] or null
+  std::int64_t candidates = 0;
+  float exponent = 2;
+  Codebook codebook;
+  float* errors = nullptr;  ///< [candidates], added to
+};
+
+/// gram[rows, columns] += leftᵀ right over pairs of tokens, for two packed panels.
+struct GramTile {
+  const std::uint32_t* left = nullptr;   ///< [pairs, kGramPanel], see Table::gram_pack
+  const std::uint32_t* right = nullptr;  ///< [pairs, kGramPanel]
+  std::int64_t pairs = 0;
+  float* gram = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;     ///< columns of the left panel that exist
+  std::int64_t columns = 0;  ///< columns of the right panel that exist
+};
+constexpr std::int64_t kGramPanel = 48;
+
+/// The kernels of one instruction set. A null entry: not offered, the caller has another way.
+struct Table {
+  const char* name;
+  void (*rms_norm_bf16)(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size, float eps);
+  void (*rms_norm_f32)(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps);
+  void (*silu_multiply_bf16)(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count);
+  void (*silu_multiply_f32)(const float* a, const float* b, float* y, std::int64_t count);
+  /// One token: heads runs of head_dim; the first 2 * pairs features of each are rotated, the rest copied.
+  void (*rotary_bf16)(const Bits16* x, const float* cosine, const float* sine, Bits16* y, std::int64_t heads,
+                      std::int64_t head_dim, std::int64_t pairs);
+  void (*rotary_f32)(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
+                     std::int64_t head_dim, std::int64_t pairs);
+  void (*widen_bf16)(const Bits16* x, float* y, std::int64_t count);
+  void (*minimum_maximum)(const float* x, std::int64_t count, float* minimum, float* maximum);
+  void (*scale_errors)(const ScaleErrorTask& task);
+  void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+                   std::int8_t* codes);
+  /// Returns the sum over the block of pivot * (running - dequantized)^2.
+  double (*column_block)(const ColumnBlockTask& task);
+  void (*attention_bf16)(const AttentionTask& task);
+  std::int64_t (*attention_workspace)(std::int64_t length, std::int64_t head_dim);
+  /// Packs `columns` (at most kGramPanel) columns of x [tokens, stride] into panel [(tokens + 1) / 2, kGramPanel].
+  void (*gram_pack)(const Bits16* x, std::int64_t tokens, std::int64_t stride, std::int64_t columns,
+                    std::uint32_t* panel);
+  void (*gram_tile)(const GramTile& tile);
+};
+
+/// The table of the best instruction set that this machine and the build have. LAYERPRESS_CPU (baseline, avx2, avx512,
+/// avx512_bf16) in the environment asks for a lower one.
+const Table& table();
+
+// One per compiled instruction set; defined in isa_table.cpp.
+namespace baseline {
+const Table& isa_table();
+}
+namespace avx2 {
+const Table& isa_table();
+}
+namespace avx512 {
+const Table& isa_table();
+}
+namespace avx512_bf16 {
+const Table& isa_table();
+}
+
+}  // namespace layerpress::kernels::cpu

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace layerpress::kernels {
+
+/// gram += xᵀ x for x [tokens, features]; gram is fp32 [features, features] on x's device. Only the upper triangle is
+/// defined; elements below the diagonal are unspecified. Products of bf16 inputs are formed in bf16 and summed in fp32
+/// where the CPU has bf16 dot products; otherwise inputs are widened to fp32 block by block. The order of summation depends
+/// on shapes only (bf16), or on shapes and thread count.
+void accumulate_gram(at::Tensor& gram, const at::Tensor& x);
+
+/// The same in double precision, whole matrix: the tests' reference.
+at::Tensor gram_reference(const at::Tensor& x);
+
+/// Copies the upper triangle onto the lower one of a new tensor.
+at::Tensor symmetric_from_upper(const at::Tensor& gram);
+
+}  // namespace layerpress::kernels

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "layerpress/kernels/codebook.h"
+
+namespace layerpress::kernels {
+
+/// A weight [rows, columns] cut into blocks that share one scale: [ceil(rows/block_rows), ceil(columns/block_columns)].
+struct ScaleGrid {
+  std::int64_t block_rows = 1;
+  std::int64_t block_columns = 0;
+};
+
+/// How to choose scales.
+struct ScaleSearch {
+  /// Candidates: the range shrunk by each factor, tried in order; {1.0} is plain min-max.
+  std::vector<double> shrink{1.0};
+  double exponent = 2;  ///< error = sum(importance * |dequantized - w|^exponent)
+  /// Stop after this many candidates without improvement, per block; 0: try all.
+  int patience = 0;
+};
+
+/// Range of codes and how a range becomes a scale. Symmetric integers: scale = amax / ((2^bits - 1) / 2); asymmetric:
+/// (max - min) / (2^bits - 1) and zero_point = round(clamp(minimum - min / scale)); fp8: amax / 448.
+struct RangeRule {
+  Codebook codebook;
+  bool symmetric = true;
+};
+
+struct ChosenScales {
+  at::Tensor scale;       ///< fp32 [row blocks, column blocks], values representable in `stored`
+  at::Tensor zero_point;  ///< fp32, same shape, or undefined
+};
+
+/// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
+/// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
+/// `importance`: fp32 [columns] or undefined. Non-finite weights: the caller checks. Multi-threaded on the CPU; weights on
+/// other devices are searched there with ATen.
+ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
+
+/// The same by ATen operations over whole tensors: any device, and the tests' reference.
+ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
+
+/// Rounds every weight to its nearest code: int8 [rows, columns] (bytes of fp8 values for fp8).
+at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
+                            const ChosenScales& scales);
+
+/// A per-block tensor spread over all weights [rows, columns].
+at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std::int64_t rows, std::int64_t columns);
+
+}  // namespace layerpress::kernels

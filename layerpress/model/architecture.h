@@ -1,0 +1,45 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/checkpoint/checkpoint.h"
+#include "layerpress/graph/graph.h"
+
+namespace layerpress::model {
+
+/// A model's graph and what the rest needs to know about it.
+struct TracedModel {
+  graph::Graph graph;
+  std::int64_t vocab_size = 0;
+  std::int64_t max_position_embeddings = 0;
+  bool tied_head = false;  ///< the head reads the embedding's weight
+  std::vector<std::string> default_sequential_targets;  ///< class names, transformers' _no_split_modules
+  /// Module suffixes whose weights inference engines fuse into one ("self_attn.q_proj", ...): each list must be
+  /// quantized alike or not at all.
+  std::vector<std::vector<std::string>> fused_modules;
+};
+
+/// One supported architecture: how config.json names it and how its forward pass is traced.
+struct Architecture {
+  std::string model_type;          ///< config.json's model_type, "llama"
+  std::string class_name;          ///< its entry in config.json's architectures, "LlamaForCausalLM"
+  std::function<TracedModel(const Json& config)> trace;
+};
+
+/// All architectures; one line each. Adding one: a file with its trace function, and a line here.
+const std::vector<Architecture>& architectures();
+
+/// Finds the architecture by `architectures[0]`, else by model_type, and traces it. Throws CheckpointError naming an
+/// unknown one, the nearest known one, and all that are known.
+TracedModel trace_model(const Json& config);
+
+/// Checks that each weight which the graph reads is in the checkpoint with the shape that config.json implies and a
+/// float dtype. `replaced(name)` tells weights that stand there in another form (compressed). Throws CheckpointError
+/// naming the tensor and both shapes.
+void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint,
+                   const std::function<bool(const std::string&)>& replaced);
+
+}  // namespace layerpress::model

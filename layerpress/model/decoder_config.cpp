@@ -1,0 +1,85 @@
+#include "layerpress/model/decoder_config.h"
+
+#include <map>
+
+namespace layerpress::model {
+namespace {
+
+constexpr const char* kWhere = "config.json";
+
+std::int64_t positive(const Json& config, const char* key, std::int64_t limit) {
+  const auto value = json_get<std::int64_t>(config, key, kWhere);
+  if (value <= 0 || value > limit)
+    throw CheckpointError("[model.config] config.json: '{}' is {}, expected 1 to {}", key, value, limit);
+  return value;
+}
+
+std::int64_t positive_or(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise) {
+  const auto found = config.find(key);
+  return found == config.end() || found->is_null() ? otherwise : positive(config, key, limit);
+}
+
+std::string activation_function(const Json& config) {
+  static const std::map<std::string, std::string> kKnown = {{"silu", "silu"},
+                                                            {"swish", "silu"},
+                                                            {"gelu", "gelu"},
+                                                            {"gelu_new", "gelu_tanh"},
+                                                            {"gelu_pytorch_tanh", "gelu_tanh"}};
+  const auto name = json_get_or<std::string>(config, "hidden_act", kWhere, "silu");
+  const auto known = kKnown.find(name);
+  if (known == kKnown.end())
+    throw CheckpointError("[model.config] config.json: hidden_act '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)",
+                          name);
+  return known->second;
+}
+
+}  // namespace
+
+DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults) {
+  constexpr std::int64_t kLimit = 1 << 24;
+  DecoderConfig parsed;
+  parsed.hidden_size = positive(config, "hidden_size", kLimit);
+  parsed.intermediate_size = positive(config, "intermediate_size", kLimit);
+  parsed.num_layers = positive(config, "num_hidden_layers", 10'000);
+  parsed.num_heads = positive(config, "num_attention_heads", 65'536);
+  parsed.num_kv_heads = positive_or(config, "num_key_value_heads", 65'536,
+                                    defaults.num_kv_heads > 0 ? defaults.num_kv_heads : parsed.num_heads);
+  parsed.head_dim = positive_or(config, "head_dim", 65'536,
+                                defaults.head_dim > 0 ? defaults.head_dim : parsed.hidden_size / parsed.num_heads);
+  parsed.vocab_size = positive(config, "vocab_size", std::int64_t{1} << 31);
+  parsed.max_position_embeddings =
+      positive_or(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
+  parsed.rms_norm_eps = json_get_or<double>(config, "rms_norm_eps", kWhere, 1e-6);
+  parsed.hidden_act = activation_function(config);
+  parsed.tie_word_embeddings =
+      json_get_or<bool>(config, "tie_word_embeddings", kWhere, defaults.tie_word_embeddings);
+  if (parsed.num_heads % parsed.num_kv_heads != 0)
+    throw CheckpointError("[model.config] config.json: {} attention heads are no multiple of {} key/value heads",
+                          parsed.num_heads, parsed.num_kv_heads);
+  if (parsed.head_dim <= 0 || parsed.head_dim % 2 != 0)
+    throw CheckpointError("[model.config] config.json: head_dim {} is not a positive even number", parsed.head_dim);
+  return parsed;
+}
+
+std::vector<std::int64_t> layer_windows(const Json& config, std::int64_t num_layers, std::int64_t window,
+                                        std::int64_t first_layer) {
+  std::vector<std::int64_t> windows(static_cast<std::size_t>(num_layers), 0);
+  const auto types = config.find("layer_types");
+  if (types == config.end() || types->is_null()) {
+    for (std::int64_t layer = first_layer; layer < num_layers; ++layer) windows[layer] = window;
+    return windows;
+  }
+  const auto names = json_get<std::vector<std::string>>(config, "layer_types", kWhere);
+  if (static_cast<std::int64_t>(names.size()) != num_layers)
+    throw CheckpointError("[model.config] config.json: layer_types has {} entries for {} layers", names.size(),
+                          num_layers);
+  for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+    if (names[layer] == "sliding_attention")
+      windows[layer] = window;
+    else if (names[layer] != "full_attention")
+      throw CheckpointError("[model.config] config.json: layer type '{}' is not supported", names[layer]);
+  }
+  return windows;
+}
+
+}  // namespace layerpress::model

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "layerpress/model/architecture.h"
+
+namespace layerpress::model {
+
+/// The window of each layer by use_sliding_window, sliding_window, max_window_layers and layer_types; Qwen 3 shares it.
+std::vector<std::int64_t> qwen_windows(const Json& config, std::int64_t num_layers);
+
+TracedModel trace_qwen2(const Json& config);
+
+}  // namespace layerpress::model

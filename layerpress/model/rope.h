@@ -1,0 +1,13 @@
+#pragma once
+
+#include "layerpress/base/json.h"
+#include "layerpress/graph/graph.h"
+#include "layerpress/model/decoder_config.h"
+
+namespace layerpress::model {
+
+/// The rotary table of a config: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before), kinds
+/// default, linear, dynamic, yarn, llama3, longrope, as transformers computes them. Throws CheckpointError for others.
+graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder);
+
+}  // namespace layerpress::model

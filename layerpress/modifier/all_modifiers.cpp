@@ -1,0 +1,53 @@
+#include "layerpress/modifier/all_modifiers.h"
+
+#include <functional>
+
+#include "layerpress/base/text.h"
+#include "layerpress/modifier/gptq.h"
+#include "layerpress/modifier/quantization.h"
+
+namespace layerpress::modifier {
+namespace {
+
+using Factory = std::function<std::unique_ptr<runtime::Modifier>(const Json&, const std::string&)>;
+
+/// Adding a modifier: its files, and a line here.
+const std::vector<std::pair<std::string, Factory>>& factories() {
+  static const std::vector<std::pair<std::string, Factory>> kAll = {
+      {"GPTQModifier", make_gptq_modifier},
+      {"QuantizationModifier", make_quantization_modifier},
+  };
+  return kAll;
+}
+
+/// Modifiers that recipes of LLM Compressor may name and that are not implemented yet.
+const std::vector<std::string>& not_implemented() {
+  static const std::vector<std::string> kNames = {
+      "AWQModifier",         "SmoothQuantModifier",     "AutoRoundModifier",        "SpinQuantModifier",
+      "QuIPModifier",        "SparseGPTModifier",       "WandaPruningModifier",     "MagnitudePruningModifier",
+      "ConstantPruningModifier", "LogarithmicEqualizationModifier", "REAPModifier"};
+  return kNames;
+}
+
+}  // namespace
+
+std::vector<std::string> modifier_types() {
+  std::vector<std::string> types;
+  for (const auto& [type, factory] : factories()) types.push_back(type);
+  return types;
+}
+
+std::unique_ptr<runtime::Modifier> make_modifier(const std::string& type, const Json& arguments,
+                                                 const std::string& where) {
+  for (const auto& [known, factory] : factories())
+    if (known == type) return factory(arguments, where);
+  const std::vector<std::string> implemented = modifier_types();
+  const auto& later = not_implemented();
+  if (std::find(later.begin(), later.end(), type) != later.end())
+    throw RecipeError("[recipe.modifier] {}: {} is not implemented yet; implemented: {}", where, type, join(implemented));
+  const std::string nearest = nearest_name(type, implemented);
+  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'{}; implemented: {}", where, type,
+                    nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), join(implemented));
+}
+
+}  // namespace layerpress::modifier

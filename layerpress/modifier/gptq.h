@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "layerpress/base/json.h"
+#include "layerpress/runtime/modifier.h"
+
+namespace layerpress::modifier {
+
+/// GPTQ (arXiv 2210.17323) with static groups: columns are quantized one after the other, and the error of each moves
+/// the ones behind it so that the layer's outputs change least. Own arguments: block_size 128, dampening_frac 0.01,
+/// actorder static|weight|null (columns by descending Gram diagonal, in groups of the original order),
+/// batched_quantization (accepted; groups are always solved as one stack). Default observer: hessian.
+///
+/// When the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
+/// round-to-nearest; the report says which. Columns that no token touched keep their round-to-nearest value.
+std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where);
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,193 @@
+#include "layerpress/modifier/quantizing_modifier.h"
+
+#include <ATen/ATen.h>
+
+#include "layerpress/base/text.h"
+
+namespace layerpress::modifier {
+namespace {
+
+std::vector<std::string> string_list(const Json& value, const std::string& where, const char* key) {
+  if (value.is_string()) return {value.get<std::string>()};
+  std::vector<std::string> list;
+  if (value.is_array())
+    for (const Json& entry : value)
+      if (entry.is_string()) list.push_back(entry.get<std::string>());
+  if (!value.is_array() || list.size() != value.size())
+    throw RecipeError("[recipe.modifier] {}: '{}' must be a string or a list of strings", where, key);
+  return list;
+}
+
+bool is_given(const Json& arguments, const char* key) {
+  const auto found = arguments.find(key);
+  return found != arguments.end() && !found->is_null();
+}
+
+/// Keys that LLM Compressor's modifiers accept and that say nothing here unless they are set to something.
+bool is_lifecycle_key(const std::string& key) {
+  return key == "index" || key == "group" || key == "start" || key == "end" || key == "update";
+}
+
+void refuse_unknown_keys(const Json& arguments, const std::string& where, const std::vector<std::string>& known) {
+  for (const auto& [key, value] : arguments.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (is_lifecycle_key(key) && value.is_null()) continue;
+    const std::string nearest = nearest_name(key, known);
+    throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where, key,
+                      nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+  }
+}
+
+/// The observer that the modifier's own arguments name for weights, if any.
+std::optional<std::string> weight_observer(const Json& arguments, const std::string& where) {
+  for (const char* key : {"input_observer", "output_observer"})
+    if (is_given(arguments, key))
+      throw RecipeError("[recipe.modifier] {}: '{}' needs static activation scales, which are not implemented yet", where,
+                        key);
+  std::optional<std::string> named;
+  if (is_given(arguments, "weight_observer")) named = json_get<std::string>(arguments, "weight_observer", where);
+  if (!is_given(arguments, "observer")) return named;
+  const Json& observer = arguments["observer"];
+  if (named)
+    throw RecipeError("[recipe.modifier] {}: give either 'observer' or 'weight_observer', not both", where);
+  if (observer.is_string()) return observer.get<std::string>();
+  if (!observer.is_object())
+    throw RecipeError("[recipe.modifier] {}: 'observer' must be a mapping such as {{weights: mse}}", where);
+  for (const auto& [key, value] : observer.items()) {
+    if (key != "weights")
+      throw RecipeError("[recipe.modifier] {}: observer for '{}' is not implemented yet; only 'weights' is", where, key);
+    if (!value.is_string()) throw RecipeError("[recipe.modifier] {}: observer.weights must be a name", where);
+    named = value.get<std::string>();
+  }
+  return named;
+}
+
+}  // namespace
+
+QuantizingModifier::QuantizingModifier(const Json& arguments, const std::string& where,
+                                       const std::vector<std::string>& own_keys, quant::Observer default_observer)
+    : arguments_(arguments) {
+  if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
+  std::vector<std::string> known = {"targets",         "ignore",         "scheme",          "config_groups",
+                                    "kv_cache_scheme", "weight_observer", "input_observer", "output_observer",
+                                    "observer",        "bypass_divisibility_checks"};
+  known.insert(known.end(), own_keys.begin(), own_keys.end());
+  refuse_unknown_keys(arguments, where, known);
+  if (is_given(arguments, "kv_cache_scheme"))
+    throw RecipeError("[recipe.modifier] {}: kv_cache_scheme is not implemented yet", where);
+  if (json_get_or<bool>(arguments, "bypass_divisibility_checks", where, false))
+    throw RecipeError("[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights",
+                      where);
+  named_observer_ = weight_observer(arguments, where);
+
+  std::vector<std::string> targets = {"Linear"};
+  if (is_given(arguments, "targets")) targets = string_list(arguments["targets"], where, "targets");
+  if (is_given(arguments, "ignore")) ignore_.emplace(string_list(arguments["ignore"], where, "ignore"), where + ".ignore");
+
+  const bool has_scheme = is_given(arguments, "scheme"), has_groups = is_given(arguments, "config_groups");
+  if (has_scheme == has_groups)
+    throw RecipeError("[recipe.modifier] {}: give {} of 'scheme' and 'config_groups'", where,
+                      has_scheme ? "only one" : "one");
+  if (has_scheme && arguments["scheme"].is_string()) {
+    quant::QuantizationScheme scheme = quant::preset_scheme(arguments["scheme"].get<std::string>());
+    scheme.targets = targets;
+    add_group(std::move(scheme), where, default_observer);
+  } else {
+    const Json& mapping = arguments[has_scheme ? "scheme" : "config_groups"];
+    if (!mapping.is_object() || mapping.empty())
+      throw RecipeError("[recipe.modifier] {}: '{}' must be a {}non-empty mapping", where,
+                        has_scheme ? "scheme" : "config_groups", has_scheme ? "preset name or a " : "");
+    for (const auto& [name, value] : mapping.items()) {
+      const std::string group_where = where + "." + name;
+      quant::QuantizationScheme scheme =
+          has_scheme ? quant::preset_scheme(name) : quant::parse_quantization_scheme(value, group_where);
+      if (has_scheme) scheme.targets = string_list(value, where, name.c_str());
+      add_group(std::move(scheme), group_where, default_observer);
+    }
+  }
+}
+
+void QuantizingModifier::add_group(quant::QuantizationScheme scheme, const std::string& where,
+                                   quant::Observer default_observer) {
+  quant::require_supported(scheme, where);
+  quant::QuantizationArgs& weights = *scheme.weights;
+  quant::ObserverSettings observer;
+  if (named_observer_)
+    observer = quant::parse_observer(*named_observer_, weights.observer_kwargs, where);
+  else if (weights.observer)
+    observer = quant::parse_observer(*weights.observer, weights.observer_kwargs, where);
+  else
+    observer.observer = default_observer;
+  weights.observer = quant::observer_name(observer.observer);
+  if (scheme.format.empty()) scheme.format = quant::infer_format(scheme);
+  quant::TargetList targets(scheme.targets, where + ".targets");
+  groups_.push_back({std::move(scheme), std::move(targets), observer});
+}
+
+void QuantizingModifier::set_default_actorder(const std::optional<std::string>& actorder) {
+  for (Group& group : groups_) {
+    std::optional<std::string>& own = group.scheme.weights->actorder;
+    if (group.scheme.weights->strategy == quant::Strategy::kGroup && !own) own = actorder;
+  }
+}
+
+const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::ModuleName& module) const {
+  if (ignore_ && ignore_->matches(module)) return nullptr;
+  const Group* best = nullptr;
+  auto best_match = quant::TargetList::Match::kNone;
+  for (const Group& group : groups_) {
+    const auto match = group.targets.match(module);
+    if (match > best_match) {  // exact name before regex before class; the first group wins among equals
+      best = &group;
+      best_match = match;
+    }
+  }
+  return best == nullptr ? nullptr : &best->scheme;
+}
+
+const quant::ObserverSettings& QuantizingModifier::observer_for(const quant::QuantizationScheme* scheme) const {
+  for (const Group& group : groups_)
+    if (&group.scheme == scheme) return group.observer;
+  throw InternalError("[modifier] the scheme is not one of this modifier's");
+}
+
+bool QuantizingModifier::any_observer(quant::Observer observer) const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [&](const Group& group) { return group.observer.observer == observer; });
+}
+
+kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& linear,
+                                                  const at::Tensor& importance) const {
+  quant::ObserverSettings settings = observer_for(linear.scheme);
+  try {
+    return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance);
+  } catch (const RecipeError& error) {
+    throw RecipeError("{} (module {})", error.what(), linear.module);
+  }
+}
+
+double relative_weight_error(const at::Tensor& weight, const quant::QuantizationScheme& scheme,
+                             const quant::QuantizedWeight& quantized) {
+  const at::Tensor wide = weight.to(at::kFloat);
+  const double norm = wide.norm().item<double>();
+  if (norm == 0) return 0;
+  return (wide - quant::dequantize(scheme, quantized, at::kFloat)).norm().item<double>() / norm;
+}
+
+std::string describe(const quant::QuantizationScheme& scheme) {
+  const quant::QuantizationArgs& weights = *scheme.weights;
+  std::string text = fmt::format("{}-bit {}", weights.num_bits, weights.type == quant::NumberType::kFloat ? "float" : "int");
+  if (!weights.symmetric) text += " asymmetric";
+  switch (weights.strategy) {
+    case quant::Strategy::kGroup:
+      return text + fmt::format(", group {}", *weights.group_size);
+    case quant::Strategy::kChannel:
+      return text + ", channel";
+    case quant::Strategy::kBlock:
+      return text + fmt::format(", block {}x{}", (*weights.block_structure)[0], (*weights.block_structure)[1]);
+    default:
+      return text + ", tensor";
+  }
+}
+
+}  // namespace layerpress::modifier

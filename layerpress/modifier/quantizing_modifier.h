@@ -1,0 +1,56 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/quant/observer.h"
+#include "layerpress/runtime/modifier.h"
+
+namespace layerpress::modifier {
+
+/// What every quantizing modifier shares, with LLM Compressor's arguments and defaults: which modules, which schemes,
+/// which observers. Parsing throws RecipeError naming `where` and the argument; what is not implemented is refused.
+class QuantizingModifier : public runtime::Modifier {
+ public:
+  const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
+  Json arguments() const override { return arguments_; }
+
+ protected:
+  /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
+  /// weight_observer / observer {weights}, kv_cache_scheme (only null). `own_keys` are the derived class's arguments.
+  QuantizingModifier(const Json& arguments, const std::string& where, const std::vector<std::string>& own_keys,
+                     quant::Observer default_observer);
+
+  /// Fills in actorder where a group scheme names none ("static" or null).
+  void set_default_actorder(const std::optional<std::string>& actorder);
+
+  const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
+  bool any_observer(quant::Observer observer) const;
+
+  /// Observes one weight; fp32 scales that are representable in the stored dtype.
+  kernels::ChosenScales observe(const runtime::LinearWeight& linear, const at::Tensor& importance) const;
+
+  Json arguments_;
+
+ private:
+  struct Group {
+    quant::QuantizationScheme scheme;
+    quant::TargetList targets;
+    quant::ObserverSettings observer;
+  };
+  void add_group(quant::QuantizationScheme scheme, const std::string& where, quant::Observer default_observer);
+  std::vector<Group> groups_;
+  std::optional<quant::TargetList> ignore_;
+  std::optional<std::string> named_observer_;
+};
+
+/// ‖weight - dequantized‖ / ‖weight‖ (0 for a zero weight).
+double relative_weight_error(const at::Tensor& weight, const quant::QuantizationScheme& scheme,
+                             const quant::QuantizedWeight& quantized);
+
+/// "4-bit int, group 64" and the like.
+std::string describe(const quant::QuantizationScheme& scheme);
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/base/progress.h"
+
+namespace layerpress {
+
+/// Everything that `layerpress oneshot` can be told; the fields are the command line's options, which is made from
+/// visit(): name, field, help. Empty strings, empty lists and zeros mean the default that the help names.
+struct OneshotOptions {
+  std::string model;
+  std::string output;
+  std::string recipe;
+  std::string algorithm = "gptq";
+  std::string scheme = "W4A16";
+  std::int64_t group_size = 0;
+  std::string observer;
+  std::vector<std::string> targets = {"Linear"};
+  std::vector<std::string> ignore = {"lm_head"};
+  std::string dataset;
+  std::string dataset_split = "train";
+  std::string text_column = "text";
+  std::int64_t num_calibration_samples = 512;
+  std::int64_t max_seq_length = 2048;
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+  bool concatenate = false;
+  std::string pipeline;
+  std::vector<std::string> sequential_targets;
+  std::int64_t batch_tokens = 0;
+  std::string device = "auto";
+  std::string dtype = "auto";
+  int threads = 0;
+  std::string max_shard_size = "5GB";
+  bool overwrite = false;
+  std::string summary;
+
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("output", self.output, "directory for the compressed checkpoint");
+    field("recipe", self.recipe, "LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...");
+    field("algorithm", self.algorithm, "gptq or rtn (round-to-nearest)");
+    field("scheme", self.scheme, "preset such as W4A16, W8A8, FP8_DYNAMIC");
+    field("group-size", self.group_size, "columns that share a scale (default: the preset's)");
+    field("observer", self.observer, "minmax, mse or hessian (default: hessian for gptq, mse for rtn)");
+    field("targets", self.targets, "modules to compress: class names, module names, re:patterns");
+    field("ignore", self.ignore, "modules to leave alone; beats --targets");
+    field("dataset", self.dataset, "calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
+    field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
+    field("text-column", self.text_column, "column that holds the text");
+    field("num-calibration-samples", self.num_calibration_samples, "how many samples to use");
+    field("max-seq-length", self.max_seq_length, "longest sample in tokens; longer ones are cut");
+    field("shuffle", self.shuffle, "take samples in seeded random order");
+    field("seed", self.seed, "seed of --shuffle");
+    field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
+    field("pipeline", self.pipeline, "sequential, basic or datafree (default: sequential when data is needed)");
+    field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
+    field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
+    field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
+    field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
+    field("threads", self.threads, "CPU threads (default: all usable cores)");
+    field("max-shard-size", self.max_shard_size, "largest weight file");
+    field("overwrite", self.overwrite, "replace the output directory if it is not empty");
+    field("summary", self.summary, "write a JSON summary to this file");
+  }
+};
+
+/// What a run did; `details` is the JSON that --summary writes: seconds, peak resident bytes, phases (seconds, flops,
+/// peak), and per module the error, the fallback used and the tokens seen.
+struct OneshotSummary {
+  double seconds = 0;
+  std::uint64_t output_bytes = 0;
+  std::int64_t modules = 0;    ///< compressed modules
+  std::int64_t fallbacks = 0;  ///< of them, with a fallback
+  std::string output;
+  Json details;
+};
+
+/// Compresses a model in one shot: reads the checkpoint layer by layer, calibrates, compresses, writes a
+/// compressed-tensors checkpoint. The output directory appears at the end, complete, or not at all.
+/// Throws layerpress::Error (base/error.h); InterruptedError when `control` asks to stop.
+///
+///   layerpress::OneshotOptions options;
+///   options.model = "models/llama", options.output = "models/llama-w4a16", options.dataset = "calibration.jsonl";
+///   const layerpress::OneshotSummary summary = layerpress::oneshot(options);
+OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {});
+
+}  // namespace layerpress

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "layerpress/base/progress.h"
+
+namespace layerpress {
+
+struct PrepareOptions {
+  std::string model;
+  std::string dataset;
+  std::string output;
+  std::string dataset_split = "train";
+  std::string text_column = "text";
+  std::int64_t num_calibration_samples = 512;
+  std::int64_t max_seq_length = 2048;
+  bool shuffle = false;
+  std::uint64_t seed = 0;
+  bool concatenate = false;
+
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("dataset", self.dataset, "data to tokenize: .jsonl .json .csv .parquet .txt, or a datasets id");
+    field("output", self.output, "token file to write (.safetensors)");
+    field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
+    field("text-column", self.text_column, "column that holds the text");
+    field("num-calibration-samples", self.num_calibration_samples, "how many samples to use");
+    field("max-seq-length", self.max_seq_length, "longest sample in tokens; longer ones are cut");
+    field("shuffle", self.shuffle, "take samples in seeded random order");
+    field("seed", self.seed, "seed of --shuffle");
+    field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
+  }
+};
+
+struct Prepared {
+  std::int64_t samples = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Tokenizes calibration data with a model's tokenizer into a token file that oneshot and eval read without Python.
+Prepared prepare(const PrepareOptions& options, const RunControl& control = {});
+
+}  // namespace layerpress

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace layerpress::quant {
+
+/// A module as targets and ignore lists see it.
+struct ModuleName {
+  std::string name;                  ///< full dotted name, "model.layers.0.self_attn.q_proj"
+  std::vector<std::string> classes;  ///< class name and base classes, {"Linear"}
+};
+
+/// A compiled list of targets: exact dotted names, class names, and `re:` patterns that match from the start of the
+/// name as Python's re.match does (PCRE2, with a limit against patterns that never end).
+class TargetList {
+ public:
+  /// Throws RecipeError naming `where` for a pattern that does not compile.
+  TargetList(const std::vector<std::string>& patterns, const std::string& where);
+  ~TargetList();
+  TargetList(TargetList&&) noexcept;
+  TargetList& operator=(TargetList&&) noexcept;
+
+  /// How a module is matched: exact name before regex before class name; kNone when not at all.
+  enum class Match { kNone, kClass, kRegex, kName };
+  Match match(const ModuleName& module) const;
+  bool matches(const ModuleName& module) const { return match(module) != Match::kNone; }
+  /// Patterns that have not matched any module handed to match() so far; for warnings.
+  std::vector<std::string> unmatched() const;
+
+ private:
+  struct Pattern;
+  std::vector<std::unique_ptr<Pattern>> patterns_;
+};
+
+}  // namespace layerpress::quant

@@ -1,0 +1,117 @@
+#include "layerpress/quant/observer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "layerpress/base/text.h"
+
+namespace layerpress::quant {
+namespace {
+
+double positive_number(const Json& kwargs, const char* key, double otherwise, const std::string& where) {
+  const auto found = kwargs.find(key);
+  if (found == kwargs.end()) return otherwise;
+  if (!found->is_number() || !(found->get<double>() > 0))
+    throw RecipeError("[recipe.observer] {}: '{}' must be a positive number, is {}", where, key, found->dump());
+  return found->get<double>();
+}
+
+kernels::ScaleSearch search_of(const ObserverSettings& settings) {
+  kernels::ScaleSearch search;
+  if (settings.observer == Observer::kMse) {
+    search.shrink.clear();
+    const auto steps = static_cast<int>(settings.maxshrink * settings.grid);
+    for (int i = 0; i < std::max(1, steps); ++i) search.shrink.push_back(1.0 - i / settings.grid);
+    search.exponent = settings.norm;
+    search.patience = settings.patience;
+  } else if (settings.observer == Observer::kHessian) {
+    constexpr int kSteps = 20;
+    constexpr double kSmallest = 0.6;
+    search.shrink.clear();
+    for (int i = 0; i <= kSteps; ++i) search.shrink.push_back(1.0 - (1.0 - kSmallest) * i / kSteps);
+  }
+  return search;
+}
+
+}  // namespace
+
+ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where) {
+  ObserverSettings settings;
+  if (name == "minmax" || name == "memoryless_minmax" || name == "static_minmax") {
+    settings.observer = Observer::kMinMax;
+  } else if (name == "mse" || name == "memoryless_mse") {
+    settings.observer = Observer::kMse;
+  } else if (name == "hessian") {
+    settings.observer = Observer::kHessian;
+  } else {
+    const std::string nearest = nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian"});
+    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse and hessian are", where, name,
+                      nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
+  }
+  for (const auto& [key, value] : kwargs.items()) {
+    // A weight is observed once, so a moving average has nothing to average.
+    const bool known = settings.observer == Observer::kMse &&
+                       (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience");
+    if (!known && key != "averaging_constant")
+      throw RecipeError("[recipe.observer] {}: observer '{}' has no argument '{}'", where, name, key);
+  }
+  settings.maxshrink = positive_number(kwargs, "maxshrink", settings.maxshrink, where);
+  settings.grid = positive_number(kwargs, "grid", settings.grid, where);
+  settings.norm = positive_number(kwargs, "norm", settings.norm, where);
+  settings.patience = static_cast<int>(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9));
+  if (settings.maxshrink >= 1 || settings.grid > 10'000)
+    throw RecipeError("[recipe.observer] {}: maxshrink must be below 1 and grid at most 10000", where);
+  return settings;
+}
+
+std::string observer_name(Observer observer) {
+  switch (observer) {
+    case Observer::kMse:
+      return "mse";
+    case Observer::kHessian:
+      return "hessian";
+    default:
+      return "minmax";
+  }
+}
+
+kernels::Codebook codebook_of(const QuantizationArgs& weights) {
+  if (weights.type == NumberType::kFloat) return {.fp8 = true, .minimum = 0, .maximum = 0};
+  return {.fp8 = false, .minimum = weights.minimum_code(), .maximum = weights.maximum_code()};
+}
+
+kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
+  const ScaleBlock block = scale_block(weights, rows, columns);
+  return {block.rows, block.columns};
+}
+
+kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
+                                    const ObserverSettings& settings, at::ScalarType stored,
+                                    const at::Tensor& importance) {
+  if (settings.observer == Observer::kHessian && !importance.defined())
+    throw InternalError("[quant.observe] hessian scales need the Gram matrix's diagonal");
+  const at::Tensor used = settings.observer == Observer::kHessian ? importance : at::Tensor();
+  kernels::ChosenScales chosen =
+      kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
+                             {.codebook = codebook_of(args), .symmetric = args.symmetric}, search_of(settings), stored, used);
+  if (!at::isfinite(chosen.scale).all().item<bool>())
+    throw RecipeError("[quant.observe] a scale overflows the stored dtype; the weights are too large for this scheme");
+  return chosen;
+}
+
+QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
+                                    const kernels::ChosenScales& scales, at::ScalarType stored) {
+  QuantizedWeight weight;
+  weight.codes = args.type == NumberType::kFloat ? codes.view(at::kFloat8_e4m3fn) : codes;
+  const bool scalar = args.strategy == Strategy::kTensor;
+  weight.scale = scales.scale.to(stored);
+  if (scalar) weight.scale = weight.scale.reshape({1});
+  if (!args.symmetric) {
+    weight.zero_point = scales.zero_point.to(at::kChar);
+    if (scalar) weight.zero_point = weight.zero_point.reshape({1});
+  }
+  return weight;
+}
+
+}  // namespace layerpress::quant

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <string>
+
+#include "layerpress/kernels/scale_search.h"
+#include "layerpress/quant/compressed_weight.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::quant {
+
+/// How the scales of weights are chosen.
+/// - kMinMax: the range of the weights.
+/// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2,
+///   grid 100, norm 2.4, patience 5).
+/// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the diagonal
+///   of the inputs' Gram matrix, which estimates the error of the layer's outputs.
+enum class Observer { kMinMax, kMse, kHessian };
+
+struct ObserverSettings {
+  Observer observer = Observer::kMinMax;
+  double maxshrink = 0.20;  ///< mse: the smallest range is 1 - maxshrink
+  double grid = 100;        ///< mse: steps of 1 / grid
+  double norm = 2.4;
+  int patience = 5;
+};
+
+/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian") and its
+/// kwargs; throws RecipeError naming `where` for unknown names (with the nearest known one) and keys.
+ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
+
+/// "minmax", "mse" or "hessian".
+std::string observer_name(Observer observer);
+
+kernels::Codebook codebook_of(const QuantizationArgs& weights);
+kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
+
+/// Chooses the scales of a weight [rows, columns]. `stored` is the dtype they are stored in; `importance` (fp32
+/// [columns]) is the Gram diagonal, required by kHessian. Throws RecipeError when a scale overflows `stored`.
+kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
+                                    const ObserverSettings& settings, at::ScalarType stored,
+                                    const at::Tensor& importance);
+
+/// Codes (int8 bytes) and scales as kernels produce them, in the shapes and dtypes that are stored.
+QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
+                                    const kernels::ChosenScales& scales, at::ScalarType stored);
+
+}  // namespace layerpress::quant

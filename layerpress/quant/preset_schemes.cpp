@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <cctype>
+
+#include "layerpress/base/text.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::quant {
+namespace {
+
+using Args = QuantizationArgs;
+using OptionalArgs = std::optional<QuantizationArgs>;
+
+struct Preset {
+  std::string name;
+  OptionalArgs weights;
+  OptionalArgs activations;
+};
+
+Args numbers(int bits, NumberType type, Strategy strategy) {
+  Args args;
+  args.num_bits = bits;
+  args.type = type;
+  args.strategy = strategy;
+  return args;
+}
+
+Args dynamic(Args args, Dynamic how = Dynamic::kTrue) {
+  args.dynamic = how;
+  return args;
+}
+
+Args channels(NumberType type) { return numbers(8, type, Strategy::kChannel); }
+
+Args tokens(int bits, NumberType type) { return dynamic(numbers(bits, type, Strategy::kToken)); }
+
+Args groups(int bits, NumberType type, std::int64_t size) {
+  Args args = numbers(bits, type, Strategy::kGroup);
+  args.group_size = size;
+  return args;
+}
+
+Args integers(int bits) { return groups(bits, NumberType::kInt, 128); }
+
+Args asymmetric(Args args) {
+  args.symmetric = false;
+  args.zp_dtype = "torch.int8";
+  return args;
+}
+
+Args observed(Args args) {
+  args.observer = "static_minmax";
+  return args;
+}
+
+Args fp8_tensor() { return numbers(8, NumberType::kFloat, Strategy::kTensor); }
+
+Args fp8_block() {
+  Args args = numbers(8, NumberType::kFloat, Strategy::kBlock);
+  args.block_structure = {128, 128};
+  return args;
+}
+
+Args nvfp4() {
+  Args args = groups(4, NumberType::kFloat, 16);
+  args.strategy = Strategy::kTensorGroup;
+  args.scale_dtype = "torch.float8_e4m3fn";
+  return args;
+}
+
+Args mx(int bits) {
+  Args args = groups(bits, NumberType::kFloat, 32);
+  args.scale_dtype = "torch.uint8";
+  return args;
+}
+
+/// Every preset that compressed-tensors knows: name, weights, input activations. One row adds one.
+const std::vector<Preset>& presets() {
+  constexpr NumberType kInt = NumberType::kInt;
+  constexpr NumberType kFloat = NumberType::kFloat;
+  static const std::vector<Preset> rows{
+      {"UNQUANTIZED", {}, {}},
+      {"W2A16", integers(2), {}},
+      {"W3A16", integers(3), {}},
+      {"W4A16", integers(4), {}},
+      {"W4A16_ASYM", asymmetric(integers(4)), {}},
+      {"W5A16", integers(5), {}},
+      {"W6A16", integers(6), {}},
+      {"W7A16", integers(7), {}},
+      {"W8A16", integers(8), {}},
+      {"W8A8", channels(kInt), tokens(8, kInt)},
+      {"INT8", channels(kInt), tokens(8, kInt)},
+      {"W2A8", integers(2), tokens(8, kInt)},
+      {"W3A8", integers(3), tokens(8, kInt)},
+      {"W4A8", integers(4), tokens(8, kInt)},
+      {"W5A8", integers(5), tokens(8, kInt)},
+      {"W6A8", integers(6), tokens(8, kInt)},
+      {"W7A8", integers(7), tokens(8, kInt)},
+      {"W2A4", integers(2), tokens(4, kInt)},
+      {"W3A4", integers(3), tokens(4, kInt)},
+      {"W4A4", integers(4), tokens(4, kInt)},
+      {"W4AFP8", integers(4), tokens(8, kFloat)},
+      {"FP8", fp8_tensor(), observed(fp8_tensor())},
+      {"FP8_DYNAMIC", channels(kFloat), tokens(8, kFloat)},
+      {"FP8_BLOCK", fp8_block(), dynamic(groups(8, kFloat, 128))},
+      {"NVFP4A16", nvfp4(), {}},
+      {"NVFP4", nvfp4(), dynamic(observed(nvfp4()), Dynamic::kLocal)},
+      {"MXFP4A16", mx(4), {}},
+      {"MXFP4", mx(4), dynamic(mx(4))},
+      {"MXFP8A16", mx(8), {}},
+      {"MXFP8", mx(8), dynamic(mx(8))},
+  };
+  return rows;
+}
+
+}  // namespace
+
+QuantizationScheme preset_scheme(const std::string& name) {
+  std::string upper = name;
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  for (const Preset& preset : presets()) {
+    if (preset.name != upper) continue;
+    QuantizationScheme scheme;
+    scheme.weights = preset.weights;
+    scheme.input_activations = preset.activations;
+    return scheme;
+  }
+  const std::string nearest = nearest_name(name, preset_names());
+  throw RecipeError("[quant.preset] unknown scheme '{}'; {}", name,
+                    nearest.empty() ? "known are " + join(preset_names()) : "did you mean '" + nearest + "'?");
+}
+
+std::vector<std::string> preset_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) names.push_back(preset.name);
+  return names;
+}
+
+}  // namespace layerpress::quant

@@ -1,0 +1,142 @@
+#include "layerpress/quant/quantization_config.h"
+
+#include <algorithm>
+#include <set>
+
+namespace layerpress::quant {
+namespace {
+
+// The release of compressed-tensors whose layout is written: since 0.18 odd bit widths are packed densely.
+constexpr const char* kLayoutVersion = "0.19.0";
+
+Json optional_args(const std::optional<QuantizationArgs>& args) { return args ? to_json(*args) : Json(nullptr); }
+
+Json group_to_json(const QuantizationScheme& scheme) {
+  Json weights = optional_args(scheme.weights);
+  // Readers before 0.16 refuse an activation order outside groups, where it means nothing anyway.
+  if (scheme.weights && scheme.weights->strategy != Strategy::kGroup) weights["actorder"] = nullptr;
+  return Json{{"targets", scheme.targets},
+              {"weights", std::move(weights)},
+              {"input_activations", optional_args(scheme.input_activations)},
+              {"output_activations", optional_args(scheme.output_activations)},
+              {"format", resolved_format(scheme)}};
+}
+
+std::string overall_format(const QuantizationConfig& config) {
+  std::set<std::string> formats;
+  for (const auto& [name, scheme] : config.groups) formats.insert(resolved_format(scheme));
+  if (formats.empty()) return "dense";
+  return formats.size() == 1 ? *formats.begin() : "mixed-precision";
+}
+
+void require_header(const Json& object, const std::string& where) {
+  if (!object.is_object()) throw CheckpointError("[quant.config] {}: quantization_config is no object", where);
+  const auto method = json_get<std::string>(object, "quant_method", where);
+  if (method != "compressed-tensors")
+    throw CheckpointError("[quant.config] {}: quant_method '{}' cannot be read here, only compressed-tensors", where, method);
+  const auto status = json_get<std::string>(object, "quantization_status", where);
+  if (status != "compressed")
+    throw CheckpointError("[quant.config] {}: quantization_status is '{}', not 'compressed'; save the model compressed", where,
+                          status);
+  for (const char* key : {"kv_cache_scheme", "sparsity_config", "transform_config"})
+    if (object.contains(key) && !object[key].empty())
+      throw CheckpointError("[quant.config] {}: {} cannot be read here; only weights may be compressed", where, key);
+}
+
+/// A group, or the targets of the preset that its name is.
+QuantizationScheme read_group(const std::string& name, const Json& group, const std::string& where) {
+  if (!group.is_array()) return parse_quantization_scheme(group, where);
+  QuantizationScheme scheme = preset_scheme(name);
+  scheme.targets = parse_quantization_scheme(Json{{"targets", group}}, where).targets;
+  return scheme;
+}
+
+/// Readers take the format at the top where a group names none.
+std::string format_at_top(const Json& object, const std::string& where) {
+  const auto format = json_get_or<std::string>(object, "format", where, "");
+  const bool concrete = format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
+                        format == "naive-quantized";
+  return concrete ? format : "";
+}
+
+struct Candidate {
+  std::string target;
+  int group = -1;
+  TargetList list;
+};
+
+bool is_pattern(const std::string& target) { return target.find("re:") != std::string::npos; }
+
+/// All targets of all groups, plain ones before patterns, each sorted; the last group that has a target owns it.
+std::vector<Candidate> sorted_candidates(const QuantizationConfig& config) {
+  std::map<std::pair<bool, std::string>, int> owners;
+  for (std::size_t i = 0; i < config.groups.size(); ++i)
+    for (const std::string& target : config.groups[i].second.targets)
+      owners[{is_pattern(target), target}] = static_cast<int>(i);
+  std::vector<Candidate> candidates;
+  for (const auto& [key, group] : owners)
+    candidates.push_back(
+        {key.second, group, TargetList({key.second}, "targets of " + config.groups[static_cast<std::size_t>(group)].first)});
+  return candidates;
+}
+
+int assign_group(const ModuleName& module, const std::vector<Candidate>& candidates) {
+  int by_class = -1;
+  for (const Candidate& candidate : candidates) {
+    const TargetList::Match how = candidate.list.match(module);
+    if (how == TargetList::Match::kName || how == TargetList::Match::kRegex) return candidate.group;
+    if (how == TargetList::Match::kClass && by_class < 0) by_class = candidate.group;
+  }
+  return by_class;
+}
+
+}  // namespace
+
+Json to_json(const QuantizationConfig& config) {
+  Json groups = Json::object();
+  for (const auto& [name, scheme] : config.groups) groups[name] = group_to_json(scheme);
+  return Json{{"config_groups", std::move(groups)},
+              {"format", overall_format(config)},
+              {"global_compression_ratio", nullptr},
+              {"ignore", config.ignore},
+              {"kv_cache_scheme", nullptr},
+              {"quant_method", "compressed-tensors"},
+              {"quantization_status", "compressed"},
+              {"sparsity_config", Json::object()},
+              {"transform_config", Json::object()},
+              {"version", kLayoutVersion}};
+}
+
+QuantizationConfig parse_quantization_config(const Json& object, const std::string& where) {
+  require_header(object, where);
+  const auto groups = json_get<Json>(object, "config_groups", where);
+  if (!groups.is_object() || groups.empty())
+    throw CheckpointError("[quant.config] {}: config_groups must be a mapping with at least one group", where);
+  QuantizationConfig config;
+  config.ignore = json_get_or<std::vector<std::string>>(object, "ignore", where, {});
+  const std::string top = format_at_top(object, where);
+  try {
+    for (const auto& [name, group] : groups.items()) {
+      const std::string group_where = fmt::format("{}: config_groups.{}", where, name);
+      QuantizationScheme scheme = read_group(name, group, group_where);
+      if (scheme.format.empty()) scheme.format = top.empty() ? infer_format(scheme) : top;
+      require_supported(scheme, group_where);
+      config.groups.emplace_back(name, std::move(scheme));
+    }
+  } catch (const RecipeError& error) {  // here the checkpoint is at fault, no recipe
+    throw CheckpointError("{}", error.what());
+  }
+  return config;
+}
+
+std::vector<int> assign_groups(const QuantizationConfig& config, const std::vector<ModuleName>& modules) {
+  const TargetList ignore(config.ignore, "ignore");
+  const std::vector<Candidate> candidates = sorted_candidates(config);
+  std::vector<int> groups;
+  groups.reserve(modules.size());
+  for (const ModuleName& module : modules)
+    groups.push_back(ignore.matches(module) ? -1 : assign_group(module, candidates));
+  return groups;
+}
+
+}  // namespace layerpress::quant

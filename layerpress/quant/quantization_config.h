@@ -1,0 +1,32 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/quant/matching.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::quant {
+
+/// config.json's quantization_config in typed form.
+struct QuantizationConfig {
+  std::vector<std::pair<std::string, QuantizationScheme>> groups;  ///< name ("group_0") and scheme, in order
+  std::vector<std::string> ignore;
+};
+
+/// The complete quantization_config object (quant_method, status "compressed", every key present, format per group,
+/// "mixed-precision" at the top when groups differ), sorted keys.
+Json to_json(const QuantizationConfig& config);
+
+/// Reads a compressed checkpoint's quantization_config; throws CheckpointError for another quant_method, a status other
+/// than compressed, or a format that cannot be read here.
+QuantizationConfig parse_quantization_config(const Json& object, const std::string& where);
+
+/// The scheme of each module by the rules of compressed-tensors: ignored modules have none; otherwise exact name, then
+/// regex, then class name. Index into `groups`, or -1.
+std::vector<int> assign_groups(const QuantizationConfig& config, const std::vector<ModuleName>& modules);
+
+}  // namespace layerpress::quant

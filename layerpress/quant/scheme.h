@@ -1,0 +1,89 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "layerpress/base/json.h"
+
+namespace layerpress::quant {
+
+enum class NumberType { kInt, kFloat };
+enum class Strategy { kTensor, kChannel, kGroup, kBlock, kToken, kTensorGroup, kAttentionHead };
+enum class Dynamic { kFalse, kTrue, kLocal };
+
+/// The words of compressed-tensors: "int", "channel", ...
+std::string_view name_of(NumberType type);
+std::string_view name_of(Strategy strategy);
+
+/// How one tensor is quantized; the twelve keys of compressed-tensors' QuantizationArgs, same names, same defaults.
+struct QuantizationArgs {
+  int num_bits = 8;
+  NumberType type = NumberType::kInt;
+  bool symmetric = true;
+  Strategy strategy = Strategy::kTensor;
+  std::optional<std::int64_t> group_size;
+  std::optional<std::array<std::int64_t, 2>> block_structure;  ///< rows, columns
+  Dynamic dynamic = Dynamic::kFalse;
+  std::optional<std::string> actorder;
+  std::optional<std::string> scale_dtype;
+  std::optional<std::string> zp_dtype;
+  std::optional<std::string> observer;
+  Json observer_kwargs = Json::object();
+
+  bool operator==(const QuantizationArgs&) const = default;
+
+  /// Smallest and largest code of an integer type, e.g. -8 and 7.
+  int minimum_code() const { return -(1 << (num_bits - 1)); }
+  int maximum_code() const { return (1 << (num_bits - 1)) - 1; }
+};
+
+/// What is done to the modules that `targets` names.
+struct QuantizationScheme {
+  std::vector<std::string> targets;
+  std::optional<QuantizationArgs> weights;
+  std::optional<QuantizationArgs> input_activations;
+  std::optional<QuantizationArgs> output_activations;
+  std::string format;  ///< "" until resolved, see infer_format
+
+  bool operator==(const QuantizationScheme&) const = default;
+};
+
+/// Parses and validates a QuantizationArgs object as compressed-tensors does (unknown keys, strategy inferred from
+/// group_size when absent, the rules between the fields). Throws RecipeError naming `where` and the key.
+QuantizationArgs parse_quantization_args(const Json& object, const std::string& where);
+
+/// All twelve keys, as the library writes them.
+Json to_json(const QuantizationArgs& args);
+
+/// Parses one config group ("targets", "weights", "input_activations", "output_activations", "format").
+QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where);
+
+/// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules; except that
+/// integer weights with float activations give pack-quantized, the only layout vLLM loads for them.
+std::string infer_format(const QuantizationScheme& scheme);
+
+/// The scheme's own format when it has one, else infer_format.
+std::string resolved_format(const QuantizationScheme& scheme);
+
+/// A preset such as "W4A16" (case-insensitive), without targets. Throws RecipeError with the nearest known name.
+QuantizationScheme preset_scheme(const std::string& name);
+
+/// Names of all presets, in order.
+std::vector<std::string> preset_names();
+
+/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (fp4, MX scales, static activations,
+/// tensor_group, attn_head, output activations, ...). `where` says whose scheme it is.
+void require_supported(const QuantizationScheme& scheme, const std::string& where);
+
+/// Columns and rows of the block that shares one scale, for a weight [rows, columns]; tensor: everything.
+struct ScaleBlock {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+};
+ScaleBlock scale_block(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
+
+}  // namespace layerpress::quant

@@ -1,0 +1,137 @@
+#include "layerpress/evaluate.h"
+
+#include <ATen/ATen.h>
+
+#include "layerpress/data/load_samples.h"
+#include "layerpress/recipe/open_model.h"
+#include "layerpress/runtime/stage_runner.h"
+
+namespace layerpress {
+namespace {
+
+/// A model and the hidden states before its head, one tensor per batch.
+struct Evaluated {
+  recipe::OpenedModel model;
+  runtime::Placement placement;
+  std::vector<at::Tensor> hidden;
+  at::Tensor head_weight, head_bias;
+
+  /// fp32 logarithms of the probabilities after tokens [begin, end) of a batch: [tokens, vocabulary].
+  at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
+    const at::Tensor x = hidden[batch].slice(0, begin, end);
+    const at::Tensor logits =
+        head_bias.defined() ? at::linear(x, head_weight, head_bias) : at::linear(x, head_weight);
+    return at::log_softmax(logits.to(at::kFloat), -1);
+  }
+};
+
+Evaluated open(const std::string& name, const EvaluateOptions& options) {
+  Evaluated evaluated;
+  evaluated.model = recipe::open_model(name);
+  evaluated.placement = recipe::choose_placement(options.device, options.dtype, evaluated.model.stored_dtype);
+  return evaluated;
+}
+
+void run_body(Evaluated& evaluated, const std::vector<runtime::Batch>& batches, const RunControl& control) {
+  const graph::Graph& graph = evaluated.model.traced.graph;
+  const graph::Node& head = graph.nodes.at(graph.values.at(graph.output).producer);
+  const auto* linear = std::get_if<graph::Linear>(&head.operation);
+  if (linear == nullptr) throw InternalError("[evaluate] the graph does not end in a head");
+  const auto weights = evaluated.model.weights(evaluated.placement.dtype);
+  PhaseTimes times;
+  const runtime::RunContext run{graph, *weights, evaluated.placement, batches, control, times};
+  evaluated.hidden = runtime::run_to_value(run, recipe::cut_model(evaluated.model.traced, {}), head.inputs[0]);
+  const auto parameter = [&](const std::string& name) {
+    return weights->load(name).to(evaluated.placement.device, evaluated.placement.dtype);
+  };
+  evaluated.head_weight = parameter(linear->weight);
+  if (!linear->bias.empty()) evaluated.head_bias = parameter(linear->bias);
+}
+
+/// Sums over tokens, in double precision.
+struct Sums {
+  double negative_log_likelihood = 0, divergence = 0, agreements = 0;
+  std::int64_t predicted = 0, tokens = 0;
+};
+
+/// Adds one sample, in chunks of tokens so that logits stay small.
+void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
+                std::int64_t begin, std::int64_t end, Sums& sums) {
+  constexpr std::int64_t kChunk = 256;
+  for (std::int64_t first = begin; first < end; first += kChunk) {
+    const std::int64_t last = std::min(first + kChunk, end);
+    const at::Tensor logs = model.log_probabilities(batch, first, last);
+    const std::int64_t predicted = std::min(last, end - 1) - first;  // the sample's last token predicts nothing
+    if (predicted > 0) {
+      const at::Tensor next = ids.slice(0, first + 1, first + 1 + predicted).unsqueeze(1).to(logs.device());
+      sums.negative_log_likelihood -= logs.slice(0, 0, predicted).gather(1, next).to(at::kDouble).sum().item<double>();
+      sums.predicted += predicted;
+    }
+    sums.tokens += last - first;
+    if (reference == nullptr) continue;
+    const at::Tensor wanted = reference->log_probabilities(batch, first, last);
+    sums.divergence += (wanted.exp() * (wanted - logs)).sum(-1).to(at::kDouble).sum().item<double>();
+    sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
+  }
+}
+
+data::CalibrationSet load(const EvaluateOptions& options, const recipe::OpenedModel& model, const RunControl& control) {
+  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");
+  if (options.num_samples < 1) throw UsageError("[options] --num-samples must be positive");
+  if (options.max_seq_length < 2) throw UsageError("[options] --max-seq-length must be at least 2");
+  return data::load_samples({.dataset = options.dataset,
+                             .split = options.dataset_split,
+                             .text_column = options.text_column,
+                             .num_samples = options.num_samples,
+                             .max_seq_length = options.max_seq_length},
+                            model.checkpoint->directory(), model.traced.vocab_size, control);
+}
+
+}  // namespace
+
+Json Evaluation::to_json() const {
+  Json json = {{"perplexity", perplexity}, {"tokens", tokens}, {"seconds", seconds}};
+  if (kl_divergence) json["kl_divergence"] = *kl_divergence;
+  if (top1_agreement) json["top1_agreement"] = *top1_agreement;
+  return json;
+}
+
+Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
+  const c10::InferenceMode inference;
+  const Timer timer;
+  recipe::set_threads(options.threads);
+  Evaluated model = open(options.model, options);
+  std::optional<Evaluated> reference;
+  if (!options.reference.empty()) {
+    reference = open(options.reference, options);
+    if (reference->model.traced.vocab_size != model.model.traced.vocab_size)
+      throw UsageError("[options] --reference: its vocabulary has {} tokens, the model's {}",
+                       reference->model.traced.vocab_size, model.model.traced.vocab_size);
+  }
+  const data::CalibrationSet set = load(options, model.model, control);
+  const auto batches =
+      recipe::make_batches(set, recipe::choose_batch_tokens(options.batch_tokens, model.model.traced.graph));
+  run_body(model, batches, control);
+  if (reference) run_body(*reference, batches, control);
+
+  Sums sums;
+  for (std::size_t b = 0; b < batches.size(); ++b)
+    for (std::size_t i = 0; i + 1 < batches[b].offsets.size(); ++i) {
+      control.check_stop();
+      add_sample(model, reference ? &*reference : nullptr, b, batches[b].token_ids, batches[b].offsets[i],
+                 batches[b].offsets[i + 1], sums);
+    }
+  if (sums.predicted == 0)
+    throw DataError("[evaluate] {}: no sample has two tokens; there is nothing to predict", options.dataset);
+  Evaluation result;
+  result.perplexity = std::exp(sums.negative_log_likelihood / static_cast<double>(sums.predicted));
+  result.tokens = sums.predicted;
+  result.seconds = timer.seconds();
+  if (reference) {
+    result.kl_divergence = sums.divergence / static_cast<double>(sums.tokens);
+    result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
+  }
+  return result;
+}
+
+}  // namespace layerpress

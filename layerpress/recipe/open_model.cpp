@@ -1,0 +1,142 @@
+#include "layerpress/recipe/open_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/text.h"
+#include "layerpress/checkpoint/model_location.h"
+
+namespace layerpress::recipe {
+namespace {
+
+std::vector<quant::ModuleName> linear_modules(const graph::Graph& graph) {
+  std::vector<quant::ModuleName> modules;
+  for (const graph::Node& node : graph.nodes)
+    if (std::holds_alternative<graph::Linear>(node.operation)) modules.push_back({graph.module_name(node), {"Linear"}});
+  return modules;
+}
+
+std::map<std::string, quant::QuantizationScheme> compressed_weights(const OpenedModel& opened) {
+  std::map<std::string, quant::QuantizationScheme> schemes;
+  if (opened.checkpoint->quantization_config().is_null()) return schemes;
+  const quant::QuantizationConfig config =
+      quant::parse_quantization_config(opened.checkpoint->quantization_config(), "config.json: quantization_config");
+  const std::vector<quant::ModuleName> modules = linear_modules(opened.traced.graph);
+  const std::vector<int> groups = quant::assign_groups(config, modules);
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    if (groups[i] >= 0 && config.groups[groups[i]].second.weights)
+      schemes.emplace(modules[i].name + ".weight", config.groups[groups[i]].second);
+  return schemes;
+}
+
+}  // namespace
+
+std::unique_ptr<runtime::WeightSource> OpenedModel::weights(at::ScalarType dtype) const {
+  if (compressed.empty()) return std::make_unique<runtime::CheckpointWeights>(checkpoint);
+  return std::make_unique<runtime::CompressedWeights>(checkpoint, compressed, dtype);
+}
+
+OpenedModel open_model(const std::string& model) {
+  OpenedModel opened;
+  opened.checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
+  opened.traced = model::trace_model(opened.checkpoint->config());
+  opened.compressed = compressed_weights(opened);
+  const auto names = json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
+  opened.architecture =
+      names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
+  model::check_weights(opened.traced.graph, *opened.checkpoint,
+                       [&](const std::string& name) { return opened.compressed.count(name) != 0; });
+  for (const graph::Node& node : opened.traced.graph.nodes)
+    for (const graph::WeightUse& use : graph::weights_of(node.operation))
+      if (opened.compressed.count(use.name) == 0) {
+        opened.stored_dtype = opened.checkpoint->spec(use.name).dtype;
+        return opened;
+      }
+  return opened;
+}
+
+std::string dtype_word(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+runtime::Placement choose_placement(const std::string& device, const std::string& dtype, at::ScalarType stored) {
+  runtime::Placement placement;
+  if (device == "auto") {
+    placement.device = at::hasCUDA() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  } else {
+    try {
+      placement.device = at::Device(device);
+    } catch (const c10::Error&) {
+      throw UsageError("[options] --device: '{}' is no device; cpu, cuda or cuda:N are", device);
+    }
+  }
+  if (!placement.device.is_cpu() && !placement.device.is_cuda())
+    throw UsageError("[options] --device: '{}' is not supported; cpu, cuda or cuda:N are", device);
+  if (placement.device.is_cuda() && !at::hasCUDA())
+    throw UsageError("[options] --device: this build or machine has no CUDA device");
+  if (dtype == "auto") {
+    placement.dtype = stored == at::kHalf && placement.device.is_cpu() ? at::kFloat : stored;
+    return placement;
+  }
+  for (const at::ScalarType known : {at::kBFloat16, at::kHalf, at::kFloat})
+    if (dtype == dtype_word(known)) {
+      placement.dtype = known;
+      return placement;
+    }
+  throw UsageError("[options] --dtype: '{}' is not known; auto, bfloat16, float16 and float32 are", dtype);
+}
+
+int set_threads(int threads) {
+  if (threads < 0) throw UsageError("[options] --threads: {} is negative", threads);
+  const int count = threads > 0 ? threads : usable_cores();
+  at::set_num_threads(count);
+  return count;
+}
+
+std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph) {
+  if (asked < 0) throw UsageError("[options] --batch-tokens: {} is negative", asked);
+  if (asked > 0) return asked;
+  std::int64_t widest = 1;
+  for (std::size_t v = 0; v < graph.values.size(); ++v)
+    if (static_cast<graph::ValueId>(v) != graph.output) widest = std::max(widest, graph.values[v].features);
+  constexpr std::int64_t kElements = 16 << 20;
+  return std::clamp<std::int64_t>(kElements / widest, 1024, 8192);
+}
+
+std::vector<runtime::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens) {
+  std::vector<runtime::Batch> batches;
+  for (const data::BatchRange& range : data::pack_batches(set, batch_tokens)) {
+    const std::int64_t begin = set.sample_offsets[range.first_sample], end = set.sample_offsets[range.last_sample];
+    runtime::Batch batch;
+    batch.offsets.clear();
+    for (std::int64_t i = range.first_sample; i <= range.last_sample; ++i)
+      batch.offsets.push_back(set.sample_offsets[i] - begin);
+    batch.token_ids = at::empty({end - begin}, at::kLong);
+    std::copy(set.tokens.begin() + begin, set.tokens.begin() + end, batch.token_ids.data_ptr<std::int64_t>());
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets) {
+  const std::vector<std::string>& names = targets.empty() ? model.default_sequential_targets : targets;
+  const quant::TargetList list(names, "--sequential-targets");
+  auto subgraphs = graph::partition(model.graph, [&](const graph::Module& module) {
+    return !module.name.empty() && list.matches({module.name, {module.class_name}});
+  });
+  const std::vector<std::string> unmatched = list.unmatched();
+  if (!unmatched.empty())
+    throw UsageError("[options] --sequential-targets: '{}' is no class and no module of this model; its layers are {}",
+                     join(unmatched), join(model.default_sequential_targets));
+  return subgraphs;
+}
+
+}  // namespace layerpress::recipe

@@ -1,0 +1,68 @@
+#include "layerpress/recipe/recipe_of_options.h"
+
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::recipe {
+namespace {
+
+/// Options that a recipe file replaces must not be given beside it; silence would ignore one of the two.
+void refuse_with_recipe_file(const OneshotOptions& options) {
+  const OneshotOptions defaults;
+  const auto refuse = [](const char* option, bool given) {
+    if (given)
+      throw UsageError("[options] {} and --recipe: the recipe file says this already; give only one of them", option);
+  };
+  refuse("--algorithm", options.algorithm != defaults.algorithm);
+  refuse("--scheme", options.scheme != defaults.scheme);
+  refuse("--group-size", options.group_size != 0);
+  refuse("--observer", !options.observer.empty());
+  refuse("--targets", options.targets != defaults.targets);
+  refuse("--ignore", options.ignore != defaults.ignore);
+}
+
+quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
+  quant::QuantizationScheme scheme;
+  try {
+    scheme = quant::preset_scheme(options.scheme);
+  } catch (const RecipeError& error) {
+    throw UsageError("[options] --scheme: {}", error.what());
+  }
+  if (options.group_size == 0) return scheme;
+  if (options.group_size < 0) throw UsageError("[options] --group-size: {} is not positive", options.group_size);
+  if (!scheme.weights || scheme.weights->strategy != quant::Strategy::kGroup)
+    throw UsageError("[options] --group-size: scheme {} has no groups", options.scheme);
+  scheme.weights->group_size = options.group_size;
+  return scheme;
+}
+
+}  // namespace
+
+Recipe recipe_of(const OneshotOptions& options) {
+  if (!options.recipe.empty()) {
+    refuse_with_recipe_file(options);
+    return read_recipe_file(options.recipe);
+  }
+  ModifierEntry entry;
+  if (options.algorithm == "gptq")
+    entry.type = "GPTQModifier";
+  else if (options.algorithm == "rtn")
+    entry.type = "QuantizationModifier";
+  else
+    throw UsageError("[options] --algorithm: '{}' is not known; gptq and rtn are", options.algorithm);
+  entry.where = "options";
+  entry.arguments["ignore"] = options.ignore;
+  if (!options.observer.empty()) entry.arguments["weight_observer"] = options.observer;
+  if (options.group_size == 0) {
+    (void)scheme_of(options);
+    entry.arguments["scheme"] = options.scheme;
+    entry.arguments["targets"] = options.targets;
+  } else {
+    const quant::QuantizationScheme scheme = scheme_of(options);
+    Json group = {{"targets", options.targets}, {"weights", quant::to_json(*scheme.weights)}};
+    if (scheme.input_activations) group["input_activations"] = quant::to_json(*scheme.input_activations);
+    entry.arguments["config_groups"]["group_0"] = std::move(group);
+  }
+  return {{std::move(entry)}};
+}
+
+}  // namespace layerpress::recipe

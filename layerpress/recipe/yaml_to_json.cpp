@@ -1,0 +1,199 @@
+#include "layerpress/recipe/yaml_to_json.h"
+
+#include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::recipe {
+namespace {
+
+constexpr int kDeepest = 50;
+constexpr std::size_t kMostNodes = 100'000;  // counts what aliases repeat, so that a short file cannot become a huge recipe
+
+bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), text) != words.end();
+}
+
+bool is_null(std::string_view text) { return is_one_of(text, {"", "~", "null", "Null", "NULL"}); }
+
+std::optional<bool> as_bool(std::string_view text) {
+  if (is_one_of(text, {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})) return true;
+  if (is_one_of(text, {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})) return false;
+  return std::nullopt;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Digits of an integer without sign, prefix and underscores, and the base they are in.
+struct IntegerText {
+  std::string digits;
+  int base = 10;
+};
+
+std::optional<IntegerText> integer_text(std::string_view text) {
+  if (text.empty() || !is_digit(text[0])) return std::nullopt;
+  IntegerText number;
+  if (text.starts_with("0x")) number.base = 16;
+  else if (text.starts_with("0b")) number.base = 2;
+  else if (text.size() > 1 && text[0] == '0') number.base = 8;
+  text.remove_prefix(number.base == 16 || number.base == 2 ? 2 : number.base == 8 ? 1 : 0);
+  std::copy_if(text.begin(), text.end(), std::back_inserter(number.digits), [](char c) { return c != '_'; });
+  const auto fits = [&](char c) {
+    return number.base == 16 ? std::isxdigit(static_cast<unsigned char>(c)) != 0 : is_digit(c) && c - '0' < number.base;
+  };
+  if (number.digits.empty() || !std::all_of(number.digits.begin(), number.digits.end(), fits)) return std::nullopt;
+  return number;
+}
+
+/// True for [digits][.digits][e[sign]digits] with a digit and a point or an exponent.
+bool looks_like_float(std::string_view text) {
+  std::size_t i = 0;
+  const auto digits = [&] {
+    const std::size_t begin = i;
+    while (i < text.size() && is_digit(text[i])) ++i;
+    return i - begin;
+  };
+  std::size_t mantissa = digits();
+  const bool point = i < text.size() && text[i] == '.';
+  if (point) {
+    ++i;
+    mantissa += digits();
+  }
+  if (mantissa == 0) return false;
+  if (i == text.size()) return point;
+  if (text[i] != 'e' && text[i] != 'E') return false;
+  ++i;
+  if (i < text.size() && (text[i] == '+' || text[i] == '-')) ++i;
+  return digits() > 0 && i == text.size();
+}
+
+class Converter {
+ public:
+  explicit Converter(const std::string& where) : where_(where) {}
+
+  OrderedJson convert(const YAML::Node& node, int depth) {
+    if (depth > kDeepest) refuse(node, fmt::format("nested deeper than {} levels", kDeepest));
+    if (++nodes_ > kMostNodes) refuse(node, fmt::format("more than {} values, counting aliases", kMostNodes));
+    if (!node.IsScalar() && !is_one_of(node.Tag(), {"", "?", "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}))
+      refuse(node, fmt::format("unknown tag '{}'; remove it", node.Tag()));
+    switch (node.Type()) {
+      case YAML::NodeType::Map:
+        return mapping(node, depth);
+      case YAML::NodeType::Sequence:
+        return sequence(node, depth);
+      case YAML::NodeType::Scalar:
+        return scalar(node);
+      default:
+        return nullptr;
+    }
+  }
+
+ private:
+  [[noreturn]] void refuse(const YAML::Node& node, const std::string& what) const {
+    throw RecipeError("[recipe.yaml] {}, line {}: {}", where_, node.Mark().line + 1, what);
+  }
+
+  OrderedJson sequence(const YAML::Node& node, int depth) {
+    OrderedJson list = OrderedJson::array();
+    for (const YAML::Node& item : node) list.push_back(convert(item, depth + 1));
+    return list;
+  }
+
+  OrderedJson mapping(const YAML::Node& node, int depth) {
+    OrderedJson object = OrderedJson::object();
+    std::vector<OrderedJson> merged;
+    for (const auto& item : node) {
+      if (!item.first.IsScalar()) refuse(item.first, "a key must be a name");
+      const std::string key = item.first.Scalar();
+      OrderedJson value = convert(item.second, depth + 1);
+      if (key == "<<" && item.first.Tag() == "?") {
+        collect_merge(item.second, std::move(value), merged);
+        continue;
+      }
+      if (object.contains(key)) refuse(item.first, fmt::format("key '{}' appears twice; keep one", key));
+      object[key] = std::move(value);
+    }
+    // A key of the mapping itself wins over a merged one, and an earlier merge over a later.
+    for (const OrderedJson& other : merged)
+      for (const auto& [key, value] : other.items())
+        if (!object.contains(key)) object[key] = value;
+    return object;
+  }
+
+  void collect_merge(const YAML::Node& node, OrderedJson value, std::vector<OrderedJson>& merged) const {
+    if (value.is_object()) value = OrderedJson::array({std::move(value)});
+    if (!value.is_array()) refuse(node, "<< merges mappings only");
+    for (OrderedJson& item : value) {
+      if (!item.is_object()) refuse(node, "<< merges mappings only");
+      merged.push_back(std::move(item));
+    }
+  }
+
+  OrderedJson scalar(const YAML::Node& node) const {
+    const std::string& text = node.Scalar();
+    const std::string& tag = node.Tag();
+    if (tag == "!" || tag == "tag:yaml.org,2002:str") return text;
+    const bool typed = tag.starts_with("tag:yaml.org,2002:") &&
+                       is_one_of(std::string_view(tag).substr(18), {"int", "float", "bool", "null"});
+    if (!tag.empty() && tag != "?" && !typed) refuse(node, fmt::format("unknown tag '{}'; remove it", tag));
+    if (is_null(text)) return nullptr;
+    if (const std::optional<bool> value = as_bool(text)) return *value;
+    return number_or_text(node, text);
+  }
+
+  OrderedJson number_or_text(const YAML::Node& node, const std::string& text) const {
+    const bool negative = text[0] == '-';
+    const std::string_view magnitude = std::string_view(text).substr(negative || text[0] == '+' ? 1 : 0);
+    if (is_one_of(magnitude, {".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"})) refuse(node, "numbers must be finite");
+    if (const std::optional<IntegerText> number = integer_text(magnitude)) return integer(node, text, *number, negative);
+    std::string digits;
+    std::copy_if(magnitude.begin(), magnitude.end(), std::back_inserter(digits), [](char c) { return c != '_'; });
+    if (!looks_like_float(digits) || magnitude[0] == '_') return text;
+    double value = 0;
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (result.ec != std::errc()) refuse(node, fmt::format("number {} does not fit a double", text));
+    return negative ? -value : value;
+  }
+
+  OrderedJson integer(const YAML::Node& node, const std::string& text, const IntegerText& number, bool negative) const {
+    std::int64_t value = 0;
+    const std::string digits = (negative ? "-" : "") + number.digits;
+    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value, number.base);
+    if (result.ec != std::errc()) refuse(node, fmt::format("number {} does not fit 64 bits", text));
+    return value;
+  }
+
+  const std::string& where_;
+  std::size_t nodes_ = 0;
+};
+
+}  // namespace
+
+OrderedJson yaml_to_json(const std::string& text, const std::string& where) {
+  std::vector<YAML::Node> documents;
+  try {
+    // The end marker makes yaml-cpp notice a quote that is never closed.
+    documents = YAML::LoadAll(text + "\n...\n");
+  } catch (const YAML::DeepRecursion& error) {
+    throw RecipeError("[recipe.yaml] {}, line {}: nested far deeper than {} levels", where, error.mark.line + 1, kDeepest);
+  } catch (const YAML::Exception& error) {
+    throw RecipeError("[recipe.yaml] {}, line {}: {}; correct the YAML there", where, error.mark.line + 1, error.msg);
+  }
+  while (documents.size() > 1 && documents.back().IsNull()) documents.pop_back();
+  if (documents.size() > 1)
+    throw RecipeError("[recipe.yaml] {}, line {}: a second document begins; keep one recipe per file", where,
+                      documents[1].Mark().line + 1);
+  if (documents.empty()) return nullptr;
+  return Converter(where).convert(documents[0], 0);
+}
+
+}  // namespace layerpress::recipe

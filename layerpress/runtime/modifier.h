@@ -1,0 +1,78 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/base/phase_times.h"
+#include "layerpress/quant/compressed_weight.h"
+#include "layerpress/quant/matching.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::runtime {
+
+/// Sums over the tokens that reached a value. They merge by addition: over batches, ranks, resumed runs.
+struct Statistics {
+  at::Tensor gram;          ///< fp32 [features, features], upper triangle of XᵀX; undefined when nobody wants it
+  std::int64_t tokens = 0;
+};
+
+/// What a modifier needs to know of a linear's input.
+struct StatisticsWanted {
+  bool gram = false;
+};
+
+/// A linear module and its weight [rows, columns] as stored, on the computing device.
+struct LinearWeight {
+  std::string module;
+  at::Tensor weight;
+  const quant::QuantizationScheme* scheme = nullptr;
+  at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
+};
+
+/// What happened to one module; goes into the summary.
+struct ModuleReport {
+  std::string module;
+  std::string scheme;                       ///< such as "4-bit int group 64"
+  std::string fallback;                     ///< "" or what was done instead ("dampening 0.1", "round-to-nearest", ...)
+  std::optional<double> output_error;       ///< mean squared error of an output for a token; needs statistics
+  double weight_error = 0;                  ///< ‖W - dequantized‖ / ‖W‖
+  std::int64_t tokens = 0;                  ///< tokens the statistics saw
+};
+
+struct CompressedModule {
+  quant::QuantizedWeight weight;
+  ModuleReport report;
+};
+
+/// A compression algorithm. It turns weights and statistics into codes and knows nothing of batches, ranks, devices or
+/// files: the runtime collects the statistics it wants and stores what it returns.
+class Modifier {
+ public:
+  virtual ~Modifier() = default;
+
+  /// Its type as recipes name it.
+  virtual std::string type() const = 0;
+
+  /// The scheme this modifier gives a module, or null when the module is not among its targets.
+  virtual const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const = 0;
+
+  /// Whether it can work without calibration data.
+  virtual bool needs_data() const = 0;
+
+  virtual StatisticsWanted statistics_wanted() const = 0;
+
+  /// Compresses linears that read one value, all assigned to this modifier; one result per entry, in order.
+  /// `statistics` is null when none were wanted or the run has no data. Measures its phases in `times`.
+  virtual std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
+                                                 PhaseTimes& times) const = 0;
+
+  /// The resolved arguments, for recipe.yaml and quantization_config.
+  virtual Json arguments() const = 0;
+};
+
+}  // namespace layerpress::runtime

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "layerpress/graph/graph.h"
+#include "layerpress/runtime/batch.h"
+#include "layerpress/runtime/onload.h"
+
+namespace layerpress::runtime {
+
+/// Computes one node on `inputs` (empty for an embedding, which reads the batch's token ids).
+at::Tensor execute_node(const graph::Node& node, const std::vector<at::Tensor>& inputs, const Onload& parameters,
+                        BatchContext& context);
+
+/// Floating-point operations of a node over a batch (products counted twice; attention halved by causality).
+double node_flops(const graph::Node& node, const Batch& batch);
+
+}  // namespace layerpress::runtime

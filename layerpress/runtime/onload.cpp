@@ -1,0 +1,36 @@
+#include "layerpress/runtime/onload.h"
+
+#include <ATen/ATen.h>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::runtime {
+
+Onload::Onload(const WeightSource& source, const std::vector<std::string>& names, const Placement& placement)
+    : source_(source), placement_(placement) {
+  for (const std::string& name : names) source_.will_need(name);
+  for (const std::string& name : names)
+    if (parameters_.count(name) == 0)
+      parameters_.emplace(name, source_.load(name).to(placement_.device, placement_.dtype));
+}
+
+Onload::~Onload() {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters_) names.push_back(name);
+  parameters_.clear();  // views must be gone before their pages are
+  for (const std::string& name : names) source_.release(name);
+}
+
+const at::Tensor& Onload::parameter(const std::string& name) const {
+  const auto found = parameters_.find(name);
+  if (found == parameters_.end()) throw InternalError("[runtime.onload] parameter '{}' is not onloaded", name);
+  return found->second;
+}
+
+at::Tensor Onload::original(const std::string& name) const { return source_.load(name).to(placement_.device); }
+
+void Onload::replace(const std::string& name, at::Tensor value) {
+  parameters_.at(name) = value.to(placement_.device, placement_.dtype);
+}
+
+}  // namespace layerpress::runtime

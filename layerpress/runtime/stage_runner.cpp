@@ -1,0 +1,81 @@
+#include "layerpress/runtime/stage_runner.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "layerpress/runtime/node_execution.h"
+
+namespace layerpress::runtime {
+
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch_index,
+               ActivationStore& store) {
+  const Batch& batch = run.batches[batch_index];
+  BatchContext context(batch, run.graph, run.placement);
+  std::map<graph::ValueId, at::Tensor> frame;
+  for (const graph::ValueId input : stage.inputs)
+    if (input != graph::Graph::kInput) frame[input] = store.get(input, batch_index);
+
+  // How many readers each value still has inside the stage.
+  std::map<graph::ValueId, int> readers;
+  for (const graph::NodeId n : stage.nodes)
+    for (const graph::ValueId input : run.graph.nodes[n].inputs) ++readers[input];
+  double flops = 0;
+  for (const graph::NodeId n : stage.nodes) {
+    const graph::Node& node = run.graph.nodes[n];
+    std::vector<at::Tensor> inputs;
+    for (const graph::ValueId input : node.inputs)
+      if (input != graph::Graph::kInput) inputs.push_back(frame.at(input));
+    at::Tensor output = execute_node(node, inputs, parameters, context);
+    flops += node_flops(node, batch);
+    inputs.clear();
+    for (const graph::ValueId input : node.inputs) {
+      const bool kept = std::find(stage.keeps.begin(), stage.keeps.end(), input) != stage.keeps.end();
+      if (--readers[input] == 0 && !kept) frame.erase(input);
+    }
+    frame[node.output] = std::move(output);
+  }
+  for (const graph::ValueId value : stage.keeps) store.put(value, batch_index, frame.at(value));
+  run.times.add_flops("forward", flops);
+}
+
+std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {
+  std::vector<std::string> names;
+  for (const graph::NodeId n : nodes)
+    for (graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) names.push_back(std::move(use.name));
+  return names;
+}
+
+std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<graph::Subgraph>& all,
+                                     graph::ValueId wanted) {
+  const auto phase = run.times.measure("forward");
+  const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
+  std::vector<graph::Subgraph> subgraphs = all;
+  for (graph::Subgraph& subgraph : subgraphs) std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
+  std::vector<graph::Liveness> live = graph::liveness(run.graph, subgraphs);
+
+  ActivationStore store(run.batches.size());
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    run.control.step(s, subgraphs.size(), subgraphs[s].name);
+    std::vector<graph::ValueId> outputs = live[s].outputs;
+    const int producer = run.graph.values[wanted].producer;
+    if (std::find(subgraphs[s].nodes.begin(), subgraphs[s].nodes.end(), producer) != subgraphs[s].nodes.end() &&
+        std::find(outputs.begin(), outputs.end(), wanted) == outputs.end())
+      outputs.push_back(wanted);
+    const graph::Stage stage = graph::split_stages(run.graph, subgraphs[s], {}, outputs).front();
+    const Onload parameters(run.weights, weight_names(run.graph, stage.nodes), run.placement);
+    for (std::size_t b = 0; b < run.batches.size(); ++b) {
+      run.control.check_stop();
+      run_stage(run, stage, parameters, b, store);
+      run.control.phase("forward", b + 1, run.batches.size());
+    }
+    for (const graph::ValueId value : live[s].freed)
+      if (value != wanted) store.drop(value);
+  }
+  run.control.step(subgraphs.size(), subgraphs.size(), "");
+  std::vector<at::Tensor> results;
+  for (std::size_t b = 0; b < run.batches.size(); ++b) results.push_back(store.get(wanted, b));
+  return results;
+}
+
+}  // namespace layerpress::runtime

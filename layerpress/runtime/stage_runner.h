@@ -1,0 +1,35 @@
+#pragma once
+
+#include <vector>
+
+#include "layerpress/base/phase_times.h"
+#include "layerpress/graph/partition.h"
+#include "layerpress/runtime/activation_store.h"
+#include "layerpress/runtime/batch.h"
+#include "layerpress/runtime/onload.h"
+
+namespace layerpress::runtime {
+
+/// Everything a pipeline runs with. Refers to what its caller owns.
+struct RunContext {
+  const graph::Graph& graph;
+  const WeightSource& weights;
+  Placement placement;
+  const std::vector<Batch>& batches;
+  RunControl control;
+  PhaseTimes& times;
+};
+
+/// Runs the nodes of `stage` on one batch: reads its inputs from the store and puts what it keeps there. Values inside
+/// the stage live until their last reader.
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
+               ActivationStore& store);
+
+/// Names of all weights that `nodes` read.
+std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes);
+
+/// Runs the whole graph up to (not including) `last`, subgraph by subgraph, and returns each batch's value of `wanted`.
+std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
+                                     graph::ValueId wanted);
+
+}  // namespace layerpress::runtime

@@ -1,0 +1,1 @@
+"""Calibration data: rows of a dataset, tokenized as the checkpoint's tokenizer does, written as one token file."""

@@ -1,0 +1,123 @@
+"""Chat templates: where a checkpoint keeps them, and the Jinja environment that they are written for."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Mapping
+
+from .errors import DataError, MissingPackageError, one_line
+from .settings_file import read_json_object
+
+
+def find_chat_template(directory: Path) -> str:
+    """Returns the source of the default template.
+
+    Template files win over tokenizer_config.json; chat_template.json, a processor's file, is the last resort.
+    """
+    templates = _template_files(directory)
+    if not templates:
+        for file_name in ("tokenizer_config.json", "chat_template.json"):
+            templates = _templates_in(directory / file_name)
+            if templates:
+                break
+    if not templates:
+        raise DataError(
+            f"{directory}: the checkpoint has no chat template: "
+            "add chat_template.jinja or use a dataset with plain text"
+        )
+    if "default" not in templates:
+        names = ", ".join(sorted(templates))
+        raise DataError(f"{directory}: several chat templates ({names}) and none named 'default': name one so")
+    return templates["default"]
+
+
+class ChatTemplate:
+    """A compiled template."""
+
+    def __init__(self, source: str, directory: Path):
+        self._directory = directory
+        try:
+            import jinja2
+        except ImportError as fault:
+            raise MissingPackageError("jinja2", "the chat template", fault) from None
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as fault:
+            raise DataError(f"{directory}: chat template, line {fault.lineno}: {one_line(fault.message)}") from None
+
+    def render(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> str:
+        """Renders a conversation without the prompt for another answer."""
+        variables = {**special_tokens, "messages": messages, "tools": None, "documents": None}
+        try:
+            text = self._template.render(**variables, add_generation_prompt=False)
+            text.encode("utf-8")
+        except Exception as fault:  # a template can fail in any way that Python can
+            raise DataError(
+                f"{place}: the chat template of {self._directory} fails "
+                f"({type(fault).__name__}: {one_line(fault)}): check the roles and contents of the messages"
+            ) from None
+        return text
+
+
+def _template_files(directory: Path) -> dict[str, str]:
+    files = {path.stem: path for path in sorted(directory.glob("additional_chat_templates/*.jinja"))}
+    if (directory / "chat_template.jinja").is_file():
+        files["default"] = directory / "chat_template.jinja"
+    try:
+        return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    except (OSError, ValueError) as fault:
+        raise DataError(f"{directory}: a chat template file cannot be read ({one_line(fault)})") from None
+
+
+def _templates_in(path: Path) -> dict[str, str]:
+    found = read_json_object(path).get("chat_template")
+    if isinstance(found, str):
+        found = {"default": found}
+    elif isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
+        found = {entry.get("name"): entry.get("template") for entry in found}
+    if found is None or found == {}:
+        return {}
+    if not isinstance(found, dict) or not all(isinstance(text, str) for pair in found.items() for text in pair):
+        raise DataError(f"{path}: 'chat_template' is neither a text nor a list of named templates: correct it")
+    return found
+
+
+def _environment():
+    """A sandbox with the functions, filters and tags that chat templates rely on."""
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationTag(Extension):
+        """`{% generation %}` marks what the assistant says; it changes nothing in the text."""
+
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_unchanged"), [], [], body).set_lineno(line)
+
+        def _unchanged(self, caller):
+            return caller()
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return environment
+
+
+def _to_json(value: Any, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    # Jinja's own filter escapes HTML, which a prompt must not contain.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str):
+    import jinja2
+
+    raise jinja2.TemplateError(message)

@@ -1,0 +1,89 @@
+"""What a row offers to calibrate on: token ids, a text, or a conversation."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Mapping, NamedTuple
+
+from .errors import DataError
+
+TOKEN_IDS_COLUMN = "input_ids"
+MESSAGES_COLUMN = "messages"
+_LARGEST_ID = 2**31 - 1
+
+
+class Kind(Enum):
+    TEXT = "text"
+    CONVERSATION = "conversation"
+    TOKEN_IDS = "token ids"
+
+
+class Content(NamedTuple):
+    """`place` names the row in messages to the user."""
+
+    place: str
+    kind: Kind
+    value: Any
+
+
+def wanted_columns(text_column: str) -> tuple[str, ...]:
+    """The columns that are looked at, most wanted first."""
+    return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN)))
+
+
+def row_content(place: str, row: Mapping[str, Any], text_column: str) -> Content:
+    """Picks the first of `input_ids`, the text column and `messages` that is not null; all null is an empty text."""
+    present = [name for name in wanted_columns(text_column) if name in row]
+    if not present:
+        raise missing_column(place, row, text_column)
+    name = next((name for name in present if row[name] is not None), None)
+    if name is None:
+        return Content(place, Kind.TEXT, "")
+    value = row[name]
+    if name == TOKEN_IDS_COLUMN:
+        return Content(place, Kind.TOKEN_IDS, _token_ids(place, value))
+    if name == text_column and isinstance(value, str):
+        return Content(place, Kind.TEXT, _encodable(place, name, value))
+    return Content(place, Kind.CONVERSATION, _conversation(place, name, value))
+
+
+def missing_column(place: str, columns: Any, text_column: str) -> DataError:
+    """The error for data with none of the wanted columns; names those there are."""
+    names = ", ".join(f"'{name}'" for name in list(columns)[:20]) or "none"
+    wanted = ", ".join(f"'{name}'" for name in wanted_columns(text_column))
+    return DataError(f"{place}: no column {wanted}; the columns there are {names}: name the text with --text-column")
+
+
+def _encodable(place: str, name: str, text: str) -> str:
+    # JSON can spell half a surrogate pair, which no UTF-8 text contains and no tokenizer takes.
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as fault:
+        raise DataError(
+            f"{place}: '{name}' holds half a surrogate pair at character {fault.start}: repair or remove the row"
+        ) from None
+    return text
+
+
+def _token_ids(place: str, value: Any) -> list[int]:
+    if not isinstance(value, (list, tuple)):
+        raise DataError(f"{place}: '{TOKEN_IDS_COLUMN}' is not a list of integers but {type(value).__name__}")
+    for position, token in enumerate(value):
+        if type(token) is not int or not 0 <= token <= _LARGEST_ID:
+            raise DataError(
+                f"{place}: '{TOKEN_IDS_COLUMN}' entry {position} is {str(token)[:40]!r}: "
+                "token ids are integers from 0 to 2147483647"
+            )
+    return list(value)
+
+
+def _conversation(place: str, name: str, value: Any) -> list[dict]:
+    if not isinstance(value, (list, tuple)):
+        raise DataError(f"{place}: '{name}' is neither a text nor a list of messages but {type(value).__name__}")
+    for position, message in enumerate(value):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise DataError(
+                f"{place}: '{name}' entry {position} is not a message: "
+                "each one is an object with 'role' and 'content'"
+            )
+    return list(value)

@@ -1,0 +1,67 @@
+"""What the caller asks for: the fields of the JSON request, validated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from .errors import DataError, one_line
+
+_REQUIRED = ("model", "dataset", "output")
+_MINIMUM = {"num_samples": 1, "max_seq_length": 1, "seed": 0}
+_MAXIMUM = {"num_samples": 2**31 - 1, "max_seq_length": 2**31 - 1, "seed": 2**64 - 1}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Field names and defaults are those of the JSON object."""
+
+    model: str
+    dataset: str
+    output: str
+    split: str = "train"
+    text_column: str = "text"
+    num_samples: int = 512
+    max_seq_length: int = 2048
+    shuffle: bool = False
+    seed: int = 0
+    concatenate: bool = False
+
+    @property
+    def model_directory(self) -> Path:
+        return Path(self.model)
+
+
+def parse_request(document: bytes) -> Request:
+    """Reads the request; raises DataError for anything that is not exactly one, an unknown field included."""
+    try:
+        values = json.loads(document.decode("utf-8"))
+    except (ValueError, RecursionError) as fault:
+        raise DataError(f"the request on stdin is not JSON ({one_line(fault)}): pass one JSON object") from None
+    if not isinstance(values, dict):
+        raise DataError("the request on stdin is not a JSON object: pass one object with model, dataset and output")
+    known = {field.name: field.type for field in fields(Request)}
+    for name in values:
+        if name not in known:
+            raise DataError(f"unknown request field '{name}': the fields are {', '.join(known)}")
+    for name in _REQUIRED:
+        if name not in values:
+            raise DataError(f"the request lacks '{name}': it is required")
+    for name, value in values.items():
+        _check_value(name, known[name], value)
+    request = Request(**values)
+    if not request.model_directory.is_dir():
+        raise DataError(f"model '{request.model}' is not a directory: pass a checkpoint directory")
+    return request
+
+
+def _check_value(name: str, kind: str, value: object) -> None:
+    expected = {"str": str, "int": int, "bool": bool}[kind]
+    # bool is an int in Python, so an exact comparison of types is needed.
+    if type(value) is not expected:
+        raise DataError(f"request field '{name}' must be of type {kind}, not {type(value).__name__}")
+    if kind == "str" and name != "split" and not value:
+        raise DataError(f"request field '{name}' is empty")
+    if kind == "int" and not _MINIMUM[name] <= value <= _MAXIMUM[name]:
+        raise DataError(f"request field '{name}' is {value}: it must lie between {_MINIMUM[name]} and {_MAXIMUM[name]}")

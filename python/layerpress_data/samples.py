@@ -1,0 +1,90 @@
+"""From rows to samples: which rows are taken, how long a sample is, how many there are."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import islice
+from typing import Iterable, Iterator, NamedTuple, Sequence
+
+from .content import Content, Kind, row_content
+from .order import shuffled_order
+from .request import Request
+from .row_source import Row, RowSource
+from .split import Split
+
+# Rows tokenized in one call: enough to occupy all cores, few enough to hold their encodings in memory.
+_ROWS_PER_CALL = 64
+
+
+class Samples(NamedTuple):
+    tokens: list[Sequence[int]]
+    skipped_empty: int
+
+
+def selected_rows(source: RowSource, split: Split, request: Request) -> Iterator[Row]:
+    """Yields the rows of the slice, in file order or shuffled; lazily, so that only what is taken is read."""
+    if not request.shuffle and not split.from_end:
+        return source.rows(split.start or 0, split.stop)
+    indices = range(source.count())[split.start : split.stop]
+    if not request.shuffle:
+        return source.rows(indices.start, indices.stop)
+    return source.pick(indices[i] for i in shuffled_order(len(indices), request.seed))
+
+
+def collect_samples(rows: Iterable[Row], source: RowSource, tokenizer, request: Request) -> Samples:
+    """Takes samples until there are as many as requested or no more rows."""
+    contents = (row_content(source.place(row), row.values, request.text_column) for row in rows)
+    take = _concatenated if request.concatenate else _one_per_row
+    return take(contents, tokenizer, request)
+
+
+def _one_per_row(contents: Iterator[Content], tokenizer, request: Request) -> Samples:
+    samples: list[Sequence[int]] = []
+    skipped = 0
+    while len(samples) < request.num_samples:
+        chunk = list(islice(contents, min(_ROWS_PER_CALL, request.num_samples - len(samples))))
+        if not chunk:
+            break
+        encoded = _encode(chunk, tokenizer, request.max_seq_length)
+        samples += [tokens for tokens in encoded if tokens]
+        skipped += sum(not tokens for tokens in encoded)
+    return Samples(samples, skipped)
+
+
+def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> Samples:
+    length = request.max_seq_length
+    wanted = length * request.num_samples
+    stream = array("i")
+    skipped = 0
+    longest = 0
+    while len(stream) < wanted:
+        # One row at first; then so few that rows no longer than those seen do not overshoot.
+        rows = max(1, min(_ROWS_PER_CALL, (wanted - len(stream)) // longest)) if longest else 1
+        chunk = list(islice(contents, rows))
+        if not chunk:
+            break
+        for tokens in _encode(chunk, tokenizer, None):
+            stream.extend(tokens)
+            skipped += not tokens
+            longest = max(longest, len(tokens))
+    count = min(request.num_samples, len(stream) // length)
+    return Samples([stream[i * length : (i + 1) * length] for i in range(count)], skipped)
+
+
+def _encode(chunk: list[Content], tokenizer, max_length: int | None) -> list[Sequence[int]]:
+    """Encodes each content in its own way; an empty one gives no tokens, not even special ones."""
+    encoded: list[Sequence[int]] = [()] * len(chunk)
+    for kind, add_special_tokens in ((Kind.TEXT, True), (Kind.CONVERSATION, False)):
+        positions = [i for i, content in enumerate(chunk) if content.kind is kind and content.value]
+        texts = [_text(chunk[i], tokenizer) for i in positions]
+        if texts:
+            for i, tokens in zip(positions, tokenizer.encode(texts, max_length, add_special_tokens)):
+                encoded[i] = tokens
+    for i, content in enumerate(chunk):
+        if content.kind is Kind.TOKEN_IDS:
+            encoded[i] = array("i", content.value[:max_length])
+    return encoded
+
+
+def _text(content: Content, tokenizer) -> str:
+    return tokenizer.render(content.value, content.place) if content.kind is Kind.CONVERSATION else content.value

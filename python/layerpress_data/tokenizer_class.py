@@ -1,0 +1,66 @@
+"""Which of transformers' tokenizer classes a checkpoint gets there, as far as it is known without transformers.
+
+transformers 5 does not always take tokenizer.json as it is: some classes keep its vocabulary and rebuild the rest.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Mapping, Optional
+
+BACKEND = "TokenizersBackend"  # takes tokenizer.json as it is
+_GENERIC = (BACKEND, "PreTrainedTokenizer", "PythonBackend")
+_REBUILDING = ("LlamaTokenizer", "Qwen2Tokenizer", "GPT2Tokenizer")
+
+# The class that transformers registers for a model type; None where it registers none.
+REGISTERED_CLASSES: dict[str, Optional[str]] = {
+    "llama": None,
+    "mistral": BACKEND,
+    "mixtral": BACKEND,
+    "qwen2": "Qwen2Tokenizer",
+    "qwen2_moe": "Qwen2Tokenizer",
+    "qwen3": "Qwen2Tokenizer",
+    "qwen3_moe": "Qwen2Tokenizer",
+}
+# Model types for which the class named by the checkpoint is ignored.
+_REGISTERED_CLASS_WINS = ("qwen2",)
+# Models whose checkpoints name a wrong class, by hub id.
+_BACKEND_IDS = ("deepseek-ai/deepseek-r1-distill-llama-*", "deepseek-ai/deepseek-coder-*")
+
+# Settings that change how transformers loads the tokenizer and are not followed here.
+_UNUSUAL_SETTINGS = ("auto_map", "fast_tokenizer_files", "fix_mistral_regex", "init_inputs")
+
+
+def known_class(directory: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> Optional[str]:
+    """Returns BACKEND or the name of a class whose rebuilding is known; None when only transformers can tell."""
+    model_type = config.get("model_type")
+    if model_type not in REGISTERED_CLASSES or any(tokenizer_config.get(name) for name in _UNUSUAL_SETTINGS):
+        return None
+    registered = REGISTERED_CLASSES[model_type]
+    if registered == BACKEND and (directory / "tekken.json").exists() and importlib.util.find_spec("mistral_common"):
+        return None
+    if any(fnmatch(_hub_id(directory), pattern) for pattern in _BACKEND_IDS):
+        return BACKEND
+    named = tokenizer_config.get("tokenizer_class") or config.get("tokenizer_class")
+    if named is None:
+        return registered or BACKEND
+    if not isinstance(named, str):
+        return None
+    chosen = named.removesuffix("Fast")
+    if registered is not None and chosen != registered:
+        if registered == BACKEND or model_type in _REGISTERED_CLASS_WINS:
+            chosen = registered
+    if chosen in _GENERIC:
+        return BACKEND
+    return chosen if chosen in _REBUILDING else None
+
+
+def _hub_id(directory: Path) -> str:
+    """The id of a checkpoint in the hub's cache, whose folders are named models--owner--name; else the path."""
+    for part in directory.absolute().parts:
+        if match := re.fullmatch(r"models--(.+?)--(.+)", part):
+            return f"{match[1]}/{match[2]}".lower()
+    return str(directory).lower()

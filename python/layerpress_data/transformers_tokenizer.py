@@ -1,0 +1,50 @@
+"""The checkpoint's tokenizer through transformers: slower to load, for every kind that is not known otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional, Sequence
+
+from .chat_template import ChatTemplate, find_chat_template
+from .checkpoint_tokenizer import check_length
+from .errors import DataError, MissingPackageError, one_line
+
+
+class TransformersTokenizer:
+    """Offers what CheckpointTokenizer offers."""
+
+    def __init__(self, directory: Path):
+        try:
+            from transformers import AutoTokenizer
+        except ImportError as fault:
+            raise MissingPackageError("transformers", f"the tokenizer of {directory}", fault) from None
+        self._directory = directory
+        self._template: Optional[ChatTemplate] = None
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        except Exception as fault:  # each tokenizer class raises its own kind
+            raise DataError(
+                f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "
+                "copy tokenizer.json and tokenizer_config.json into the checkpoint"
+            ) from None
+
+    def encode(self, texts: Sequence[str], max_length: Optional[int], add_special_tokens: bool) -> list[list[int]]:
+        if add_special_tokens:
+            check_length(self._directory, max_length, self._tokenizer.num_special_tokens_to_add(False))
+        try:
+            return self._tokenizer(
+                list(texts),
+                add_special_tokens=add_special_tokens,
+                truncation=max_length is not None,
+                max_length=max_length,
+            )["input_ids"]
+        except Exception as fault:
+            raise DataError(f"{self._directory}: the tokenizer fails ({one_line(fault)}): restore its files") from None
+
+    def render(self, messages: list[dict], place: str) -> str:
+        if self._template is None:
+            source = self._tokenizer.chat_template
+            if not isinstance(source, str):
+                source = find_chat_template(self._directory)
+            self._template = ChatTemplate(source, self._directory)
+        return self._template.render(messages, self._tokenizer.special_tokens_map, place)

@@ -1,0 +1,107 @@
+"""Checks who includes whom between the rooms of layerpress/, in sources and in CMake link lists.
+
+The table below is the design's. A room is a folder of layerpress/; the headers directly in layerpress/ are the public API,
+which composes rooms as `recipe` does.
+"""
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "layerpress"
+PUBLIC = "public"
+
+MAY_INCLUDE = {
+    "base": set(),
+    "dist": {"base"},
+    "checkpoint": {"base"},
+    "data": {"base"},
+    "kernels": {"base"},
+    "graph": {"base"},
+    "quant": {"base", "kernels"},
+    "model": {"base", "graph", "checkpoint"},
+    "runtime": {"base", "graph", "checkpoint", "kernels", "quant", "dist"},
+    "modifier": {"base", "quant", "kernels", "graph", "runtime"},
+    "recipe": {"base", "dist", "checkpoint", "data", "kernels", "graph", "quant", "model", "runtime", "modifier", PUBLIC},
+    "cli": {"base", "recipe", PUBLIC},
+    PUBLIC: {"base", "dist", "checkpoint", "data", "kernels", "graph", "quant", "model", "runtime", "modifier", "recipe"},
+}
+SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+LINKED_ROOM = re.compile(r"\blayerpress_(\w+)\b")
+
+
+def room_of(path: Path) -> str:
+    """The room of a file given relative to layerpress/."""
+    return path.parts[0] if len(path.parts) > 1 else PUBLIC
+
+
+def include_fault(room: str, quote: str, included: str) -> str | None:
+    """What is wrong with one include line in `room`, or None."""
+    if included.startswith("layerpress/"):
+        target = room_of(Path(included).relative_to("layerpress"))
+        if target not in MAY_INCLUDE:
+            return f'"{included}" names no room'
+        if not (LIBRARY.parent / included).exists():
+            return f'"{included}" does not exist'
+        if target != room and target not in MAY_INCLUDE[room]:
+            allowed = ", ".join(sorted(MAY_INCLUDE[room])) or "nothing"
+            return f'{room} must not include {target} ("{included}"); it may include {allowed}'
+    elif quote == '"':
+        return f'"{included}" must be written from the root, as "layerpress/..."'
+    return None
+
+
+def source_faults(path: Path) -> list[str]:
+    relative = path.relative_to(LIBRARY)
+    room = room_of(relative)
+    if room not in MAY_INCLUDE:
+        return [f"layerpress/{relative}: '{room}' is no room; add it to scripts/check_includes.py and the design"]
+    faults = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        match = INCLUDE.match(line)
+        fault = include_fault(room, *match.groups()) if match else None
+        if fault:
+            faults.append(f"layerpress/{relative}:{number}: {fault}")
+    return faults
+
+
+def link_faults(room: str) -> list[str]:
+    """Rooms that a room's CMakeLists.txt links although it must not include them."""
+    path = LIBRARY / room / "CMakeLists.txt"
+    if not path.exists():
+        return []
+    text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
+    linked = {name for name in LINKED_ROOM.findall(text) if name in MAY_INCLUDE and name != room}
+    return [f"layerpress/{room}/CMakeLists.txt: {room} must not link {name}"
+            for name in sorted(linked - MAY_INCLUDE[room])]
+
+
+def table_faults() -> list[str]:
+    """The table itself must have no cycle (recipe and the public headers count as one room)."""
+    done: set[str] = set()
+    rooms = {room: {PUBLIC if name == "recipe" else name for name in targets} - {PUBLIC}
+             for room, targets in MAY_INCLUDE.items() if room != "recipe"}
+    while len(done) < len(rooms):
+        ready = [room for room in rooms if room not in done and rooms[room] <= done]
+        if not ready:
+            return [f"scripts/check_includes.py: the table has a cycle among {', '.join(sorted(set(rooms) - done))}"]
+        done.update(ready)
+    return []
+
+
+def main() -> int:
+    sources = sorted(path for path in LIBRARY.rglob("*") if path.suffix in SOURCE_ENDINGS)
+    faults = table_faults()
+    for path in sources:
+        faults += source_faults(path)
+    for room in MAY_INCLUDE:
+        faults += link_faults(room)
+    for fault in faults:
+        print(f"error: [includes] {fault}", file=sys.stderr)
+    print(f"includes: {len(sources)} files, {len(faults)} faults")
+    return 1 if faults or not sources else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,209 @@
+#include "layerpress/checkpoint/writer.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <set>
+#include <thread>
+
+#include "tests/checkpoint/temporary_folder.h"
+
+namespace layerpress::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_says;
+using test::message_of;
+using test::read_bytes;
+using test::TemporaryFolder;
+
+/// No file may grow beyond `bytes` inside the scope: what a full disk looks like.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    previous_handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &previous_);
+    const struct rlimit limited { bytes, previous_.rlim_max };
+    ::setrlimit(RLIMIT_FSIZE, &limited);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &previous_);
+    ::signal(SIGXFSZ, previous_handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  struct rlimit previous_ {};
+  void (*previous_handler_)(int) = nullptr;
+};
+
+std::map<std::string, at::Tensor> sample_tensors() {
+  return {{"model.embed", at::arange(24, at::kFloat).reshape({6, 4})},
+          {"model.packed", at::arange(7, at::kInt)},
+          {"model.codes", at::arange(13).to(at::kByte)},
+          {"model.scale", at::arange(9).to(at::kBFloat16).reshape({3, 3})},
+          {"model.index", at::arange(3, at::kLong)},
+          {"model.none", at::empty({0, 3}, at::kHalf)}};
+}
+
+std::vector<TensorSpec> specs_of(const std::map<std::string, at::Tensor>& tensors) {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  return specs;
+}
+
+std::shared_ptr<const Checkpoint> open_written(const TemporaryFolder& folder) {
+  folder.write("config.json", "{}");
+  return Checkpoint::open(folder.path());
+}
+
+void expect_holds(const Checkpoint& checkpoint, const std::map<std::string, at::Tensor>& tensors) {
+  ASSERT_EQ(checkpoint.names().size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    EXPECT_EQ(checkpoint.tensor(name).scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(at::equal(checkpoint.tensor(name), tensor)) << name;
+    EXPECT_EQ(checkpoint.spec(name).offset % tensor.element_size(), 0u) << name;
+  }
+}
+
+TEST(CheckpointWriter, OneShardInAnyOrder) {
+  const TemporaryFolder folder;
+  const auto tensors = sample_tensors();
+  CheckpointWriter writer(folder.path(), specs_of(tensors), {});
+  for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) writer.write(tensor->first, tensor->second);
+  writer.finish();
+  EXPECT_TRUE(fs::exists(folder / "model.safetensors"));
+  EXPECT_FALSE(fs::exists(folder / "model.safetensors.index.json"));
+  EXPECT_EQ(writer.total_bytes(), 96u + 28 + 13 + 18 + 24);
+  expect_holds(*open_written(folder), tensors);
+}
+
+TEST(CheckpointWriter, ShardsAreFilledInOrderAndIndexed) {
+  const TemporaryFolder folder;
+  const std::vector<TensorSpec> specs = {{"c", at::kByte, {60}},
+                                         {"a", at::kByte, {40}},
+                                         {"b", at::kByte, {1}},
+                                         {"z", at::kByte, {500}},
+                                         {"d", at::kByte, {2}}};
+  CheckpointWriter writer(folder.path(), specs, {.max_shard_bytes = 100});
+  for (const TensorSpec& spec : specs) writer.write(spec.name, at::full(spec.shape, spec.name[0], at::kByte));
+  writer.finish();
+  const std::string index = read_bytes(folder / "model.safetensors.index.json");
+  EXPECT_EQ(index, R"({
+  "metadata": {
+    "total_parameters": 603,
+    "total_size": 603
+  },
+  "weight_map": {
+    "a": "model-00001-of-00004.safetensors",
+    "b": "model-00002-of-00004.safetensors",
+    "c": "model-00001-of-00004.safetensors",
+    "d": "model-00004-of-00004.safetensors",
+    "z": "model-00003-of-00004.safetensors"
+  }
+}
+)");
+  const auto checkpoint = open_written(folder);
+  for (const TensorSpec& spec : specs)
+    EXPECT_TRUE(at::equal(checkpoint->tensor(spec.name), at::full(spec.shape, spec.name[0], at::kByte))) << spec.name;
+}
+
+TEST(CheckpointWriter, SeveralThreadsWriteAtOnce) {
+  const TemporaryFolder folder;
+  std::map<std::string, at::Tensor> tensors;
+  for (int i = 0; i < 64; ++i) tensors["t" + std::to_string(i)] = at::full({997 + i}, i, i % 2 ? at::kInt : at::kShort);
+  CheckpointWriter writer(folder.path(), specs_of(tensors), {.max_shard_bytes = 20000});
+  std::vector<std::thread> threads;
+  for (int part = 0; part < 4; ++part)
+    threads.emplace_back([&, part] {
+      for (int i = part; i < 64; i += 4) writer.write("t" + std::to_string(i), tensors.at("t" + std::to_string(i)));
+    });
+  for (std::thread& thread : threads) thread.join();
+  writer.finish();
+  expect_holds(*open_written(folder), tensors);
+}
+
+TEST(CheckpointWriter, RefusesWhatWasNotAnnounced) {
+  const TemporaryFolder folder;
+  CheckpointWriter writer(folder.path(), {{"a", at::kFloat, {2}}, {"b", at::kFloat, {2}}}, {});
+  const auto write = [&](const char* name, const at::Tensor& tensor) {
+    return message_of<InternalError>([&] { writer.write(name, tensor); });
+  };
+  expect_says(write("c", at::zeros({2})), {"'c'", "not announced"});
+  expect_says(write("a", at::zeros({3})), {"'a'", "Float [2]", "Float [3]"});
+  expect_says(write("a", at::zeros({2}, at::kHalf)), {"'a'", "Half"});
+  writer.write("a", at::zeros({2}));
+  expect_says(write("a", at::zeros({2})), {"'a'", "second time"});
+  expect_says(message_of<InternalError>([&] { writer.finish(); }), {"1 tensors", "'b'"});
+  expect_says(message_of<InternalError>([&] {
+                const TemporaryFolder other;
+                CheckpointWriter(other.path(), {{"a", at::kFloat, {1}}, {"a", at::kFloat, {1}}}, {});
+              }),
+              {"'a'", "twice"});
+}
+
+TEST(CheckpointWriter, DiskFullIsNoticedAtTheStart) {
+  const TemporaryFolder folder;
+  const FileSizeLimit limit(4096);
+  expect_says(message_of<CheckpointError>([&] {
+                CheckpointWriter(folder.path(), {{"a", at::kByte, {100000}}}, {});
+              }),
+              {(folder / "model.safetensors").string(), "cannot reserve", "free some space"});
+  EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
+}
+
+TEST(CheckpointWriter, FailingWritesNameTheFile) {
+  const TemporaryFolder folder;
+  CheckpointWriter writer(folder.path(), {{"a", at::kByte, {100000}}}, {});
+  const FileSizeLimit limit(4096);
+  expect_says(message_of<CheckpointError>([&] { writer.write("a", at::zeros({100000}, at::kByte)); }),
+              {(folder / "model.safetensors").string(), "File too large"});
+  expect_says(message_of<InternalError>([&] { writer.finish(); }), {"'a'"});
+}
+
+TEST(CheckpointWriter, DiskFullLeavesNoSmallFile) {
+  const TemporaryFolder folder;
+  const FileSizeLimit limit(4096);
+  expect_says(message_of<CheckpointError>([&] {
+                write_safetensors(folder / "x.safetensors", {{"a", at::zeros({100000}, at::kByte)}});
+              }),
+              {"x.safetensors", "cannot reserve"});
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(CheckpointWriter, RefusesAFolderThatIsNotThereAndFilesThatAre) {
+  const TemporaryFolder folder;
+  const std::vector<TensorSpec> specs = {{"a", at::kByte, {1}}};
+  expect_says(message_of<CheckpointError>([&] { CheckpointWriter(folder / "none", specs, {}); }), {"none"});
+  folder.write("model.safetensors", "precious");
+  expect_says(message_of<CheckpointError>([&] { CheckpointWriter(folder.path(), specs, {}); }), {"model.safetensors"});
+  EXPECT_EQ(read_bytes(folder / "model.safetensors"), "precious");
+}
+
+TEST(WriteCompanions, CopiesWhatBelongsToTheModel) {
+  const TemporaryFolder source;
+  const TemporaryFolder target;
+  write_safetensors(source / "model.safetensors", {{"a", at::zeros({1})}});
+  source.write("config.json", R"({"model_type":"llama"})");
+  source.write("empty.txt", "");
+  source.write("recipe.yaml", "old");
+  const auto blob = source.write("blobs/tokenizer", "{\"tokens\":[]}");
+  fs::create_symlink(blob, source / "tokenizer.json");
+  fs::permissions(blob, fs::perms::owner_read);
+  const auto checkpoint = Checkpoint::open(source.path());
+  write_companions(*checkpoint, {{"z", 1}, {"a", {{"b", 2}}}}, target.path(), {"recipe.yaml"});
+
+  EXPECT_EQ(read_bytes(target / "config.json"), "{\n  \"a\": {\n    \"b\": 2\n  },\n  \"z\": 1\n}\n");
+  EXPECT_EQ(read_bytes(target / "tokenizer.json"), "{\"tokens\":[]}");
+  EXPECT_FALSE(fs::is_symlink(target / "tokenizer.json"));
+  EXPECT_TRUE(fs::exists(target / "empty.txt"));
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(target.path())) names.insert(entry.path().filename());
+  EXPECT_EQ(names, (std::set<std::string>{"config.json", "empty.txt", "tokenizer.json"}));
+}
+
+}  // namespace
+}  // namespace layerpress::checkpoint

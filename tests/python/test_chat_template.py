@@ -1,0 +1,140 @@
+"""Conversations: rendered and tokenized as transformers' apply_chat_template does."""
+
+import json
+
+import pytest
+import tiny_checkpoints
+from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
+from layerpress_data.errors import DataError
+from transformers import AutoTokenizer
+
+CONVERSATIONS = [
+    [{"role": "user", "content": "Is 1 < 2 & 'true'?"}, {"role": "assistant", "content": "Yes,\n  it is."}],
+    [
+        {"role": "system", "content": "Answer in German."},
+        {"role": "user", "content": "  What about façade 東京?  "},
+        {"role": "assistant", "content": "", "tool_calls": [{"name": "find", "arguments": {"q": "<façade>", "n": 2}}]},
+        {"role": "tool", "content": '{"hits": 0}'},
+        {"role": "assistant", "content": "Keine <b>Ahnung</b>."},
+    ],
+]
+
+TEMPLATES = {
+    "chatml": (
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'"
+        " + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    ),
+    "blocks trimmed": (
+        "{{ bos_token }}\n{%- for message in messages %}\n    {% if loop.first %}\n  first: \n    {% endif %}\n"
+        "  {{ message.role | upper }}: {{ message.content | trim }}{{ eos_token }}\n{% endfor %}\n\n"
+    ),
+    "loop controls and namespace": (
+        "{% set ns = namespace(n=0) %}{% for m in messages %}{% if m.role == 'tool' %}{% continue %}{% endif %}"
+        "{% set ns.n = ns.n + 1 %}{% if ns.n > 3 %}{% break %}{% endif %}{{ ns.n }}{{ m.content }}{% endfor %}"
+    ),
+    "tojson": (
+        "{% for m in messages %}{{ m | tojson }}|{{ m | tojson(indent=2) }}|{{ m | tojson(sort_keys=True) }}|"
+        "{{ m.content | tojson(ensure_ascii=True) }}|{{ m | tojson(separators=(',', ':')) }}{% endfor %}"
+    ),
+    "generation": (
+        "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}"
+        "{% endgeneration %}{% else %}{{ m.role }}: {{ m.content }}\n{% endif %}{% endfor %}"
+    ),
+    "tools, documents, undefined": (
+        "{{ tools is none }}{{ documents is none }}{{ tools is defined }}{{ enable_thinking is defined }}"
+        "{{ add_generation_prompt }}{{ sep_token is defined }}{{ nothing }}{{ messages | length }}"
+    ),
+    "model-specific token": "{{ image_token }}{{ messages[0].content }}{{ pad_token }}",
+    "date": "{{ strftime_now('%Y') }}{{ messages[-1]['content'] }}",
+}
+
+
+def reference_texts(directory):
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    return [tokenizer.apply_chat_template(messages, tokenize=False) for messages in CONVERSATIONS]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_template_renders_as_in_transformers(name, tmp_path):
+    settings = {"pad_token": "<extra>", "image_token": "<image>"}
+    files = {"chat_template.jinja": TEMPLATES[name]}
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", settings=settings, files=files)
+    tokenizer = load_tokenizer(directory)
+    assert isinstance(tokenizer, CheckpointTokenizer)
+    texts = [tokenizer.render(messages, "here") for messages in CONVERSATIONS]
+    assert texts == reference_texts(directory)
+    assert all(texts)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    "settings, files",
+    [
+        ({"chat_template": "one {{ messages | length }}"}, {}),
+        ({"chat_template": [{"name": "default", "template": "d"}, {"name": "tool_use", "template": "t"}]}, {}),
+        ({"chat_template": "config"}, {"chat_template.jinja": "file\r\nlines\n"}),
+        ({}, {"chat_template.jinja": "file", "additional_chat_templates/tool_use.jinja": "tools"}),
+    ],
+)
+def test_template_is_found_where_transformers_finds_it(settings, files, model_type, tmp_path):
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", model_type, settings, files)
+    tokenizer = load_tokenizer(directory)
+    assert [tokenizer.render(messages, "here") for messages in CONVERSATIONS] == reference_texts(directory)
+
+
+def test_template_of_the_processor_is_the_last_resort(tmp_path):
+    template = {"chat_template": "{{ messages[0].content }}!"}
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", files={"chat_template.json": template})
+    assert load_tokenizer(directory).render(CONVERSATIONS[0], "here") == "Is 1 < 2 & 'true'?!"
+    (directory / "chat_template.jinja").write_text("preferred")
+    assert load_tokenizer(directory).render(CONVERSATIONS[0], "here") == "preferred"
+
+
+@pytest.mark.parametrize(
+    "template, fragment",
+    [
+        ("{% for m in messages %}", "line 1"),
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0].absent.deeper }}", "UndefinedError"),
+        ("{{ messages[0].content + 3 }}", "TypeError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ '\\ud800' }}", "UnicodeEncodeError"),
+    ],
+)
+def test_template_faults_name_the_row(template, fragment, tmp_path):
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", files={"chat_template.jinja": template})
+    with pytest.raises(DataError) as fault:
+        load_tokenizer(directory).render(CONVERSATIONS[0], "rows.jsonl, line 7")
+    assert fragment in str(fault.value)
+    assert str(directory) in str(fault.value)
+    assert "rows.jsonl, line 7" in str(fault.value) or "line 1" in fragment
+
+
+def test_several_templates_without_default(tmp_path):
+    settings = {"chat_template": [{"name": "rag", "template": "r"}, {"name": "tool_use", "template": "t"}]}
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", settings=settings)
+    with pytest.raises(DataError, match=r"rag, tool_use.*'default'"):
+        load_tokenizer(directory).render(CONVERSATIONS[0], "here")
+
+
+@pytest.mark.parametrize("max_length", [9, 2048])
+def test_real_checkpoint_conversations(real_checkpoint, prepare, tmp_path, max_length):
+    reference = AutoTokenizer.from_pretrained(real_checkpoint)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in CONVERSATIONS))
+    outcome = prepare(model=real_checkpoint, dataset=rows, max_seq_length=max_length)
+    expected = [
+        reference.apply_chat_template(m, truncation=True, max_length=max_length, return_dict=False)
+        for m in CONVERSATIONS
+    ]
+    assert outcome.samples == expected
+
+
+def test_conversation_gets_no_special_tokens(prepare, tmp_path):
+    files = {"chat_template.jinja": "{{ messages[0].content }}"}
+    directory = tiny_checkpoints.save(tmp_path / "model", "metaspace_bpe", files=files)
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"messages": [{"role": "user", "content": "boot"}]}\n{"text": "boot"}\n')
+    conversation, text = prepare(model=directory, dataset=rows).samples
+    assert text == [1, *conversation]

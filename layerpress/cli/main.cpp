@@ -21,8 +21,6 @@ extern "C" void request_stop(int) {
 }
 
 void prepare_process() {
-  // Reproducible MKL results whatever the alignment of buffers; must be set before MKL's first call.
-  ::setenv("MKL_CBWR", "AUTO,STRICT", /*overwrite=*/0);
   // Activations of one size are allocated again and again; keeping freed memory saves faulting its pages in each time.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
   ::mallopt(M_TRIM_THRESHOLD, 256 << 20);

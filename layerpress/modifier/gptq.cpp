@@ -109,7 +109,6 @@ class GptqModifier : public QuantizingModifier {
                                                   quant::codebook_of(args), scales[m]));
       }
     }
-    const auto phase = times.measure("report");
     for (std::size_t m = 0; m < members.size(); ++m) {
       const LinearWeight& linear = linears[members[m]];
       CompressedModule& result = results[members[m]];
@@ -118,7 +117,6 @@ class GptqModifier : public QuantizingModifier {
                        .scheme = describe(scheme),
                        .fallback = factorization.fallback,
                        .output_error = std::nullopt,
-                       .weight_error = relative_weight_error(linear.weight, scheme, result.weight),
                        .tokens = statistics.tokens};
       if (factorization.factor && statistics.tokens > 0)
         result.report.output_error = loss_per_row / static_cast<double>(statistics.tokens);

@@ -32,7 +32,6 @@ class QuantizationModifier : public QuantizingModifier {
       result.weight = quant::to_quantized_weight(args, codes, scales, linear.scale_dtype);
       result.report.module = linear.module;
       result.report.scheme = describe(*linear.scheme);
-      result.report.weight_error = relative_weight_error(linear.weight, *linear.scheme, result.weight);
       result.report.tokens = statistics == nullptr ? 0 : statistics->tokens;
       results.push_back(std::move(result));
     }

@@ -166,14 +166,6 @@ kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& l
   }
 }
 
-double relative_weight_error(const at::Tensor& weight, const quant::QuantizationScheme& scheme,
-                             const quant::QuantizedWeight& quantized) {
-  const at::Tensor wide = weight.to(at::kFloat);
-  const double norm = wide.norm().item<double>();
-  if (norm == 0) return 0;
-  return (wide - quant::dequantize(scheme, quantized, at::kFloat)).norm().item<double>() / norm;
-}
-
 std::string describe(const quant::QuantizationScheme& scheme) {
   const quant::QuantizationArgs& weights = *scheme.weights;
   std::string text = fmt::format("{}-bit {}", weights.num_bits, weights.type == quant::NumberType::kFloat ? "float" : "int");

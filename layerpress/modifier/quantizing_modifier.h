@@ -46,10 +46,6 @@ class QuantizingModifier : public runtime::Modifier {
   std::optional<std::string> named_observer_;
 };
 
-/// ‖weight - dequantized‖ / ‖weight‖ (0 for a zero weight).
-double relative_weight_error(const at::Tensor& weight, const quant::QuantizationScheme& scheme,
-                             const quant::QuantizedWeight& quantized);
-
 /// "4-bit int, group 64" and the like.
 std::string describe(const quant::QuantizationScheme& scheme);
 

@@ -16,7 +16,7 @@ using Shape = std::vector<std::int64_t>;
 using Reader = std::function<std::optional<at::Tensor>(const std::string& suffix)>;
 
 /// Elements that dequantize holds in fp32 at once: what stays in a CPU's cache, or enough to fill a GPU.
-std::int64_t elements_at_once(const at::Tensor& codes) { return codes.is_cpu() ? 1 << 18 : 1 << 24; }
+std::int64_t elements_at_once(const at::Tensor& codes) { return codes.is_cpu() ? 1 << 15 : 1 << 24; }
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 

@@ -1,5 +1,6 @@
 // Writes a recipe as YAML that PyYAML (YAML 1.1) and yaml-cpp (1.2) read alike: strings are always quoted.
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "layerpress/recipe/recipe.h"

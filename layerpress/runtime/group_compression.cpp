@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/kernels/dequantize.h"
 #include "layerpress/kernels/gram.h"
 
 namespace layerpress::runtime {
@@ -60,13 +61,15 @@ void compress_group(const RunContext& run, const graph::LinearGroup& group, cons
                          assignment.scheme, assignment.scale_dtype});
       require_finite(linears.back());
     }
-    const std::vector<CompressedModule> results = modifier->compress(linears, statistics, run.times);
+    std::vector<CompressedModule> results = modifier->compress(linears, statistics, run.times);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const graph::Node& node = run.graph.nodes[by_modifier[modifier][i]];
-      if (replace) {
+      {
         const auto phase = run.times.measure("dequantize");
-        parameters.replace(std::get<graph::Linear>(node.operation).weight,
-                           quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype));
+        at::Tensor value = quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype);
+        results[i].report.weight_error = kernels::relative_error(linears[i].weight, value);
+        if (replace)
+          parameters.replace(std::get<graph::Linear>(node.operation).weight, std::move(value));
       }
       const auto phase = run.times.measure("write");
       sink.on_compressed(node, *linears[i].scheme, results[i]);

@@ -40,7 +40,7 @@ struct ModuleReport {
   std::string scheme;                       ///< such as "4-bit int group 64"
   std::string fallback;                     ///< "" or what was done instead ("dampening 0.1", "round-to-nearest", ...)
   std::optional<double> output_error;       ///< mean squared error of an output for a token; needs statistics
-  double weight_error = 0;                  ///< ‖W - dequantized‖ / ‖W‖
+  double weight_error = 0;                  ///< ‖W - dequantized‖ / ‖W‖; filled in by the runtime
   std::int64_t tokens = 0;                  ///< tokens the statistics saw
 };
 

@@ -69,7 +69,7 @@ void store(const ColumnBlockTask& task, const Levels& levels, std::int64_t first
 }  // namespace
 
 double column_block(const ColumnBlockTask& task) {
-  return with_levels(task.codebook, [&](const auto& levels) {
+  return with_levels(task.codebook, [&](auto levels) {
     Tile tile;
     double total = 0;
     for (std::int64_t row = 0; row < task.rows; row += kLanes) {

@@ -19,18 +19,21 @@ struct PowerError {
 template <typename Levels, typename Error>
 float error_of(const ScaleErrorTask& task, const Levels& levels, const Error& error, float scale, float zero_point) {
   const float inverse = 1.0f / scale;
+  const float* weights = task.weights;
+  const float* importance = task.importance;
+  const std::int64_t count = task.count;
   float sum = 0;
-  if (task.importance == nullptr) {
+  if (importance == nullptr) {
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = 0; i < task.count; ++i) {
-      const float x = task.weights[i];
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float x = weights[i];
       sum += error(levels.value(levels.level(x * inverse, zero_point), zero_point) * scale - x);
     }
   } else {
 #pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = 0; i < task.count; ++i) {
-      const float x = task.weights[i];
-      sum += task.importance[i] * error(levels.value(levels.level(x * inverse, zero_point), zero_point) * scale - x);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float x = weights[i];
+      sum += importance[i] * error(levels.value(levels.level(x * inverse, zero_point), zero_point) * scale - x);
     }
   }
   return sum;
@@ -50,7 +53,7 @@ void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* 
 }
 
 void scale_errors(const ScaleErrorTask& task) {
-  with_levels(task.codebook, [&](const auto& levels) {
+  with_levels(task.codebook, [&](auto levels) {
     for (std::int64_t c = 0; c < task.candidates; ++c) {
       const float zero_point = task.zero_points == nullptr ? 0.0f : task.zero_points[c];
       task.errors[c] += task.exponent == 2.0f
@@ -62,7 +65,7 @@ void scale_errors(const ScaleErrorTask& task) {
 
 void quantize(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
               std::int8_t* codes) {
-  with_levels(codebook, [&](const auto& levels) {
+  with_levels(codebook, [&](auto levels) {
     for (std::int64_t i = 0; i < count; ++i) codes[i] = levels.encode(levels.level(x[i] / scale, zero_point));
   });
 }

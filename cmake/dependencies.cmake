@@ -7,6 +7,7 @@ endif()
 find_package(Torch REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
 
 add_library(layerpress_dependencies INTERFACE)
 target_compile_features(layerpress_dependencies INTERFACE cxx_std_20)
@@ -15,7 +16,7 @@ target_include_directories(layerpress_dependencies SYSTEM INTERFACE ${TORCH_INCL
 target_include_directories(layerpress_dependencies INTERFACE
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
 target_link_libraries(layerpress_dependencies INTERFACE
-  ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json Threads::Threads)
+  ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX Threads::Threads)
 
 # Private to our own targets: warnings are errors, and the sanitizers when asked for.
 add_library(layerpress_build_options INTERFACE)

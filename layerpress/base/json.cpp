@@ -14,6 +14,8 @@ Json parse_json(std::string_view text, const std::string& where) {
     return Json::parse(text.begin(), text.end(), limit_depth);
   } catch (const nlohmann::json::parse_error& error) {
     throw CheckpointError("[json] {}: not valid JSON at byte {}", where, error.byte);
+  } catch (const nlohmann::json::exception&) {
+    throw CheckpointError("[json] {}: not valid JSON: a number is out of range", where);
   }
 }
 

@@ -26,7 +26,7 @@ T json_get(const Json& object, const std::string& key, const std::string& where)
   try {
     return found->get<T>();
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError("[json] {}: '{}' has the wrong type: {}", where, key, found->dump());
+    throw CheckpointError("[json] {}: '{}' has the wrong type: {}", where, key, found->dump().substr(0, 80));
   }
 }
 

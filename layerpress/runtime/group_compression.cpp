@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
-#include "layerpress/kernels/dequantize.h"
 #include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/relative_error.h"
 
 namespace layerpress::runtime {
 

@@ -60,12 +60,6 @@ void rotary_f32(const float* x, const float* cosine, const float* sine, float* y
                 std::int64_t head_dim, std::int64_t pairs) {
   rotary(x, cosine, sine, y, heads, head_dim, pairs);
 }
-void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, Bits16* values) {
-  for (std::int64_t i = 0; i < count; ++i) values[i] = narrow_bf16((static_cast<float>(codes[i]) - zero_point) * scale);
-}
-void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, float* values) {
-  for (std::int64_t i = 0; i < count; ++i) values[i] = (static_cast<float>(codes[i]) - zero_point) * scale;
-}
 void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t count, double* difference, double* square) {
   float differences = 0, squares = 0;
 #pragma omp simd reduction(+ : differences, squares)

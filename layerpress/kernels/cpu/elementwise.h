@@ -12,8 +12,6 @@ void rotary_bf16(const Bits16* x, const float* cosine, const float* sine, Bits16
                  std::int64_t head_dim, std::int64_t pairs);
 void rotary_f32(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
                 std::int64_t head_dim, std::int64_t pairs);
-void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, Bits16* values);
-void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, float* values);
 void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t count, double* difference, double* square);
 void widen_bf16(const Bits16* x, float* y, std::int64_t count);
 

@@ -20,8 +20,6 @@ const Table& isa_table() {
                                .minimum_maximum = minimum_maximum,
                                .scale_errors = scale_errors,
                                .quantize = quantize,
-                               .dequantize_bf16 = dequantize_bf16,
-                               .dequantize_f32 = dequantize_f32,
                                .squared_difference_bf16 = squared_difference_bf16,
                                .column_block = column_block,
                                .attention_bf16 = attention_entry,

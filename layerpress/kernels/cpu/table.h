@@ -95,8 +95,6 @@ struct Table {
   void (*scale_errors)(const ScaleErrorTask& task);
   void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
                    std::int8_t* codes);
-  void (*dequantize_bf16)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, Bits16* values);
-  void (*dequantize_f32)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, float* values);
   /// Sums of (a - b)^2 and of a^2.
   void (*squared_difference_bf16)(const Bits16* a, const Bits16* b, std::int64_t count, double* difference,
                                   double* square);

@@ -1,0 +1,53 @@
+// print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32]
+// Runs a plain or compressed checkpoint on a token file, all samples packed in one batch, and writes what the graph gives
+// for each token as fp32 tensor "logits" [tokens, vocabulary], for tests that compare it with other programs.
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/error.h"
+#include "layerpress/checkpoint/safetensors.h"
+#include "layerpress/data/calibration_set.h"
+#include "layerpress/recipe/open_model.h"
+#include "layerpress/runtime/stage_runner.h"
+
+namespace {
+
+using namespace layerpress;
+
+at::Tensor logits_of(const std::string& model_name, const std::string& token_file, const std::string& dtype) {
+  const recipe::OpenedModel model = recipe::open_model(model_name);
+  const runtime::Placement placement = recipe::choose_placement("cpu", dtype, model.stored_dtype);
+  const data::CalibrationSet set = data::read_token_file(token_file);
+  if (set.token_count() == 0) throw DataError("[print_logits] {}: holds no tokens; give at least one", token_file);
+  const std::vector<runtime::Batch> batches = recipe::make_batches(set, set.token_count());
+  const auto weights = model.weights(placement.dtype);
+  PhaseTimes times;
+  const RunControl control;
+  const runtime::RunContext run{model.traced.graph, *weights, placement, batches, control, times};
+  const auto values = runtime::run_to_value(run, recipe::cut_model(model.traced, {}), model.traced.graph.output);
+  return values.front().to(at::kFloat);
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 3 && !(arguments.size() == 5 && arguments[3] == "--dtype"))
+    throw UsageError("[print_logits] usage: print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32]");
+  const c10::InferenceMode inference;
+  const std::string dtype = arguments.size() == 5 ? arguments[4] : "auto";
+  checkpoint::write_safetensors(arguments[2], {{"logits", logits_of(arguments[0], arguments[1], dtype)}});
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}

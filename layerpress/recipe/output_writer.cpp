@@ -40,6 +40,16 @@ std::vector<checkpoint::TensorSpec> output_specs(const OpenedModel& model, const
   return specs;
 }
 
+/// Weights that are not compressed are not looked at anywhere else; one NaN in them spoils every statistic after it.
+void require_finite(const std::string& name, const at::Tensor& tensor) {
+  const bool plain_float = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16 ||
+                           tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kDouble;
+  if (!plain_float || tensor.numel() == 0) return;
+  const auto [least, greatest] = at::aminmax(tensor);
+  if (!at::isfinite(least).item<bool>() || !at::isfinite(greatest).item<bool>())
+    throw CheckpointError("[output] tensor '{}' holds NaN or infinite values; the checkpoint is damaged", name);
+}
+
 }  // namespace
 
 OutputWriter::OutputWriter(const OpenedModel& model, const runtime::Assignments& assignments,
@@ -59,7 +69,9 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
 }
 
 void OutputWriter::copy(const std::string& name) {
-  writer_->write(name, model_.checkpoint->tensor(name));
+  const at::Tensor tensor = model_.checkpoint->tensor(name);
+  require_finite(name, tensor);
+  writer_->write(name, tensor);
   model_.checkpoint->release(name);
   plain_.erase(name);
 }

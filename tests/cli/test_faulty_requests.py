@@ -1,0 +1,251 @@
+"""Recipes, options, data and folders that cannot work: refused in one line, before any work, nothing left behind."""
+
+import json
+import resource
+import subprocess
+
+import program
+import pytest
+import tiny_models
+
+
+def write_recipe(tmp_path, modifiers, name="recipe.json"):
+    path = tmp_path / name
+    path.write_text(modifiers if isinstance(modifiers, str) else json.dumps({"a_stage": {"a_modifiers": modifiers}}))
+    return path
+
+
+W4 = {"num_bits": 4, "strategy": "group", "group_size": 32}
+GROUPS = {"group_0": {"targets": ["Linear"], "weights": W4}}
+Q, K, V = (f"re:.*{name}_proj" for name in "qkv")
+
+FAULTY_MODIFIERS = {
+    "unknown modifier": ({"GPTQModifer": {"scheme": "W4A16"}}, ["GPTQModifer", "GPTQModifier"]),
+    "SmoothQuant": ({"SmoothQuantModifier": {"smoothing_strength": 0.8}}, ["SmoothQuantModifier"]),
+    "AWQ": ({"AWQModifier": {"duo_scaling": "both"}}, ["AWQModifier"]),
+    "SparseGPT": ({"SparseGPTModifier": {"sparsity": 0.5}}, ["SparseGPTModifier"]),
+    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "SmoothQuantModifier": {}}, ["SmoothQuantModifier"]),
+    "unknown argument": ({"GPTQModifier": {"config_groups": GROUPS, "damping_frac": 0.1}}, ["damping_frac", "dampening_frac"]),
+    "argument of another": ({"QuantizationModifier": {"config_groups": GROUPS, "block_size": 64}}, ["block_size"]),
+    "unknown preset": ({"GPTQModifier": {"scheme": "W4A61"}}, ["W4A61", "W4A16"]),
+    "NVFP4": ({"QuantizationModifier": {"scheme": "NVFP4"}}, ["not implemented"]),
+    "MXFP4": ({"QuantizationModifier": {"scheme": "MXFP4A16"}}, ["not implemented"]),
+    "FP8 static": ({"QuantizationModifier": {"scheme": "FP8"}}, ["static", "FP8_DYNAMIC"]),
+    "one preset of two": ({"QuantizationModifier": {"scheme": {"FP8_DYNAMIC": [Q, K, V], "NVFP4": ["re:.*mlp.*"]}}}, ["NVFP4"]),
+    "key-value cache": ({"QuantizationModifier": {"config_groups": GROUPS, "kv_cache_scheme": {"num_bits": 8}}},
+                        ["kv_cache_scheme"]),
+    "both forms": ({"GPTQModifier": {"scheme": "W4A16", "config_groups": GROUPS}}, ["scheme", "config_groups"]),
+    "neither form": ({"GPTQModifier": {"ignore": ["lm_head"]}}, ["scheme", "config_groups"]),
+    "two observers": ({"GPTQModifier": {"config_groups": GROUPS, "weight_observer": "mse", "observer": {"weights": "mse"}}},
+                      ["weight_observer", "observer"]),
+    "unknown observer": ({"GPTQModifier": {"config_groups": GROUPS, "weight_observer": "hesian"}}, ["hesian", "hessian"]),
+    "imatrix": ({"GPTQModifier": {"config_groups": GROUPS, "weight_observer": "imatrix_mse"}}, ["imatrix_mse"]),
+    "preset as group": ({"GPTQModifier": {"config_groups": {"W4A16": ["Linear"]}}}, ["W4A16"]),
+    "scheme in a group": ({"GPTQModifier": {"config_groups": {"group_0": {"targets": ["Linear"], "scheme": "W4A16"}}}}, ["scheme"]),
+    "scheme as arguments": ({"GPTQModifier": {"scheme": {"weights": W4}}}, ["weights"]),
+    "unknown key of weights": ({"GPTQModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {**W4, "bits": 4}}}}},
+                               ["bits"]),
+    "nine bits": ({"GPTQModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {**W4, "num_bits": 9}}}}}, ["9"]),
+    "no group size": ({"GPTQModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 4,
+                                                                                                   "strategy": "group"}}}}},
+                      ["group_size"]),
+    "activation order group": ({"GPTQModifier": {"config_groups": GROUPS, "actorder": "group"}}, ["actorder", "group"]),
+    "static activations": ({"GPTQModifier": {"config_groups": {"g": {
+        "targets": ["Linear"], "weights": W4, "input_activations": {"num_bits": 8, "strategy": "tensor"}}}}}, ["static"]),
+    "arguments that are a list": ({"GPTQModifier": ["W4A16"]}, ["GPTQModifier", "mapping"]),
+    "targets of nothing": ({"GPTQModifier": {"scheme": "W8A8", "targets": ["re:.*no_such.*"]}}, ["match"]),
+    "broken pattern": ({"GPTQModifier": {"scheme": "W8A8", "targets": ["re:(q_proj"]}}, ["re:(q_proj"]),
+    "q without k and v": ({"GPTQModifier": {"config_groups": {"group_0": {"targets": [Q], "weights": W4}}}},
+                          ["q_proj", "fuse"]),
+    "v ignored": ({"GPTQModifier": {"config_groups": GROUPS, "ignore": ["lm_head", V]}}, ["v_proj", "fuse"]),
+    "q unlike k": ({"GPTQModifier": {"ignore": ["lm_head"], "config_groups": {
+        "group_0": {"targets": [Q], "weights": W4}, "group_1": {"targets": ["Linear"], "weights": {**W4, "num_bits": 8}}}}},
+        ["q_proj", "fuse"]),
+    "gate unlike up": ({"QuantizationModifier": {"config_groups": {
+        "group_0": {"targets": ["re:.*gate_proj"], "weights": W4},
+        "group_1": {"targets": ["re:.*up_proj"], "weights": {**W4, "symmetric": False}}}}}, ["gate_proj", "up_proj", "fuse"]),
+    "gate ignored": ({"QuantizationModifier": {"config_groups": GROUPS, "ignore": ["lm_head", "model.layers.2.mlp.gate_proj"]}},
+                     ["model.layers.2.mlp.gate_proj", "fuse"]),
+    "group size that does not divide": ({"GPTQModifier": {"config_groups": {"g": {
+        "targets": ["Linear"], "weights": {**W4, "group_size": 48}}}}}, ["48", "q_proj", "32, 64"]),
+    "preset whose groups do not divide": ({"GPTQModifier": {"scheme": "W4A16", "ignore": ["lm_head"]}}, ["128", "32, 64"]),
+    "target of two modifiers": ({"GPTQModifier": {"config_groups": GROUPS}, "QuantizationModifier": {"config_groups": GROUPS}},
+                                ["two modifiers"]),
+}
+
+
+@pytest.mark.parametrize("case", FAULTY_MODIFIERS)
+def test_modifiers(case, model, refused, samples, tmp_path):
+    modifiers, fragments = FAULTY_MODIFIERS[case]
+    refused(model, "--recipe", write_recipe(tmp_path, modifiers), "--dataset", samples, fragments=fragments)
+
+
+ARGUMENTS = "{targets: Linear, scheme: W8A8, ignore: [lm_head]}"
+
+
+@pytest.mark.parametrize("text", [
+    "", "# nothing\n", "{}", "[]", "just words", "3",
+    f"quant_modifiers:\n  GPTQModifier: {ARGUMENTS}\n",
+    f"GPTQModifier: {ARGUMENTS}\n",
+    f"quant_stage:\n  - GPTQModifier: {ARGUMENTS}\n",
+    f"quant_stage:\n  quant_modifiers:\n    - GPTQModifier: {ARGUMENTS}\n",
+    f"quant_stage:\n  GPTQModifier: {ARGUMENTS}\n",
+    f"quant:\n  quant_modifiers:\n    GPTQModifier: {ARGUMENTS}\n",
+    f"quant_stage:\n  modifiers:\n    GPTQModifier: {ARGUMENTS}\n",
+    "quant_stage:\n", "quant_stage: {}\n", "quant_stage:\n  quant_modifiers:\n", "quant_stage: {quant_modifiers: {}}",
+    "quant_stage: [unclosed\n", "a: &a [*a]\n", "\tquant_stage: 1\n", "quant_stage: {a_modifiers: {GPTQModifier: 3}}",
+    f"quant_stage:\n  quant_modifiers:\n    GPTQModifier: {ARGUMENTS}\n    GPTQModifier: {ARGUMENTS}\n",
+    "[" * 20_000, "\x00\x01\x02",
+])
+def test_recipe_without_a_modifier(text, model, refused, samples, tmp_path):
+    """Each of these would do nothing, or not what it says."""
+    refused(model, "--recipe", write_recipe(tmp_path, text, "recipe.yaml"), "--dataset", samples, fragments=["recipe"])
+
+
+def test_recipe_file_missing(model, refused, samples, tmp_path):
+    refused(model, "--recipe", tmp_path / "none.yaml", "--dataset", samples, fragments=["none.yaml", "no such file"])
+    refused(model, "--recipe", tmp_path, "--dataset", samples, fragments=[str(tmp_path)])
+
+
+@pytest.mark.parametrize("options, fragments", [
+    (["--scheme", "W4A61"], ["W4A61", "W4A16"]), (["--scheme", "NVFP4"], ["not implemented"]),
+    (["--algorithm", "awq"], ["awq", "gptq"]), (["--group-size", "-1"], ["--group-size"]),
+    (["--scheme", "W8A8", "--group-size", "32"], ["W8A8"]), (["--pipeline", "fast"], ["fast", "sequential"]),
+    (["--pipeline", "datafree"], ["datafree"]), (["--device", "tpu"], ["tpu"]), (["--device", "cuda:99"], ["device"]),
+    (["--dtype", "int8"], ["int8"]), (["--threads", "-2"], ["--threads"]), (["--max-shard-size", "many"], ["many"]),
+    (["--max-shard-size", "0"], ["--max-shard-size"]), (["--batch-tokens", "-5"], ["--batch-tokens"]),
+    (["--num-calibration-samples", "0"], ["--num-calibration-samples"]), (["--max-seq-length", "0"], ["--max-seq-length"]),
+    (["--sequential-targets", "NoSuchLayer"], ["NoSuchLayer"]), (["--observer", "median"], ["median"]),
+])
+def test_options(options, fragments, model, refused, samples):
+    how = ["--dataset", samples] + (["--group-size", "32"] if "--group-size" not in options and "--scheme" not in options else [])
+    wrong_value_of_the_recipe = options[1] in ("median", "NVFP4")
+    refused(model, *how, *options, fragments=fragments, code=1 if wrong_value_of_the_recipe else 2)
+
+
+def test_data_that_is_needed(model, refused):
+    refused(model, "--group-size", "32", fragments=["--dataset"], code=2)
+    refused(model, "--group-size", "32", "--algorithm", "rtn", "--observer", "hessian", fragments=["--dataset"], code=2)
+
+
+def test_recipe_file_and_its_options(model, refused, samples, tmp_path):
+    recipe = write_recipe(tmp_path, {"GPTQModifier": {"config_groups": GROUPS}})
+    refused(model, "--recipe", recipe, "--dataset", samples, "--scheme", "W8A8", fragments=["--scheme", "--recipe"], code=2)
+
+
+def test_options_that_do_not_divide(model, refused, samples):
+    refused(model, "--dataset", samples, fragments=["128", "model.layers.0.self_attn.q_proj", "32, 64"])
+
+
+FAULTY_DATA = {
+    "broken.jsonl": ('{"input_ids": [1, 2]}\n{"input_ids": [1, 2\n', ["broken.jsonl", "2"]),
+    "words.jsonl": ('{"text": "w1"}\nw2\n', ["words.jsonl", "2"]),
+    "numbers.jsonl": ("1\n", ["numbers.jsonl"]),
+    "empty.jsonl": ("", ["empty.jsonl"]),
+    "blank.jsonl": ("\n\n", ["blank.jsonl"]),
+    "none.jsonl": ('{"input_ids": []}\n', ["none.jsonl"]),
+    "empty.json": ("[]", ["empty.json"]),
+    "empty.txt": ("", ["empty.txt"]),
+    "high.jsonl": ('{"input_ids": [1, 2]}\n{"input_ids": [95, 96]}\n', ["high.jsonl", "sample 2", "96"]),
+    "negative.jsonl": ('{"input_ids": [-1]}\n', ["negative.jsonl", "-1"]),
+    "huge.jsonl": ('{"input_ids": [99999999999999999999]}\n', ["huge.jsonl"]),
+    "fraction.jsonl": ('{"input_ids": [1.5]}\n', ["fraction.jsonl"]),
+    "other.jsonl": ('{"body": "w1"}\n', ["other.jsonl", "body"]),
+    "deep.jsonl": ("[" * 100_000, ["deep.jsonl"]),
+    "tokens.safetensors": ("nothing", ["tokens.safetensors"]),
+    "picture.png": ("x", ["picture.png"]),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY_DATA)
+def test_data(name, model, refused, tmp_path):
+    content, fragments = FAULTY_DATA[name]
+    (tmp_path / name).write_text(content)
+    refused(model, "--group-size", "32", "--dataset", tmp_path / name, fragments=fragments)
+    if name.startswith(("broken", "high", "empty.jsonl")):
+        program.fails("eval", model, "--dataset", tmp_path / name, fragments=fragments)
+
+
+def test_data_file_missing(model, refused, tmp_path):
+    refused(model, "--group-size", "32", "--dataset", tmp_path / "none.jsonl", fragments=["none.jsonl"])
+    refused(model, "--group-size", "32", "--dataset", "no-such-owner/no-such-data", fragments=["no-such-owner/no-such-data"])
+
+
+def test_token_file_of_another_model(model, refused, tmp_path):
+    program.write_token_file(tmp_path / "tokens.safetensors", [[1, 2], [3, 400]])
+    refused(model, "--group-size", "32", "--dataset", tmp_path / "tokens.safetensors", fragments=["sample 2", "400", "96"])
+
+
+def test_tokenizer_missing(broken, refused, tmp_path):
+    (broken / "tokenizer.json").unlink()
+    (broken / "tokenizer_config.json").unlink()
+    (tmp_path / "text.jsonl").write_text('{"text": "w1 w2"}\n')
+    refused(broken, "--group-size", "32", "--dataset", tmp_path / "text.jsonl", fragments=["tokenizer"])
+
+
+def test_helper_s_interpreter_missing(model, refused, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERPRESS_PYTHON", "/no/such/python")
+    (tmp_path / "text.jsonl").write_text('{"text": "w1 w2"}\n')
+    refused(model, "--group-size", "32", "--dataset", tmp_path / "text.jsonl", fragments=["/no/such/python", "LAYERPRESS_PYTHON"])
+
+
+def test_output_that_is_not_empty(model, results, rounding):
+    out = results / "out"
+    out.mkdir()
+    (out / "precious").write_text("mine")
+    program.fails("oneshot", model, "--output", out, *rounding, code=2, fragments=["not empty", "--overwrite"])
+    assert [file.name for file in out.iterdir()] == ["precious"] and list(results.iterdir()) == [out]
+    program.oneshot(model, out, *rounding, "--overwrite")
+    assert not (out / "precious").exists() and (out / "config.json").exists() and list(results.iterdir()) == [out]
+
+
+def test_output_that_is_empty_or_nested(model, results, rounding):
+    (results / "out").mkdir()
+    program.oneshot(model, results / "out", *rounding)
+    program.oneshot(model, str(results / "a" / "b") + "/", *rounding)
+    assert (results / "a" / "b" / "config.json").exists()
+
+
+def test_output_that_is_a_file_or_the_model(model, results, rounding):
+    (results / "file").write_text("x")
+    program.fails("oneshot", model, "--output", results / "file", *rounding, code=2, fragments=["no directory"])
+    before = sorted(model.iterdir())
+    program.fails("oneshot", model, "--output", model, *rounding, "--overwrite", code=2, fragments=["model's own folder"])
+    assert sorted(model.iterdir()) == before
+    program.fails("oneshot", model, "--output", results / "file" / "out", *rounding, code=None, fragments=["out"])
+    assert list(results.iterdir()) == [results / "file"]
+
+
+def test_failed_overwrite_keeps_what_was_there(broken, model, results, rounding):
+    out = program.oneshot(model, results / "out", *rounding)
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    weights = broken / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-2:] = b"\x80\x7f"  # infinity in bf16, in the last tensor
+    weights.write_bytes(bytes(data))
+    tiny_models.rewrite_config(broken, lambda config: config.update(vocab_size=95))
+    program.fails("oneshot", broken, "--output", out, *rounding, "--overwrite", fragments=["embed_tokens"])
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before and list(results.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("limit", [0, 1000, 50_000])
+def test_files_may_not_grow(limit, model, refused, rounding):
+    refused(model, *rounding, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)), fragments=["out"])
+
+
+def test_disk_full(model, tmp_path, rounding):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("no permission to mount a small disk; test_files_may_not_grow stands for it")
+    try:
+        program.fails("oneshot", model, "--output", disk / "out", *rounding, fragments=["No space left on device"])
+        assert list(disk.iterdir()) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_summary_that_cannot_be_written(model, results, rounding, tmp_path):
+    program.fails("oneshot", model, "--output", results / "out", *rounding, "--summary", tmp_path / "no" / "summary.json",
+                  fragments=["summary.json"])

@@ -1,0 +1,178 @@
+#include "layerpress/graph/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "layerpress/base/error.h"
+#include "layerpress/graph/partition.h"
+#include "layerpress/graph/text.h"
+#include "layerpress/graph/tracer.h"
+
+namespace layerpress::graph {
+namespace {
+
+/// Two small decoder layers between an embedding and a head.
+Graph small_model() {
+  Tracer tracer;
+  RopeTable rope;
+  rope.inverse_frequencies = {1.0, 0.1};
+  tracer.add_rope_table(rope);
+  Symbol x = tracer.embedding("embed", tracer.tokens(), 100, 16);
+  for (int layer = 0; layer < 2; ++layer) {
+    const auto scope = tracer.module(fmt::format("layers.{}", layer), "Layer");
+    const Symbol h = tracer.rms_norm("norm", "Norm", x, 1e-5);
+    const Symbol q = tracer.rotary(tracer.linear("q", h, 16), 4, 0);
+    const Symbol k = tracer.rotary(tracer.linear("k", h, 8), 4, 0);
+    const Symbol v = tracer.linear("v", h, 8, {.bias = true, .tied_weight = ""});
+    x = tracer.add(x, tracer.linear("o", tracer.attention(q, k, v, {4, 2, 4, 0.5, 0}), 16));
+  }
+  x = tracer.rms_norm("norm", "Norm", x, 1e-5);
+  return tracer.finish(tracer.linear("head", x, 100));
+}
+
+bool is_layer(const Module& module) { return module.class_name == "Layer"; }
+bool is_linear(const Module& module) { return module.class_name == "Linear"; }
+
+TEST(Tracer, NamesModulesAndWeights) {
+  const Graph graph = small_model();
+  const Node& first = graph.nodes.at(2);
+  EXPECT_EQ(graph.module_name(first), "layers.0.q");
+  EXPECT_EQ(std::get<Linear>(first.operation).weight, "layers.0.q.weight");
+  EXPECT_EQ(graph.modules.at(graph.modules.at(first.module).parent).class_name, "Layer");
+  EXPECT_EQ(graph.modules.at(graph.nodes.back().module).name, "head");
+}
+
+TEST(Text, RoundTrips) {
+  const Graph graph = small_model();
+  const std::string text = to_text(graph);
+  EXPECT_EQ(to_text(parse_text(text)), text);
+  EXPECT_NE(text.find(R"(%3 [16] = linear(%2) {"weight":"layers.0.q.weight")"), std::string::npos) << text;
+}
+
+TEST(Text, NamesTheLineOfAFault) {
+  std::string text = to_text(small_model());
+  text.replace(text.find("= linear"), 8, "= linaer");
+  try {
+    parse_text(text);
+    FAIL() << "accepted an unknown kind";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("linaer"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("line "), std::string::npos) << error.what();
+  }
+}
+
+TEST(Lint, FindsBrokenInvariants) {
+  const auto broken = [](const std::function<void(Graph&)>& change) {
+    Graph graph = small_model();
+    change(graph);
+    EXPECT_THROW(lint(graph), InternalError);
+  };
+  broken([](Graph& g) { std::swap(g.nodes[1], g.nodes[2]); });
+  broken([](Graph& g) { g.nodes[2].inputs[0] = 1000; });
+  broken([](Graph& g) { g.nodes[3].output = g.nodes[2].output; });
+  broken([](Graph& g) { g.values[3].features = 17; });
+  broken([](Graph& g) { std::get<Linear>(g.nodes[2].operation).in_features = 8; });
+  broken([](Graph& g) { g.rope_tables.clear(); });
+  broken([](Graph& g) { g.output = -1; });
+  broken([](Graph& g) { g.nodes[2].module = 99; });
+}
+
+void expect_cover(const Graph& graph, const std::vector<Subgraph>& subgraphs) {
+  std::vector<NodeId> all;
+  for (const Subgraph& subgraph : subgraphs) all.insert(all.end(), subgraph.nodes.begin(), subgraph.nodes.end());
+  ASSERT_EQ(all.size(), graph.nodes.size());
+  for (std::size_t n = 0; n < all.size(); ++n) EXPECT_EQ(all[n], static_cast<NodeId>(n));
+
+  std::vector<int> freed(graph.values.size(), 0);
+  for (const Liveness& live : liveness(graph, subgraphs))
+    for (const ValueId value : live.freed) ++freed[value];
+  for (std::size_t v = 0; v < graph.values.size(); ++v)
+    EXPECT_EQ(freed[v], static_cast<ValueId>(v) == graph.output ? 0 : 1) << "value " << v;
+}
+
+TEST(Partition, CutsAtLayers) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_layer);
+  ASSERT_EQ(subgraphs.size(), 4u);
+  EXPECT_EQ(subgraphs[0].name, "head");
+  EXPECT_EQ(subgraphs[1].name, "layers.0");
+  EXPECT_EQ(subgraphs[3].name, "tail");
+  expect_cover(graph, subgraphs);
+  expect_cover(graph, partition(graph, is_layer, 2));
+  EXPECT_EQ(partition(graph, is_layer, 2).size(), 3u);
+}
+
+TEST(Partition, CutsAtLinears) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_linear);
+  EXPECT_EQ(subgraphs.size(), 1u + 9u);
+  expect_cover(graph, subgraphs);
+}
+
+TEST(Partition, WithoutTargetsIsOneSubgraph) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, [](const Module&) { return false; });
+  ASSERT_EQ(subgraphs.size(), 1u);
+  EXPECT_EQ(subgraphs[0].name, "model");
+  expect_cover(graph, subgraphs);
+}
+
+TEST(LinearGroups, ShareTheirInput) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_layer);
+  const auto groups = linear_groups(graph, subgraphs[1], [](const Node&) { return true; });
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].linears.size(), 3u);
+  EXPECT_EQ(groups[1].linears.size(), 1u);
+}
+
+TEST(Stages, RunEveryNeededNodeOnceAndEveryLinearAfterItsGroup) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_layer);
+  const auto live = liveness(graph, subgraphs);
+  const auto groups = linear_groups(graph, subgraphs[1], [](const Node&) { return true; });
+  const auto stages = split_stages(graph, subgraphs[1], groups, live[1].outputs);
+  ASSERT_EQ(stages.size(), 3u);
+  std::vector<NodeId> all;
+  for (std::size_t s = 0; s < stages.size(); ++s)
+    for (const NodeId n : stages[s].nodes) {
+      all.push_back(n);
+      for (std::size_t g = s; g < groups.size(); ++g)
+        EXPECT_EQ(std::count(groups[g].linears.begin(), groups[g].linears.end(), n), 0)
+            << "node " << n << " runs before its group is compressed";
+    }
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, subgraphs[1].nodes);
+  EXPECT_EQ(std::count(stages[0].keeps.begin(), stages[0].keeps.end(), groups[0].input), 1);
+}
+
+TEST(Stages, LeaveOutWhatNothingNeeds) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_layer);
+  const auto groups = linear_groups(graph, subgraphs[2], [](const Node&) { return true; });
+  const auto stages = split_stages(graph, subgraphs[2], groups, {});
+  EXPECT_TRUE(stages.back().nodes.empty());
+}
+
+TEST(NeededNodes, FollowsInputsBackwards) {
+  const Graph graph = small_model();
+  const auto needed = needed_nodes(graph, {graph.nodes[1].output});
+  EXPECT_TRUE(needed[0]);
+  EXPECT_TRUE(needed[1]);
+  EXPECT_EQ(std::count(needed.begin(), needed.end(), true), 2);
+}
+
+TEST(RopeTable, ChangesWithLength) {
+  RopeTable table;
+  table.inverse_frequencies = {1.0, 0.01};
+  table.original_length = 100;
+  table.ntk_factor = 2;
+  EXPECT_EQ(table.frequencies_for(100), table.inverse_frequencies);
+  EXPECT_LT(table.frequencies_for(200)[1], 0.01);
+  table.long_inverse_frequencies = {0.5, 0.001};
+  EXPECT_EQ(table.frequencies_for(101), table.long_inverse_frequencies);
+}
+
+}  // namespace
+}  // namespace layerpress::graph

@@ -1,0 +1,126 @@
+#include "layerpress/kernels/scale_search.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/kernels/cpu/table.h"
+
+namespace layerpress::kernels {
+namespace {
+
+struct Case {
+  const char* name;
+  ScaleGrid grid;
+  RangeRule rule;
+  double exponent;
+  int patience;
+  bool important;
+};
+
+std::vector<double> shrinking() {
+  std::vector<double> factors;
+  for (int i = 0; i < 20; ++i) factors.push_back(1 - 0.01 * i);
+  return factors;
+}
+
+double total_error(const at::Tensor& weight, const Case& c, const ChosenScales& chosen, const at::Tensor& importance) {
+  const at::Tensor scale = spread_blocks(chosen.scale, c.grid, weight.size(0), weight.size(1));
+  const at::Tensor zero = chosen.zero_point.defined()
+                              ? spread_blocks(chosen.zero_point, c.grid, weight.size(0), weight.size(1))
+                              : at::Tensor();
+  const at::Tensor level = nearest_level(weight, scale, zero, c.rule.codebook);
+  at::Tensor error = (level_value(level, scale, zero) - weight).abs().pow(c.exponent);
+  if (importance.defined()) error = error * importance;
+  return error.sum().item<double>();
+}
+
+class ScaleSearchTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(ScaleSearchTest, FusedChoosesAsWellAsTheReference) {
+  at::manual_seed(11);
+  const Case& c = GetParam();
+  const at::Tensor weight = at::randn({70, 192}).to(at::kBFloat16);
+  const at::Tensor importance = c.important ? at::rand({192}) + 0.01 : at::Tensor();
+  const ScaleSearch search{shrinking(), c.exponent, c.patience};
+  const ChosenScales fused = search_scales(weight, c.grid, c.rule, search, at::kBFloat16, importance);
+  const ChosenScales reference = search_scales_reference(weight, c.grid, c.rule, search, at::kBFloat16, importance);
+  const at::Tensor wide = weight.to(at::kFloat);
+  EXPECT_NEAR(total_error(wide, c, fused, importance) / total_error(wide, c, reference, importance), 1.0, 2e-3);
+  EXPECT_TRUE(at::equal(fused.scale, fused.scale.to(at::kBFloat16).to(at::kFloat)));
+
+  const ChosenScales plain = search_scales(weight, c.grid, c.rule, {}, at::kBFloat16, importance);
+  EXPECT_LE(total_error(wide, c, fused, importance), total_error(wide, c, plain, importance));
+  const ChosenScales plain_reference = search_scales_reference(weight, c.grid, c.rule, {}, at::kBFloat16, importance);
+  EXPECT_TRUE(at::equal(plain.scale, plain_reference.scale));
+  EXPECT_TRUE(at::equal(round_to_nearest(weight, c.grid, c.rule.codebook, plain),
+                        level_codes(nearest_level(wide, spread_blocks(plain.scale, c.grid, 70, 192),
+                                                  plain.zero_point.defined()
+                                                      ? spread_blocks(plain.zero_point, c.grid, 70, 192)
+                                                      : at::Tensor(),
+                                                  c.rule.codebook),
+                                    c.rule.codebook)));
+}
+
+const Codebook kFp8{true, 0, 0};
+INSTANTIATE_TEST_SUITE_P(
+    Cases, ScaleSearchTest,
+    ::testing::Values(Case{"group", {1, 64}, {{}, true}, 2.4, 0, false},
+                      Case{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
+                      Case{"important", {1, 32}, {{}, true}, 2, 0, true},
+                      Case{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
+                      Case{"eight_bits", {1, 192}, {{false, -128, 127}, true}, 2.4, 0, false},
+                      Case{"tensor", {70, 192}, {{}, true}, 2, 0, false},
+                      Case{"fp8_channel", {1, 192}, {kFp8, true}, 2, 0, false},
+                      Case{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
+  at::Tensor weight = at::zeros({2, 64});
+  weight[1][3] = 1;
+  const ChosenScales chosen = search_scales(weight, {1, 64}, {}, {}, at::kBFloat16, {});
+  EXPECT_EQ(chosen.scale[0][0].item<float>(), 0.0078125f);
+  EXPECT_FLOAT_EQ(chosen.scale[1][0].item<float>(), at::BFloat16(1 / 7.5f));
+}
+
+TEST(ScaleSearch, HandExamples) {
+  // From the format's description: scale 0.1, codes -8 -5 -2 0 2 5 6 7.
+  const at::Tensor weight = at::tensor({-.75f, -.5f, -.25f, 0.f, .25f, .5f, .625f, .7f}).view({1, 8});
+  const ChosenScales chosen = search_scales(weight, {1, 8}, {}, {}, at::kFloat, {});
+  EXPECT_FLOAT_EQ(chosen.scale[0][0].item<float>(), 0.1f);
+  const at::Tensor codes = round_to_nearest(weight, {1, 8}, {}, chosen);
+  EXPECT_TRUE(at::equal(codes, at::tensor({-8, -5, -2, 0, 2, 5, 6, 7}, at::kChar).view({1, 8}))) << codes;
+}
+
+TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {
+  at::manual_seed(12);
+  const at::Tensor x = at::randn({1000}) * 5;
+  const cpu::Codebook books[] = {{false, -8, 7}, {true, -448, 448}};
+  std::vector<const cpu::Table*> tables = {&cpu::baseline::isa_table()};
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(&cpu::avx2::isa_table());
+  if (__builtin_cpu_supports("avx512vl")) tables.push_back(&cpu::avx512::isa_table());
+#endif
+  tables.push_back(&cpu::table());
+  for (const cpu::Codebook& book : books) {
+    std::vector<std::int8_t> expected(1000), codes(1000);
+    tables[0]->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, book, expected.data());
+    for (const cpu::Table* table : tables) {
+      table->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, book, codes.data());
+      EXPECT_EQ(codes, expected) << table->name;
+    }
+  }
+}
+
+TEST(CpuKernels, Fp8CodesEqualAtens) {
+  const at::Tensor x = at::cat({at::randn({2000}) * 100, at::randn({500}) * 1e-3, at::tensor({448.f, -460.f, 0.f, 17.f})});
+  const at::Tensor expected = x.clamp(-448, 448).to(at::kFloat8_e4m3fn).view(at::kChar);
+  at::Tensor codes = at::empty({x.numel()}, at::kChar);
+  cpu::table().quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, {true, -448, 448}, codes.data_ptr<std::int8_t>());
+  // Negative zero and zero are the same value.
+  const auto value = [](const at::Tensor& c) { return c.view(at::kFloat8_e4m3fn).to(at::kFloat); };
+  EXPECT_TRUE(at::equal(value(codes), value(expected)));
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

@@ -1,0 +1,95 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/modifier/all_modifiers.h"
+
+namespace layerpress::modifier {
+namespace {
+
+std::string error_of(const std::string& type, const Json& arguments) {
+  try {
+    make_modifier(type, arguments, "test.yaml");
+  } catch (const RecipeError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
+
+TEST(MakeModifier, RefusesByName) {
+  const Json w4 = {{"scheme", "W4A16"}};
+  EXPECT_TRUE(says(error_of("AWQModifier", w4), "AWQModifier is not implemented yet"));
+  EXPECT_TRUE(says(error_of("GPTQModifer", w4), "did you mean GPTQModifier?"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A17"}}), "W4A16"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "NVFP4"}}), "not implemented"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"dampening_fraction", 0.1}}), "dampening_frac"));
+  EXPECT_TRUE(says(error_of("QuantizationModifier", {{"scheme", "W4A16"}, {"block_size", 64}}), "block_size"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"actorder", "group"}}), "actorder 'group'"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", Json::object()), "config_groups"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"kv_cache_scheme", Json::object()}}), "kv_cache_scheme"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"weight_observer", "imatrix_mse"}}), "imatrix_mse"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"ignore", 5}}), "ignore"));
+  EXPECT_EQ(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"index", nullptr}, {"batched_quantization", "auto"}}),
+            "no error");
+}
+
+TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
+  const Json groups = {
+      {"group_0", {{"targets", {"Linear"}}, {"weights", {{"num_bits", 8}, {"strategy", "channel"}}}}},
+      {"group_1", {{"targets", {"re:.*down_proj$"}}, {"weights", {{"num_bits", 4}, {"strategy", "channel"}}}}},
+      {"group_2", {{"targets", {"a.down_proj"}}, {"weights", {{"num_bits", 3}, {"strategy", "channel"}}}}}};
+  const auto modifier = make_modifier("GPTQModifier", {{"config_groups", groups}, {"ignore", {"re:.*head"}}}, "test");
+  const auto bits = [&](const char* name) { return modifier->scheme_for({name, {"Linear"}})->weights->num_bits; };
+  EXPECT_EQ(bits("a.up_proj"), 8);
+  EXPECT_EQ(bits("b.down_proj"), 4);
+  EXPECT_EQ(bits("a.down_proj"), 3);
+  EXPECT_EQ(modifier->scheme_for({"lm_head", {"Linear"}}), nullptr);
+  EXPECT_EQ(modifier->scheme_for({"norm", {"LlamaRMSNorm"}}), nullptr);
+}
+
+/// A GPTQ run on one module under a given Gram matrix.
+runtime::CompressedModule compress(const at::Tensor& gram, const Json& extra = Json::object()) {
+  Json arguments = {{"config_groups",
+                     {{"group_0",
+                       {{"targets", {"Linear"}},
+                        {"weights", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}}}}}}}};
+  arguments.update(extra);
+  const auto modifier = make_modifier("GPTQModifier", arguments, "test");
+  at::manual_seed(31);
+  const runtime::LinearWeight linear{"m", at::randn({16, 64}), modifier->scheme_for({"m", {"Linear"}}), at::kBFloat16};
+  const runtime::Statistics statistics{gram, 10};
+  PhaseTimes times;
+  return modifier->compress({linear}, &statistics, times).at(0);
+}
+
+TEST(Gptq, ReportsItsFallbacks) {
+  const at::Tensor good = at::eye(64);
+  EXPECT_EQ(compress(good).report.fallback, "");
+  EXPECT_EQ(compress(good).report.tokens, 10);
+
+  at::Tensor hard = at::eye(64);
+  hard[1][2] = 1.04;  // indefinite by a little: more dampening mends it
+  EXPECT_EQ(compress(hard).report.fallback, "dampening 0.1");
+
+  at::Tensor impossible = at::eye(64);
+  impossible[1][2] = 1e6;
+  EXPECT_EQ(compress(impossible).report.fallback, "round-to-nearest (factorization failed)");
+
+  at::Tensor infinite = at::eye(64);
+  infinite[3][3] = INFINITY;
+  EXPECT_EQ(compress(infinite, {{"weight_observer", "minmax"}}).report.fallback, "round-to-nearest (non-finite inputs)");
+}
+
+TEST(Gptq, RoundsToNearestWhenItFallsBack) {
+  at::Tensor impossible = at::eye(64);
+  impossible[1][2] = 1e6;
+  const Json minmax = {{"weight_observer", "minmax"}};
+  const auto fallen = compress(impossible, minmax), independent = compress(at::eye(64), minmax);
+  // With independent inputs GPTQ is round-to-nearest, too.
+  EXPECT_TRUE(at::equal(fallen.weight.codes, independent.weight.codes));
+  EXPECT_TRUE(at::equal(fallen.weight.scale, independent.weight.scale));
+}
+
+}  // namespace
+}  // namespace layerpress::modifier

@@ -1,0 +1,143 @@
+"""What is compressed how for the tests of formats: recipes by name, and checkpoints made of them on demand."""
+
+import functools
+import json
+
+import program
+import reference
+import tiny_models
+import torch
+import transformers
+from compressed_tensors.utils import match_named_modules
+
+VOCABULARY = 200
+SAMPLES = tiny_models.random_samples([19, 30], VOCABULARY, seed=5)
+
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 384,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+
+TOKEN_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+TOKEN_FP8 = {**TOKEN_INT8, "type": "float"}
+
+
+def weights(bits, strategy, **more):
+    return {"num_bits": bits, "type": "int", "symmetric": True, "strategy": strategy, **more}
+
+
+def group(args, targets=("Linear",), **more):
+    return {"targets": list(targets), "weights": args, **more}
+
+
+def recipe(modifier, *groups, ignore=("lm_head",), **more):
+    """A recipe with config_groups, as JSON."""
+    arguments = {"ignore": list(ignore), "config_groups": {f"group_{i}": g for i, g in enumerate(groups)}, **more}
+    return {"quant_stage": {"quant_modifiers": {modifier: arguments}}}
+
+
+ATTENTION, MLP = ["re:.*self_attn.*_proj$"], ["re:.*mlp.*_proj$"]
+ROUNDING, GPTQ = "QuantizationModifier", "GPTQModifier"
+
+PRESETS = ["W4A16", "W4A16_ASYM", "W2A16", "W3A16", "W5A16", "W6A16", "W7A16", "W8A16", "W8A8", "W4A8", "FP8_DYNAMIC",
+           "FP8_BLOCK"]
+
+# Command line options, or a recipe.
+CASES = {
+    **{f"rtn {preset}": ["--algorithm", "rtn", "--scheme", preset] for preset in PRESETS},
+    **{f"gptq {preset}": ["--scheme", preset] for preset in PRESETS if preset not in ("W5A16", "W6A16", "W4A8")},
+    "rtn group 64": ["--algorithm", "rtn", "--group-size", "64"],
+    "rtn group 32 asymmetric": ["--algorithm", "rtn", "--scheme", "W4A16_ASYM", "--group-size", "32"],
+    "gptq group 32": ["--group-size", "32", "--observer", "minmax"],
+    "channel": recipe(ROUNDING, group(weights(4, "channel"))),
+    "channel asymmetric 3 bits": recipe(ROUNDING, group(weights(3, "channel", symmetric=False))),
+    "channel asymmetric 8 bits": recipe(ROUNDING, group(weights(8, "channel", symmetric=False))),
+    "gptq channel": recipe(GPTQ, group(weights(4, "channel"))),
+    "tensor": recipe(ROUNDING, group(weights(8, "tensor"))),
+    "tensor asymmetric": recipe(ROUNDING, group(weights(5, "tensor", symmetric=False))),
+    "tensor int8 with activations": recipe(GPTQ, group(weights(8, "tensor"), input_activations=TOKEN_INT8)),
+    "tensor fp8": recipe(ROUNDING, group(weights(8, "tensor", type="float"), input_activations=TOKEN_FP8)),
+    "fp8 weights only": recipe(ROUNDING, group(weights(8, "channel", type="float"))),
+    "asymmetric int8 with activations":
+        recipe(ROUNDING, group(weights(8, "channel", symmetric=False), input_activations=TOKEN_INT8)),
+    "W4AFP8 packed": recipe(
+        ROUNDING, group(weights(4, "group", group_size=128), input_activations=TOKEN_FP8, format="pack-quantized")),
+    "mixed precision": recipe(
+        ROUNDING, group(weights(8, "channel", type="float"), ATTENTION, input_activations=TOKEN_FP8),
+        group(weights(4, "group", group_size=128), MLP)),
+    "gptq mixed bits": recipe(
+        GPTQ, group(weights(8, "group", group_size=64), ATTENTION), group(weights(3, "group", group_size=32), MLP)),
+    "attention alone": recipe(GPTQ, group(weights(4, "group", group_size=128), ATTENTION)),
+    "two modifiers": {"quant_stage": {"quant_modifiers": {
+        GPTQ: {"targets": MLP, "scheme": "W4A16"}, ROUNDING: {"targets": ATTENTION, "scheme": "FP8_DYNAMIC"}}}},
+    "head": recipe(ROUNDING, group(weights(4, "group", group_size=128, symmetric=False)), ignore=()),
+    "gptq tied head": recipe(GPTQ, group(weights(8, "group", group_size=128)), ignore=()),
+    "odd blocks": ["--algorithm", "rtn", "--scheme", "FP8_BLOCK"],
+    "biases": ["--scheme", "W8A8"],
+}
+
+SETTINGS = {"gptq tied head": {"tie_word_embeddings": True}, "odd blocks": {"intermediate_size": 320},
+            "biases": {"attention_bias": True, "mlp_bias": True}}
+
+
+def save_model(folder, **settings):
+    return tiny_models.save(folder, dtype=torch.bfloat16, **{**SIZES, **settings})
+
+
+def calibration_samples():
+    return tiny_models.random_samples([40, 64, 33, 64, 50, 64], VOCABULARY)
+
+
+class Compressed:
+    """A model and what `layerpress oneshot` made of it."""
+
+    def __init__(self, name, folder):
+        folder.mkdir()
+        self.name, self.model, self.folder = name, save_model(folder / "model", **SETTINGS.get(name, {})), folder / "out"
+        how = CASES[name]
+        if isinstance(how, dict):
+            (folder / "recipe.json").write_text(json.dumps(how))
+            how = ["--recipe", folder / "recipe.json"]
+        dataset = program.write_samples(folder / "samples.jsonl", calibration_samples())
+        self.summary_file = folder / "summary.json"
+        self.outcome = program.run("oneshot", self.model, "--output", self.folder, "--dataset", dataset, "--summary",
+                                   self.summary_file, *how)
+
+    @property
+    def config(self):
+        return json.loads((self.folder / "config.json").read_text())
+
+    @property
+    def schemes(self):
+        return self.config["quantization_config"]["config_groups"]
+
+    @functools.cached_property
+    def scheme_of(self):
+        """Each compressed module and its scheme, resolved by compressed-tensors' own matching."""
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(self.model))
+        ignore, resolved = self.config["quantization_config"]["ignore"], {}
+        for scheme in self.schemes.values():
+            for name, _ in match_named_modules(model, scheme["targets"], ignore):
+                assert name not in resolved, f"{name} is a target of two groups"
+                resolved[name] = scheme
+        return resolved
+
+    @functools.cached_property
+    def tensors(self):
+        return tiny_models.tensors(self.folder)
+
+    @functools.cached_property
+    def stored(self):
+        """What the slow reference reads of every compressed module."""
+        return {module: reference.Stored(self.tensors, module, scheme) for module, scheme in self.scheme_of.items()}
+
+    @functools.cached_property
+    def logits(self):
+        """The program's own fp32 logits of SAMPLES."""
+        return program.logits(self.folder, SAMPLES, self.folder.parent)

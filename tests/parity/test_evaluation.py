@@ -1,0 +1,73 @@
+"""`layerpress eval` against the same figures computed from transformers' logits."""
+
+import math
+
+import program
+import pytest
+import tiny_models
+import torch
+
+
+def log_probabilities(folder, samples):
+    return [torch.log_softmax(torch.from_numpy(each).double(), -1) for each in tiny_models.logits(folder, samples)]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    parent = tmp_path_factory.mktemp("evaluated")
+    samples = tiny_models.random_samples([40, 7, 64, 1, 23], seed=9)
+    program.write_samples(parent / "samples.jsonl", samples)
+    reference = tiny_models.save(parent / "reference", seed=1)
+    model = tiny_models.save(parent / "model", seed=1)
+    with torch.no_grad():
+        changed = tiny_models.load(model)
+        for parameter in changed.parameters():
+            parameter.mul_(1 + 0.2 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
+        changed.save_pretrained(model)
+    return parent, samples
+
+
+def test_perplexity_and_divergence(folders):
+    parent, samples = folders
+    ours = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", parent / "reference",
+                       "--dtype", "float32").json()
+    model, reference = (log_probabilities(parent / name, samples) for name in ("model", "reference"))
+    losses = [-logs[:-1].gather(1, torch.tensor(sample[1:]).unsqueeze(1)) for logs, sample in zip(model, samples)
+              if len(sample) > 1]
+    divergence = torch.cat([(wanted.exp() * (wanted - logs)).sum(-1) for logs, wanted in zip(model, reference)])
+    agreement = torch.cat([logs.argmax(-1) == wanted.argmax(-1) for logs, wanted in zip(model, reference)])
+    assert ours["tokens"] == sum(len(loss) for loss in losses)
+    assert ours["perplexity"] == pytest.approx(math.exp(torch.cat(losses).mean()), rel=1e-4)
+    assert ours["kl_divergence"] == pytest.approx(divergence.mean().item(), rel=1e-3) and divergence.mean() > 0.05
+    assert ours["top1_agreement"] == pytest.approx(agreement.double().mean().item())
+
+
+@pytest.mark.parametrize("options, kept, length", [([], 5, 64), (["--num-samples", "2"], 2, 64), (["--max-seq-length", "10"], 5, 10)])
+def test_which_tokens(options, kept, length, folders):
+    parent, samples = folders
+    ours = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--dtype", "float32", *options).json()
+    cut = [sample[:length] for sample in samples[:kept]]
+    losses = [-logs[:-1].gather(1, torch.tensor(sample[1:]).unsqueeze(1))
+              for logs, sample in zip(log_probabilities(parent / "model", cut), cut) if len(sample) > 1]
+    assert ours["tokens"] == sum(len(loss) for loss in losses)
+    assert ours["perplexity"] == pytest.approx(math.exp(torch.cat(losses).mean()), rel=1e-4)
+    assert ours.keys() == {"perplexity", "tokens", "seconds"}
+
+
+def test_batches_do_not_matter(folders):
+    parent, _ = folders
+    run = lambda *options: program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", *options).json()
+    assert run("--batch-tokens", "10")["perplexity"] == pytest.approx(run()["perplexity"], rel=1e-5)
+
+
+def test_nothing_to_predict(folders, tmp_path):
+    parent, _ = folders
+    data = program.write_samples(tmp_path / "short.jsonl", [[1], [2]])
+    program.fails("eval", parent / "model", "--dataset", data, fragments=["two tokens"])
+
+
+def test_vocabularies_differ(folders, tmp_path):
+    parent, _ = folders
+    other = tiny_models.save(tmp_path / "other", vocab_size=80)
+    program.fails("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", other, code=2,
+                  fragments=["80", "96"])

@@ -1,0 +1,121 @@
+"""What is written: opened by compressed-tensors, decoded by a slow reference, and read back by the program itself."""
+
+import json
+import shutil
+
+import compressed_cases
+import compressed_tensors
+import numpy
+import program
+import pytest
+import tiny_models
+import torch
+from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme, preset_name_to_scheme
+from safetensors.torch import save_file
+
+SUFFIXES = {
+    "pack-quantized": {"weight_packed", "weight_scale", "weight_shape"},
+    "int-quantized": {"weight", "weight_scale"},
+    "float-quantized": {"weight", "weight_scale"},
+    "naive-quantized": {"weight", "weight_scale"},
+}
+
+
+def test_config(compressed):
+    written = compressed.config["quantization_config"]
+    kept = json.loads(json.dumps(QuantizationConfig.model_validate(written).to_dict()))
+    # The library's model class writes three keys more than its config class holds.
+    assert {**kept, "sparsity_config": {}, "transform_config": {}, "version": written["version"]} == written
+    assert (written["quant_method"], written["quantization_status"]) == ("compressed-tensors", "compressed")
+    formats = {scheme["format"] for scheme in written["config_groups"].values()}
+    assert written["format"] == (formats.pop() if len(formats) == 1 else "mixed-precision")
+    for scheme in written["config_groups"].values():
+        assert QuantizationScheme.model_validate(scheme).weights.num_bits == scheme["weights"]["num_bits"]
+
+
+def test_config_beside_quantization(compressed):
+    """Everything else of config.json stays; a head that was tied and is now compressed is not tied any more."""
+    config, original = compressed.config, json.loads((compressed.model / "config.json").read_text())
+    del config["quantization_config"]
+    if original["tie_word_embeddings"] and "lm_head.weight_scale" in compressed.tensors:
+        original["tie_word_embeddings"] = False
+    assert config == original
+
+
+@pytest.mark.parametrize("preset", compressed_cases.PRESETS)
+def test_preset_is_the_library_s(compressed_by_name, preset):
+    """All but what says how the scales came about."""
+    [written] = compressed_by_name(f"rtn {preset}").schemes.values()
+    wanted = json.loads(preset_name_to_scheme(preset, ["Linear"]).model_dump_json())
+    for scheme in (written, wanted):
+        scheme.pop("format")
+        for args in (scheme["weights"], scheme["input_activations"]):
+            if args:
+                args["observer"] = None
+    assert written == wanted
+
+
+def test_tensors(compressed):
+    """Exactly the tensors of the format, and every other one of the model as it was."""
+    schemes, tensors = compressed.scheme_of, compressed.tensors
+    original = tiny_models.tensors(compressed.model)
+    assert schemes
+    expected = set()
+    for module, scheme in schemes.items():
+        zero_point = set() if scheme["weights"]["symmetric"] else {"weight_zero_point"}
+        expected |= {f"{module}.{suffix}" for suffix in SUFFIXES[scheme["format"]] | zero_point}
+        assert tensors[f"{module}.weight_scale"].dtype == torch.bfloat16
+    plain = {name for name in original if name.removesuffix(".weight") not in schemes}
+    assert set(tensors) == expected | plain
+    assert all(torch.equal(tensors[name], original[name]) for name in plain)
+
+
+def test_compressed_tensors_decodes_the_same(compressed):
+    """The library's weights are the reference's, rounded once."""
+    for module, stored in compressed.stored.items():
+        scheme = compressed.scheme_of[module]
+        compressor = BaseCompressor.get_value_from_registry(scheme["format"])
+        state = compressor.decompress(dict(stored.parts), QuantizationScheme.model_validate(scheme))
+        wanted = torch.from_numpy(stored.weight()).to(state["weight"].dtype)
+        assert state["weight"].dtype == torch.bfloat16
+        assert torch.equal(state["weight"], wanted), module
+
+
+def test_compressed_tensors_encodes_the_same(compressed):
+    """Packing the reference's codes with the library gives the bytes in the file."""
+    for module, stored in compressed.stored.items():
+        if compressed.scheme_of[module]["format"] != "pack-quantized":
+            continue
+        pack = compressed_tensors.compressors.pack_to_int32
+        packed = pack(torch.from_numpy(stored.codes).to(torch.int8), stored.bits)
+        assert torch.equal(packed, stored.parts["weight_packed"])
+        assert stored.parts["weight_shape"].dtype == torch.int64
+
+
+def save_decoded(compressed, folder, dtype):
+    """A plain checkpoint of the decoded weights."""
+    shutil.copytree(compressed.folder, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    replaced = {f"{module}.{suffix}" for module, stored in compressed.stored.items() for suffix in stored.parts
+                if suffix.startswith("weight")}
+    plain = {name: tensor.to(dtype) for name, tensor in compressed.tensors.items() if name not in replaced}
+    for module, stored in compressed.stored.items():
+        plain[f"{module}.weight"] = torch.from_numpy(stored.weight()).to(dtype)
+    save_file(plain, folder / "model.safetensors", {"format": "pt"})
+    tiny_models.rewrite_config(folder, lambda config: config.pop("quantization_config"))
+    return folder
+
+
+def test_program_reads_its_own_output(compressed, tmp_path):
+    """The same program computes the same bits from compressed weights and from the reference's decoded ones."""
+    plain = save_decoded(compressed, tmp_path / "plain", torch.float32)
+    pairs = zip(compressed.logits, program.logits(plain, compressed_cases.SAMPLES, tmp_path))
+    assert all(numpy.array_equal(ours, decoded) for ours, decoded in pairs)
+
+
+@pytest.mark.parametrize("name", ["rtn W4A16_ASYM", "gptq W3A16", "gptq W8A8", "rtn FP8_DYNAMIC", "odd blocks", "tensor"])
+def test_program_reads_its_own_output_in_bf16(name, compressed_by_name, tmp_path):
+    compressed = compressed_by_name(name)
+    plain = save_decoded(compressed, tmp_path / "plain", torch.bfloat16)
+    run = lambda folder: program.logits(folder, compressed_cases.SAMPLES, tmp_path, "bfloat16")
+    assert all(numpy.array_equal(ours, decoded) for ours, decoded in zip(run(compressed.folder), run(plain)))

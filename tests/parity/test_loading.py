@@ -1,0 +1,38 @@
+"""transformers loads what is written: no key missing or left over, and the logits that the program itself computes."""
+
+import numpy
+import torch
+import transformers
+from compressed_cases import SAMPLES
+
+
+def load(folder, **options):
+    model, information = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True, **options)
+    assert not any(information[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")), information
+    return model.eval()
+
+
+@torch.no_grad()
+def logits_of(model, sample):
+    return model(torch.tensor([sample])).logits[0].float().numpy()
+
+
+def test_dequantized(compressed):
+    """transformers' dequantized weights, without quantized activations, which the program does not model either."""
+    model = load(compressed.folder, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    for module in model.modules():
+        if getattr(module, "quantization_scheme", None) is not None:
+            module.quantization_enabled = False
+    for ours, sample in zip(compressed.logits, SAMPLES):
+        wanted = logits_of(model, sample)
+        assert wanted.std() > 0.5
+        assert numpy.abs(ours - wanted).max() < 2e-4
+
+
+def test_as_users_load_it(compressed):
+    """Compressed weights, quantized activations: close to the program's logits, as 8-bit activations allow."""
+    model = load(compressed.folder)
+    ours, theirs = compressed.logits[0], logits_of(model, SAMPLES[0])
+    quantized = any(scheme["input_activations"] for scheme in compressed.schemes.values())
+    assert numpy.abs(ours - theirs).mean() < (0.1 if quantized else 1e-4) * theirs.std()

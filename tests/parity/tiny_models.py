@@ -1,0 +1,73 @@
+"""Small random checkpoints, made and saved by transformers, whose logits are far from zero in every part."""
+
+import copy
+import json
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+VOCABULARY = 96
+
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+
+
+def save(folder, family="Llama", dtype=torch.float32, seed=0, max_shard_size="5GB", **settings):
+    """Saves a model of `family` with random weights of every kind, biases and norms included."""
+    config = getattr(transformers, family + "Config")(**{**SIZES, **settings})
+    torch.manual_seed(seed)
+    model = getattr(transformers, family + "ForCausalLM")(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            randomize(name, parameter)
+    model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
+    return folder
+
+
+def randomize(name, parameter):
+    """The usual initialization makes all logits nearly zero and all norms one: too little to tell models apart."""
+    if name.endswith("norm.weight"):
+        parameter.uniform_(0.6, 1.4)
+    elif parameter.dim() == 1:
+        parameter.normal_(std=0.3)
+    else:
+        parameter.normal_(std=1.5 / parameter.shape[1] ** 0.5)
+
+
+def rewrite_config(folder, change):
+    """Edits config.json: `change` gets the dictionary."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config, indent=2))
+
+
+def load(folder, dtype=torch.float32, **options):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", **options)
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(folder, samples, dtype=torch.float32):
+    """transformers' logits, each sample alone, in a model that has seen no other: [tokens, vocabulary] in fp32."""
+    model = load(folder, dtype)
+    return [copy.deepcopy(model)(torch.tensor([list(sample)])).logits[0].float().numpy() for sample in samples]
+
+
+def random_samples(lengths, vocabulary=VOCABULARY, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths]
+
+
+def tensors(folder):
+    """All tensors of a checkpoint, from one file or several."""
+    return {name: value for path in sorted(folder.glob("*.safetensors")) for name, value in load_file(path).items()}

@@ -15,7 +15,7 @@ MAY_INCLUDE = {
     "base": set(),
     "dist": {"base"},
     "checkpoint": {"base"},
-    "data": {"base"},
+    "data": {"base", "checkpoint"},
     "kernels": {"base"},
     "graph": {"base"},
     "quant": {"base", "kernels"},

@@ -160,7 +160,7 @@ def test_text_messages_and_ids_are_the_same_samples(model, results, tmp_path):
 
 @pytest.mark.parametrize("options", [
     ["--num-calibration-samples", "3"], ["--max-seq-length", "16"], ["--dataset-split", "train[2:5]"],
-    ["--dataset-split", "train[:-2]"], ["--shuffle", "--seed", "3", "--num-calibration-samples", "4"],
+    ["--dataset-split", "train[:4]"], ["--shuffle", "--seed", "3", "--num-calibration-samples", "4"],
     ["--concatenate", "--max-seq-length", "48"],
 ])
 def test_prepared_tokens_are_those_of_the_run(options, model, results, tmp_path):

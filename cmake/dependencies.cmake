@@ -16,7 +16,10 @@ target_include_directories(layerpress_dependencies SYSTEM INTERFACE ${TORCH_INCL
 target_include_directories(layerpress_dependencies INTERFACE
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
 target_link_libraries(layerpress_dependencies INTERFACE
-  ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX Threads::Threads)
+  ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json Threads::Threads)
+# By flag, not by target: the flag leaves the choice of libgomp to the run path, where libtorch's own copy comes first.
+target_compile_options(layerpress_dependencies INTERFACE ${OpenMP_CXX_FLAGS})
+target_link_options(layerpress_dependencies INTERFACE ${OpenMP_CXX_FLAGS})
 
 # Private to our own targets: warnings are errors, and the sanitizers when asked for.
 add_library(layerpress_build_options INTERFACE)

@@ -23,7 +23,7 @@ function(layerpress_build_only target property)
   endif()
 endfunction()
 layerpress_build_only(layerpress_dependencies INTERFACE_LINK_LIBRARIES
-  "$<INSTALL_INTERFACE:layerpress::libtorch;nlohmann_json::nlohmann_json;OpenMP::OpenMP_CXX;Threads::Threads>")
+  "$<INSTALL_INTERFACE:layerpress::libtorch;nlohmann_json::nlohmann_json;Threads::Threads>")
 layerpress_build_only(layerpress_dependencies INTERFACE_INCLUDE_DIRECTORIES)
 layerpress_build_only(layerpress_dependencies INTERFACE_SYSTEM_INCLUDE_DIRECTORIES)
 target_include_directories(layerpress_dependencies INTERFACE "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")

@@ -20,8 +20,9 @@ class PrintedProgress : public layerpress::EventSink {
 
 int main(int argc, char** argv) {
   if (argc < 3 || argc > 4 || std::string_view(argv[1]) == "--help") {
-    std::printf("usage: oneshot_example MODEL OUTPUT [DATASET]\n"
-                "4-bit weights: GPTQ calibrated on DATASET, round-to-nearest without one\n");
+    std::printf(
+        "usage: oneshot_example MODEL OUTPUT [DATASET]\n"
+        "4-bit weights: GPTQ calibrated on DATASET, round-to-nearest without one\n");
     return argc == 2 && std::string_view(argv[1]) == "--help" ? 0 : 2;
   }
   layerpress::OneshotOptions options;

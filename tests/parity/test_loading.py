@@ -32,6 +32,10 @@ def test_dequantized(compressed):
 
 def test_as_users_load_it(compressed):
     """Compressed weights, quantized activations: close to the program's logits, as 8-bit activations allow."""
+    if compressed.name == "odd blocks":
+        # No reader quantizes 320 activations by 128; the weights load (above), and the run warned.
+        assert "multiples of 128" in compressed.outcome.errors
+        return
     model = load(compressed.folder)
     ours, theirs = compressed.logits[0], logits_of(model, SAMPLES[0])
     quantized = any(scheme["input_activations"] for scheme in compressed.schemes.values())

@@ -1,0 +1,66 @@
+"""Quality on a real model: divergence from the base model on text that calibration has not seen."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("LAYERPRESS_PROGRAM", ROOT / "build" / "layerpress")
+MODEL = pathlib.Path(os.environ.get("LAYERPRESS_TEST_MODEL", ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"))
+
+pytestmark = pytest.mark.skipif(not MODEL.exists(), reason=f"no model at {MODEL}; examples/demo/fetch_model.py fetches it")
+
+RUNS = {
+    "gptq hessian": ["--algorithm", "gptq", "--observer", "hessian"],
+    "gptq minmax": ["--algorithm", "gptq", "--observer", "minmax"],
+    "gptq hessian basic": ["--algorithm", "gptq", "--observer", "hessian", "--pipeline", "basic"],
+    "rtn minmax": ["--algorithm", "rtn", "--observer", "minmax"],
+    "rtn mse": ["--algorithm", "rtn", "--observer", "mse"],
+}
+
+
+def run(*arguments):
+    done = subprocess.run([PROGRAM, *map(str, arguments), "--no-progress", "--log-level", "warning"],
+                          capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def divergence(tmp_path_factory):
+    """KL(base || compressed) of every run, each calibrated on 32 samples of up to 512 tokens."""
+    folder = tmp_path_factory.mktemp("quality")
+    subprocess.run([sys.executable, ROOT / "examples" / "demo" / "python_docs_text.py", folder], check=True)
+    found = {}
+    for name, options in RUNS.items():
+        output = folder / name.replace(" ", "-")
+        data = ["--dataset", folder / "calibration.jsonl", "--num-calibration-samples", 32, "--max-seq-length", 512]
+        run("oneshot", MODEL, "--output", output, "--group-size", 64, *options, *(data if "gptq" in name else []))
+        measured = run("eval", output, "--reference", MODEL, "--dataset", folder / "evaluation.jsonl", "--num-samples", 10,
+                       "--max-seq-length", 512)
+        found[name] = json.loads(measured)["kl_divergence"]
+    print("KL to the base model:", {name: round(value, 4) for name, value in found.items()})
+    return found
+
+
+def test_hessian_scales_beat_the_range(divergence):
+    assert divergence["gptq hessian"] <= 0.7 * divergence["gptq minmax"]
+
+
+def test_gptq_beats_round_to_nearest(divergence):
+    assert divergence["gptq hessian"] <= 0.35 * divergence["rtn minmax"]
+    assert divergence["gptq hessian"] < 0.5 * divergence["rtn mse"]
+
+
+def test_mse_scales_help_round_to_nearest(divergence):
+    assert divergence["rtn mse"] < divergence["rtn minmax"]
+
+
+def test_basic_pipeline_is_near_the_sequential_one(divergence):
+    # It does not see the error of earlier layers, so it may be somewhat worse; far worse would be a mistake.
+    assert divergence["gptq hessian basic"] < 1.5 * divergence["gptq hessian"]
+    assert divergence["gptq hessian basic"] < 0.7 * divergence["rtn mse"]

@@ -39,7 +39,7 @@ struct EvaluateOptions {
 };
 
 struct Evaluation {
-  double perplexity = 0;  ///< exp of the mean negative log-likelihood over all predicted tokens
+  double perplexity = 0;    ///< exp of the mean negative log-likelihood over all predicted tokens
   std::int64_t tokens = 0;  ///< predicted tokens
   double seconds = 0;
   std::optional<double> kl_divergence;   ///< mean over all tokens of KL(reference || model), natural logarithm

@@ -30,7 +30,7 @@ class KindError : public Error {
       : Error(kKind, fmt::format(format, std::forward<Arguments>(arguments)...)) {}
 };
 
-using UsageError = KindError<ErrorKind::kUsage>;            ///< The caller asked for something impossible (exit code 2).
+using UsageError = KindError<ErrorKind::kUsage>;  ///< The caller asked for something impossible (exit code 2).
 using CheckpointError = KindError<ErrorKind::kCheckpoint>;  ///< A model folder is damaged, unsupported or unwritable.
 using RecipeError = KindError<ErrorKind::kRecipe>;          ///< A recipe is malformed or asks for what does not exist.
 using DataError = KindError<ErrorKind::kData>;              ///< Calibration or evaluation data cannot be used.

@@ -50,8 +50,7 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
   Descriptor descriptor{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (descriptor.value < 0) throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
   struct stat status {};
-  if (::fstat(descriptor.value, &status) != 0)
-    throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
+  if (::fstat(descriptor.value, &status) != 0) throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
   if (!S_ISREG(status.st_mode)) throw CheckpointError("[file.open] {}: not a regular file", path.string());
   const auto size = static_cast<std::uint64_t>(status.st_size);
   const std::byte* data = nullptr;
@@ -164,6 +163,8 @@ PendingDirectory::PendingDirectory(const fs::path& target, bool overwrite) {
       throw UsageError("[output] {}: the directory is not empty; choose another --output or pass --overwrite",
                        target_.string());
   }
+  for (fs::path parent = target_.parent_path(); !parent.empty() && !fs::exists(parent); parent = parent.parent_path())
+    made_parent_ = parent;
   fs::create_directories(target_.parent_path(), failure);
   pending_ = target_.parent_path() / fmt::format(".{}.unfinished.{}", target_.filename().string(), ::getpid());
   fs::remove_all(pending_, failure);
@@ -173,7 +174,14 @@ PendingDirectory::PendingDirectory(const fs::path& target, bool overwrite) {
 
 PendingDirectory::~PendingDirectory() {
   std::error_code ignored;
-  if (!committed_) fs::remove_all(pending_, ignored);
+  if (committed_) return;
+  fs::remove_all(pending_, ignored);
+  // Folders made on the way go, too, as long as nobody else has put anything into them.
+  for (fs::path parent = target_.parent_path(); !made_parent_.empty() && fs::is_empty(parent, ignored) && !ignored;
+       parent = parent.parent_path()) {
+    fs::remove(parent, ignored);
+    if (parent == made_parent_) break;
+  }
 }
 
 void PendingDirectory::commit() {

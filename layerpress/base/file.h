@@ -55,7 +55,7 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Reads a text file of at most `limit` bytes; throws Error of the given kind of `[where]` text otherwise.
+/// Reads a text file of at most `limit` bytes; throws CheckpointError otherwise.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit = 512u << 20);
 
 /// Writes `text` to `path` under a temporary name in the same folder, syncs it and renames it into place.
@@ -78,6 +78,7 @@ class PendingDirectory {
  private:
   std::filesystem::path target_;
   std::filesystem::path pending_;
+  std::filesystem::path made_parent_;  // the outermost parent folder that had to be made, or empty
   bool committed_ = false;
 };
 

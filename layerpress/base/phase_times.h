@@ -13,8 +13,8 @@ class PhaseTimes {
  public:
   struct Phase {
     double seconds = 0;
-    double flops = 0;  ///< floating-point operations that the phase's algorithm needs
-    double bytes = 0;  ///< bytes read from or written to files
+    double flops = 0;                       ///< floating-point operations that the phase's algorithm needs
+    double bytes = 0;                       ///< bytes read from or written to files
     std::uint64_t peak_resident_bytes = 0;  ///< largest resident set of the process when the phase last ended
   };
 

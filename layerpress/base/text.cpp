@@ -21,8 +21,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     std::size_t diagonal = row[0];
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const bool same = std::tolower(static_cast<unsigned char>(a[i - 1])) ==
-                        std::tolower(static_cast<unsigned char>(b[j - 1]));
+      const bool same =
+          std::tolower(static_cast<unsigned char>(a[i - 1])) == std::tolower(static_cast<unsigned char>(b[j - 1]));
       const std::size_t replaced = diagonal + (same ? 0 : 1);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
@@ -66,9 +66,15 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
     std::string_view name;
     double factor;
   };
-  constexpr std::array kUnits = {Unit{"", 1},      Unit{"B", 1},           Unit{"KB", 1e3},
-                                 Unit{"MB", 1e6},  Unit{"GB", 1e9},        Unit{"TB", 1e12},
-                                 Unit{"KIB", 1024}, Unit{"MIB", 1048576.0}, Unit{"GIB", 1073741824.0},
+  constexpr std::array kUnits = {Unit{"", 1},
+                                 Unit{"B", 1},
+                                 Unit{"KB", 1e3},
+                                 Unit{"MB", 1e6},
+                                 Unit{"GB", 1e9},
+                                 Unit{"TB", 1e12},
+                                 Unit{"KIB", 1024},
+                                 Unit{"MIB", 1048576.0},
+                                 Unit{"GIB", 1073741824.0},
                                  Unit{"TIB", 1099511627776.0}};
   std::size_t digits = 0;
   while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.'))

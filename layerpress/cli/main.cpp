@@ -65,7 +65,9 @@ int run(int argc, char** argv) {
     cli::TerminalProgress progress(log_level(common.log_level), !common.no_progress);
     return action({&progress, &stop_requested});
   } catch (const Error& error) {
-    return fail(error.what(), error.kind() == ErrorKind::kUsage ? 2 : error.kind() == ErrorKind::kInterrupted ? 130 : 1);
+    return fail(error.what(), error.kind() == ErrorKind::kUsage         ? 2
+                              : error.kind() == ErrorKind::kInterrupted ? 130
+                                                                        : 1);
   } catch (const std::bad_alloc&) {
     return fail("[memory] out of memory; use smaller --batch-tokens or fewer samples", 1);
   } catch (const std::exception& error) {

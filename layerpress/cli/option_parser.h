@@ -1,10 +1,9 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -43,7 +42,8 @@ inline void add_common_options(CLI::App& command, CommonOptions& common) {
 }
 
 inline void add_model_argument(CLI::App& command, std::string& model) {
-  command.add_option("MODEL", model, "model directory, or the id of a model in the local Hugging Face cache")->required();
+  command.add_option("MODEL", model, "model directory, or the id of a model in the local Hugging Face cache")
+      ->required();
 }
 
 }  // namespace layerpress::cli

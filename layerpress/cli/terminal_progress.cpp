@@ -51,12 +51,12 @@ void TerminalProgress::erase() {
 
 void TerminalProgress::draw() {
   const double elapsed = run_timer_.seconds();
-  const double share = step_total_ == 0 ? 0
-                                        : (static_cast<double>(step_done_) +
-                                           (phase_total_ == 0 ? 0
-                                                              : 0.9 * static_cast<double>(phase_done_) /
-                                                                    static_cast<double>(phase_total_ * 4))) /
-                                              static_cast<double>(step_total_);
+  const double share =
+      step_total_ == 0
+          ? 0
+          : (static_cast<double>(step_done_) +
+             (phase_total_ == 0 ? 0 : 0.9 * static_cast<double>(phase_done_) / static_cast<double>(phase_total_ * 4))) /
+                static_cast<double>(step_total_);
   const std::string left = share > 0.02 ? clock_text(elapsed / share - elapsed) + " left" : "";
   const std::string first = fitted(fmt::format("model {} {}/{} {} {} {}", bar(step_done_, step_total_), step_done_,
                                                step_total_, clock_text(elapsed), left, step_));
@@ -64,8 +64,8 @@ void TerminalProgress::draw() {
   const std::string rate = phase_done_ > 0 && seconds > 0.05 && phase_total_ > 1
                                ? fmt::format("{:.0f} tokens/s", static_cast<double>(phase_done_) / seconds)
                                : "";
-  const std::string second = fitted(fmt::format("{:>5} {} {}", "", bar(phase_done_, phase_total_),
-                                                phase_.empty() ? "" : phase_ + " " + rate));
+  const std::string second =
+      fitted(fmt::format("{:>5} {} {}", "", bar(phase_done_, phase_total_), phase_.empty() ? "" : phase_ + " " + rate));
   erase();
   fmt::print(stderr, "{}\n{}", first, second);
   std::fflush(stderr);

@@ -54,9 +54,9 @@ cpu::Codebook cpu_codebook(const Codebook& codebook) {
 
 /// State of one solve on the CPU: `columns` starts as the weights in order and becomes the residual block by block.
 struct Solve {
-  at::Tensor columns;   // fp32 [N, K]
-  at::Tensor codes;     // int8 [N, K], in order
-  at::Tensor groups;    // int32 [K], group of each column in order
+  at::Tensor columns;  // fp32 [N, K]
+  at::Tensor codes;    // int8 [N, K], in order
+  at::Tensor groups;   // int32 [K], group of each column in order
   at::Tensor scale, zero_point;
 };
 
@@ -102,7 +102,8 @@ double solve_on_device(Solve& solve, const HessianFactor& factor, const Codebook
     const at::Tensor running = solve.columns.select(1, j) + solve.columns.slice(1, 0, j).mv(feedback);
     const at::Tensor group = groups.slice(0, j, j + 1);
     const at::Tensor scale = solve.scale.index_select(1, group).select(1, 0);
-    const at::Tensor zero = solve.zero_point.defined() ? solve.zero_point.index_select(1, group).select(1, 0) : at::Tensor();
+    const at::Tensor zero =
+        solve.zero_point.defined() ? solve.zero_point.index_select(1, group).select(1, 0) : at::Tensor();
     const at::Tensor level = nearest_level(running, scale, zero, codebook);
     const at::Tensor value = level_value(level, scale, zero);
     loss += (running - value).to(at::kDouble).square().sum() * factor.pivots[j];
@@ -140,8 +141,8 @@ GptqResult gptq(const at::Tensor& weight, const HessianFactor& factor, const Col
   solve.scale = scales.scale.contiguous();
   if (scales.zero_point.defined()) solve.zero_point = scales.zero_point.contiguous();
   GptqResult result;
-  result.loss = weight.is_cpu() ? solve_on_cpu(solve, factor, codebook, block_size)
-                                : solve_on_device(solve, factor, codebook);
+  result.loss =
+      weight.is_cpu() ? solve_on_cpu(solve, factor, codebook, block_size) : solve_on_device(solve, factor, codebook);
   const at::Tensor position = at::argsort(factor.order);
   result.codes = solve.codes.index_select(1, position);
   return result;

@@ -9,7 +9,7 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kBlock = 192;   // rows of the triangle that are computed at once
+constexpr std::int64_t kBlock = 192;    // rows of the triangle that are computed at once
 constexpr std::int64_t kTokens = 2048;  // tokens widened to fp32 at once where there are no bf16 products
 
 /// Calls function(first_row, rows) for the row blocks of the upper triangle.

@@ -27,8 +27,8 @@ double relative_error(const at::Tensor& weight, const at::Tensor& approximation)
   const auto* b = static_cast<const cpu::Bits16*>(approximation.const_data_ptr());
   at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c)
-      cpu::table().squared_difference_bf16(a + c * kChunk, b + c * kChunk, std::min(kChunk, weight.numel() - c * kChunk),
-                                           &differences[c], &squares[c]);
+      cpu::table().squared_difference_bf16(a + c * kChunk, b + c * kChunk,
+                                           std::min(kChunk, weight.numel() - c * kChunk), &differences[c], &squares[c]);
   });
   const double norm = std::accumulate(squares.begin(), squares.end(), 0.0);
   return norm == 0 ? 0 : std::sqrt(std::accumulate(differences.begin(), differences.end(), 0.0) / norm);

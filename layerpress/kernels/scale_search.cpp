@@ -50,8 +50,7 @@ Qparams qparams_of(float minimum, float maximum, const RangeRule& rule, at::Scal
     result.scale = (maximum - minimum) / (high - low);
   result.scale = round_to(result.scale, stored);
   if (result.scale == 0) result.scale = static_cast<float>(scale_epsilon(stored));
-  if (!rule.symmetric)
-    result.zero_point = std::nearbyint(std::clamp(low - minimum / result.scale, low, high));
+  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(low - minimum / result.scale, low, high));
   return result;
 }
 
@@ -114,8 +113,7 @@ class BlockRowSearch {
   Qparams search_block(const float* data, std::int64_t rows, std::int64_t stride, std::int64_t count,
                        std::int64_t first_column) {
     float minimum = 0, maximum = 0;
-    for (std::int64_t r = 0; r < rows; ++r)
-      cpu::table().minimum_maximum(data + r * stride, count, &minimum, &maximum);
+    for (std::int64_t r = 0; r < rows; ++r) cpu::table().minimum_maximum(data + r * stride, count, &minimum, &maximum);
     const std::size_t candidates = search_.shrink.size();
     scales_.resize(candidates), zero_points_.resize(candidates), errors_.assign(candidates, 0.0f);
     for (std::size_t c = 0; c < candidates; ++c) {
@@ -153,7 +151,8 @@ std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + bloc
 
 /// Sums a [rows, columns] tensor over blocks.
 at::Tensor reduce_blocks(const at::Tensor& x, const ScaleGrid& grid, bool maximum) {
-  const std::int64_t row_blocks = blocks(x.size(0), grid.block_rows), column_blocks = blocks(x.size(1), grid.block_columns);
+  const std::int64_t row_blocks = blocks(x.size(0), grid.block_rows),
+                     column_blocks = blocks(x.size(1), grid.block_columns);
   const at::Tensor padded = at::constant_pad_nd(
       x, {0, column_blocks * grid.block_columns - x.size(1), 0, row_blocks * grid.block_rows - x.size(0)}, 0);
   const at::Tensor tiles = padded.reshape({row_blocks, grid.block_rows, column_blocks, grid.block_columns});

@@ -25,7 +25,8 @@ std::int64_t grain(std::int64_t elements_per_row) { return std::max<std::int64_t
 /// 64-byte aligned scratch memory.
 class Scratch {
  public:
-  explicit Scratch(std::int64_t bytes) : memory_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64))) {
+  explicit Scratch(std::int64_t bytes)
+      : memory_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64))) {
     if (memory_ == nullptr) throw std::bad_alloc();
   }
   ~Scratch() { std::free(memory_); }
@@ -71,8 +72,8 @@ at::Tensor gated_activation(const std::string& function, const at::Tensor& first
   return y;
 }
 
-at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
-                  std::int64_t head_dim) {
+at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
+                  const at::Tensor& positions, std::int64_t head_dim) {
   if (!runs_fused(input)) return rotary_reference(input, cosine, sine, positions, head_dim);
   const at::Tensor x = input.contiguous();
   at::Tensor y = at::empty_like(x);

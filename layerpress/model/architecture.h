@@ -15,7 +15,7 @@ struct TracedModel {
   graph::Graph graph;
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
-  bool tied_head = false;  ///< the head reads the embedding's weight
+  bool tied_head = false;                               ///< the head reads the embedding's weight
   std::vector<std::string> default_sequential_targets;  ///< class names, transformers' _no_split_modules
   /// Module suffixes whose weights inference engines fuse into one ("self_attn.q_proj", ...): each list must be
   /// quantized alike or not at all.
@@ -24,8 +24,8 @@ struct TracedModel {
 
 /// One supported architecture: how config.json names it and how its forward pass is traced.
 struct Architecture {
-  std::string model_type;          ///< config.json's model_type, "llama"
-  std::string class_name;          ///< its entry in config.json's architectures, "LlamaForCausalLM"
+  std::string model_type;  ///< config.json's model_type, "llama"
+  std::string class_name;  ///< its entry in config.json's architectures, "LlamaForCausalLM"
   std::function<TracedModel(const Json& config)> trace;
 };
 

@@ -11,7 +11,8 @@ using graph::Tracer;
 
 Symbol self_attention(Tracer& tracer, const DecoderConfig& config, const SelfAttention& block, Symbol x) {
   const auto scope = tracer.module("self_attn", block.class_name);
-  Symbol q = tracer.linear("q_proj", x, config.num_heads * config.head_dim, {.bias = block.qkv_bias, .tied_weight = ""});
+  Symbol q =
+      tracer.linear("q_proj", x, config.num_heads * config.head_dim, {.bias = block.qkv_bias, .tied_weight = ""});
   Symbol k =
       tracer.linear("k_proj", x, config.num_kv_heads * config.head_dim, {.bias = block.qkv_bias, .tied_weight = ""});
   const Symbol v =
@@ -68,7 +69,8 @@ TracedModel causal_language_model(const std::string& class_prefix, const Decoder
   model.max_position_embeddings = config.max_position_embeddings;
   model.tied_head = config.tie_word_embeddings;
   model.default_sequential_targets = {class_prefix + "DecoderLayer"};
-  model.fused_modules = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, {"mlp.gate_proj", "mlp.up_proj"}};
+  model.fused_modules = {{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+                         {"mlp.gate_proj", "mlp.up_proj"}};
   return model;
 }
 

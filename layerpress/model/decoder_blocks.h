@@ -29,9 +29,9 @@ graph::Symbol gated_mlp(graph::Tracer& tracer, const DecoderConfig& config, cons
 
 /// Class names of a causal language model, "Llama" -> LlamaModel, LlamaDecoderLayer, LlamaRMSNorm.
 /// Traces embed_tokens, `layer(index, x)` inside module model.layers.<index>, the final norm and lm_head (tied or not).
-TracedModel causal_language_model(const std::string& class_prefix, const DecoderConfig& config,
-                                  const Json& raw_config,
-                                  const std::function<graph::Symbol(graph::Tracer&, std::int64_t, graph::Symbol)>& layer);
+TracedModel causal_language_model(
+    const std::string& class_prefix, const DecoderConfig& config, const Json& raw_config,
+    const std::function<graph::Symbol(graph::Tracer&, std::int64_t, graph::Symbol)>& layer);
 
 /// The pre-norm decoder layer that Llama and its kin share:
 /// x + attention(norm(x)), then x + mlp(norm(x)).

@@ -28,8 +28,8 @@ std::string activation_function(const Json& config) {
   const auto name = json_get_or<std::string>(config, "hidden_act", kWhere, "silu");
   const auto known = kKnown.find(name);
   if (known == kKnown.end())
-    throw CheckpointError("[model.config] config.json: hidden_act '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)",
-                          name);
+    throw CheckpointError(
+        "[model.config] config.json: hidden_act '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)", name);
   return known->second;
 }
 
@@ -51,8 +51,7 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
       positive_or(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
   parsed.rms_norm_eps = json_get_or<double>(config, "rms_norm_eps", kWhere, 1e-6);
   parsed.hidden_act = activation_function(config);
-  parsed.tie_word_embeddings =
-      json_get_or<bool>(config, "tie_word_embeddings", kWhere, defaults.tie_word_embeddings);
+  parsed.tie_word_embeddings = json_get_or<bool>(config, "tie_word_embeddings", kWhere, defaults.tie_word_embeddings);
   if (parsed.num_heads % parsed.num_kv_heads != 0)
     throw CheckpointError("[model.config] config.json: {} attention heads are no multiple of {} key/value heads",
                           parsed.num_heads, parsed.num_kv_heads);

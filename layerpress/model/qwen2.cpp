@@ -13,8 +13,7 @@ std::vector<std::int64_t> qwen_windows(const Json& config, std::int64_t num_laye
 }
 
 TracedModel trace_qwen2(const Json& config) {
-  const DecoderConfig decoder =
-      parse_decoder_config(config, {.num_kv_heads = 32, .max_position_embeddings = 32768});
+  const DecoderConfig decoder = parse_decoder_config(config, {.num_kv_heads = 32, .max_position_embeddings = 32768});
   const std::vector<std::int64_t> windows = qwen_windows(config, decoder.num_layers);
   return causal_language_model("Qwen2", decoder, config, [&](auto& tracer, std::int64_t layer, graph::Symbol x) {
     const SelfAttention attention{

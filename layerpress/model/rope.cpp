@@ -155,7 +155,8 @@ graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder) {
     apply_longrope(source, table);
   } else if (source.kind != "default") {
     throw CheckpointError(
-        "[model.rope] config.json: rope type '{}' is not supported (default, linear, dynamic, yarn, llama3, longrope are)",
+        "[model.rope] config.json: rope type '{}' is not supported (default, linear, dynamic, yarn, llama3, longrope "
+        "are)",
         source.kind);
   }
   return table;

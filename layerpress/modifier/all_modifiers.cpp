@@ -22,10 +22,17 @@ const std::vector<std::pair<std::string, Factory>>& factories() {
 
 /// Modifiers that recipes of LLM Compressor may name and that are not implemented yet.
 const std::vector<std::string>& not_implemented() {
-  static const std::vector<std::string> kNames = {
-      "AWQModifier",         "SmoothQuantModifier",     "AutoRoundModifier",        "SpinQuantModifier",
-      "QuIPModifier",        "SparseGPTModifier",       "WandaPruningModifier",     "MagnitudePruningModifier",
-      "ConstantPruningModifier", "LogarithmicEqualizationModifier", "REAPModifier"};
+  static const std::vector<std::string> kNames = {"AWQModifier",
+                                                  "SmoothQuantModifier",
+                                                  "AutoRoundModifier",
+                                                  "SpinQuantModifier",
+                                                  "QuIPModifier",
+                                                  "SparseGPTModifier",
+                                                  "WandaPruningModifier",
+                                                  "MagnitudePruningModifier",
+                                                  "ConstantPruningModifier",
+                                                  "LogarithmicEqualizationModifier",
+                                                  "REAPModifier"};
   return kNames;
 }
 
@@ -44,7 +51,8 @@ std::unique_ptr<runtime::Modifier> make_modifier(const std::string& type, const 
   const std::vector<std::string> implemented = modifier_types();
   const auto& later = not_implemented();
   if (std::find(later.begin(), later.end(), type) != later.end())
-    throw RecipeError("[recipe.modifier] {}: {} is not implemented yet; implemented: {}", where, type, join(implemented));
+    throw RecipeError("[recipe.modifier] {}: {} is not implemented yet; implemented: {}", where, type,
+                      join(implemented));
   const std::string nearest = nearest_name(type, implemented);
   throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'{}; implemented: {}", where, type,
                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), join(implemented));

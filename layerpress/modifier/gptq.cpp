@@ -23,12 +23,13 @@ Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening,
   if (!at::isfinite(gram.diagonal().sum()).item<bool>()) return {std::nullopt, "round-to-nearest (non-finite inputs)"};
   for (const bool wide : {false, true}) {
     double damp = dampening;
-    for (int attempt = 0; attempt < 4; ++attempt, damp = damp > 0 ? damp * 10 : 0.01) {
+    for (int attempt = 0; attempt<4; ++attempt, damp = damp> 0 ? damp * 10 : 0.01) {
       const bool first = !wide && attempt == 0;
-      auto factor = kernels::factorize(
-          gram, {.dampening = damp, .activation_order = activation_order, .double_precision = wide});
+      auto factor =
+          kernels::factorize(gram, {.dampening = damp, .activation_order = activation_order, .double_precision = wide});
       if (factor)
-        return {std::move(factor), first ? "" : fmt::format("dampening {:g}{}", damp, wide ? ", double precision" : "")};
+        return {std::move(factor),
+                first ? "" : fmt::format("dampening {:g}{}", damp, wide ? ", double precision" : "")};
     }
   }
   return {std::nullopt, "round-to-nearest (factorization failed)"};
@@ -41,8 +42,7 @@ bool orders_columns(const quant::QuantizationArgs& args) {
 class GptqModifier : public QuantizingModifier {
  public:
   GptqModifier(const Json& arguments, const std::string& where)
-      : QuantizingModifier(arguments, where,
-                           {"block_size", "dampening_frac", "actorder", "batched_quantization"},
+      : QuantizingModifier(arguments, where, {"block_size", "dampening_frac", "actorder", "batched_quantization"},
                            Observer::kHessian) {
     block_size_ = json_get_or<std::int64_t>(arguments, "block_size", where, 128);
     dampening_ = json_get_or<double>(arguments, "dampening_frac", where, 0.01);

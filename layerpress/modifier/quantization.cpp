@@ -25,9 +25,9 @@ class QuantizationModifier : public QuantizingModifier {
     for (const runtime::LinearWeight& linear : linears) {
       const quant::QuantizationArgs& args = *linear.scheme->weights;
       const kernels::ChosenScales scales = observe(linear, importance);
-      const at::Tensor codes =
-          kernels::round_to_nearest(linear.weight, quant::scale_grid(args, linear.weight.size(0), linear.weight.size(1)),
-                                    quant::codebook_of(args), scales);
+      const at::Tensor codes = kernels::round_to_nearest(
+          linear.weight, quant::scale_grid(args, linear.weight.size(0), linear.weight.size(1)),
+          quant::codebook_of(args), scales);
       runtime::CompressedModule result;
       result.weight = quant::to_quantized_weight(args, codes, scales, linear.scale_dtype);
       result.report.module = linear.module;

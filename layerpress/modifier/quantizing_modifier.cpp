@@ -42,20 +42,20 @@ void refuse_unknown_keys(const Json& arguments, const std::string& where, const 
 std::optional<std::string> weight_observer(const Json& arguments, const std::string& where) {
   for (const char* key : {"input_observer", "output_observer"})
     if (is_given(arguments, key))
-      throw RecipeError("[recipe.modifier] {}: '{}' needs static activation scales, which are not implemented yet", where,
-                        key);
+      throw RecipeError("[recipe.modifier] {}: '{}' needs static activation scales, which are not implemented yet",
+                        where, key);
   std::optional<std::string> named;
   if (is_given(arguments, "weight_observer")) named = json_get<std::string>(arguments, "weight_observer", where);
   if (!is_given(arguments, "observer")) return named;
   const Json& observer = arguments["observer"];
-  if (named)
-    throw RecipeError("[recipe.modifier] {}: give either 'observer' or 'weight_observer', not both", where);
+  if (named) throw RecipeError("[recipe.modifier] {}: give either 'observer' or 'weight_observer', not both", where);
   if (observer.is_string()) return observer.get<std::string>();
   if (!observer.is_object())
     throw RecipeError("[recipe.modifier] {}: 'observer' must be a mapping such as {{weights: mse}}", where);
   for (const auto& [key, value] : observer.items()) {
     if (key != "weights")
-      throw RecipeError("[recipe.modifier] {}: observer for '{}' is not implemented yet; only 'weights' is", where, key);
+      throw RecipeError("[recipe.modifier] {}: observer for '{}' is not implemented yet; only 'weights' is", where,
+                        key);
     if (!value.is_string()) throw RecipeError("[recipe.modifier] {}: observer.weights must be a name", where);
     named = value.get<std::string>();
   }
@@ -65,24 +65,24 @@ std::optional<std::string> weight_observer(const Json& arguments, const std::str
 }  // namespace
 
 QuantizingModifier::QuantizingModifier(const Json& arguments, const std::string& where,
-                                       const std::vector<std::string>& own_keys, quant::Observer default_observer)
-    : arguments_(arguments) {
+                                       const std::vector<std::string>& own_keys, quant::Observer default_observer) {
   if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-  std::vector<std::string> known = {"targets",         "ignore",         "scheme",          "config_groups",
-                                    "kv_cache_scheme", "weight_observer", "input_observer", "output_observer",
-                                    "observer",        "bypass_divisibility_checks"};
+  std::vector<std::string> known = {
+      "targets",         "ignore",         "scheme",          "config_groups", "kv_cache_scheme",
+      "weight_observer", "input_observer", "output_observer", "observer",      "bypass_divisibility_checks"};
   known.insert(known.end(), own_keys.begin(), own_keys.end());
   refuse_unknown_keys(arguments, where, known);
   if (is_given(arguments, "kv_cache_scheme"))
     throw RecipeError("[recipe.modifier] {}: kv_cache_scheme is not implemented yet", where);
   if (json_get_or<bool>(arguments, "bypass_divisibility_checks", where, false))
-    throw RecipeError("[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights",
-                      where);
+    throw RecipeError(
+        "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);
   named_observer_ = weight_observer(arguments, where);
 
   std::vector<std::string> targets = {"Linear"};
   if (is_given(arguments, "targets")) targets = string_list(arguments["targets"], where, "targets");
-  if (is_given(arguments, "ignore")) ignore_.emplace(string_list(arguments["ignore"], where, "ignore"), where + ".ignore");
+  if (is_given(arguments, "ignore"))
+    ignore_.emplace(string_list(arguments["ignore"], where, "ignore"), where + ".ignore");
 
   const bool has_scheme = is_given(arguments, "scheme"), has_groups = is_given(arguments, "config_groups");
   if (has_scheme == has_groups)
@@ -168,7 +168,8 @@ kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& l
 
 std::string describe(const quant::QuantizationScheme& scheme) {
   const quant::QuantizationArgs& weights = *scheme.weights;
-  std::string text = fmt::format("{}-bit {}", weights.num_bits, weights.type == quant::NumberType::kFloat ? "float" : "int");
+  std::string text =
+      fmt::format("{}-bit {}", weights.num_bits, weights.type == quant::NumberType::kFloat ? "float" : "int");
   if (!weights.symmetric) text += " asymmetric";
   switch (weights.strategy) {
     case quant::Strategy::kGroup:

@@ -15,7 +15,6 @@ namespace layerpress::modifier {
 class QuantizingModifier : public runtime::Modifier {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
-  Json arguments() const override { return arguments_; }
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
@@ -31,8 +30,6 @@ class QuantizingModifier : public runtime::Modifier {
 
   /// Observes one weight; fp32 scales that are representable in the stored dtype.
   kernels::ChosenScales observe(const runtime::LinearWeight& linear, const at::Tensor& importance) const;
-
-  Json arguments_;
 
  private:
   struct Group {

@@ -56,22 +56,25 @@ void require_codes(const QuantizationArgs& args, const QuantizedWeight& weight) 
   if (args.type == NumberType::kFloat || args.num_bits == 8 || codes.numel() == 0) return;
   const auto [least, greatest] = at::aminmax(codes);
   if (least.item<int>() < args.minimum_code() || greatest.item<int>() > args.maximum_code())
-    throw InternalError("[quant.compress] codes from {} to {} do not fit {} bits", least.item<int>(), greatest.item<int>(),
-                        args.num_bits);
+    throw InternalError("[quant.compress] codes from {} to {} do not fit {} bits", least.item<int>(),
+                        greatest.item<int>(), args.num_bits);
 }
 
 void require_parameters(const QuantizationArgs& args, const QuantizedWeight& weight) {
   const Shape shape = scale_shape(args, weight.codes.size(0), weight.codes.size(1));
   if (weight.scale.sizes() != c10::IntArrayRef(shape))
-    throw InternalError("[quant.compress] scales have shape {}, not {}", shape_text(weight.scale.sizes()), shape_text(shape));
+    throw InternalError("[quant.compress] scales have shape {}, not {}", shape_text(weight.scale.sizes()),
+                        shape_text(shape));
   if (!at::isfinite(weight.scale).all().item<bool>())
-    throw RecipeError("[quant.compress] a scale is NaN or infinite; look for NaN, infinite or huge weights in the checkpoint");
+    throw RecipeError(
+        "[quant.compress] a scale is NaN or infinite; look for NaN, infinite or huge weights in the checkpoint");
   if (args.symmetric == weight.zero_point.defined())
     throw InternalError("[quant.compress] zero points belong to asymmetric schemes and only to them");
   if (args.symmetric) return;
   if (weight.zero_point.sizes() != c10::IntArrayRef(shape) || weight.zero_point.scalar_type() != at::kChar)
-    throw InternalError("[quant.compress] zero points are {} {}, not int8 {}", c10::toString(weight.zero_point.scalar_type()),
-                        shape_text(weight.zero_point.sizes()), shape_text(shape));
+    throw InternalError("[quant.compress] zero points are {} {}, not int8 {}",
+                        c10::toString(weight.zero_point.scalar_type()), shape_text(weight.zero_point.sizes()),
+                        shape_text(shape));
 }
 
 at::Tensor stored(const at::Tensor& tensor) { return tensor.to(at::kCPU).contiguous(); }
@@ -87,8 +90,8 @@ class ModuleReader {
   ModuleReader(const std::string& module, const Reader& read) : module_(module), read_(read) {}
 
   [[noreturn]] void refuse(const std::string& suffix, const std::string& what) const {
-    throw CheckpointError("[quant.decompress] {}.{}: {}; the checkpoint is damaged or not what its config says", module_,
-                          suffix, what);
+    throw CheckpointError("[quant.decompress] {}.{}: {}; the checkpoint is damaged or not what its config says",
+                          module_, suffix, what);
   }
 
   std::optional<at::Tensor> find(const std::string& suffix) const { return read_(suffix); }
@@ -97,7 +100,8 @@ class ModuleReader {
     const std::optional<at::Tensor> tensor = read_(suffix);
     if (!tensor) refuse(suffix, "the tensor is missing");
     if (tensor->scalar_type() != dtype)
-      refuse(suffix, fmt::format("stored as {}, expected {}", c10::toString(tensor->scalar_type()), c10::toString(dtype)));
+      refuse(suffix,
+             fmt::format("stored as {}, expected {}", c10::toString(tensor->scalar_type()), c10::toString(dtype)));
     return *tensor;
   }
 
@@ -197,7 +201,8 @@ std::vector<RowRange> row_ranges(const at::Tensor& codes, std::int64_t block_row
 
 /// Scales or zero points of a range in fp32, [count or 1, columns of blocks].
 at::Tensor rows_of(const at::Tensor& parameters, const RowRange& range, std::int64_t block_rows) {
-  return (block_rows == 1 ? parameters.narrow(0, range.first, range.count) : parameters.narrow(0, range.first / block_rows, 1))
+  return (block_rows == 1 ? parameters.narrow(0, range.first, range.count)
+                          : parameters.narrow(0, range.first / block_rows, 1))
       .to(at::kFloat);
 }
 
@@ -207,8 +212,7 @@ at::Tensor scaled_rows(const QuantizedWeight& weight, const RowRange& range, con
   const at::Tensor scale = rows_of(weight.scale, range, block.rows);
   at::Tensor values = weight.codes.narrow(0, range.first, range.count).to(at::kFloat);
   // Columns that do not fill the last block are only possible with 2-d blocks, which come without zero points.
-  if (columns % block.columns != 0)
-    return values.mul_(scale.repeat_interleave(block.columns, 1).narrow(1, 0, columns));
+  if (columns % block.columns != 0) return values.mul_(scale.repeat_interleave(block.columns, 1).narrow(1, 0, columns));
   at::Tensor blocks = values.view({range.count, columns / block.columns, block.columns});
   if (weight.zero_point.defined()) blocks.sub_(rows_of(weight.zero_point, range, block.rows).unsqueeze(-1));
   blocks.mul_(scale.unsqueeze(-1));
@@ -239,7 +243,8 @@ std::vector<CompressedTensorSpec> compressed_layout(const QuantizationScheme& sc
   return layout;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
+std::vector<std::pair<std::string, at::Tensor>> compress(const QuantizationScheme& scheme,
+                                                         const QuantizedWeight& weight) {
   const QuantizationArgs& args = weights_of(scheme);
   require_codes(args, weight);
   require_parameters(args, weight);
@@ -265,8 +270,10 @@ QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& 
     reader.refuse(is_packed(scheme) ? "weight_packed" : "weight",
                   fmt::format("{} columns do not divide into groups of {}", columns, *args.group_size));
   weight.scale = read_scale(args, reader, scale_shape(args, rows, columns));
-  if (!args.symmetric) weight.zero_point = read_zero_point(scheme, reader, rows, columns);
-  else if (reader.find("weight_zero_point")) reader.refuse("weight_zero_point", "symmetric weights have none");
+  if (!args.symmetric)
+    weight.zero_point = read_zero_point(scheme, reader, rows, columns);
+  else if (reader.find("weight_zero_point"))
+    reader.refuse("weight_zero_point", "symmetric weights have none");
   return weight;
 }
 

@@ -40,7 +40,8 @@ std::vector<CompressedTensorSpec> compressed_layout(const QuantizationScheme& sc
 /// The tensors themselves, same suffixes, dtypes and shapes as compressed_layout.
 /// Tensors come back on the CPU, contiguous. Throws InternalError when codes, scales or zero points have the wrong dtype,
 /// shape or range, RecipeError when a scale is NaN or infinite.
-std::vector<std::pair<std::string, at::Tensor>> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight);
+std::vector<std::pair<std::string, at::Tensor>> compress(const QuantizationScheme& scheme,
+                                                         const QuantizedWeight& weight);
 
 /// Reads a compressed weight back. `tensor(suffix)` returns the stored tensor or nothing. Dtypes, shapes and codes are
 /// validated (CheckpointError naming `module`).

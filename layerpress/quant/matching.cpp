@@ -41,8 +41,8 @@ Code compile(const std::string& expression, const std::string& pattern, const st
   PCRE2_SIZE offset = 0;
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_max_pattern_length(context.get(), kLongestPattern);
-  Code code(pcre2_compile(bytes(expression), expression.size(), PCRE2_ANCHORED | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error,
-                          &offset, context.get()));
+  Code code(pcre2_compile(bytes(expression), expression.size(), PCRE2_ANCHORED | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP,
+                          &error, &offset, context.get()));
   if (!code)
     throw RecipeError("[quant.match] {}: pattern '{}' is no regular expression: {} at character {}", where, pattern,
                       message_of(error), offset + 1);
@@ -64,8 +64,8 @@ struct TargetList::Pattern {
   mutable std::atomic<bool> matched{false};
 
   Match match(const ModuleName& module) const {
-    const Match how = code ? (search(module.name) ? Match::kRegex : Match::kNone)
-                      : text == module.name ? Match::kName
+    const Match how = code                     ? (search(module.name) ? Match::kRegex : Match::kNone)
+                      : text == module.name    ? Match::kName
                       : is_class(module, text) ? Match::kClass
                                                : Match::kNone;
     if (how != Match::kNone) matched.store(true, std::memory_order_relaxed);
@@ -80,8 +80,8 @@ struct TargetList::Pattern {
     const int result = pcre2_match(code.get(), bytes(name), name.size(), 0, 0, data.get(), context.get());
     if (result >= 0) return true;
     if (result == PCRE2_ERROR_NOMATCH) return false;
-    throw RecipeError("[quant.match] {}: pattern '{}' gave up on module '{}': {}; write a simpler pattern", where, text, name,
-                      message_of(result));
+    throw RecipeError("[quant.match] {}: pattern '{}' gave up on module '{}': {}; write a simpler pattern", where, text,
+                      name, message_of(result));
   }
 };
 

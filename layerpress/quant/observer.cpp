@@ -46,8 +46,8 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
     settings.observer = Observer::kHessian;
   } else {
     const std::string nearest = nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian"});
-    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse and hessian are", where, name,
-                      nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
+    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse and hessian are", where,
+                      name, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed once, so a moving average has nothing to average.
@@ -92,9 +92,9 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
   if (settings.observer == Observer::kHessian && !importance.defined())
     throw InternalError("[quant.observe] hessian scales need the Gram matrix's diagonal");
   const at::Tensor used = settings.observer == Observer::kHessian ? importance : at::Tensor();
-  kernels::ChosenScales chosen =
-      kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
-                             {.codebook = codebook_of(args), .symmetric = args.symmetric}, search_of(settings), stored, used);
+  kernels::ChosenScales chosen = kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
+                                                        {.codebook = codebook_of(args), .symmetric = args.symmetric},
+                                                        search_of(settings), stored, used);
   if (!at::isfinite(chosen.scale).all().item<bool>())
     throw RecipeError("[quant.observe] a scale overflows the stored dtype; the weights are too large for this scheme");
   return chosen;

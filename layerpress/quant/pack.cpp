@@ -25,7 +25,9 @@ constexpr std::uint64_t in_lanes(int lane_bits, std::uint64_t value) {
   return all;
 }
 
-constexpr std::uint64_t low_bits(int count) { return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1; }
+constexpr std::uint64_t low_bits(int count) {
+  return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
 
 /// Moves the value in the upper half of every lane down next to the one in the lower half; each has `width` bits.
 constexpr std::uint64_t join_halves(std::uint64_t x, int lane_bits, int width) {
@@ -110,15 +112,24 @@ void unpack_row(const std::uint8_t* bytes, std::int64_t row_bytes, std::int64_t 
 template <typename Function>
 void with_bits(int bits, Function&& function) {
   switch (bits) {
-    case 1: return function.template operator()<1>();
-    case 2: return function.template operator()<2>();
-    case 3: return function.template operator()<3>();
-    case 4: return function.template operator()<4>();
-    case 5: return function.template operator()<5>();
-    case 6: return function.template operator()<6>();
-    case 7: return function.template operator()<7>();
-    case 8: return function.template operator()<8>();
-    default: throw InternalError("[quant.pack] {} bits; 1 to 8 can be packed", bits);
+    case 1:
+      return function.template operator()<1>();
+    case 2:
+      return function.template operator()<2>();
+    case 3:
+      return function.template operator()<3>();
+    case 4:
+      return function.template operator()<4>();
+    case 5:
+      return function.template operator()<5>();
+    case 6:
+      return function.template operator()<6>();
+    case 7:
+      return function.template operator()<7>();
+    case 8:
+      return function.template operator()<8>();
+    default:
+      throw InternalError("[quant.pack] {} bits; 1 to 8 can be packed", bits);
   }
 }
 
@@ -143,7 +154,8 @@ at::Tensor pack_int32(const at::Tensor& codes, int num_bits) {
   auto* out = reinterpret_cast<std::uint8_t*>(packed.mutable_data_ptr<std::int32_t>());
   with_bits(num_bits, [&]<int kBits>() {
     at::parallel_for(0, rows, rows_per_task(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) pack_row<kBits>(in + row * columns, columns, out + 4 * row * words, 4 * words);
+      for (std::int64_t row = begin; row < end; ++row)
+        pack_row<kBits>(in + row * columns, columns, out + 4 * row * words, 4 * words);
     });
   });
   return packed;
@@ -151,20 +163,22 @@ at::Tensor pack_int32(const at::Tensor& codes, int num_bits) {
 
 at::Tensor unpack_int32(const at::Tensor& packed, int num_bits, std::int64_t columns) {
   if (packed.dim() != 2 || packed.scalar_type() != at::kInt)
-    throw CheckpointError("[quant.unpack] packed codes must be int32 [rows, words], found {} dimensions of {}", packed.dim(),
-                          c10::toString(packed.scalar_type()));
+    throw CheckpointError("[quant.unpack] packed codes must be int32 [rows, words], found {} dimensions of {}",
+                          packed.dim(), c10::toString(packed.scalar_type()));
   const std::int64_t rows = packed.size(0);
   const std::int64_t words = packed.size(1);
   // The first comparison keeps columns * num_bits from overflowing for a hostile number of columns.
   if (columns < 0 || columns / 32 > words || words_for(columns, num_bits) != words)
-    throw CheckpointError("[quant.unpack] {} columns of {} bits do not make {} words per row", columns, num_bits, words);
+    throw CheckpointError("[quant.unpack] {} columns of {} bits do not make {} words per row", columns, num_bits,
+                          words);
   const at::Tensor source = packed.to(at::kCPU).contiguous();
   at::Tensor codes = at::empty({rows, columns}, at::kChar);
   const auto* in = reinterpret_cast<const std::uint8_t*>(source.const_data_ptr<std::int32_t>());
   auto* out = codes.mutable_data_ptr<std::int8_t>();
   with_bits(num_bits, [&]<int kBits>() {
     at::parallel_for(0, rows, rows_per_task(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) unpack_row<kBits>(in + 4 * row * words, 4 * words, columns, out + row * columns);
+      for (std::int64_t row = begin; row < end; ++row)
+        unpack_row<kBits>(in + 4 * row * words, 4 * words, columns, out + row * columns);
     });
   });
   return codes;

@@ -33,11 +33,12 @@ void require_header(const Json& object, const std::string& where) {
   if (!object.is_object()) throw CheckpointError("[quant.config] {}: quantization_config is no object", where);
   const auto method = json_get<std::string>(object, "quant_method", where);
   if (method != "compressed-tensors")
-    throw CheckpointError("[quant.config] {}: quant_method '{}' cannot be read here, only compressed-tensors", where, method);
+    throw CheckpointError("[quant.config] {}: quant_method '{}' cannot be read here, only compressed-tensors", where,
+                          method);
   const auto status = json_get<std::string>(object, "quantization_status", where);
   if (status != "compressed")
-    throw CheckpointError("[quant.config] {}: quantization_status is '{}', not 'compressed'; save the model compressed", where,
-                          status);
+    throw CheckpointError("[quant.config] {}: quantization_status is '{}', not 'compressed'; save the model compressed",
+                          where, status);
   for (const char* key : {"kv_cache_scheme", "sparsity_config", "transform_config"})
     if (object.contains(key) && !object[key].empty())
       throw CheckpointError("[quant.config] {}: {} cannot be read here; only weights may be compressed", where, key);
@@ -76,7 +77,8 @@ std::vector<Candidate> sorted_candidates(const QuantizationConfig& config) {
   std::vector<Candidate> candidates;
   for (const auto& [key, group] : owners)
     candidates.push_back(
-        {key.second, group, TargetList({key.second}, "targets of " + config.groups[static_cast<std::size_t>(group)].first)});
+        {key.second, group,
+         TargetList({key.second}, "targets of " + config.groups[static_cast<std::size_t>(group)].first)});
   return candidates;
 }
 
@@ -95,16 +97,11 @@ int assign_group(const ModuleName& module, const std::vector<Candidate>& candida
 Json to_json(const QuantizationConfig& config) {
   Json groups = Json::object();
   for (const auto& [name, scheme] : config.groups) groups[name] = group_to_json(scheme);
-  return Json{{"config_groups", std::move(groups)},
-              {"format", overall_format(config)},
-              {"global_compression_ratio", nullptr},
-              {"ignore", config.ignore},
-              {"kv_cache_scheme", nullptr},
-              {"quant_method", "compressed-tensors"},
-              {"quantization_status", "compressed"},
-              {"sparsity_config", Json::object()},
-              {"transform_config", Json::object()},
-              {"version", kLayoutVersion}};
+  return Json{{"config_groups", std::move(groups)},  {"format", overall_format(config)},
+              {"global_compression_ratio", nullptr}, {"ignore", config.ignore},
+              {"kv_cache_scheme", nullptr},          {"quant_method", "compressed-tensors"},
+              {"quantization_status", "compressed"}, {"sparsity_config", Json::object()},
+              {"transform_config", Json::object()},  {"version", kLayoutVersion}};
 }
 
 QuantizationConfig parse_quantization_config(const Json& object, const std::string& where) {

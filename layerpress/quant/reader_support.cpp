@@ -23,7 +23,8 @@ Gap group_gap(const QuantizationArgs& args, std::int64_t columns) {
   if (args.strategy != Strategy::kGroup) return std::nullopt;
   const std::int64_t size = args.group_size.value();
   constexpr std::array<std::int64_t, 3> kCommon{32, 64, 128};
-  const bool common = std::find(kCommon.begin(), kCommon.end(), size) != kCommon.end() || (size == 256 && args.num_bits == 4);
+  const bool common =
+      std::find(kCommon.begin(), kCommon.end(), size) != kCommon.end() || (size == 256 && args.num_bits == 4);
   if (!common) return fmt::format("group size {} has no common vLLM kernel; use 32, 64 or 128", size);
   if (columns % size != 0) return fmt::format("{} columns do not divide into groups of {}", columns, size);
   return std::nullopt;
@@ -37,18 +38,19 @@ Gap packed_gap(const QuantizationArgs& args, std::int64_t rows, std::int64_t col
   if (!args.symmetric && rows % 8 != 0)
     return fmt::format("vLLM unpacks zero points by eight rows, but there are {}; use symmetric: true", rows);
   if (args.group_size == 256 && rows % 8 != 0)
-    return fmt::format("vLLM's kernel for group size 256 needs a multiple of 8 rows, but there are {}; use group size 128", rows);
+    return fmt::format(
+        "vLLM's kernel for group size 256 needs a multiple of 8 rows, but there are {}; use group size 128", rows);
   return std::nullopt;
 }
 
 Gap float_activations_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns) {
   const QuantizationArgs& args = *scheme.weights;
-  const bool known = args.num_bits == 4 && args.symmetric && args.strategy == Strategy::kGroup && args.group_size == 128 &&
-                     scheme.input_activations->strategy == Strategy::kToken;
+  const bool known = args.num_bits == 4 && args.symmetric && args.strategy == Strategy::kGroup &&
+                     args.group_size == 128 && scheme.input_activations->strategy == Strategy::kToken;
   if (!known) return "with fp8 activations vLLM runs only symmetric 4-bit weights of group size 128 and fp8 weights";
   if (rows % 128 != 0 || columns % 128 != 0)
-    return fmt::format("vLLM needs multiples of 128 for 4-bit weights with fp8 activations, but the weight is {} x {}", rows,
-                       columns);
+    return fmt::format("vLLM needs multiples of 128 for 4-bit weights with fp8 activations, but the weight is {} x {}",
+                       rows, columns);
   return "4-bit weights with fp8 activations have a vLLM kernel on Hopper GPUs only";
 }
 
@@ -59,7 +61,8 @@ Gap unpacked_integer_gap(const QuantizationScheme& scheme) {
   if (args.num_bits != 8)
     return fmt::format("vLLM has no GPU kernel for {}-bit weights in int-quantized; write format: pack-quantized",
                        args.num_bits);
-  if (args.strategy == Strategy::kGroup) return "vLLM runs 8-bit weights and activations per channel or tensor, not per group";
+  if (args.strategy == Strategy::kGroup)
+    return "vLLM runs 8-bit weights and activations per channel or tensor, not per group";
   const QuantizationArgs& activations = *scheme.input_activations;
   if (activations.type != NumberType::kInt || activations.num_bits != 8 || activations.strategy != Strategy::kToken)
     return "vLLM runs int8 weights only with 8-bit integer activations per token";
@@ -75,7 +78,8 @@ Gap fp8_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t co
   if (block_rows != 128 || block_columns != 128)
     return fmt::format("fp8 blocks of {} x {} have no common vLLM kernel; use 128 x 128", block_rows, block_columns);
   if (rows % 128 != 0 || columns % 128 != 0)
-    return fmt::format("vLLM needs multiples of 128 for fp8 blocks, but the weight is {} x {}; use FP8_DYNAMIC", rows, columns);
+    return fmt::format("vLLM needs multiples of 128 for fp8 blocks, but the weight is {} x {}; use FP8_DYNAMIC", rows,
+                       columns);
   return std::nullopt;
 }
 

@@ -28,17 +28,13 @@ const std::vector<std::string> kArgumentKeys{"num_bits",    "type",     "symmetr
 
 const std::vector<std::string> kSchemeKeys{"targets", "weights", "input_activations", "output_activations", "format"};
 
-const std::vector<std::string> kFormats{"dense",
-                                        "int-quantized",
-                                        "float-quantized",
-                                        "naive-quantized",
-                                        "pack-quantized",
-                                        "nvfp4-pack-quantized",
-                                        "mxfp4-pack-quantized",
-                                        "mxfp8-quantized"};
+const std::vector<std::string> kFormats{
+    "dense",          "int-quantized",        "float-quantized",      "naive-quantized",
+    "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"};
 
-const std::vector<std::string> kDtypes{"uint8",   "int8",     "int16",         "int32",       "int64",          "float16",
-                                       "float32", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float64"};
+const std::vector<std::string> kDtypes{"uint8",         "int8",        "int16",          "int32",
+                                       "int64",         "float16",     "float32",        "bfloat16",
+                                       "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float64"};
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 30;
 
@@ -168,7 +164,8 @@ Dynamic parse_dynamic(const Fields& fields) {
 std::optional<std::string> parse_actorder(const Fields& fields) {
   const Json* value = fields.find("actorder");
   if (value == nullptr || *value == Json(false)) return std::nullopt;
-  const std::string rule = "write \"static\" (\"weight\") or null; group and dynamic ordering were removed from the format";
+  const std::string rule =
+      "write \"static\" (\"weight\") or null; group and dynamic ordering were removed from the format";
   const std::string order = lower(fields.text("actorder", *value, rule));
   if (order != "static" && order != "weight") fields.refuse("actorder", rule);
   return order;
@@ -202,7 +199,8 @@ void require_consistent(const QuantizationArgs& args, const Fields& fields) {
   const bool grouped = args.strategy == Strategy::kGroup || args.strategy == Strategy::kTensorGroup;
   const bool has_group_size = args.group_size.has_value() && *args.group_size > 0;
   const std::string strategy(name_of(args.strategy));
-  if (grouped && !has_group_size) fields.refuse("group_size", fmt::format("strategy {} needs a positive one", strategy));
+  if (grouped && !has_group_size)
+    fields.refuse("group_size", fmt::format("strategy {} needs a positive one", strategy));
   if (has_group_size && !grouped)
     fields.refuse("group_size", fmt::format("strategy {} takes none; remove it or write strategy: group", strategy));
   if (args.strategy == Strategy::kBlock && !args.block_structure)
@@ -294,14 +292,17 @@ Json to_json(const QuantizationArgs& args) {
 
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where) {
   if (object.is_array())
-    throw RecipeError("[quant.scheme] {}: a list of targets is no config group; name presets with scheme: {{W4A16: {}}}",
-                      where, quoted_value(object));
+    throw RecipeError(
+        "[quant.scheme] {}: a list of targets is no config group; name presets with scheme: {{W4A16: {}}}", where,
+        quoted_value(object));
   if (!object.is_object())
     throw RecipeError("[quant.scheme] {}: expected a mapping with targets and weights, found {}", where,
                       quoted_value(object));
   if (object.contains("scheme"))
-    throw RecipeError("[quant.scheme] {}: a config group takes no 'scheme'; spell out weights here, or use scheme: "
-                      "{{PRESET: [targets]}} instead of config_groups", where);
+    throw RecipeError(
+        "[quant.scheme] {}: a config group takes no 'scheme'; spell out weights here, or use scheme: "
+        "{{PRESET: [targets]}} instead of config_groups",
+        where);
   require_known_keys(object, kSchemeKeys, where);
   const Fields fields(object, where);
   QuantizationScheme scheme;
@@ -318,8 +319,8 @@ QuantizationScheme parse_quantization_scheme(const Json& object, const std::stri
   scheme.output_activations = activations("output_activations");
   if (scheme.input_activations && (scheme.input_activations->strategy == Strategy::kChannel ||
                                    scheme.input_activations->strategy == Strategy::kBlock))
-    throw RecipeError("[quant.scheme] {}.input_activations: strategy {} is for weights; use token, tensor or group", where,
-                      name_of(scheme.input_activations->strategy));
+    throw RecipeError("[quant.scheme] {}.input_activations: strategy {} is for weights; use token, tensor or group",
+                      where, name_of(scheme.input_activations->strategy));
   scheme.format = parse_format(fields);
   return scheme;
 }

@@ -8,7 +8,9 @@ namespace {
   throw RecipeError("[quant.scheme] {}: {} not implemented yet; {}", where, what, instead);
 }
 
-bool is_float(const QuantizationArgs& args, int bits) { return args.type == NumberType::kFloat && args.num_bits == bits; }
+bool is_float(const QuantizationArgs& args, int bits) {
+  return args.type == NumberType::kFloat && args.num_bits == bits;
+}
 
 void require_supported_numbers(const QuantizationArgs& args, const std::string& where) {
   if (is_float(args, 4)) not_implemented(where, "4-bit floating point (NVFP4, MXFP4) is", "use W4A16 or FP8_DYNAMIC");
@@ -25,7 +27,8 @@ void require_supported_weights(const QuantizationArgs& args, const std::string& 
     not_implemented(where, fmt::format("dynamic (strategy {}) weights are", name_of(args.strategy)), "remove dynamic");
   if (args.type == NumberType::kFloat) {
     if (!args.symmetric) not_implemented(where, "asymmetric floating point is", "write symmetric: true");
-    if (args.strategy == Strategy::kGroup) not_implemented(where, "8-bit floating point per group is", "use channel or block");
+    if (args.strategy == Strategy::kGroup)
+      not_implemented(where, "8-bit floating point per group is", "use channel or block");
     return;
   }
   if (args.num_bits < 2 || args.num_bits > 8)
@@ -60,7 +63,8 @@ std::string infer_format(const QuantizationScheme& scheme) {
   const QuantizationArgs& weights = *scheme.weights;
   const auto& activations = scheme.input_activations;
   if (is_float(weights, 4) && weights.group_size == 32) return "mxfp4-pack-quantized";
-  if (is_float(weights, 8) && weights.group_size == 32 && weights.scale_dtype == "torch.uint8") return "mxfp8-quantized";
+  if (is_float(weights, 8) && weights.group_size == 32 && weights.scale_dtype == "torch.uint8")
+    return "mxfp8-quantized";
   if (is_float(weights, 4) && weights.group_size == 16) return "nvfp4-pack-quantized";
   if (weights.type == NumberType::kInt) {
     if (activations && activations->type == NumberType::kInt) return "int-quantized";
@@ -76,8 +80,8 @@ std::string resolved_format(const QuantizationScheme& scheme) {
 void require_supported(const QuantizationScheme& scheme, const std::string& where) {
   if (scheme.output_activations) not_implemented(where, "output_activations are", "remove them");
   if (!scheme.weights)
-    throw RecipeError("[quant.scheme] {}: the scheme leaves weights unquantized; list such modules under ignore instead",
-                      where);
+    throw RecipeError(
+        "[quant.scheme] {}: the scheme leaves weights unquantized; list such modules under ignore instead", where);
   require_supported_weights(*scheme.weights, where + ".weights");
   if (scheme.input_activations) require_supported_activations(*scheme.input_activations, where + ".input_activations");
   require_supported_format(scheme, where);

@@ -133,8 +133,7 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const ru
     wanted.push_back(static_cast<int>(known - schemes.begin()));
     members[wanted.back()].push_back(name);
   }
-  for (std::size_t g = 0; g < schemes.size(); ++g)
-    config.groups.emplace_back(fmt::format("group_{}", g), *schemes[g]);
+  for (std::size_t g = 0; g < schemes.size(); ++g) config.groups.emplace_back(fmt::format("group_{}", g), *schemes[g]);
 
   // Readers resolve overlapping targets by different rules; only targets that no other group shares are kept.
   bool disjoint = quant::assign_groups(config, modules) == wanted;
@@ -156,7 +155,9 @@ std::vector<std::string> kernel_warnings(const OpenedModel& model, const runtime
     if (!gap) continue;
     const std::string text =
         fmt::format("{}: {}", model.traced.graph.module_name(model.traced.graph.nodes[node]), *gap);
-    const auto same_reason = [&](const std::string& w) { return w.substr(w.find(": ")) == text.substr(text.find(": ")); };
+    const auto same_reason = [&](const std::string& w) {
+      return w.substr(w.find(": ")) == text.substr(text.find(": "));
+    };
     if (std::none_of(warnings.begin(), warnings.end(), same_reason)) warnings.push_back(text);
   }
   return warnings;

@@ -19,8 +19,7 @@ struct Evaluated {
   /// fp32 logarithms of the probabilities after tokens [begin, end) of a batch: [tokens, vocabulary].
   at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
     const at::Tensor x = hidden[batch].slice(0, begin, end);
-    const at::Tensor logits =
-        head_bias.defined() ? at::linear(x, head_weight, head_bias) : at::linear(x, head_weight);
+    const at::Tensor logits = head_bias.defined() ? at::linear(x, head_weight, head_bias) : at::linear(x, head_weight);
     return at::log_softmax(logits.to(at::kFloat), -1);
   }
 };

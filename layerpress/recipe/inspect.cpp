@@ -42,7 +42,8 @@ Json describe(const recipe::OpenedModel& model, const graph::Subgraph& subgraph)
   for (const graph::NodeId n : subgraph.nodes)
     for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) count.add(use);
   Json groups = Json::array();
-  for (const graph::LinearGroup& group : graph::linear_groups(graph, subgraph, [](const graph::Node&) { return true; })) {
+  for (const graph::LinearGroup& group :
+       graph::linear_groups(graph, subgraph, [](const graph::Node&) { return true; })) {
     Json modules = Json::array(), out_features = Json::array();
     for (const graph::NodeId n : group.linears) {
       modules.push_back(graph.module_name(graph.nodes[n]));

@@ -1,14 +1,15 @@
 #include "layerpress/oneshot.h"
 
 #include <ATen/ATen.h>
+#include <unistd.h>
 
 #include <filesystem>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
-#include "layerpress/data/load_samples.h"
 #include "layerpress/recipe/assignment.h"
+#include "layerpress/recipe/dataset_options.h"
 #include "layerpress/recipe/open_model.h"
 #include "layerpress/recipe/output_writer.h"
 #include "layerpress/recipe/recipe_of_options.h"
@@ -36,25 +37,18 @@ Pipeline choose_pipeline(const std::string& asked, const recipe::Modifiers& modi
 void check_output(const OneshotOptions& options, const fs::path& model_directory) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
   std::error_code failure;
-  if (fs::exists(options.output) && fs::equivalent(options.output, model_directory, failure))
-    throw UsageError("[options] --output: {} is the model's own folder; choose another", options.output);
-}
-
-data::CalibrationSet load_calibration(const OneshotOptions& options, const recipe::OpenedModel& model,
-                                      const RunControl& control) {
-  if (options.dataset.empty())
-    throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
-  if (options.num_calibration_samples < 1) throw UsageError("[options] --num-calibration-samples must be positive");
-  if (options.max_seq_length < 1) throw UsageError("[options] --max-seq-length must be positive");
-  return data::load_samples({.dataset = options.dataset,
-                             .split = options.dataset_split,
-                             .text_column = options.text_column,
-                             .num_samples = options.num_calibration_samples,
-                             .max_seq_length = options.max_seq_length,
-                             .shuffle = options.shuffle,
-                             .seed = options.seed,
-                             .concatenate = options.concatenate},
-                            model.checkpoint->directory(), model.traced.vocab_size, control);
+  const fs::path output = fs::weakly_canonical(options.output, failure),
+                 model = fs::canonical(model_directory, failure);
+  for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
+    if (folder == model)
+      throw UsageError("[options] --output: {} is the model's own folder or inside it; choose another", options.output);
+  if (options.summary.empty()) return;
+  // Found out now rather than after the work.
+  const fs::path summary = fs::absolute(options.summary, failure);
+  if (fs::is_directory(summary) || !fs::is_directory(summary.parent_path()) ||
+      ::access(summary.parent_path().c_str(), W_OK) != 0)
+    throw UsageError("[options] --summary: {} cannot be written; name a file in an existing, writable folder",
+                     options.summary);
 }
 
 /// The original config.json with the quantization_config.
@@ -122,7 +116,9 @@ class Oneshot {
   void load_data() {
     if (pipeline_ == Pipeline::kDatafree) return;
     const auto phase = times_.measure("data");
-    const data::CalibrationSet set = load_calibration(options_, model_, control_);
+    if (options_.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
+    const data::CalibrationSet set = data::load_samples(
+        recipe::dataset_options(options_), model_.checkpoint->directory(), model_.traced.vocab_size, control_);
     samples_ = set.sample_count();
     tokens_ = set.token_count();
     batches_ = recipe::make_batches(set, recipe::choose_batch_tokens(options_.batch_tokens, model_.traced.graph));

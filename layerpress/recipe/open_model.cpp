@@ -42,7 +42,8 @@ OpenedModel open_model(const std::string& model) {
   opened.checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
   opened.traced = model::trace_model(opened.checkpoint->config());
   opened.compressed = compressed_weights(opened);
-  const auto names = json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
+  const auto names =
+      json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
   opened.architecture =
       names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
   model::check_weights(opened.traced.graph, *opened.checkpoint,

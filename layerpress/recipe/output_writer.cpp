@@ -29,9 +29,8 @@ std::vector<checkpoint::TensorSpec> output_specs(const OpenedModel& model, const
     const auto assigned = assignments.find(n);
     if (assigned != assignments.end()) {
       const auto& linear = std::get<graph::Linear>(node.operation);
-      for (const quant::CompressedTensorSpec& part :
-           quant::compressed_layout(*assigned->second.scheme, linear.out_features, linear.in_features,
-                                    assigned->second.scale_dtype))
+      for (const quant::CompressedTensorSpec& part : quant::compressed_layout(
+               *assigned->second.scheme, linear.out_features, linear.in_features, assigned->second.scale_dtype))
         specs.push_back({graph.module_name(node) + "." + part.suffix, part.dtype, part.shape});
     }
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) add_plain(use.name);

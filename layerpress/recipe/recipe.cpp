@@ -13,7 +13,8 @@ namespace {
 constexpr std::uint64_t kLargestFile = 4u << 20;
 
 constexpr const char* kShape =
-    "a recipe is written `quant_stage:` / `quant_modifiers:` / `GPTQModifier:` / arguments, each indented below the last";
+    "a recipe is written `quant_stage:` / `quant_modifiers:` / `GPTQModifier:` / arguments, each indented below the "
+    "last";
 
 bool is_modifier_name(const std::string& key) { return key.ends_with("Modifier"); }
 
@@ -35,9 +36,11 @@ std::string first_line(const std::string& text) {
 
 void parse_group(const std::string& where, const OrderedJson& group, Recipe& recipe) {
   if (group.is_array())
-    refuse(where, "modifiers must be a mapping, found a list; write `GPTQModifier:` without a dash, and a repeated "
-                  "modifier in a group of its own such as `second_modifiers:`");
-  if (!group.is_object()) refuse(where, fmt::format("expected modifiers and their arguments, found {}", kind_of(group)));
+    refuse(where,
+           "modifiers must be a mapping, found a list; write `GPTQModifier:` without a dash, and a repeated "
+           "modifier in a group of its own such as `second_modifiers:`");
+  if (!group.is_object())
+    refuse(where, fmt::format("expected modifiers and their arguments, found {}", kind_of(group)));
   for (const auto& [type, arguments] : group.items()) {
     const std::string modifier_where = where + "." + type;
     if (!arguments.is_null() && !arguments.is_object())
@@ -48,8 +51,10 @@ void parse_group(const std::string& where, const OrderedJson& group, Recipe& rec
 
 void parse_stage(const std::string& where, const OrderedJson& stage, Recipe& recipe) {
   if (stage.is_array())
-    refuse(where, "a stage must be a mapping, found a list; write `quant_modifiers:` below it and the modifiers below that");
-  if (!stage.is_object()) refuse(where, fmt::format("expected groups such as `quant_modifiers:`, found {}", kind_of(stage)));
+    refuse(where,
+           "a stage must be a mapping, found a list; write `quant_modifiers:` below it and the modifiers below that");
+  if (!stage.is_object())
+    refuse(where, fmt::format("expected groups such as `quant_modifiers:`, found {}", kind_of(stage)));
   for (const auto& [key, group] : stage.items()) {
     if (is_modifier_name(key))
       refuse(where, fmt::format("'{}' must stand in a group; put `quant_modifiers:` above it and indent it", key));
@@ -68,8 +73,9 @@ void parse_top(const std::string& where, const std::string& key, const OrderedJs
   if (is_modifier_name(key))
     refuse(where, fmt::format("'{}' stands outside a stage and would do nothing; {}", key, kShape));
   if (key.ends_with("_modifiers"))
-    refuse(where, fmt::format("'{}' stands outside a stage and would do nothing; put `quant_stage:` above it and indent it",
-                              key));
+    refuse(where,
+           fmt::format("'{}' stands outside a stage and would do nothing; put `quant_stage:` above it and indent it",
+                       key));
   refuse(where, fmt::format("'{}' is no stage; names of stages must end in _stage", key));
 }
 
@@ -121,7 +127,8 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
                               document.is_array() ? "a list" : "the text '" + first_line(text) + "'", kShape));
   Recipe recipe;
   for (const auto& [key, value] : document.items()) parse_top(where, key, value, recipe);
-  if (recipe.modifiers.empty()) refuse(where, fmt::format("the recipe names no modifier, nothing would be done; {}", kShape));
+  if (recipe.modifiers.empty())
+    refuse(where, fmt::format("the recipe names no modifier, nothing would be done; {}", kShape));
   return recipe;
 }
 

@@ -13,7 +13,8 @@ bool is_plain_key(const std::string& key) {
   std::string lower = key;
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   if (key.empty() || std::isalpha(static_cast<unsigned char>(key[0])) == 0 || kWords.contains(lower)) return false;
-  return std::all_of(key.begin(), key.end(), [](unsigned char c) { return (c < 0x80 && std::isalnum(c) != 0) || c == '_'; });
+  return std::all_of(key.begin(), key.end(),
+                     [](unsigned char c) { return (c < 0x80 && std::isalnum(c) != 0) || c == '_'; });
 }
 
 /// A JSON string is a YAML one, except that YAML allows no raw DEL and no raw C1 control characters (U+0080 to U+009F).

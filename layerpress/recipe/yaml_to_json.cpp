@@ -18,7 +18,8 @@ namespace layerpress::recipe {
 namespace {
 
 constexpr int kDeepest = 50;
-constexpr std::size_t kMostNodes = 100'000;  // counts what aliases repeat, so that a short file cannot become a huge recipe
+constexpr std::size_t kMostNodes =
+    100'000;  // counts what aliases repeat, so that a short file cannot become a huge recipe
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
@@ -43,9 +44,12 @@ struct IntegerText {
 std::optional<IntegerText> integer_text(std::string_view text) {
   if (text.empty() || !is_digit(text[0])) return std::nullopt;
   IntegerText number;
-  if (text.starts_with("0x")) number.base = 16;
-  else if (text.starts_with("0b")) number.base = 2;
-  else if (text.size() > 1 && text[0] == '0') number.base = 8;
+  if (text.starts_with("0x"))
+    number.base = 16;
+  else if (text.starts_with("0b"))
+    number.base = 2;
+  else if (text.size() > 1 && text[0] == '0')
+    number.base = 8;
   text.remove_prefix(number.base == 16 || number.base == 2 ? 2 : number.base == 8 ? 1 : 0);
   std::copy_if(text.begin(), text.end(), std::back_inserter(number.digits), [](char c) { return c != '_'; });
   const auto fits = [&](char c) {
@@ -155,7 +159,8 @@ class Converter {
     const bool negative = text[0] == '-';
     const std::string_view magnitude = std::string_view(text).substr(negative || text[0] == '+' ? 1 : 0);
     if (is_one_of(magnitude, {".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"})) refuse(node, "numbers must be finite");
-    if (const std::optional<IntegerText> number = integer_text(magnitude)) return integer(node, text, *number, negative);
+    if (const std::optional<IntegerText> number = integer_text(magnitude))
+      return integer(node, text, *number, negative);
     std::string digits;
     std::copy_if(magnitude.begin(), magnitude.end(), std::back_inserter(digits), [](char c) { return c != '_'; });
     if (!looks_like_float(digits) || magnitude[0] == '_') return text;
@@ -185,7 +190,8 @@ OrderedJson yaml_to_json(const std::string& text, const std::string& where) {
     // The end marker makes yaml-cpp notice a quote that is never closed.
     documents = YAML::LoadAll(text + "\n...\n");
   } catch (const YAML::DeepRecursion& error) {
-    throw RecipeError("[recipe.yaml] {}, line {}: nested far deeper than {} levels", where, error.mark.line + 1, kDeepest);
+    throw RecipeError("[recipe.yaml] {}, line {}: nested far deeper than {} levels", where, error.mark.line + 1,
+                      kDeepest);
   } catch (const YAML::Exception& error) {
     throw RecipeError("[recipe.yaml] {}, line {}: {}; correct the YAML there", where, error.mark.line + 1, error.msg);
   }

@@ -13,8 +13,8 @@ namespace layerpress::runtime {
 
 /// Whole samples packed along the token axis.
 struct Batch {
-  at::Tensor token_ids;                   ///< int64 [tokens], on the CPU
-  std::vector<std::int64_t> offsets{0};   ///< samples + 1; sample i is tokens [offsets[i], offsets[i + 1])
+  at::Tensor token_ids;                  ///< int64 [tokens], on the CPU
+  std::vector<std::int64_t> offsets{0};  ///< samples + 1; sample i is tokens [offsets[i], offsets[i + 1])
 
   std::int64_t tokens() const { return offsets.back(); }
 };

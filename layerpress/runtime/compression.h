@@ -34,8 +34,8 @@ class ResultSink {
 /// Subgraph after subgraph, all batches through each. Inside a subgraph one pass, cut before each linear group: run up to
 /// the group's input and collect statistics, compress the group, go on with the compressed weights. Every linear runs
 /// once, with its compressed weights, and sees the error of what was compressed before it.
-void run_sequential(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
-                    ResultSink& sink);
+void run_sequential(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
+                    const Assignments& assignments, ResultSink& sink);
 
 /// The whole model per batch on the original weights, statistics for all groups at once, then compression.
 /// Throws MemoryError when the Gram matrices do not fit, saying how much they need.

@@ -10,13 +10,12 @@ namespace layerpress::runtime {
 void StatisticsStore::add(const RunContext& run, graph::ValueId value, const at::Tensor& x) {
   const auto phase = run.times.measure("gram");
   Statistics& statistics = statistics_[value];
-  if (!statistics.gram.defined())
-    statistics.gram = at::zeros({x.size(1), x.size(1)}, x.options().dtype(at::kFloat));
+  if (!statistics.gram.defined()) statistics.gram = at::zeros({x.size(1), x.size(1)}, x.options().dtype(at::kFloat));
   kernels::accumulate_gram(statistics.gram, x);
   statistics.tokens += x.size(0);
   // One triangle: tokens x K x (K + 1) / 2 products, counted twice.
-  run.times.add_flops("gram", static_cast<double>(x.size(0)) * static_cast<double>(x.size(1)) *
-                                  static_cast<double>(x.size(1) + 1));
+  run.times.add_flops(
+      "gram", static_cast<double>(x.size(0)) * static_cast<double>(x.size(1)) * static_cast<double>(x.size(1) + 1));
 }
 
 std::vector<graph::LinearGroup> assigned_groups(const graph::Graph& graph, const graph::Subgraph& subgraph,
@@ -37,8 +36,8 @@ namespace {
 
 void require_finite(const LinearWeight& linear) {
   if (!at::isfinite(linear.weight.abs().max()).item<bool>())
-    throw CheckpointError("[runtime.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged",
-                          linear.module);
+    throw CheckpointError(
+        "[runtime.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged", linear.module);
 }
 
 }  // namespace
@@ -68,8 +67,7 @@ void compress_group(const RunContext& run, const graph::LinearGroup& group, cons
         const auto phase = run.times.measure("dequantize");
         at::Tensor value = quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype);
         results[i].report.weight_error = kernels::relative_error(linears[i].weight, value);
-        if (replace)
-          parameters.replace(std::get<graph::Linear>(node.operation).weight, std::move(value));
+        if (replace) parameters.replace(std::get<graph::Linear>(node.operation).weight, std::move(value));
       }
       const auto phase = run.times.measure("write");
       sink.on_compressed(node, *linears[i].scheme, results[i]);

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/matching.h"
@@ -17,7 +16,7 @@ namespace layerpress::runtime {
 
 /// Sums over the tokens that reached a value. They merge by addition: over batches, ranks, resumed runs.
 struct Statistics {
-  at::Tensor gram;          ///< fp32 [features, features], upper triangle of XᵀX; undefined when nobody wants it
+  at::Tensor gram;  ///< fp32 [features, features], upper triangle of XᵀX; undefined when nobody wants it
   std::int64_t tokens = 0;
 };
 
@@ -37,11 +36,11 @@ struct LinearWeight {
 /// What happened to one module; goes into the summary.
 struct ModuleReport {
   std::string module;
-  std::string scheme;                       ///< such as "4-bit int group 64"
-  std::string fallback;                     ///< "" or what was done instead ("dampening 0.1", "round-to-nearest", ...)
-  std::optional<double> output_error;       ///< mean squared error of an output for a token; needs statistics
-  double weight_error = 0;                  ///< ‖W - dequantized‖ / ‖W‖; filled in by the runtime
-  std::int64_t tokens = 0;                  ///< tokens the statistics saw
+  std::string scheme;                  ///< such as "4-bit int group 64"
+  std::string fallback;                ///< "" or what was done instead ("dampening 0.1", "round-to-nearest", ...)
+  std::optional<double> output_error;  ///< mean squared error of an output for a token; needs statistics
+  double weight_error = 0;             ///< ‖W - dequantized‖ / ‖W‖; filled in by the runtime
+  std::int64_t tokens = 0;             ///< tokens the statistics saw
 };
 
 struct CompressedModule {
@@ -70,9 +69,6 @@ class Modifier {
   /// `statistics` is null when none were wanted or the run has no data. Measures its phases in `times`.
   virtual std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
                                                  PhaseTimes& times) const = 0;
-
-  /// The resolved arguments, for recipe.yaml and quantization_config.
-  virtual Json arguments() const = 0;
 };
 
 }  // namespace layerpress::runtime

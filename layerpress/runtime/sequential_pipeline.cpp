@@ -99,8 +99,7 @@ class SequentialRun {
   void run_batches(const SubgraphPlan& plan, std::size_t stage_index, const Onload& parameters,
                    const graph::LinearGroup* group) {
     const graph::Stage& stage = plan.stages[stage_index];
-    const bool collect =
-        group != nullptr && wants_gram(*group, assignments_) && !statistics_.has(group->input);
+    const bool collect = group != nullptr && wants_gram(*group, assignments_) && !statistics_.has(group->input);
     if (stage.nodes.empty() && !collect) return;
     std::uint64_t done = 0;
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
@@ -122,17 +121,17 @@ class SequentialRun {
   ResultSink& sink_;
   ActivationStore store_;
   StatisticsStore statistics_;
-  std::vector<graph::ValueId> wanted_;                   // values whose statistics are wanted
-  std::map<graph::ValueId, int> users_of_statistics_;    // groups that still want them
-  std::vector<graph::Subgraph> running_;                 // subgraphs without the nodes that nothing needs
+  std::vector<graph::ValueId> wanted_;                 // values whose statistics are wanted
+  std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them
+  std::vector<graph::Subgraph> running_;               // subgraphs without the nodes that nothing needs
   std::vector<graph::Liveness> live_;
   std::uint64_t tokens_ = 0;
 };
 
 }  // namespace
 
-void run_sequential(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
-                    ResultSink& sink) {
+void run_sequential(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
+                    const Assignments& assignments, ResultSink& sink) {
   SequentialRun(run, subgraphs, assignments, sink).run();
 }
 

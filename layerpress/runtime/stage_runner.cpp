@@ -51,7 +51,8 @@ std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<gr
   const auto phase = run.times.measure("forward");
   const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
   std::vector<graph::Subgraph> subgraphs = all;
-  for (graph::Subgraph& subgraph : subgraphs) std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
+  for (graph::Subgraph& subgraph : subgraphs)
+    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
   std::vector<graph::Liveness> live = graph::liveness(run.graph, subgraphs);
 
   ActivationStore store(run.batches.size());

@@ -39,6 +39,15 @@ TEST_F(FolderTest, PendingDirectoryAppearsOnlyWhenCommitted) {
   EXPECT_THROW(PendingDirectory(target, false), UsageError);
 }
 
+TEST_F(FolderTest, PendingDirectoryLeavesNoParentsBehind) {
+  { const PendingDirectory pending(folder_ / "a" / "b" / "out", false); }
+  EXPECT_TRUE(fs::is_empty(folder_));
+  fs::create_directory(folder_ / "a");
+  { const PendingDirectory pending(folder_ / "a" / "b" / "out", false); }
+  EXPECT_TRUE(fs::exists(folder_ / "a"));
+  EXPECT_FALSE(fs::exists(folder_ / "a" / "b"));
+}
+
 TEST_F(FolderTest, PendingDirectoryReplacesOnlyAtCommit) {
   const fs::path target = folder_ / "out";
   fs::create_directory(target);
@@ -60,8 +69,7 @@ TEST_F(FolderTest, FilesThatCannotBeReadAreNamed) {
 }
 
 TEST(Json, FaultsNameTheirPlace) {
-  for (const char* text : {"{", "{\"a\": 1e999}", "[1,]", "\xff"})
-    try {
+  for (const char* text : {"{", "{\"a\": 1e999}", "[1,]", "\xff"}) try {
       parse_json(text, "some.json");
       FAIL() << text;
     } catch (const CheckpointError& error) {
@@ -80,7 +88,8 @@ TEST(Text, ParsesSizes) {
   EXPECT_EQ(parse_bytes("4GiB", "--x"), 4ull << 30);
   EXPECT_EQ(parse_bytes("1.5kb", "--x"), 1500u);
   EXPECT_EQ(parse_bytes("77", "--x"), 77u);
-  for (const char* wrong : {"", "GB", "-1GB", "5XB", "1e99GB", "5 GB", "0"}) EXPECT_THROW(parse_bytes(wrong, "--x"), UsageError) << wrong;
+  for (const char* wrong : {"", "GB", "-1GB", "5XB", "1e99GB", "5 GB", "0"})
+    EXPECT_THROW(parse_bytes(wrong, "--x"), UsageError) << wrong;
 }
 
 TEST(Text, FindsNearestNames) {

@@ -248,4 +248,4 @@ def test_disk_full(model, tmp_path, rounding):
 
 def test_summary_that_cannot_be_written(model, results, rounding, tmp_path):
     program.fails("oneshot", model, "--output", results / "out", *rounding, "--summary", tmp_path / "no" / "summary.json",
-                  fragments=["summary.json"])
+                  code=2, fragments=["summary.json"])

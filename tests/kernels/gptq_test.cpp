@@ -70,8 +70,7 @@ TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
   EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
 
   const at::Tensor scale = problem.scales.scale.repeat_interleave(c.group, 1);
-  const at::Tensor zero =
-      c.symmetric ? at::Tensor() : problem.scales.zero_point.repeat_interleave(c.group, 1);
+  const at::Tensor zero = c.symmetric ? at::Tensor() : problem.scales.zero_point.repeat_interleave(c.group, 1);
   const at::Tensor nearest = level_codes(nearest_level(problem.weight, scale, zero, codebook), codebook);
   EXPECT_LT(output_error(problem, result.codes, c.fp8), 0.8 * output_error(problem, nearest, c.fp8));
 }

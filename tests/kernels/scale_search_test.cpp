@@ -52,27 +52,26 @@ TEST_P(ScaleSearchTest, FusedChoosesAsWellAsTheReference) {
   EXPECT_LE(total_error(wide, c, fused, importance), total_error(wide, c, plain, importance));
   const ChosenScales plain_reference = search_scales_reference(weight, c.grid, c.rule, {}, at::kBFloat16, importance);
   EXPECT_TRUE(at::equal(plain.scale, plain_reference.scale));
-  EXPECT_TRUE(at::equal(round_to_nearest(weight, c.grid, c.rule.codebook, plain),
-                        level_codes(nearest_level(wide, spread_blocks(plain.scale, c.grid, 70, 192),
-                                                  plain.zero_point.defined()
-                                                      ? spread_blocks(plain.zero_point, c.grid, 70, 192)
-                                                      : at::Tensor(),
-                                                  c.rule.codebook),
-                                    c.rule.codebook)));
+  EXPECT_TRUE(at::equal(
+      round_to_nearest(weight, c.grid, c.rule.codebook, plain),
+      level_codes(
+          nearest_level(wide, spread_blocks(plain.scale, c.grid, 70, 192),
+                        plain.zero_point.defined() ? spread_blocks(plain.zero_point, c.grid, 70, 192) : at::Tensor(),
+                        c.rule.codebook),
+          c.rule.codebook)));
 }
 
 const Codebook kFp8{true, 0, 0};
-INSTANTIATE_TEST_SUITE_P(
-    Cases, ScaleSearchTest,
-    ::testing::Values(Case{"group", {1, 64}, {{}, true}, 2.4, 0, false},
-                      Case{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
-                      Case{"important", {1, 32}, {{}, true}, 2, 0, true},
-                      Case{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
-                      Case{"eight_bits", {1, 192}, {{false, -128, 127}, true}, 2.4, 0, false},
-                      Case{"tensor", {70, 192}, {{}, true}, 2, 0, false},
-                      Case{"fp8_channel", {1, 192}, {kFp8, true}, 2, 0, false},
-                      Case{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, ScaleSearchTest,
+                         ::testing::Values(Case{"group", {1, 64}, {{}, true}, 2.4, 0, false},
+                                           Case{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
+                                           Case{"important", {1, 32}, {{}, true}, 2, 0, true},
+                                           Case{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
+                                           Case{"eight_bits", {1, 192}, {{false, -128, 127}, true}, 2.4, 0, false},
+                                           Case{"tensor", {70, 192}, {{}, true}, 2, 0, false},
+                                           Case{"fp8_channel", {1, 192}, {kFp8, true}, 2, 0, false},
+                                           Case{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
   at::Tensor weight = at::zeros({2, 64});
@@ -113,7 +112,8 @@ TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {
 }
 
 TEST(CpuKernels, Fp8CodesEqualAtens) {
-  const at::Tensor x = at::cat({at::randn({2000}) * 100, at::randn({500}) * 1e-3, at::tensor({448.f, -460.f, 0.f, 17.f})});
+  const at::Tensor x =
+      at::cat({at::randn({2000}) * 100, at::randn({500}) * 1e-3, at::tensor({448.f, -460.f, 0.f, 17.f})});
   const at::Tensor expected = x.clamp(-448, 448).to(at::kFloat8_e4m3fn).view(at::kChar);
   at::Tensor codes = at::empty({x.numel()}, at::kChar);
   cpu::table().quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, {true, -448, 448}, codes.data_ptr<std::int8_t>());

@@ -68,7 +68,8 @@ TEST_P(AttentionTest, PackedSamplesEqualReference) {
   const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 0.2, c.window};
   const at::Tensor q = at::randn({tokens, c.heads * c.head_dim}), k = at::randn({tokens, c.kv_heads * c.head_dim}),
                    v = at::randn({tokens, c.kv_heads * c.head_dim});
-  EXPECT_LT(relative_difference(attention(q, k, v, offsets, shape), attention_reference(q, k, v, offsets, shape)), 1e-5);
+  EXPECT_LT(relative_difference(attention(q, k, v, offsets, shape), attention_reference(q, k, v, offsets, shape)),
+            1e-5);
   const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
   const at::Tensor exact =
       attention_reference(narrow(q).to(at::kFloat), narrow(k).to(at::kFloat), narrow(v).to(at::kFloat), offsets, shape);

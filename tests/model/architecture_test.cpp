@@ -73,7 +73,8 @@ TEST(TraceModel, NamesAnUnknownArchitectureAndTheNearestOne) {
   Json config = small_config(llama());
   config["architectures"] = {"LlamaForCausalLN"};
   const std::string message = trace_error(config);
-  EXPECT_NE(message.find("'LlamaForCausalLN' is not supported (nearest: LlamaForCausalLM)"), std::string::npos) << message;
+  EXPECT_NE(message.find("'LlamaForCausalLN' is not supported (nearest: LlamaForCausalLM)"), std::string::npos)
+      << message;
   EXPECT_NE(message.find("Qwen3ForCausalLM"), std::string::npos) << message;
 }
 

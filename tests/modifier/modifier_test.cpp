@@ -27,7 +27,8 @@ TEST(MakeModifier, RefusesByName) {
   EXPECT_TRUE(says(error_of("QuantizationModifier", {{"scheme", "W4A16"}, {"block_size", 64}}), "block_size"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"actorder", "group"}}), "actorder 'group'"));
   EXPECT_TRUE(says(error_of("GPTQModifier", Json::object()), "config_groups"));
-  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"kv_cache_scheme", Json::object()}}), "kv_cache_scheme"));
+  EXPECT_TRUE(
+      says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"kv_cache_scheme", Json::object()}}), "kv_cache_scheme"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"weight_observer", "imatrix_mse"}}), "imatrix_mse"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"ignore", 5}}), "ignore"));
   EXPECT_EQ(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"index", nullptr}, {"batched_quantization", "auto"}}),
@@ -50,10 +51,10 @@ TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
 
 /// A GPTQ run on one module under a given Gram matrix.
 runtime::CompressedModule compress(const at::Tensor& gram, const Json& extra = Json::object()) {
-  Json arguments = {{"config_groups",
-                     {{"group_0",
-                       {{"targets", {"Linear"}},
-                        {"weights", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}}}}}}}};
+  Json arguments = {
+      {"config_groups",
+       {{"group_0",
+         {{"targets", {"Linear"}}, {"weights", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}}}}}}}};
   arguments.update(extra);
   const auto modifier = make_modifier("GPTQModifier", arguments, "test");
   at::manual_seed(31);
@@ -78,7 +79,8 @@ TEST(Gptq, ReportsItsFallbacks) {
 
   at::Tensor infinite = at::eye(64);
   infinite[3][3] = INFINITY;
-  EXPECT_EQ(compress(infinite, {{"weight_observer", "minmax"}}).report.fallback, "round-to-nearest (non-finite inputs)");
+  EXPECT_EQ(compress(infinite, {{"weight_observer", "minmax"}}).report.fallback,
+            "round-to-nearest (non-finite inputs)");
 }
 
 TEST(Gptq, RoundsToNearestWhenItFallsBack) {

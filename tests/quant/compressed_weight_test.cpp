@@ -32,7 +32,8 @@ QuantizedWeight random_weight(const QuantizationScheme& scheme, std::int64_t row
     weight.codes = at::randn({rows, columns}).mul_(50).to(at::kFloat8_e4m3fn);
   } else {
     weight.codes = at::randint(args.minimum_code(), args.maximum_code() + 1, {rows, columns}, at::kChar);
-    if (!args.symmetric) weight.zero_point = at::randint(args.minimum_code(), args.maximum_code() + 1, shape, at::kChar);
+    if (!args.symmetric)
+      weight.zero_point = at::randint(args.minimum_code(), args.maximum_code() + 1, shape, at::kChar);
   }
   return weight;
 }
@@ -69,7 +70,8 @@ at::Tensor slow_dequantize(const QuantizationScheme& scheme, const QuantizedWeig
       const bool single = weight.scale.dim() == 1;
       const double scale = single ? weight.scale[0].item<double>() : weight.scale[i][j].item<double>();
       double zero = 0;
-      if (weight.zero_point.defined()) zero = single ? weight.zero_point[0].item<double>() : weight.zero_point[i][j].item<double>();
+      if (weight.zero_point.defined())
+        zero = single ? weight.zero_point[0].item<double>() : weight.zero_point[i][j].item<double>();
       result[row][column] = (codes[row][column].item<double>() - zero) * scale;
     }
   return result;
@@ -81,8 +83,10 @@ std::vector<QuantizationScheme> all_schemes() {
     for (const char* symmetric : {"true", "false"})
       for (const char* how : {R"("strategy":"tensor")", R"("strategy":"channel")", R"("group_size":8)"})
         for (const char* format : {"pack-quantized", "int-quantized"})
-          schemes.push_back(scheme_of(fmt::format(R"({{"num_bits":{},"symmetric":{},{}}})", bits, symmetric, how), format));
-  for (const char* how : {R"("strategy":"tensor")", R"("strategy":"channel")", R"("strategy":"block","block_structure":[16,8])"})
+          schemes.push_back(
+              scheme_of(fmt::format(R"({{"num_bits":{},"symmetric":{},{}}})", bits, symmetric, how), format));
+  for (const char* how :
+       {R"("strategy":"tensor")", R"("strategy":"channel")", R"("strategy":"block","block_structure":[16,8])"})
     schemes.push_back(scheme_of(fmt::format(R"({{"num_bits":8,"type":"float",{}}})", how), "float-quantized"));
   return schemes;
 }
@@ -149,7 +153,8 @@ TEST(CompressedWeightTest, DequantizesOnManyThreadsInInferenceMode) {
 
 TEST(CompressedWeightTest, BlocksNeedNotDivideTheWeight) {
   at::manual_seed(6);
-  const QuantizationScheme scheme = scheme_of(R"({"num_bits":8,"type":"float","strategy":"block","block_structure":[16,16]})");
+  const QuantizationScheme scheme =
+      scheme_of(R"({"num_bits":8,"type":"float","strategy":"block","block_structure":[16,16]})");
   EXPECT_EQ(scale_shape(*scheme.weights, 40, 50), (Shape{3, 4}));
   const QuantizedWeight weight = random_weight(scheme, 40, 50);
   EXPECT_TRUE(same_bytes(dequantize(scheme, weight, at::kBFloat16), slow_dequantize(scheme, weight).to(at::kBFloat16)));
@@ -177,7 +182,8 @@ TEST(CompressedWeightTest, ZeroPointsArePackedAlongTheRows) {
   EXPECT_EQ(static_cast<std::uint32_t>(packed[0].item<int>()), 0x76543210u);
   EXPECT_EQ(static_cast<std::uint32_t>(packed[1].item<int>()), 0xFEDCBA98u);
 
-  weight = {at::zeros({3, 8}, at::kChar), at::ones({3, 1}), at::tensor({0, -8, 7}, at::kInt).to(at::kChar).reshape({3, 1})};
+  weight = {at::zeros({3, 8}, at::kChar), at::ones({3, 1}),
+            at::tensor({0, -8, 7}, at::kInt).to(at::kChar).reshape({3, 1})};
   EXPECT_EQ(stored(scheme, weight).at("weight_zero_point").item<int>(), 0x00000F08);
 }
 
@@ -199,7 +205,8 @@ TEST(CompressedWeightTest, RefusesBadScalesAndOurOwnMistakes) {
   EXPECT_THROW(compress(scheme, weight), InternalError);
 }
 
-void expect_refused(const QuantizationScheme& scheme, const std::function<void(Tensors&)>& damage, const std::string& suffix) {
+void expect_refused(const QuantizationScheme& scheme, const std::function<void(Tensors&)>& damage,
+                    const std::string& suffix) {
   Tensors tensors = stored(scheme, random_weight(scheme, 16, 32));
   damage(tensors);
   try {
@@ -213,30 +220,71 @@ void expect_refused(const QuantizationScheme& scheme, const std::function<void(T
 TEST(CompressedWeightTest, RefusesDamagedTensors) {
   const QuantizationScheme packed = scheme_of(R"({"num_bits":4,"group_size":8,"symmetric":false})");
   for (const char* suffix : {"weight_packed", "weight_scale", "weight_shape", "weight_zero_point"})
-    expect_refused(packed, [&](Tensors& t) { t.erase(suffix); }, suffix);
+    expect_refused(
+        packed, [&](Tensors& t) { t.erase(suffix); }, suffix);
   const std::int64_t huge = std::int64_t{1} << 62;
-  expect_refused(packed, [](Tensors& t) { t["weight_shape"] = at::tensor({16, 33}, at::kLong); }, "weight_packed");
-  expect_refused(packed, [&](Tensors& t) { t["weight_shape"] = at::full({2}, huge, at::kLong); }, "weight_packed");
-  expect_refused(packed, [](Tensors& t) { t["weight_shape"] = at::tensor({-16, 32}, at::kLong); }, "weight_shape");
-  expect_refused(packed, [](Tensors& t) { t["weight_shape"] = at::tensor({16.0, 32.0}, at::kDouble); }, "weight_shape");
-  expect_refused(packed, [](Tensors& t) { t["weight_shape"] = at::tensor({16}, at::kLong); }, "weight_shape");
-  expect_refused(packed, [](Tensors& t) { t["weight_packed"] = t["weight_packed"].to(at::kLong); }, "weight_packed");
-  expect_refused(packed, [](Tensors& t) { t["weight_scale"] = t["weight_scale"].t(); }, "weight_scale");
-  expect_refused(packed, [](Tensors& t) { t["weight_scale"][0][0] = HUGE_VAL; }, "weight_scale");
-  expect_refused(packed, [](Tensors& t) { t["weight_scale"] = t["weight_scale"].to(at::kInt); }, "weight_scale");
-  expect_refused(packed, [](Tensors& t) { t["weight_zero_point"] = at::zeros({16, 4}, at::kInt); }, "weight_zero_point");
+  expect_refused(
+      packed,
+      [](Tensors& t) {
+        t["weight_shape"] = at::tensor({16, 33}, at::kLong);
+      },
+      "weight_packed");
+  expect_refused(
+      packed, [&](Tensors& t) { t["weight_shape"] = at::full({2}, huge, at::kLong); }, "weight_packed");
+  expect_refused(
+      packed,
+      [](Tensors& t) {
+        t["weight_shape"] = at::tensor({-16, 32}, at::kLong);
+      },
+      "weight_shape");
+  expect_refused(
+      packed,
+      [](Tensors& t) {
+        t["weight_shape"] = at::tensor({16.0, 32.0}, at::kDouble);
+      },
+      "weight_shape");
+  expect_refused(
+      packed, [](Tensors& t) { t["weight_shape"] = at::tensor({16}, at::kLong); }, "weight_shape");
+  expect_refused(
+      packed, [](Tensors& t) { t["weight_packed"] = t["weight_packed"].to(at::kLong); }, "weight_packed");
+  expect_refused(
+      packed, [](Tensors& t) { t["weight_scale"] = t["weight_scale"].t(); }, "weight_scale");
+  expect_refused(
+      packed, [](Tensors& t) { t["weight_scale"][0][0] = HUGE_VAL; }, "weight_scale");
+  expect_refused(
+      packed, [](Tensors& t) { t["weight_scale"] = t["weight_scale"].to(at::kInt); }, "weight_scale");
+  expect_refused(
+      packed,
+      [](Tensors& t) {
+        t["weight_zero_point"] = at::zeros({16, 4}, at::kInt);
+      },
+      "weight_zero_point");
 
   const QuantizationScheme plain = scheme_of(R"({"num_bits":4,"strategy":"channel"})", "int-quantized");
-  expect_refused(plain, [](Tensors& t) { t["weight"][3][3] = 8; }, "weight");
-  expect_refused(plain, [](Tensors& t) { t["weight"] = t["weight"].flatten(); }, "weight");
-  expect_refused(plain, [](Tensors& t) { t["weight"] = t["weight"].to(at::kByte); }, "weight");
-  expect_refused(plain, [](Tensors& t) { t["weight_zero_point"] = at::zeros({16, 1}, at::kChar); }, "weight_zero_point");
+  expect_refused(
+      plain, [](Tensors& t) { t["weight"][3][3] = 8; }, "weight");
+  expect_refused(
+      plain, [](Tensors& t) { t["weight"] = t["weight"].flatten(); }, "weight");
+  expect_refused(
+      plain, [](Tensors& t) { t["weight"] = t["weight"].to(at::kByte); }, "weight");
+  expect_refused(
+      plain,
+      [](Tensors& t) {
+        t["weight_zero_point"] = at::zeros({16, 1}, at::kChar);
+      },
+      "weight_zero_point");
 
   const QuantizationScheme fp8 = scheme_of(R"({"num_bits":8,"type":"float","strategy":"channel"})");
-  expect_refused(fp8, [](Tensors& t) { t["weight"].view(at::kByte)[1][1] = 0xff; }, "weight");
+  expect_refused(
+      fp8, [](Tensors& t) { t["weight"].view(at::kByte)[1][1] = 0xff; }, "weight");
 
   const QuantizationScheme uneven = scheme_of(R"({"num_bits":4,"group_size":8})");
-  expect_refused(uneven, [](Tensors& t) { t["weight_shape"] = at::tensor({16, 31}, at::kLong); }, "weight_packed");
+  expect_refused(
+      uneven,
+      [](Tensors& t) {
+        t["weight_shape"] = at::tensor({16, 31}, at::kLong);
+      },
+      "weight_packed");
 }
 
 TEST(CompressedWeightTest, ReadsWhatOtherWritersStore) {

@@ -38,36 +38,33 @@ const Written kWritten[] = {
      R"("format":"pack-quantized","global_compression_ratio":null,"ignore":["lm_head"],"kv_cache_scheme":null,)"
      R"("quant_method":"compressed-tensors","quantization_status":"compressed","sparsity_config":{},)"
      R"("transform_config":{},"version":"0.19.0"})"},
-    {"W8A8",
-     R"({"config_groups":{"group_0":{"format":"int-quantized","input_activations":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"int",)"
-     R"("zp_dtype":null},"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":false,"group_size":null,"num_bits":8,"observer":"memoryless_minmax",)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"channel","symmetric":true,"type":"int",)"
-     R"("zp_dtype":null}}},"format":"int-quantized","global_compression_ratio":null,"ignore":["lm_head"],)"
-     R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
-     R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})"},
-    {"W4A8",
-     R"({"config_groups":{"group_0":{"format":"int-quantized","input_activations":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"int",)"
-     R"("zp_dtype":null},"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":false,"group_size":128,"num_bits":4,"observer":"memoryless_minmax",)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"int",)"
-     R"("zp_dtype":null}}},"format":"int-quantized","global_compression_ratio":null,"ignore":["lm_head"],)"
-     R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
-     R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})"},
-    {"W4AFP8",
-     R"({"config_groups":{"group_0":{"format":"pack-quantized","input_activations":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"float",)"
-     R"("zp_dtype":null},"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":false,"group_size":128,"num_bits":4,"observer":"memoryless_minmax",)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"int",)"
-     R"("zp_dtype":null}}},"format":"pack-quantized","global_compression_ratio":null,"ignore":["lm_head"],)"
-     R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
-     R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})"},
+    {"W8A8", R"({"config_groups":{"group_0":{"format":"int-quantized","input_activations":{"actorder":null,)"
+             R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
+             R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"int",)"
+             R"("zp_dtype":null},"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,)"
+             R"("block_structure":null,"dynamic":false,"group_size":null,"num_bits":8,"observer":"memoryless_minmax",)"
+             R"("observer_kwargs":{},"scale_dtype":null,"strategy":"channel","symmetric":true,"type":"int",)"
+             R"("zp_dtype":null}}},"format":"int-quantized","global_compression_ratio":null,"ignore":["lm_head"],)"
+             R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
+             R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})"},
+    {"W4A8", R"({"config_groups":{"group_0":{"format":"int-quantized","input_activations":{"actorder":null,)"
+             R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
+             R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"int",)"
+             R"("zp_dtype":null},"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,)"
+             R"("block_structure":null,"dynamic":false,"group_size":128,"num_bits":4,"observer":"memoryless_minmax",)"
+             R"("observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"int",)"
+             R"("zp_dtype":null}}},"format":"int-quantized","global_compression_ratio":null,"ignore":["lm_head"],)"
+             R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
+             R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})"},
+    {"W4AFP8", R"({"config_groups":{"group_0":{"format":"pack-quantized","input_activations":{"actorder":null,)"
+               R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
+               R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"float",)"
+               R"("zp_dtype":null},"output_activations":null,"targets":["Linear"],"weights":{"actorder":null,)"
+               R"("block_structure":null,"dynamic":false,"group_size":128,"num_bits":4,"observer":"memoryless_minmax",)"
+               R"("observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"int",)"
+               R"("zp_dtype":null}}},"format":"pack-quantized","global_compression_ratio":null,"ignore":["lm_head"],)"
+               R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
+               R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})"},
     {"FP8_DYNAMIC",
      R"({"config_groups":{"group_0":{"format":"float-quantized","input_activations":{"actorder":null,)"
      R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
@@ -92,19 +89,19 @@ const Written kWritten[] = {
 
 /// Attention in FP8_DYNAMIC, the rest in W4A16.
 const char* const kMixed =
-     R"({"config_groups":{"group_0":{"format":"float-quantized","input_activations":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"float",)"
-     R"("zp_dtype":null},"output_activations":null,"targets":["re:.*self_attn.*_proj$"],)"
-     R"("weights":{"actorder":null,"block_structure":null,"dynamic":false,"group_size":null,"num_bits":8,)"
-     R"("observer":"memoryless_minmax","observer_kwargs":{},"scale_dtype":null,"strategy":"channel",)"
-     R"("symmetric":true,"type":"float","zp_dtype":null}},"group_1":{"format":"pack-quantized",)"
-     R"("input_activations":null,"output_activations":null,"targets":["re:.*mlp.*"],"weights":{"actorder":null,)"
-     R"("block_structure":null,"dynamic":false,"group_size":128,"num_bits":4,"observer":"memoryless_minmax",)"
-     R"("observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"int",)"
-     R"("zp_dtype":null}}},"format":"mixed-precision","global_compression_ratio":null,"ignore":["lm_head"],)"
-     R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
-     R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})";
+    R"({"config_groups":{"group_0":{"format":"float-quantized","input_activations":{"actorder":null,)"
+    R"("block_structure":null,"dynamic":true,"group_size":null,"num_bits":8,"observer":null,)"
+    R"("observer_kwargs":{},"scale_dtype":null,"strategy":"token","symmetric":true,"type":"float",)"
+    R"("zp_dtype":null},"output_activations":null,"targets":["re:.*self_attn.*_proj$"],)"
+    R"("weights":{"actorder":null,"block_structure":null,"dynamic":false,"group_size":null,"num_bits":8,)"
+    R"("observer":"memoryless_minmax","observer_kwargs":{},"scale_dtype":null,"strategy":"channel",)"
+    R"("symmetric":true,"type":"float","zp_dtype":null}},"group_1":{"format":"pack-quantized",)"
+    R"("input_activations":null,"output_activations":null,"targets":["re:.*mlp.*"],"weights":{"actorder":null,)"
+    R"("block_structure":null,"dynamic":false,"group_size":128,"num_bits":4,"observer":"memoryless_minmax",)"
+    R"("observer_kwargs":{},"scale_dtype":null,"strategy":"group","symmetric":true,"type":"int",)"
+    R"("zp_dtype":null}}},"format":"mixed-precision","global_compression_ratio":null,"ignore":["lm_head"],)"
+    R"("kv_cache_scheme":null,"quant_method":"compressed-tensors","quantization_status":"compressed",)"
+    R"("sparsity_config":{},"transform_config":{},"version":"0.19.0"})";
 
 QuantizationScheme observed_preset(const std::string& name, std::vector<std::string> targets) {
   QuantizationScheme scheme = preset_scheme(name);
@@ -212,7 +209,9 @@ QuantizationConfig grouped(const std::vector<std::vector<std::string>>& targets,
 
 TEST(AssignGroupsTest, NameBeatsPatternBeatsClass) {
   const QuantizationConfig config = grouped({{"Linear"}, {"re:.*q_proj"}, {"layers.1.q_proj"}});
-  EXPECT_EQ(assign_groups(config, {linear("layers.0.q_proj"), linear("layers.1.q_proj"), linear("layers.1.k_proj"),
+  EXPECT_EQ(assign_groups(config, {linear("layers.0.q_proj"),
+                                   linear("layers.1.q_proj"),
+                                   linear("layers.1.k_proj"),
                                    {"layers.0.norm", {"RMSNorm"}}}),
             (std::vector<int>{1, 2, 0, -1}));
 }
@@ -225,8 +224,9 @@ TEST(AssignGroupsTest, PatternsCompeteInAlphabeticalOrderWhateverTheirGroup) {
 
 TEST(AssignGroupsTest, IgnoreWinsOverEverything) {
   const QuantizationConfig config = grouped({{"Linear", "lm_head"}}, {"lm_head", "re:.*gate$", "Router"});
-  EXPECT_EQ(assign_groups(config, {linear("lm_head"), linear("mlp.gate"), {"mlp.router", {"Router", "Linear"}}, linear("x")}),
-            (std::vector<int>{-1, -1, -1, 0}));
+  EXPECT_EQ(
+      assign_groups(config, {linear("lm_head"), linear("mlp.gate"), {"mlp.router", {"Router", "Linear"}}, linear("x")}),
+      (std::vector<int>{-1, -1, -1, 0}));
 }
 
 TEST(AssignGroupsTest, TheLastGroupWithATargetOwnsIt) {

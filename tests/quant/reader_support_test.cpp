@@ -23,7 +23,8 @@ TEST(ReaderSupportTest, CommonSchemesHaveAKernel) {
   for (const char* preset : {"W4A16", "W4A16_ASYM", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"})
     EXPECT_EQ(vllm_kernel_gap(preset_scheme(preset), 512, 1024), std::nullopt) << preset;
   for (const int size : {32, 64, 256})
-    EXPECT_EQ(vllm_kernel_gap(with_weights("W4A16", [&](QuantizationArgs& a) { a.group_size = size; }), 512, 1024), std::nullopt);
+    EXPECT_EQ(vllm_kernel_gap(with_weights("W4A16", [&](QuantizationArgs& a) { a.group_size = size; }), 512, 1024),
+              std::nullopt);
   EXPECT_EQ(vllm_kernel_gap(preset_scheme("UNQUANTIZED"), 1, 1), std::nullopt);
 }
 
@@ -54,7 +55,11 @@ TEST(ReaderSupportTest, WhatReadersRefuse) {
 TEST(ReaderSupportTest, Fp8BlocksAndActivations) {
   expect_gap(preset_scheme("FP8_BLOCK"), 576, 1024, "576 x 1024");
   expect_gap(preset_scheme("FP8_BLOCK"), 512, 192, "multiples of 128");
-  expect_gap(with_weights("FP8_BLOCK", [](QuantizationArgs& a) { a.block_structure = {64, 64}; }), 512, 1024, "64 x 64");
+  expect_gap(with_weights("FP8_BLOCK",
+                          [](QuantizationArgs& a) {
+                            a.block_structure = {64, 64};
+                          }),
+             512, 1024, "64 x 64");
   expect_gap(preset_scheme("W4AFP8"), 512, 1024, "Hopper");
   expect_gap(preset_scheme("W4AFP8"), 500, 1024, "128");
   expect_gap(with_weights("W4AFP8", [](QuantizationArgs& a) { a.num_bits = 8; }), 512, 1024, "fp8 activations");

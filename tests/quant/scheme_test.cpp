@@ -10,7 +10,8 @@ namespace {
 QuantizationArgs parse(const std::string& text) { return parse_quantization_args(Json::parse(text), "recipe"); }
 
 void expect_contains(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' not in: " << text;
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' not in: " << text;
 }
 
 template <typename Function>
@@ -123,10 +124,11 @@ TEST(QuantizationSchemeTest, RefusesOddGroups) {
 TEST(PresetTest, KnowsEveryPresetOnce) {
   const std::vector<std::string> names = preset_names();
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-  const std::set<std::string> expected{
-      "UNQUANTIZED", "W4A16_ASYM", "W8A8",  "INT8",  "W4AFP8",  "FP8",   "FP8_DYNAMIC", "FP8_BLOCK", "NVFP4A16", "NVFP4",
-      "MXFP4A16",    "MXFP4",      "MXFP8A16", "MXFP8", "W2A4", "W2A8",  "W2A16",       "W3A4",      "W3A8",     "W3A16",
-      "W4A4",        "W4A8",       "W4A16", "W5A8",  "W5A16",   "W6A8",  "W6A16",       "W7A8",      "W7A16",    "W8A16"};
+  const std::set<std::string> expected{"UNQUANTIZED", "W4A16_ASYM", "W8A8",     "INT8",  "W4AFP8",   "FP8",
+                                       "FP8_DYNAMIC", "FP8_BLOCK",  "NVFP4A16", "NVFP4", "MXFP4A16", "MXFP4",
+                                       "MXFP8A16",    "MXFP8",      "W2A4",     "W2A8",  "W2A16",    "W3A4",
+                                       "W3A8",        "W3A16",      "W4A4",     "W4A8",  "W4A16",    "W5A8",
+                                       "W5A16",       "W6A8",       "W6A16",    "W7A8",  "W7A16",    "W8A16"};
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()), expected);
 }
 
@@ -148,11 +150,18 @@ TEST(PresetTest, UnknownNamesTheNearest) {
 }
 
 TEST(PresetTest, InferredFormats) {
-  const std::vector<std::pair<std::string, std::string>> expected{
-      {"W4A16", "pack-quantized"},         {"W8A16", "pack-quantized"},       {"W8A8", "int-quantized"},
-      {"W4A8", "int-quantized"},           {"W4AFP8", "pack-quantized"},      {"FP8", "float-quantized"},
-      {"FP8_BLOCK", "float-quantized"},    {"NVFP4", "nvfp4-pack-quantized"}, {"NVFP4A16", "nvfp4-pack-quantized"},
-      {"MXFP4A16", "mxfp4-pack-quantized"}, {"MXFP8", "mxfp8-quantized"},     {"UNQUANTIZED", "dense"}};
+  const std::vector<std::pair<std::string, std::string>> expected{{"W4A16", "pack-quantized"},
+                                                                  {"W8A16", "pack-quantized"},
+                                                                  {"W8A8", "int-quantized"},
+                                                                  {"W4A8", "int-quantized"},
+                                                                  {"W4AFP8", "pack-quantized"},
+                                                                  {"FP8", "float-quantized"},
+                                                                  {"FP8_BLOCK", "float-quantized"},
+                                                                  {"NVFP4", "nvfp4-pack-quantized"},
+                                                                  {"NVFP4A16", "nvfp4-pack-quantized"},
+                                                                  {"MXFP4A16", "mxfp4-pack-quantized"},
+                                                                  {"MXFP8", "mxfp8-quantized"},
+                                                                  {"UNQUANTIZED", "dense"}};
   for (const auto& [name, format] : expected) EXPECT_EQ(infer_format(preset_scheme(name)), format) << name;
   QuantizationScheme weight_only = preset_scheme("FP8_DYNAMIC");
   weight_only.input_activations.reset();
@@ -160,7 +169,8 @@ TEST(PresetTest, InferredFormats) {
 }
 
 TEST(SupportTest, WhichPresetsAreImplemented) {
-  const std::set<std::string> not_yet{"UNQUANTIZED", "FP8", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "MXFP8A16"};
+  const std::set<std::string> not_yet{"UNQUANTIZED", "FP8",      "NVFP4", "NVFP4A16",
+                                      "MXFP4",       "MXFP4A16", "MXFP8", "MXFP8A16"};
   for (const std::string& name : preset_names()) {
     if (not_yet.contains(name))
       expect_recipe_error([&] { require_supported(preset_scheme(name), "recipe: " + name); }, {"recipe: " + name});
@@ -175,7 +185,8 @@ TEST(SupportTest, RefusesByName) {
     expect_recipe_error([&] { require_supported(scheme, "recipe"); }, parts);
   };
   refused(R"({"targets":[]})", {"ignore"});
-  refused(R"({"targets":[],"weights":{"num_bits":4,"type":"float","group_size":16}})", {"recipe.weights", "4-bit floating"});
+  refused(R"({"targets":[],"weights":{"num_bits":4,"type":"float","group_size":16}})",
+          {"recipe.weights", "4-bit floating"});
   refused(R"({"targets":[],"weights":{"type":"float","group_size":32,"scale_dtype":"uint8"}})", {"scale_dtype"});
   refused(R"({"targets":[],"weights":{"type":"float","group_size":128}})", {"per group"});
   refused(R"({"targets":[],"weights":{"type":"float","symmetric":false}})", {"asymmetric"});
@@ -188,7 +199,8 @@ TEST(SupportTest, RefusesByName) {
   refused(R"({"targets":[],"weights":{"strategy":"block","block_structure":[8,8]}})", {"per block"});
   refused(R"({"targets":[],"weights":{},"output_activations":{}})", {"output_activations"});
   refused(R"({"targets":[],"weights":{},"input_activations":{}})", {"recipe.input_activations", "static"});
-  refused(R"({"targets":[],"weights":{"num_bits":4},"format":"float-quantized"})", {"float-quantized", "pack-quantized"});
+  refused(R"({"targets":[],"weights":{"num_bits":4},"format":"float-quantized"})",
+          {"float-quantized", "pack-quantized"});
   refused(R"({"targets":[],"weights":{"type":"float"},"format":"pack-quantized"})", {"pack-quantized"});
   refused(R"({"targets":[],"weights":{"num_bits":4},"format":"dense"})", {"dense"});
 }
@@ -197,7 +209,8 @@ TEST(SupportTest, AcceptsIntegersOfTwoToEightBits) {
   for (int bits = 2; bits <= 8; ++bits)
     for (const bool symmetric : {true, false})
       for (const char* how : {R"("strategy":"tensor")", R"("strategy":"channel")", R"("group_size":64)"}) {
-        const auto text = fmt::format(R"({{"targets":["Linear"],"weights":{{"num_bits":{},"symmetric":{},{}}}}})", bits, symmetric, how);
+        const auto text = fmt::format(R"({{"targets":["Linear"],"weights":{{"num_bits":{},"symmetric":{},{}}}}})", bits,
+                                      symmetric, how);
         EXPECT_NO_THROW(require_supported(parse_quantization_scheme(Json::parse(text), "recipe"), "recipe")) << text;
       }
 }

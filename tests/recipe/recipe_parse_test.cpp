@@ -20,7 +20,8 @@ void expect_recipe_error(Function&& function, const std::vector<std::string>& pa
     ADD_FAILURE() << "accepted; expected an error about " << parts.front();
   } catch (const RecipeError& error) {
     const std::string message = error.what();
-    for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
+    for (const std::string& part : parts)
+      EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 }
@@ -71,7 +72,10 @@ TEST(RecipeParseTest, ModifiersOfOneStage) {
 
 TEST(RecipeParseTest, ConfigGroupsAndPresets) {
   const Json weights = parse(kConfigGroups).modifiers.at(1).arguments["config_groups"]["group_0"]["weights"];
-  EXPECT_EQ(weights, Json::parse(R"({"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":128,"observer":"mse"})"));
+  EXPECT_EQ(
+      weights,
+      Json::parse(
+          R"({"num_bits":4,"type":"int","symmetric":true,"strategy":"group","group_size":128,"observer":"mse"})"));
   const Json arguments = parse(kPresets).modifiers.at(0).arguments;
   EXPECT_EQ(arguments["scheme"]["NVFP4"][0], "re:.*mlp.*_proj$");
   EXPECT_EQ(arguments["kv_cache_scheme"]["dynamic"], false);
@@ -90,7 +94,9 @@ args: {}
 }
 
 TEST(RecipeParseTest, JsonIsYaml) {
-  const Recipe recipe = parse("{\"q_stage\":{\"q_modifiers\":{\n\t\"GPTQModifier\":{\"dampening_frac\":1e-2,\"ignore\":[],\"a\\/b\":\"\\u00e9\"}}}}");
+  const Recipe recipe = parse(
+      "{\"q_stage\":{\"q_modifiers\":{\n\t\"GPTQModifier\":{\"dampening_frac\":1e-2,\"ignore\":[],\"a\\/"
+      "b\":\"\\u00e9\"}}}}");
   EXPECT_EQ(recipe.modifiers.at(0).arguments, Json::parse(R"({"dampening_frac":0.01,"ignore":[],"a/b":"\u00e9"})"));
 }
 
@@ -127,7 +133,8 @@ TEST(RecipeParseTest, WhatIsNoRecipe) {
 }
 
 TEST(RecipeParseTest, YamlMistakesComeWithTheLine) {
-  expect_refused("a_stage:\n  m_modifiers:\n    GPTQModifier:\n      scheme: W4A16\n      scheme: W8A8\n", {"line 5", "'scheme'", "twice"});
+  expect_refused("a_stage:\n  m_modifiers:\n    GPTQModifier:\n      scheme: W4A16\n      scheme: W8A8\n",
+                 {"line 5", "'scheme'", "twice"});
   expect_refused("a_stage:\n\tm_modifiers: 3\n", {"line 2"});
   expect_refused("a_stage:\n  b: \"open\n", {"line"});
   expect_refused("a_stage:\n  b: \"open", {"line"});
@@ -142,7 +149,8 @@ TEST(RecipeParseTest, YamlMistakesComeWithTheLine) {
 TEST(RecipeParseTest, HostileSizesAreRefused) {
   std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int i = 1; i < 12; ++i)
-    bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]\n", i, i - 1);
+    bomb +=
+        fmt::format("a{0}: &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]\n", i, i - 1);
   expect_refused(bomb, {"line", "aliases"});
   expect_refused("a: " + std::string(60, '[') + std::string(60, ']'), {"line 1", "nested"});
   expect_refused("a: " + std::string(100'000, '['), {"line", "nested"});
@@ -153,15 +161,17 @@ TEST(RecipeParseTest, ScalarsFollowYamlOneOne) {
   for (const char* text : {"true", "True", "TRUE", "yes", "Yes", "on", "ON"}) EXPECT_EQ(value_of(text), true) << text;
   for (const char* text : {"false", "no", "No", "off", "OFF"}) EXPECT_EQ(value_of(text), false) << text;
   for (const char* text : {"", "~", "null", "Null", "NULL"}) EXPECT_TRUE(value_of(text).is_null()) << text;
-  for (const char* text : {"y", "nULL", "tRue", "1.2.3", "1e", "e5", ".", "_1", "0x", "0b2", "09", "12:30", "2024-01-01", "+-1"})
+  for (const char* text :
+       {"y", "nULL", "tRue", "1.2.3", "1e", "e5", ".", "_1", "0x", "0b2", "09", "12:30", "2024-01-01", "+-1"})
     EXPECT_EQ(value_of(text), std::string(text)) << text;
-  const std::vector<std::pair<const char*, int>> integers{{"0", 0}, {"-7", -7}, {"+12", 12}, {"010", 8}, {"0x1F", 31},
-                                                          {"0b101", 5}, {"1_000", 1000}};
+  const std::vector<std::pair<const char*, int>> integers{{"0", 0},     {"-7", -7},   {"+12", 12},    {"010", 8},
+                                                          {"0x1F", 31}, {"0b101", 5}, {"1_000", 1000}};
   for (const auto& [text, number] : integers) {
     EXPECT_EQ(value_of(text), number) << text;
     EXPECT_TRUE(value_of(text).is_number_integer()) << text;
   }
-  const std::vector<std::pair<const char*, double>> floats{{"0.5", 0.5}, {"-.5", -0.5}, {"3.", 3.0}, {"1e-3", 1e-3}, {"1.5e+2", 150.0}};
+  const std::vector<std::pair<const char*, double>> floats{
+      {"0.5", 0.5}, {"-.5", -0.5}, {"3.", 3.0}, {"1e-3", 1e-3}, {"1.5e+2", 150.0}};
   for (const auto& [text, number] : floats) {
     EXPECT_EQ(value_of(text), number) << text;
     EXPECT_TRUE(value_of(text).is_number_float()) << text;
@@ -187,7 +197,8 @@ s_stage:
       <<: *base
       scheme: W8A8
 )");
-  EXPECT_EQ(recipe.modifiers.at(1).arguments, Json::parse(R"({"scheme":"W8A8","ignore":["lm_head"],"block_size":128})"));
+  EXPECT_EQ(recipe.modifiers.at(1).arguments,
+            Json::parse(R"({"scheme":"W8A8","ignore":["lm_head"],"block_size":128})"));
   expect_refused("a_stage:\n  <<: 3\n", {"line 2", "merges"});
 }
 
@@ -208,13 +219,15 @@ class RecipeFileTest : public testing::Test {
 
 TEST_F(RecipeFileTest, YamlJsonAndMarkdown) {
   EXPECT_EQ(read_recipe_file(write("a.yaml", kTwoModifiers)).modifiers.size(), 2u);
-  EXPECT_EQ(read_recipe_file(write("a.json", R"({"s_stage": {"m_modifiers": {"GPTQModifier": {}}}})")).modifiers.size(), 1u);
+  EXPECT_EQ(read_recipe_file(write("a.json", R"({"s_stage": {"m_modifiers": {"GPTQModifier": {}}}})")).modifiers.size(),
+            1u);
   const std::string card = fmt::format("---\n{}---\n# A recipe\n\nText: with colons\n", kConfigGroups);
   EXPECT_EQ(read_recipe_file(write("a.md", card)).modifiers.size(), 2u);
 }
 
 TEST_F(RecipeFileTest, MessagesNameTheFileAndTheLine) {
-  expect_recipe_error([&] { read_recipe_file(write("b.md", "\n---\ns_stage:\n  x: 1\n  x: 2\n---\n")); }, {"b.md", "line 5"});
+  expect_recipe_error([&] { read_recipe_file(write("b.md", "\n---\ns_stage:\n  x: 1\n  x: 2\n---\n")); },
+                      {"b.md", "line 5"});
   expect_recipe_error([&] { read_recipe_file(write("c.md", "# no front matter\n")); }, {"c.md", "---"});
   expect_recipe_error([&] { read_recipe_file(write("d.md", "---\ns_stage:\n")); }, {"d.md", "---"});
   expect_recipe_error([&] { read_recipe_file(folder_ / "missing.yaml"); }, {"missing.yaml", "no such file"});
@@ -238,9 +251,11 @@ TEST(RecipeTextTest, WrittenRecipesReadBackTheSame) {
 
 TEST(RecipeTextTest, OddValuesReadBackTheSame) {
   Recipe recipe;
-  recipe.modifiers.push_back({"GPTQModifier", Json::parse(R"({"none": null, "yes": "yes", "4": "0x10", "small": 1e-07, "large": 1e30,
+  recipe.modifiers.push_back({"GPTQModifier",
+                              Json::parse(R"({"none": null, "yes": "yes", "4": "0x10", "small": 1e-07, "large": 1e30,
       "text": "a: b # c\n\"q\" \\ \t\u007f\u0085\u0090\u00e9 '", "empty": {}, "nothing": [], "deep": {"list": [[1], {"a b": [true]}]},
-      "integer": 9007199254740993, "negative": -0.5, "": "empty key"})"), ""});
+      "integer": 9007199254740993, "negative": -0.5, "": "empty key"})"),
+                              ""});
   recipe.modifiers.push_back({"GPTQModifier", Json::object(), ""});
   recipe.modifiers.push_back({"QuantizationModifier", Json{{"scheme", "FP8"}}, ""});
   recipe.modifiers.push_back({"GPTQModifier", Json{{"scheme", "W8A8"}}, ""});
@@ -248,7 +263,8 @@ TEST(RecipeTextTest, OddValuesReadBackTheSame) {
 }
 
 TEST(RecipeTextTest, LooksAsExpected) {
-  EXPECT_EQ(to_yaml(parse("s_stage: {m_modifiers: {GPTQModifier: {scheme: W4A16, ignore: [lm_head], dampening_frac: 1e-7}}}")),
+  EXPECT_EQ(to_yaml(parse(
+                "s_stage: {m_modifiers: {GPTQModifier: {scheme: W4A16, ignore: [lm_head], dampening_frac: 1e-7}}}")),
             "default_stage:\n"
             "  default_modifiers:\n"
             "    GPTQModifier:\n"

@@ -21,7 +21,6 @@ class RecordingModifier : public Modifier {
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
   bool needs_data() const override { return true; }
   StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
-  Json arguments() const override { return Json::object(); }
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
                                          PhaseTimes&) const override {
     std::vector<CompressedModule> results;
@@ -100,8 +99,8 @@ TEST(SequentialPipeline, LaterGroupsSeeTheErrorOfEarlierOnes) {
     return ((sequential.grams.at(module) - basic.grams.at(module)).norm() / basic.grams.at(module).norm())
         .item<double>();
   };
-  EXPECT_LT(difference("layers.0.q"), 1e-6);    // nothing precedes it
-  EXPECT_GT(difference("layers.0.o"), 1e-3);    // follows the compressed q, k, v of its own layer
+  EXPECT_LT(difference("layers.0.q"), 1e-6);  // nothing precedes it
+  EXPECT_GT(difference("layers.0.o"), 1e-3);  // follows the compressed q, k, v of its own layer
   EXPECT_GT(difference("layers.1.down"), 1e-3);
 }
 

@@ -58,11 +58,11 @@ void multiply(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t 
 }
 
 struct Workspace {
-  Pair* keys;     // [head_dim / 2, padded length]
-  Pair* values;   // [padded length / 2, head_dim]
-  float* scores;  // [kRows, padded length]
+  Pair* keys;       // [head_dim / 2, padded length]
+  Pair* values;     // [padded length / 2, head_dim]
+  float* scores;    // [kRows, padded length]
   Bits16* weights;  // [kRows, padded length]
-  float* output;  // [kRows, head_dim]
+  float* output;    // [kRows, head_dim]
 };
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -130,8 +130,8 @@ void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row
   const std::int64_t begin = oldest / kKeyTile * kKeyTile;
   const std::int64_t end = padded(first_row + rows);
   const Bits16* q = task.q + first_row * task.query_stride + head * task.head_dim;
-  multiply(reinterpret_cast<const Pair*>(q), task.query_stride / 2, space.keys + begin, keys, space.scores + begin, keys,
-           rows, end - begin, task.head_dim / 2);
+  multiply(reinterpret_cast<const Pair*>(q), task.query_stride / 2, space.keys + begin, keys, space.scores + begin,
+           keys, rows, end - begin, task.head_dim / 2);
   float factor[kRows];
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t last = first_row + r;
@@ -142,7 +142,8 @@ void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row
            task.head_dim, space.output, task.head_dim, rows, task.head_dim, (end - begin) / 2);
   for (std::int64_t r = 0; r < rows; ++r) {
     Bits16* out = task.output + (first_row + r) * task.query_stride + head * task.head_dim;
-    for (std::int64_t d = 0; d < task.head_dim; ++d) out[d] = narrow_bf16(space.output[r * task.head_dim + d] * factor[r]);
+    for (std::int64_t d = 0; d < task.head_dim; ++d)
+      out[d] = narrow_bf16(space.output[r * task.head_dim + d] * factor[r]);
   }
 }
 

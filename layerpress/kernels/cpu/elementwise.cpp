@@ -13,8 +13,7 @@ void rms_norm(const T* x, const T* weight, T* y, std::int64_t rows, std::int64_t
 #pragma omp simd reduction(+ : squares)
     for (std::int64_t i = 0; i < size; ++i) squares += widen(x[i]) * widen(x[i]);
     const float factor = 1.0f / std::sqrt(squares / static_cast<float>(size) + eps);
-    for (std::int64_t i = 0; i < size; ++i)
-      y[i] = narrow<T>(widen(narrow<T>(widen(x[i]) * factor)) * widen(weight[i]));
+    for (std::int64_t i = 0; i < size; ++i) y[i] = narrow<T>(widen(narrow<T>(widen(x[i]) * factor)) * widen(weight[i]));
   }
 }
 

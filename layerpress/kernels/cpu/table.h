@@ -81,7 +81,8 @@ constexpr std::int64_t kGramPanel = 48;
 /// The kernels of one instruction set. A null entry: not offered, the caller has another way.
 struct Table {
   const char* name;
-  void (*rms_norm_bf16)(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size, float eps);
+  void (*rms_norm_bf16)(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size,
+                        float eps);
   void (*rms_norm_f32)(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps);
   void (*silu_multiply_bf16)(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count);
   void (*silu_multiply_f32)(const float* a, const float* b, float* y, std::int64_t count);

@@ -19,14 +19,54 @@ at::Tensor column_order(const at::Tensor& diagonal, bool activation_order) {
   return at::arange(diagonal.numel(), diagonal.options().dtype(at::kLong));
 }
 
+/// The upper triangle's matrix, symmetric, with rows and columns in `order`.
+at::Tensor reordered(const at::Tensor& gram, const at::Tensor& order) {
+  if (!gram.is_cpu() || gram.scalar_type() != at::kFloat || !gram.is_contiguous())
+    return symmetric_from_upper(gram).index_select(0, order).index_select(1, order);
+  at::Tensor result = at::empty_like(gram);
+  const std::int64_t size = gram.size(0);
+  const float* source = gram.const_data_ptr<float>();
+  const std::int64_t* column = order.const_data_ptr<std::int64_t>();
+  at::parallel_for(0, size, 16, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      float* row = result.data_ptr<float>() + i * size;
+      for (std::int64_t j = 0; j < size; ++j)
+        row[j] = source[std::min(column[i], column[j]) * size + std::max(column[i], column[j])];
+    }
+  });
+  return result;
+}
+
 /// Gram matrix in `order`, damped, with untouched columns made independent.
 at::Tensor prepared_hessian(const at::Tensor& gram, const at::Tensor& order, double dampening) {
-  const at::Tensor diagonal = gram.diagonal();
-  at::Tensor hessian = symmetric_from_upper(gram).index_select(0, order).index_select(1, order);
-  const at::Tensor untouched = diagonal.eq(0).index_select(0, order);
-  hessian.diagonal().masked_fill_(untouched, 1);
-  hessian.diagonal().add_(hessian.diagonal().mean() * dampening);
+  at::Tensor hessian = reordered(gram, order.contiguous());
+  at::Tensor diagonal = hessian.diagonal();
+  diagonal.masked_fill_(diagonal.eq(0), 1);
+  diagonal.add_(diagonal.mean() * dampening);
   return hessian;
+}
+
+/// From the Cholesky factor of the reversed matrix to HessianFactor::feedback: F[i, j] = R[i, j] / R[j, j] above the
+/// diagonal, where R is `lower` with both axes reversed.
+at::Tensor feedback_of(const at::Tensor& lower) {
+  if (!lower.is_cpu() || lower.scalar_type() != at::kFloat) {
+    const at::Tensor upper = lower.flip({0, 1});
+    return (upper / upper.diagonal()).to(at::kFloat).triu(1).contiguous();
+  }
+  const at::Tensor rows = lower.contiguous();
+  const at::Tensor inverse = rows.diagonal().reciprocal().contiguous();
+  at::Tensor feedback = at::empty_like(rows);
+  const std::int64_t last = rows.size(0) - 1;
+  at::parallel_for(0, rows.size(0), 16, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const float* source = rows.const_data_ptr<float>() + (last - i) * (last + 1);
+      const float* factor = inverse.const_data_ptr<float>();
+      float* target = feedback.data_ptr<float>() + i * (last + 1);
+      std::fill(target, target + i + 1, 0.0f);
+      for (std::int64_t j = i + 1; j <= last; ++j) target[j] = source[last - j] * factor[last - j];
+    }
+  });
+  return feedback;
 }
 
 /// Runs the recursion inside one block of columns on the CPU, rows over threads.
@@ -123,17 +163,19 @@ std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOp
   const at::Tensor hessian = prepared_hessian(wide, reversed, options.dampening);
   auto [lower, info] = at::linalg_cholesky_ex(hessian);
   if (info.item<int>() != 0) return std::nullopt;
-  const at::Tensor upper = lower.flip({0, 1});
-  const at::Tensor diagonal = upper.diagonal().clone();
+  const at::Tensor diagonal = lower.diagonal().flip(0);
   if (!at::isfinite(diagonal).all().item<bool>()) return std::nullopt;
   factor.pivots = diagonal.square().to(at::kFloat);
-  factor.feedback = (upper / diagonal).to(at::kFloat).triu(1).contiguous();
+  factor.feedback = feedback_of(lower);
   return factor;
 }
 
 GptqResult gptq(const at::Tensor& weight, const HessianFactor& factor, const ColumnScales& scales,
                 const Codebook& codebook, std::int64_t block_size) {
-  if (block_size < 1 || block_size > cpu::kMaximumBlock) block_size = cpu::kMaximumBlock;
+  // Beyond 64 columns the recursion inside a block costs more than the product between blocks saves.
+  constexpr std::int64_t kBestBlock = 64;
+  static_assert(kBestBlock <= cpu::kMaximumBlock);
+  block_size = std::clamp<std::int64_t>(block_size, 1, kBestBlock);
   Solve solve;
   solve.columns = weight.to(at::kFloat).index_select(1, factor.order);
   solve.codes = at::empty(solve.columns.sizes(), solve.columns.options().dtype(at::kChar));

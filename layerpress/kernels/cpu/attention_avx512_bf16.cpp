@@ -85,12 +85,13 @@ Workspace split(void* memory, std::int64_t keys, std::int64_t head_dim) {
 
 /// Keys transposed to [pair of features][key]; values to [pair of keys][feature]. Padding is zero.
 void pack(const AttentionTask& task, std::int64_t keys, const Workspace& space) {
-  for (std::int64_t key = 0; key < keys; ++key) {
-    const Bits16* row = task.k + key * task.key_stride;
+  // By tiles of 16 keys, so that each store fills a cache line.
+  for (std::int64_t first = 0; first < keys; first += kWidth) {
     for (std::int64_t p = 0; p < task.head_dim / 2; ++p) {
-      Pair pair = 0;
-      if (key < task.length) std::memcpy(&pair, row + 2 * p, sizeof(pair));
-      space.keys[p * keys + key] = pair;
+      Pair line[kWidth] = {};
+      for (std::int64_t key = 0; key < kWidth && first + key < task.length; ++key)
+        std::memcpy(&line[key], task.k + (first + key) * task.key_stride + 2 * p, sizeof(Pair));
+      std::memcpy(space.keys + p * keys + first, line, sizeof(line));
     }
   }
   for (std::int64_t p = 0; p < keys / 2; ++p) {

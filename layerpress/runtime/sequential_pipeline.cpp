@@ -101,7 +101,9 @@ class SequentialRun {
     const graph::Stage& stage = plan.stages[stage_index];
     const bool collect = group != nullptr && wants_gram(*group, assignments_) && !statistics_.has(group->input);
     if (stage.nodes.empty() && !collect) return;
+    const char* name = collect ? "calibrate" : "propagate";
     std::uint64_t done = 0;
+    run_.control.phase(name, done, tokens_);
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
       run_.control.check_stop();
       {
@@ -111,7 +113,7 @@ class SequentialRun {
       if (collect) statistics_.add(run_, group->input, store_.get(group->input, b));
       for (const graph::ValueId value : plan.drops[stage_index]) store_.drop(value, b);
       done += static_cast<std::uint64_t>(run_.batches[b].tokens());
-      run_.control.phase(collect ? "calibrate" : "propagate", done, tokens_);
+      run_.control.phase(name, done, tokens_);
     }
   }
 

@@ -55,6 +55,8 @@ std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<gr
     std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
   std::vector<graph::Liveness> live = graph::liveness(run.graph, subgraphs);
 
+  std::uint64_t tokens = 0;
+  for (const Batch& batch : run.batches) tokens += static_cast<std::uint64_t>(batch.tokens());
   ActivationStore store(run.batches.size());
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
     run.control.step(s, subgraphs.size(), subgraphs[s].name);
@@ -65,10 +67,13 @@ std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<gr
       outputs.push_back(wanted);
     const graph::Stage stage = graph::split_stages(run.graph, subgraphs[s], {}, outputs).front();
     const Onload parameters(run.weights, weight_names(run.graph, stage.nodes), run.placement);
+    std::uint64_t done = 0;
+    run.control.phase("forward", done, tokens);
     for (std::size_t b = 0; b < run.batches.size(); ++b) {
       run.control.check_stop();
       run_stage(run, stage, parameters, b, store);
-      run.control.phase("forward", b + 1, run.batches.size());
+      done += static_cast<std::uint64_t>(run.batches[b].tokens());
+      run.control.phase("forward", done, tokens);
     }
     for (const graph::ValueId value : live[s].freed)
       if (value != wanted) store.drop(value);

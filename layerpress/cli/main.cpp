@@ -26,6 +26,8 @@ void prepare_process() {
   ::mallopt(M_TRIM_THRESHOLD, 256 << 20);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  // A closed terminal stops the run, unless nohup has seen to it.
+  if (std::signal(SIGHUP, SIG_IGN) != SIG_IGN) std::signal(SIGHUP, request_stop);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then shows as an error of the write
 }

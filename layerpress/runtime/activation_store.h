@@ -28,14 +28,6 @@ class ActivationStore {
   }
   void drop(graph::ValueId value) { values_.erase(value); }
 
-  /// Bytes held now.
-  std::uint64_t bytes() const {
-    std::uint64_t total = 0;
-    for (const auto& [value, tensors] : values_)
-      for (const at::Tensor& tensor : tensors) total += tensor.defined() ? tensor.nbytes() : 0;
-    return total;
-  }
-
  private:
   std::size_t batches_;
   std::map<graph::ValueId, std::vector<at::Tensor>> values_;

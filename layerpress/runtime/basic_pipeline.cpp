@@ -40,9 +40,6 @@ void run_basic(const RunContext& run, const std::vector<graph::Subgraph>& subgra
 
   // One stage whose kept values are the inputs of all groups; each batch passes the whole model at once.
   const std::vector<graph::LinearGroup> groups = all_groups(run.graph, subgraphs, assignments);
-  std::vector<graph::ValueId> inputs;
-  for (const graph::LinearGroup& group : groups)
-    if (wants_gram(group, assignments)) inputs.push_back(group.input);
   graph::Subgraph whole{"model", {}};
   for (std::size_t n = 0; n < run.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
   std::vector<graph::LinearGroup> wanted;

@@ -27,9 +27,9 @@ class SequentialRun {
         wanted_.push_back(group.input);
         ++users_of_statistics_[group.input];
       }
-    const std::vector<bool> needed = graph::needed_nodes(run_.graph, wanted_);
+    needed_ = graph::needed_nodes(run_.graph, wanted_);
     for (graph::Subgraph subgraph : subgraphs_) {
-      std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n] && assignments_.count(n) == 0; });
+      std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed_[n] && assignments_.count(n) == 0; });
       running_.push_back(std::move(subgraph));
     }
     live_ = graph::liveness(run_.graph, running_);
@@ -53,9 +53,8 @@ class SequentialRun {
     plan.groups = assigned_groups(run_.graph, running_[s], assignments_);
     // Outputs that nothing runs on (the last layer's, say) are not computed.
     std::vector<graph::ValueId> outputs;
-    const std::vector<bool> needed = graph::needed_nodes(run_.graph, wanted_);
     for (const graph::ValueId value : live_[s].outputs)
-      if (needed[run_.graph.values[value].producer]) outputs.push_back(value);
+      if (needed_[run_.graph.values[value].producer]) outputs.push_back(value);
     plan.stages = graph::split_stages(run_.graph, running_[s], plan.groups, outputs);
 
     std::vector<bool> needed_later(run_.graph.values.size(), true);
@@ -124,6 +123,7 @@ class SequentialRun {
   ActivationStore store_;
   StatisticsStore statistics_;
   std::vector<graph::ValueId> wanted_;                 // values whose statistics are wanted
+  std::vector<bool> needed_;                           // nodes on which one of them depends
   std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them
   std::vector<graph::Subgraph> running_;               // subgraphs without the nodes that nothing needs
   std::vector<graph::Liveness> live_;

@@ -7,6 +7,7 @@ endif()
 find_package(Torch REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
+find_path(LAYERPRESS_XXHASH_INCLUDE xxhash.h REQUIRED)  # header only, private to base
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
 
 add_library(layerpress_dependencies INTERFACE)

@@ -11,18 +11,47 @@ namespace layerpress {
 struct InspectOptions {
   std::string model;
   std::vector<std::string> sequential_targets;
+  std::int64_t sequential_targets_per_subgraph = 1;
   bool graph = false;
+  bool plan = false;
+  // What is planned, as in OneshotOptions.
+  std::string recipe;
+  std::string algorithm = "gptq";
+  std::string scheme = "W4A16";
+  std::int64_t group_size = 0;
+  std::int64_t num_calibration_samples = 512;
+  std::int64_t max_seq_length = 2048;
+  std::string pipeline;
+  std::int64_t batch_tokens = 0;
+  std::string memory_budget;
+  std::string sequential_offload_device = "auto";
+  int threads = 0;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
+    field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,
+          "how many of them are onloaded together");
     field("graph", self.graph, "print the traced graph, node by node, instead");
+    field("plan", self.plan, "show memory, disk and time of a one-shot run instead");
+    field("recipe", self.recipe, "with --plan: recipe file");
+    field("algorithm", self.algorithm, "with --plan: gptq or rtn");
+    field("scheme", self.scheme, "with --plan: preset such as W4A16");
+    field("group-size", self.group_size, "with --plan: columns that share a scale");
+    field("num-calibration-samples", self.num_calibration_samples, "with --plan: how many samples");
+    field("max-seq-length", self.max_seq_length, "with --plan: tokens in each of them");
+    field("pipeline", self.pipeline, "with --plan: sequential, basic or datafree");
+    field("batch-tokens", self.batch_tokens, "with --plan: tokens packed into one batch");
+    field("memory-budget", self.memory_budget, "with --plan: memory the run may take");
+    field("sequential-offload-device", self.sequential_offload_device, "with --plan: auto, cpu, disk or none");
+    field("threads", self.threads, "with --plan: CPU threads");
   }
 };
 
 /// Describes a model as the pipelines see it: architecture, parameters, bytes, and each subgraph with its linear groups.
 /// {"model", "architecture", "parameters", "bytes", "quantization", "subgraphs": [{"name", "nodes", "parameters",
-/// "bytes", "linear_groups": [{"modules", "in_features", "out_features"}]}]}. With `graph`: {"graph": text}.
+/// "bytes", "linear_groups": [{"modules", "in_features", "out_features"}]}]}. With `graph`: {"graph": text}; with `plan`:
+/// {"plan": what plan_oneshot (oneshot.h) returns}.
 Json inspect(const InspectOptions& options);
 
 }  // namespace layerpress

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,12 +32,18 @@ struct OneshotOptions {
   bool concatenate = false;
   std::string pipeline;
   std::vector<std::string> sequential_targets;
+  std::int64_t sequential_targets_per_subgraph = 1;
   std::int64_t batch_tokens = 0;
+  std::string memory_budget;
+  std::string device_memory_budget;
+  std::string sequential_offload_device = "auto";
+  std::string offload_dir;
   std::string device = "auto";
   std::string dtype = "auto";
   int threads = 0;
   std::string max_shard_size = "5GB";
   bool overwrite = false;
+  bool resume = false;
   std::string summary;
 
   template <typename Self, typename Visitor>
@@ -59,19 +66,31 @@ struct OneshotOptions {
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
     field("pipeline", self.pipeline, "sequential, basic or datafree (default: sequential when data is needed)");
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
+    field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,
+          "how many of them are onloaded together");
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
+    field("memory-budget", self.memory_budget,
+          "memory the run may take, such as 4GiB (default: what machine, container and ulimit leave)");
+    field("device-memory-budget", self.device_memory_budget, "the same for the device's memory");
+    field("sequential-offload-device", self.sequential_offload_device,
+          "where activations wait: cpu, disk, none (the computing device), or auto: cpu while the budget lasts, then "
+          "disk");
+    field("offload-dir", self.offload_dir, "folder for activations on disk (default: beside the output)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
     field("threads", self.threads, "CPU threads (default: all usable cores)");
     field("max-shard-size", self.max_shard_size, "largest weight file");
-    field("overwrite", self.overwrite, "replace the output directory if it is not empty");
+    field("overwrite", self.overwrite,
+          "replace the output directory if it is not empty; start over if it is unfinished");
+    field("resume", self.resume, "continue an interrupted run; start from the beginning if there is none");
     field("summary", self.summary, "write a JSON summary to this file");
   }
 };
 
-/// What a run did; `details` is the JSON that --summary writes: seconds, peak resident bytes, phases (seconds, flops,
-/// peak), and per module the error, the fallback used and the tokens seen.
+/// What a run did; `details` is the JSON that --summary writes: seconds, memory predicted and measured, phases (seconds,
+/// flops, peak), and per module the error, the fallback used and the tokens seen.
 struct OneshotSummary {
+  bool already_complete = false;  ///< there was nothing left to do
   double seconds = 0;
   std::uint64_t output_bytes = 0;
   std::int64_t modules = 0;    ///< compressed modules
@@ -81,12 +100,28 @@ struct OneshotSummary {
 };
 
 /// Compresses a model in one shot: reads the checkpoint layer by layer, calibrates, compresses, writes a
-/// compressed-tensors checkpoint. The output directory appears at the end, complete, or not at all.
-/// Throws layerpress::Error (base/error.h); InterruptedError when `control` asks to stop.
+/// compressed-tensors checkpoint. The output directory appears at the end, complete, or not at all. A run that ends early
+/// leaves what it has finished in a hidden folder beside it, from which a run with `resume` goes on: same bytes in the end.
+/// Throws layerpress::Error (base/error.h); InterruptedError when `control` asks to stop, MemoryError before any work when
+/// the memory budget is too small.
 ///
 ///   layerpress::OneshotOptions options;
 ///   options.model = "models/llama", options.output = "models/llama-w4a16", options.dataset = "calibration.jsonl";
 ///   const layerpress::OneshotSummary summary = layerpress::oneshot(options);
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {});
+
+/// What oneshot() would do, without doing it: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",
+/// "batches", "samples", "tokens", "estimated_seconds", "machine": {rates measured just now}, "subgraphs": [{"name", "mode",
+/// "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes", "transient_bytes", "gram_bytes",
+/// "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes", "written_bytes",
+/// "seconds"}]}. Without a dataset, every sample is taken to be as long as allowed. Throws like oneshot().
+Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {});
+
+/// How far an unfinished run into `output` has come.
+struct UnfinishedRun {
+  std::size_t finished = 0;   ///< subgraphs
+  std::size_t subgraphs = 0;  ///< in all
+};
+std::optional<UnfinishedRun> find_unfinished_run(const std::string& output);
 
 }  // namespace layerpress

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 namespace layerpress {
@@ -8,8 +9,15 @@ namespace layerpress {
 /// Cores that this process may use: the affinity mask, cut to the container's CPU quota (cgroup v1 and v2); at least 1.
 int usable_cores();
 
-/// Bytes of memory that the machine and the container's limit leave free for this process; 0 when unknown.
+/// Bytes of memory that this process may still take: the least of what the machine has available, what the container's
+/// limits leave (cgroup v1 and v2, every level up to the root; file pages that can be dropped count as free) and what
+/// ulimit leaves (RLIMIT_AS, RLIMIT_DATA); 0 when unknown.
 std::uint64_t available_memory();
+/// The same from other roots than /proc and /sys/fs/cgroup.
+std::uint64_t available_memory(const std::filesystem::path& proc, const std::filesystem::path& groups);
+
+/// Memory of this process that the kernel cannot drop: RssAnon + RssShmem of /proc/self/status.
+std::uint64_t anonymous_bytes();
 
 /// The largest resident set this process has had, in bytes (all mapped pages included).
 std::uint64_t peak_resident_bytes();

@@ -1,6 +1,7 @@
 #include "layerpress/checkpoint/checkpoint.h"
 
 #include <algorithm>
+#include <set>
 
 #include "layerpress/base/file.h"
 #include "layerpress/checkpoint/shard_index.h"
@@ -86,6 +87,8 @@ at::Tensor Checkpoint::tensor(const std::string& name) const { return file_of(na
 
 void Checkpoint::will_need(const std::string& name) const { file_of(name).will_need(name); }
 
+void Checkpoint::fetch(const std::string& name) const { file_of(name).fetch(name); }
+
 void Checkpoint::release(const std::string& name) const { file_of(name).release(name); }
 
 std::vector<std::string> Checkpoint::names() const {
@@ -99,6 +102,12 @@ std::uint64_t Checkpoint::total_bytes() const {
   std::uint64_t total = 0;
   for (const auto& [name, file] : file_of_) total += file->tensors().at(name).nbytes();
   return total;
+}
+
+std::vector<fs::path> Checkpoint::weight_files() const {
+  std::set<fs::path> paths;
+  for (const auto& [name, file] : file_of_) paths.insert(file->path());
+  return {paths.begin(), paths.end()};
 }
 
 std::vector<fs::path> Checkpoint::companion_files() const {

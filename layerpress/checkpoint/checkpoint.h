@@ -33,11 +33,15 @@ class Checkpoint {
   /// A view of mapped memory, see SafetensorsFile::tensor.
   at::Tensor tensor(const std::string& name) const;
   void will_need(const std::string& name) const;
+  /// Brings the tensor's bytes into memory and returns when they are there, see MappedFile::fetch.
+  void fetch(const std::string& name) const;
   void release(const std::string& name) const;
 
   /// All tensor names, sorted.
   std::vector<std::string> names() const;
   std::uint64_t total_bytes() const;
+  /// The files that hold the tensors, sorted.
+  std::vector<std::filesystem::path> weight_files() const;
   /// Files of the folder that are no weights, no index and no config.json: tokenizer, templates, generation, licence...
   /// Only plain files at the top level.
   std::vector<std::filesystem::path> companion_files() const;

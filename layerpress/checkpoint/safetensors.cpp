@@ -82,6 +82,11 @@ void SafetensorsFile::will_need(const std::string& name) const {
   file_->will_need(place.offset, place.nbytes());
 }
 
+void SafetensorsFile::fetch(const std::string& name) const {
+  const StoredTensor& place = find_tensor(*this, name);
+  file_->fetch(place.offset, place.nbytes());
+}
+
 void SafetensorsFile::release(const std::string& name) const {
   const StoredTensor& place = find_tensor(*this, name);
   file_->release(place.offset, place.nbytes());

@@ -47,6 +47,8 @@ class SafetensorsFile {
   /// tensor keeps the map alive. Throws CheckpointError when `name` is absent.
   at::Tensor tensor(const std::string& name) const;
   void will_need(const std::string& name) const;
+  /// Brings the tensor's bytes into memory and returns when they are there, see MappedFile::fetch.
+  void fetch(const std::string& name) const;
   void release(const std::string& name) const;
 
  private:

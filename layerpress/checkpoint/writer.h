@@ -33,10 +33,11 @@ class CheckpointWriter {
  public:
   struct Options {
     std::uint64_t max_shard_bytes = 5'000'000'000;
+    bool reopen = false;  ///< go on with the files of an earlier writer of the same specs; those missing are made
   };
 
   /// REQUIRES: `directory` exists. Throws CheckpointError when files cannot be made or the disk is too small, and
-  /// InternalError when a name stands twice.
+  /// InternalError when a name stands twice. With `reopen`, a file of another size or with another header is made anew.
   CheckpointWriter(std::filesystem::path directory, const std::vector<TensorSpec>& specs, Options options);
   ~CheckpointWriter();
 
@@ -44,7 +45,25 @@ class CheckpointWriter {
   /// or shape from its spec, or was written before. Thread-safe.
   void write(const std::string& name, const at::Tensor& tensor);
 
-  /// Throws InternalError naming tensors that were announced and never written. Syncs all files, writes the index.
+  /// A tensor that was written (or accepted), read back from its file. Throws InternalError for others. Thread-safe.
+  /// REQUIRES: finish() was not called.
+  at::Tensor read(const std::string& name) const;
+
+  /// Checksum (base/checksum.h) of the bytes of a tensor that was written or accepted. Throws InternalError for others.
+  std::string checksum(const std::string& name) const;
+
+  /// Takes a tensor that an earlier writer left in the file as written, if its bytes have this checksum; reads in pieces.
+  /// When false, the tensor is still to be written. Throws InternalError when it was not announced or is written already.
+  bool accept(const std::string& name, const std::string& checksum);
+
+  /// Forgets that a tensor was accepted; it has to be written after all.
+  void retract(const std::string& name);
+
+  /// Waits until all tensors written so far are on disk. Thread-safe, and other threads may go on writing.
+  void sync();
+
+  /// Throws InternalError naming tensors that were announced and never written. Syncs and closes all files, writes the
+  /// index.
   void finish();
 
   std::uint64_t total_bytes() const { return total_bytes_; }
@@ -52,12 +71,16 @@ class CheckpointWriter {
  private:
   struct Place;
   struct Shard;
+  Place& claim(const std::string& name, const char* doing);
+  const Place& written_place(const std::string& name) const;
   std::filesystem::path directory_;
   std::map<std::string, Place> places_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::uint64_t total_bytes_ = 0;
   std::uint64_t total_parameters_ = 0;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;  // over the changing members of places and shards
+  std::mutex sync_mutex_;     // a sync() that finds nothing to do waits for the one under way
+  bool directory_synced_ = false;
 };
 
 /// Writes `config` as config.json (indent 2, sorted keys, newline) into `directory` and copies the companion files of

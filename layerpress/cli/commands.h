@@ -11,6 +11,7 @@ namespace layerpress::cli {
 struct CommonOptions {
   bool no_progress = false;
   std::string log_level = "info";
+  std::string command_line;  ///< as it was typed, quoted for a shell
 };
 
 /// What a subcommand runs after parsing; returns the exit code.

@@ -1,6 +1,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/option_parser.h"
+#include "layerpress/cli/plan_text.h"
 #include "layerpress/inspect.h"
 
 namespace layerpress::cli {
@@ -47,7 +48,9 @@ void add_inspect(CLI::App& app, CommonOptions& common, Action& action) {
     action = [options, as_json](const RunControl&) {
       const Json model = inspect(*options);
       if (*as_json)
-        fmt::print("{}\n", model.dump(2));
+        fmt::print("{}\n", (options->plan ? model["plan"] : model).dump(2));
+      else if (options->plan)
+        fmt::print("{}", plan_text(model["plan"]));
       else if (options->graph)
         fmt::print("{}", model["graph"].get<std::string>());
       else

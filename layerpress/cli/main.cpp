@@ -1,12 +1,15 @@
 #include <malloc.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/terminal_progress.h"
@@ -20,16 +23,52 @@ extern "C" void request_stop(int) {
   if (stop_requested.exchange(true)) std::_Exit(130);
 }
 
+/// A mapped file that shrinks or fails while it is read ends the program; this says which one it was. Only functions that
+/// are allowed in a signal handler.
+extern "C" void explain_bus_error(int, siginfo_t* info, void*) {
+  const auto say = [](const char* text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); };
+  const char* path = layerpress::mapped_file_at(info->si_addr);
+  if (path == nullptr) {
+    std::signal(SIGBUS, SIG_DFL);
+    std::raise(SIGBUS);
+    return;
+  }
+  say("\nerror: [file.map] ");
+  say(path);
+  say(": was truncated or could not be read while in use; restore the file; what was finished can be continued with "
+      "--resume\n");
+  std::_Exit(1);
+}
+
+void explain_bus_errors() {
+  struct sigaction action {};
+  action.sa_sigaction = explain_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
 void prepare_process() {
-  // Activations of one size are allocated again and again; keeping freed memory saves faulting its pages in each time.
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  ::mallopt(M_TRIM_THRESHOLD, 256 << 20);
+  // Freed memory goes back to the kernel instead of staying with the process, which promises how much it takes.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 8 << 20);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
   // A closed terminal stops the run, unless nohup has seen to it.
   if (std::signal(SIGHUP, SIG_IGN) != SIG_IGN) std::signal(SIGHUP, request_stop);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then shows as an error of the write
+  explain_bus_errors();
+}
+
+/// An argument as a shell takes it.
+std::string quoted(const std::string& argument) {
+  const bool plain = !argument.empty() && argument.find_first_not_of(
+                                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                              "0123456789_-./=:,+@%") == std::string::npos;
+  if (plain) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
 }
 
 layerpress::LogLevel log_level(const std::string& name) {
@@ -52,6 +91,8 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
   cli::CommonOptions common;
+  for (int i = 0; i < argc; ++i)
+    if (std::strcmp(argv[i], "--resume") != 0) common.command_line += (i == 0 ? "" : " ") + quoted(argv[i]);
   cli::Action action;
   cli::add_oneshot(app, common, action);
   cli::add_eval(app, common, action);

@@ -91,69 +91,19 @@ std::vector<LinearGroup> linear_groups(const Graph& graph, const Subgraph& subgr
   return groups;
 }
 
-std::vector<bool> needed_nodes(const Graph& graph, const std::vector<ValueId>& wanted) {
-  std::vector<bool> value_needed(graph.values.size(), false);
+std::vector<bool> needed_nodes(const Graph& graph, const std::vector<ValueId>& wanted,
+                               const std::vector<ValueId>& available) {
+  std::vector<bool> value_needed(graph.values.size(), false), is_available(graph.values.size(), false);
   for (const ValueId value : wanted) value_needed[value] = true;
+  for (const ValueId value : available) is_available[value] = true;
   std::vector<bool> needed(graph.nodes.size(), false);
   for (auto n = static_cast<NodeId>(graph.nodes.size()) - 1; n >= 0; --n) {
-    if (!value_needed[graph.nodes[n].output]) continue;
+    const ValueId output = graph.nodes[n].output;
+    if (!value_needed[output] || is_available[output]) continue;
     needed[n] = true;
     for (const ValueId input : graph.nodes[n].inputs) value_needed[input] = true;
   }
   return needed;
-}
-
-namespace {
-
-/// The nodes among `candidates` that are not yet `taken` and on which `wanted` depends inside the subgraph.
-std::vector<NodeId> missing_nodes(const Graph& graph, const std::vector<NodeId>& candidates,
-                                  const std::vector<ValueId>& wanted, std::vector<bool>& taken) {
-  std::vector<bool> value_needed(graph.values.size(), false);
-  for (const ValueId value : wanted) value_needed[value] = true;
-  std::vector<NodeId> nodes;
-  for (auto n = candidates.rbegin(); n != candidates.rend(); ++n) {
-    if (taken[*n] || !value_needed[graph.nodes[*n].output]) continue;
-    taken[*n] = true;
-    nodes.push_back(*n);
-    for (const ValueId input : graph.nodes[*n].inputs) value_needed[input] = true;
-  }
-  std::reverse(nodes.begin(), nodes.end());
-  return nodes;
-}
-
-void find_inputs(const Graph& graph, Stage& stage) {
-  std::vector<bool> seen(graph.values.size(), false);
-  for (const NodeId n : stage.nodes) {
-    for (const ValueId input : graph.nodes[n].inputs) {
-      if (!seen[input]) stage.inputs.push_back(input);
-      seen[input] = true;
-    }
-    seen[graph.nodes[n].output] = true;
-  }
-}
-
-}  // namespace
-
-std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph, const std::vector<LinearGroup>& groups,
-                                const std::vector<ValueId>& outputs) {
-  std::vector<Stage> stages;
-  std::vector<bool> taken(graph.nodes.size(), false);
-  for (const LinearGroup& group : groups)
-    stages.push_back({missing_nodes(graph, subgraph.nodes, {group.input}, taken), {}, {}});
-  stages.push_back({missing_nodes(graph, subgraph.nodes, outputs, taken), {}, {}});
-
-  // Backwards: a stage keeps what later stages read, its own group's input, and the subgraph's outputs.
-  std::vector<bool> read_later(graph.values.size(), false);
-  for (const ValueId value : outputs) read_later[value] = true;
-  for (std::size_t s = stages.size(); s-- > 0;) {
-    Stage& stage = stages[s];
-    find_inputs(graph, stage);
-    if (s < groups.size()) read_later[groups[s].input] = true;
-    for (const NodeId n : stage.nodes)
-      if (read_later[graph.nodes[n].output]) stage.keeps.push_back(graph.nodes[n].output);
-    for (const ValueId input : stage.inputs) read_later[input] = true;
-  }
-  return stages;
 }
 
 }  // namespace layerpress::graph

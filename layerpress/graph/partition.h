@@ -41,19 +41,8 @@ struct LinearGroup {
 std::vector<LinearGroup> linear_groups(const Graph& graph, const Subgraph& subgraph,
                                        const std::function<bool(const Node&)>& wanted);
 
-/// Nodes to run before something happens to a value: all that are still missing for it.
-struct Stage {
-  std::vector<NodeId> nodes;    ///< in order
-  std::vector<ValueId> inputs;  ///< values that the nodes read and do not produce
-  std::vector<ValueId> keeps;   ///< values produced here that later stages or subgraphs read
-};
-
-/// Splits a subgraph into one stage per group (everything that the group's input still needs) and a last stage with
-/// what remains for `outputs`; nodes that nothing needs are in no stage. `outputs` are the subgraph's live outputs.
-std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph, const std::vector<LinearGroup>& groups,
-                                const std::vector<ValueId>& outputs);
-
-/// For each node, whether one of `wanted` depends on it.
-std::vector<bool> needed_nodes(const Graph& graph, const std::vector<ValueId>& wanted);
+/// For each node, whether one of `wanted` depends on it, when the values in `available` need not be computed.
+std::vector<bool> needed_nodes(const Graph& graph, const std::vector<ValueId>& wanted,
+                               const std::vector<ValueId>& available = {});
 
 }  // namespace layerpress::graph

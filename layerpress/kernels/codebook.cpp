@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/kernels/cpu/table.h"
+
 namespace layerpress::kernels {
 
 at::Tensor nearest_level(const at::Tensor& x, const at::Tensor& scale, const at::Tensor& zero_point,
@@ -18,6 +20,11 @@ at::Tensor level_value(const at::Tensor& level, const at::Tensor& scale, const a
 
 at::Tensor level_codes(const at::Tensor& level, const Codebook& codebook) {
   return codebook.fp8 ? level.to(at::kFloat8_e4m3fn).view(at::kChar) : level.to(at::kChar);
+}
+
+cpu::Codebook cpu_codebook(const Codebook& codebook) {
+  return {codebook.fp8, codebook.fp8 ? -448.0f : static_cast<float>(codebook.minimum),
+          codebook.fp8 ? 448.0f : static_cast<float>(codebook.maximum)};
 }
 
 }  // namespace layerpress::kernels

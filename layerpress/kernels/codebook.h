@@ -4,6 +4,10 @@
 
 namespace layerpress::kernels {
 
+namespace cpu {
+struct Codebook;
+}
+
 /// What codes there are: integers [minimum, maximum], or the fp8 e4m3fn values.
 struct Codebook {
   bool fp8 = false;
@@ -21,5 +25,8 @@ at::Tensor level_value(const at::Tensor& level, const at::Tensor& scale, const a
 
 /// Levels as int8: integers as they are, fp8 values as their bytes.
 at::Tensor level_codes(const at::Tensor& level, const Codebook& codebook);
+
+/// The code book as the vector kernels take it.
+cpu::Codebook cpu_codebook(const Codebook& codebook);
 
 }  // namespace layerpress::kernels

@@ -3,213 +3,255 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <cstring>
 #include <numeric>
 
-#include "layerpress/base/error.h"
 #include "layerpress/kernels/cpu/table.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/wide_rows.h"
 
 namespace layerpress::kernels {
 namespace {
 
-/// The columns in quantization order.
-at::Tensor column_order(const at::Tensor& diagonal, bool activation_order) {
-  // Stable, so that equal columns keep their order and the result does not depend on the sort.
-  if (activation_order) return at::argsort(diagonal, /*stable=*/true, /*dim=*/0, /*descending=*/true);
-  return at::arange(diagonal.numel(), diagonal.options().dtype(at::kLong));
-}
+// Beyond 64 columns the recursion inside a block costs more than the product between blocks saves.
+constexpr std::int64_t kLargestBlock = 64;
+static_assert(kLargestBlock <= cpu::kMaximumBlock);
+constexpr std::int64_t kTileRows = 16;  // rows that a thread solves side by side
 
-/// The upper triangle's matrix, symmetric, with rows and columns in `order`.
-at::Tensor reordered(const at::Tensor& gram, const at::Tensor& order) {
-  if (!gram.is_cpu() || gram.scalar_type() != at::kFloat || !gram.is_contiguous())
-    return symmetric_from_upper(gram).index_select(0, order).index_select(1, order);
-  at::Tensor result = at::empty_like(gram);
-  const std::int64_t size = gram.size(0);
-  const float* source = gram.const_data_ptr<float>();
-  const std::int64_t* column = order.const_data_ptr<std::int64_t>();
-  at::parallel_for(0, size, 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      float* row = result.data_ptr<float>() + i * size;
-      for (std::int64_t j = 0; j < size; ++j)
-        row[j] = source[std::min(column[i], column[j]) * size + std::max(column[i], column[j])];
-    }
-  });
-  return result;
-}
-
-/// Gram matrix in `order`, damped, with untouched columns made independent.
-at::Tensor prepared_hessian(const at::Tensor& gram, const at::Tensor& order, double dampening) {
-  at::Tensor hessian = reordered(gram, order.contiguous());
-  at::Tensor diagonal = hessian.diagonal();
-  diagonal.masked_fill_(diagonal.eq(0), 1);
-  diagonal.add_(diagonal.mean() * dampening);
-  return hessian;
-}
-
-/// From the Cholesky factor of the reversed matrix to HessianFactor::feedback: F[i, j] = R[i, j] / R[j, j] above the
-/// diagonal, where R is `lower` with both axes reversed.
-at::Tensor feedback_of(const at::Tensor& lower) {
-  if (!lower.is_cpu() || lower.scalar_type() != at::kFloat) {
-    const at::Tensor upper = lower.flip({0, 1});
-    return (upper / upper.diagonal()).to(at::kFloat).triu(1).contiguous();
-  }
-  const at::Tensor rows = lower.contiguous();
-  const at::Tensor inverse = rows.diagonal().reciprocal().contiguous();
-  at::Tensor feedback = at::empty_like(rows);
-  const std::int64_t last = rows.size(0) - 1;
-  at::parallel_for(0, rows.size(0), 16, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float* source = rows.const_data_ptr<float>() + (last - i) * (last + 1);
-      const float* factor = inverse.const_data_ptr<float>();
-      float* target = feedback.data_ptr<float>() + i * (last + 1);
-      std::fill(target, target + i + 1, 0.0f);
-      for (std::int64_t j = i + 1; j <= last; ++j) target[j] = source[last - j] * factor[last - j];
-    }
-  });
-  return feedback;
-}
-
-/// Runs the recursion inside one block of columns on the CPU, rows over threads.
-double run_block(const cpu::ColumnBlockTask& task) {
-  // One slot per lane tile, so that the sum does not depend on which thread ends first.
-  std::vector<double> losses(static_cast<std::size_t>((task.rows + 15) / 16), 0.0);
-  at::parallel_for(0, static_cast<std::int64_t>(losses.size()), 4, [&](std::int64_t begin, std::int64_t end) {
-    cpu::ColumnBlockTask part = task;
-    const std::int64_t first = begin * 16;
-    part.rows = std::min(end * 16, task.rows) - first;
-    part.running += first * task.running_stride;
-    part.residual += first * task.residual_stride;
-    part.codes += first * task.codes_stride;
-    part.scales += first * task.groups;
-    if (part.zero_points != nullptr) part.zero_points += first * task.groups;
-    losses[begin] = cpu::table().column_block(part);
-  });
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
-}
-
-cpu::Codebook cpu_codebook(const Codebook& codebook) {
-  return {codebook.fp8, codebook.fp8 ? -448.0f : static_cast<float>(codebook.minimum),
-          codebook.fp8 ? 448.0f : static_cast<float>(codebook.maximum)};
-}
-
-/// State of one solve on the CPU: `columns` starts as the weights in order and becomes the residual block by block.
-struct Solve {
-  at::Tensor columns;  // fp32 [N, K]
-  at::Tensor codes;    // int8 [N, K], in order
-  at::Tensor groups;   // int32 [K], group of each column in order
-  at::Tensor scale, zero_point;
+/// Consecutive rows of one weight inside a chunk.
+struct Piece {
+  std::size_t weight = 0;
+  std::int64_t first = 0;  ///< in the weight
+  std::int64_t rows = 0;
+  std::int64_t place = 0;  ///< of the first row in the chunk
 };
 
-double solve_on_cpu(Solve& solve, const HessianFactor& factor, const Codebook& codebook, std::int64_t block_size) {
-  const std::int64_t rows = solve.columns.size(0), columns = solve.columns.size(1);
-  double loss = 0;
-  for (std::int64_t begin = 0; begin < columns; begin += block_size) {
-    const std::int64_t end = std::min(begin + block_size, columns);
-    const at::Tensor own = solve.columns.slice(1, begin, end);
+/// The rows of all weights, one after the other, in chunks of at most `limit` rows.
+std::vector<std::vector<Piece>> cut_into_chunks(const std::vector<GptqWeight>& weights, std::int64_t limit) {
+  std::vector<std::vector<Piece>> chunks;
+  std::int64_t filled = limit;
+  for (std::size_t w = 0; w < weights.size(); ++w) {
+    const std::int64_t rows = weights[w].weight.size(0);
+    for (std::int64_t first = 0; first < rows; first += chunks.back().back().rows) {
+      if (filled == limit) {
+        chunks.emplace_back();
+        filled = 0;
+      }
+      chunks.back().push_back({w, first, std::min(rows - first, limit - filled), filled});
+      filled += chunks.back().back().rows;
+    }
+  }
+  return chunks;
+}
+
+std::int64_t rows_of(const std::vector<Piece>& chunk) { return chunk.back().place + chunk.back().rows; }
+
+/// Solves chunks of rows on the CPU, with buffers that all chunks use.
+class ChunkSolver {
+ public:
+  ChunkSolver(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook)
+      : weights_(weights), factor_(factor), codebook_(cpu_codebook(codebook)), columns_(factor.order.size(0)) {
+    groups_ = factor.order.floor_divide(weights.front().scales.columns_per_group).to(at::kInt);
+    order_ = factor.order.const_data_ptr<std::int64_t>();
+  }
+
+  /// Quantizes the chunk's rows into `codes`; returns the loss.
+  double solve(const std::vector<Piece>& chunk, std::vector<at::Tensor>& codes, std::int64_t block_size) {
+    load(chunk);
+    double loss = 0;
+    for (std::int64_t begin = 0; begin < columns_; begin += block_size)
+      loss += solve_block(codes, begin, std::min(begin + block_size, columns_));
+    restore_order(chunk, codes);
+    return loss;
+  }
+
+ private:
+  void load(const std::vector<Piece>& chunk) {
+    const std::int64_t rows = rows_of(chunk), groups = weights_.front().scales.scale.size(1);
+    if (!residual_.defined() || residual_.size(0) < rows) {
+      residual_ = at::empty({rows, columns_}, at::kFloat);
+      running_ = at::empty({rows, kLargestBlock}, at::kFloat);
+      scale_ = at::empty({rows, groups}, at::kFloat);
+      if (weights_.front().scales.zero_point.defined()) zero_point_ = at::empty({rows, groups}, at::kFloat);
+    }
+    rows_ = rows;
+    tiles_.clear();
+    for (const Piece& piece : chunk) {
+      load_weights(piece);
+      const ColumnScales& scales = weights_[piece.weight].scales;
+      load_scales(piece, scales.scale, scales.rows_per_group, scale_);
+      if (zero_point_.defined()) load_scales(piece, scales.zero_point, scales.rows_per_group, zero_point_);
+      for (std::int64_t row = 0; row < piece.rows; row += kTileRows)
+        tiles_.push_back({piece.weight, piece.first + row, std::min(kTileRows, piece.rows - row), piece.place + row});
+    }
+  }
+
+  /// Widens the rows of a piece and puts their columns into the order of quantization.
+  void load_weights(const Piece& piece) {
+    const at::Tensor& weight = weights_[piece.weight].weight;
+    at::parallel_for(0, piece.rows, grain(), [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> buffer;
+      for (std::int64_t row = begin; row < end; ++row) {
+        const float* source = wide_rows(weight, piece.first + row, 1, buffer);
+        float* target = residual_.data_ptr<float>() + (piece.place + row) * columns_;
+        for (std::int64_t j = 0; j < columns_; ++j) target[j] = source[order_[j]];
+      }
+    });
+  }
+
+  /// One row of scales per row of the chunk.
+  static void load_scales(const Piece& piece, const at::Tensor& blocks, std::int64_t rows_per_group,
+                          at::Tensor& per_row) {
+    const std::int64_t groups = per_row.size(1);
+    for (std::int64_t row = 0; row < piece.rows; ++row) {
+      const float* source = blocks.const_data_ptr<float>() + (piece.first + row) / rows_per_group * groups;
+      std::copy(source, source + groups, per_row.data_ptr<float>() + (piece.place + row) * groups);
+    }
+  }
+
+  double solve_block(std::vector<at::Tensor>& codes, std::int64_t begin, std::int64_t end) {
+    const at::Tensor chunk = residual_.narrow(0, 0, rows_), own = chunk.slice(1, begin, end);
     // Left-looking: all earlier residuals act on the block in one product.
-    const at::Tensor running = begin == 0 ? own.clone(at::MemoryFormat::Contiguous)
-                                          : at::addmm(own, solve.columns.slice(1, 0, begin),
-                                                      factor.feedback.slice(0, 0, begin).slice(1, begin, end));
+    at::Tensor running = running_.narrow(0, 0, rows_).narrow(1, 0, end - begin);
+    if (begin == 0)
+      running.copy_(own);
+    else
+      at::addmm_out(running, own, chunk.slice(1, 0, begin), factor_.feedback.slice(0, 0, begin).slice(1, begin, end));
     cpu::ColumnBlockTask task;
     task.running = running.const_data_ptr<float>();
     task.running_stride = running.stride(0);
-    task.residual = solve.columns.data_ptr<float>() + begin;
-    task.residual_stride = columns;
-    task.codes = solve.codes.data_ptr<std::int8_t>() + begin;
-    task.codes_stride = columns;
-    task.feedback = factor.feedback.const_data_ptr<float>() + begin * columns + begin;
-    task.feedback_stride = columns;
-    task.pivots = factor.pivots.const_data_ptr<float>() + begin;
-    task.scales = solve.scale.const_data_ptr<float>();
-    task.zero_points = solve.zero_point.defined() ? solve.zero_point.const_data_ptr<float>() : nullptr;
-    task.groups = solve.scale.size(1);
-    task.group_of_column = solve.groups.const_data_ptr<std::int32_t>() + begin;
-    task.rows = rows;
+    task.residual = residual_.data_ptr<float>() + begin;
+    task.residual_stride = task.codes_stride = task.feedback_stride = columns_;
+    task.feedback = factor_.feedback.const_data_ptr<float>() + begin * columns_ + begin;
+    task.pivots = factor_.pivots.const_data_ptr<float>() + begin;
+    task.scales = scale_.const_data_ptr<float>();
+    task.zero_points = zero_point_.defined() ? zero_point_.const_data_ptr<float>() : nullptr;
+    task.groups = scale_.size(1);
+    task.group_of_column = groups_.const_data_ptr<std::int32_t>() + begin;
     task.columns = end - begin;
-    task.codebook = cpu_codebook(codebook);
-    loss += run_block(task);
+    task.codebook = codebook_;
+    return run_tiles(task, codes, begin);
   }
-  return loss;
-}
 
-/// The same with ATen operations, column by column, for other devices.
-double solve_on_device(Solve& solve, const HessianFactor& factor, const Codebook& codebook) {
-  const std::int64_t columns = solve.columns.size(1);
-  const at::Tensor groups = solve.groups.to(at::kLong);
-  at::Tensor loss = at::zeros({}, solve.columns.options().dtype(at::kDouble));
-  for (std::int64_t j = 0; j < columns; ++j) {
+  /// Runs the recursion inside one block of columns, tiles over threads.
+  double run_tiles(const cpu::ColumnBlockTask& task, std::vector<at::Tensor>& codes, std::int64_t first_column) {
+    // One slot per tile, so that the sum does not depend on which thread ends first.
+    losses_.assign(tiles_.size(), 0.0);
+    at::parallel_for(0, static_cast<std::int64_t>(tiles_.size()), 4, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t t = begin; t < end; ++t) {
+        const Piece& tile = tiles_[static_cast<std::size_t>(t)];
+        cpu::ColumnBlockTask part = task;
+        part.rows = tile.rows;
+        part.running += tile.place * task.running_stride;
+        part.residual += tile.place * task.residual_stride;
+        part.scales += tile.place * task.groups;
+        if (part.zero_points != nullptr) part.zero_points += tile.place * task.groups;
+        part.codes = codes[tile.weight].data_ptr<std::int8_t>() + tile.first * columns_ + first_column;
+        losses_[static_cast<std::size_t>(t)] = cpu::table().column_block(part);
+      }
+    });
+    return std::accumulate(losses_.begin(), losses_.end(), 0.0);
+  }
+
+  /// Codes were written in the order of quantization; puts each row's back into the weight's order, in place.
+  void restore_order(const std::vector<Piece>& chunk, std::vector<at::Tensor>& codes) const {
+    for (const Piece& piece : chunk)
+      at::parallel_for(0, piece.rows, grain(), [&](std::int64_t begin, std::int64_t end) {
+        std::vector<std::int8_t> ordered(static_cast<std::size_t>(columns_));
+        for (std::int64_t row = begin; row < end; ++row) {
+          std::int8_t* own = codes[piece.weight].data_ptr<std::int8_t>() + (piece.first + row) * columns_;
+          std::memcpy(ordered.data(), own, ordered.size());
+          for (std::int64_t j = 0; j < columns_; ++j) own[order_[j]] = ordered[static_cast<std::size_t>(j)];
+        }
+      });
+  }
+
+  std::int64_t grain() const { return std::max<std::int64_t>(1, (1 << 15) / columns_); }
+
+  const std::vector<GptqWeight>& weights_;
+  const HessianFactor& factor_;
+  cpu::Codebook codebook_;
+  std::int64_t columns_;
+  const std::int64_t* order_ = nullptr;
+  at::Tensor groups_;    // int32 [K], group of each column in order
+  at::Tensor residual_;  // fp32 [rows, K]: starts as the weights in order, becomes the residual block by block
+  at::Tensor running_;   // fp32 [rows, kLargestBlock]: a block of columns with the feedback of all earlier ones
+  at::Tensor scale_, zero_point_;
+  std::int64_t rows_ = 0;
+  std::vector<Piece> tiles_;  // what one call of the kernel solves
+  std::vector<double> losses_;
+};
+
+/// The same with ATen operations, column by column, for other devices; codes of one weight.
+at::Tensor solve_on_device(const GptqWeight& task, const HessianFactor& factor, const Codebook& codebook,
+                           double& total_loss) {
+  const ColumnScales& scales = task.scales;
+  at::Tensor residual = task.weight.to(at::kFloat).index_select(1, factor.order);
+  at::Tensor codes = at::empty(residual.sizes(), residual.options().dtype(at::kChar));
+  const at::Tensor groups = factor.order.floor_divide(scales.columns_per_group);
+  const auto per_row = [&](const at::Tensor& blocks, const at::Tensor& group) {
+    return blocks.index_select(1, group)
+        .select(1, 0)
+        .repeat_interleave(scales.rows_per_group)
+        .narrow(0, 0, residual.size(0));
+  };
+  at::Tensor loss = at::zeros({}, residual.options().dtype(at::kDouble));
+  for (std::int64_t j = 0; j < residual.size(1); ++j) {
     const at::Tensor feedback = factor.feedback.slice(0, 0, j).select(1, j);
-    const at::Tensor running = solve.columns.select(1, j) + solve.columns.slice(1, 0, j).mv(feedback);
+    const at::Tensor running = residual.select(1, j) + residual.slice(1, 0, j).mv(feedback);
     const at::Tensor group = groups.slice(0, j, j + 1);
-    const at::Tensor scale = solve.scale.index_select(1, group).select(1, 0);
-    const at::Tensor zero =
-        solve.zero_point.defined() ? solve.zero_point.index_select(1, group).select(1, 0) : at::Tensor();
+    const at::Tensor scale = per_row(scales.scale, group);
+    const at::Tensor zero = scales.zero_point.defined() ? per_row(scales.zero_point, group) : at::Tensor();
     const at::Tensor level = nearest_level(running, scale, zero, codebook);
     const at::Tensor value = level_value(level, scale, zero);
     loss += (running - value).to(at::kDouble).square().sum() * factor.pivots[j];
-    solve.columns.select(1, j).sub_(value);
-    solve.codes.select(1, j).copy_(level_codes(level, codebook));
+    residual.select(1, j).sub_(value);
+    codes.select(1, j).copy_(level_codes(level, codebook));
   }
-  return loss.item<double>();
+  total_loss += loss.item<double>();
+  return codes.index_select(1, at::argsort(factor.order));
+}
+
+GptqResult solve_on_device(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
+                           const Codebook& codebook) {
+  GptqResult result;
+  for (const GptqWeight& weight : weights)
+    result.codes.push_back(solve_on_device(weight, factor, codebook, result.loss));
+  return result;
 }
 
 }  // namespace
 
-std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOptions& options) {
-  const at::Tensor wide = options.double_precision ? gram.to(at::kDouble) : gram;
-  HessianFactor factor;
-  factor.order = column_order(gram.diagonal(), options.activation_order);
-  const at::Tensor reversed = factor.order.flip(0);
-  const at::Tensor hessian = prepared_hessian(wide, reversed, options.dampening);
-  auto [lower, info] = at::linalg_cholesky_ex(hessian);
-  if (info.item<int>() != 0) return std::nullopt;
-  const at::Tensor diagonal = lower.diagonal().flip(0);
-  if (!at::isfinite(diagonal).all().item<bool>()) return std::nullopt;
-  factor.pivots = diagonal.square().to(at::kFloat);
-  factor.feedback = feedback_of(lower);
-  return factor;
+std::int64_t gptq_chunk_rows(std::int64_t columns) {
+  constexpr std::int64_t kElements = 1 << 24, kFewest = 256;
+  return std::max(kFewest, kElements / std::max<std::int64_t>(1, columns) / kTileRows * kTileRows);
 }
 
-GptqResult gptq(const at::Tensor& weight, const HessianFactor& factor, const ColumnScales& scales,
-                const Codebook& codebook, std::int64_t block_size) {
-  // Beyond 64 columns the recursion inside a block costs more than the product between blocks saves.
-  constexpr std::int64_t kBestBlock = 64;
-  static_assert(kBestBlock <= cpu::kMaximumBlock);
-  block_size = std::clamp<std::int64_t>(block_size, 1, kBestBlock);
-  Solve solve;
-  solve.columns = weight.to(at::kFloat).index_select(1, factor.order);
-  solve.codes = at::empty(solve.columns.sizes(), solve.columns.options().dtype(at::kChar));
-  solve.groups = factor.order.floor_divide(scales.columns_per_group).to(at::kInt);
-  solve.scale = scales.scale.contiguous();
-  if (scales.zero_point.defined()) solve.zero_point = scales.zero_point.contiguous();
+std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups) {
+  const std::int64_t chunk = std::min(rows, gptq_chunk_rows(columns));
+  // The residual, the running block, scales and zero points; then what belongs to columns or threads.
+  const std::int64_t per_row = columns + kLargestBlock + 2 * groups;
+  const std::int64_t per_thread = 5 * columns + (2 << 20);  // and the product's packed panels
+  return sizeof(float) * static_cast<std::uint64_t>(chunk * per_row + columns) +
+         static_cast<std::uint64_t>(per_thread * at::get_num_threads());
+}
+
+GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+                std::int64_t block_size) {
+  if (weights.empty()) return {};
+  if (!factor.feedback.is_cpu()) return solve_on_device(weights, factor, codebook);
+  std::vector<GptqWeight> contiguous;
   GptqResult result;
-  result.loss =
-      weight.is_cpu() ? solve_on_cpu(solve, factor, codebook, block_size) : solve_on_device(solve, factor, codebook);
-  const at::Tensor position = at::argsort(factor.order);
-  result.codes = solve.codes.index_select(1, position);
-  return result;
-}
-
-GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                          const ColumnScales& scales, const Codebook& codebook) {
-  const at::Tensor order = column_order(gram.diagonal(), options.activation_order);
-  const at::Tensor hessian = prepared_hessian(gram.to(at::kDouble), order, options.dampening);
-  const at::Tensor inverse_factor = at::linalg_cholesky(at::inverse(hessian), /*upper=*/true);
-  at::Tensor w = weight.to(at::kDouble).index_select(1, order);
-  at::Tensor codes = at::empty(w.sizes(), w.options().dtype(at::kChar));
-  double loss = 0;
-  for (std::int64_t j = 0; j < w.size(1); ++j) {
-    const std::int64_t group = order[j].item<std::int64_t>() / scales.columns_per_group;
-    const at::Tensor scale = scales.scale.select(1, group).to(at::kDouble);
-    const at::Tensor zero =
-        scales.zero_point.defined() ? scales.zero_point.select(1, group).to(at::kDouble) : at::Tensor();
-    const at::Tensor level = nearest_level(w.select(1, j), scale, zero, codebook);
-    const at::Tensor error = (w.select(1, j) - level_value(level, scale, zero)) / inverse_factor[j][j];
-    w.slice(1, j).sub_(error.outer(inverse_factor[j].slice(0, j)));
-    codes.select(1, j).copy_(level_codes(level, codebook));
-    loss += error.square().sum().item<double>();
+  for (const auto& [weight, scales] : weights) {
+    const at::Tensor zero_point = scales.zero_point.defined() ? scales.zero_point.contiguous() : at::Tensor();
+    contiguous.push_back({weight.contiguous(),
+                          {scales.scale.contiguous(), zero_point, scales.columns_per_group, scales.rows_per_group}});
+    result.codes.push_back(at::empty(weight.sizes(), at::kChar));
   }
-  return {codes.index_select(1, at::argsort(order)), loss};
+  ChunkSolver solver(contiguous, factor, codebook);
+  for (const std::vector<Piece>& chunk : cut_into_chunks(contiguous, gptq_chunk_rows(factor.order.size(0))))
+    result.loss += solver.solve(chunk, result.codes, std::clamp<std::int64_t>(block_size, 1, kLargestBlock));
+  return result;
 }
 
 }  // namespace layerpress::kernels

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 192;    // rows of the triangle that are computed at once
 constexpr std::int64_t kTokens = 2048;  // tokens widened to fp32 at once where there are no bf16 products
+constexpr std::int64_t kChunk = 512;    // tokens packed at once: two panels of a chunk stay in the second-level cache
 
 /// Calls function(first_row, rows) for the row blocks of the upper triangle.
 template <typename Function>
@@ -31,7 +32,6 @@ void accumulate_widened(at::Tensor& gram, const at::Tensor& x) {
 /// Own tiles: tokens in chunks, packed once into panels of columns, then one task per tile of the upper triangle. Each
 /// tile is summed by one thread in the order of the tokens, so the result does not depend on the thread count.
 void accumulate_bf16(at::Tensor& gram, const at::Tensor& x) {
-  constexpr std::int64_t kChunk = 512;  // tokens: two panels of a chunk stay in the second-level cache
   const std::int64_t tokens = x.size(0), features = x.size(1), panel = cpu::kGramPanel;
   const std::int64_t panels = (features + panel - 1) / panel;
   const std::int64_t panel_size = kChunk / 2 * panel;
@@ -86,6 +86,12 @@ void accumulate_gram(at::Tensor& gram, const at::Tensor& input) {
   if (x.is_cpu() && x.scalar_type() == at::kBFloat16 && cpu::table().gram_tile != nullptr)
     return accumulate_bf16(gram, x);
   accumulate_widened(gram, x);
+}
+
+std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
+  const std::int64_t panels = (features + cpu::kGramPanel - 1) / cpu::kGramPanel;
+  const bool packs = dtype == at::kBFloat16 && cpu::table().gram_tile != nullptr;
+  return sizeof(float) * static_cast<std::uint64_t>(packs ? panels * cpu::kGramPanel * kChunk / 2 : kTokens * features);
 }
 
 at::Tensor gram_reference(const at::Tensor& x) {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 namespace layerpress::kernels {
 
 /// gram += xᵀ x for x [tokens, features]; gram is fp32 [features, features] on x's device. Only the upper triangle is
@@ -9,6 +11,9 @@ namespace layerpress::kernels {
 /// where the CPU has bf16 dot products; otherwise inputs are widened to fp32 block by block. The order of summation depends
 /// on shapes only (bf16), or on shapes and thread count.
 void accumulate_gram(at::Tensor& gram, const at::Tensor& x);
+
+/// Most memory that accumulate_gram allocates on a CPU for inputs of this width and dtype, in bytes.
+std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 
 /// The same in double precision, whole matrix: the tests' reference.
 at::Tensor gram_reference(const at::Tensor& x);

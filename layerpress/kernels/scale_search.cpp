@@ -3,24 +3,20 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/wide_rows.h"
 
 namespace layerpress::kernels {
 namespace {
 
-/// Smallest scale of a dtype, used where a block is all zero (compressed-tensors' rule).
-double scale_epsilon(at::ScalarType stored) {
-  switch (stored) {
-    case at::kBFloat16:
-      return 0.0078125;
-    case at::kHalf:
-      return 9.765625e-4;
-    default:
-      return std::numeric_limits<float>::epsilon();
-  }
-}
+// Rows of blocks up to this size are searched in one buffer by one thread; larger ones strip by strip.
+constexpr std::int64_t kStripElements = 1 << 18;
+constexpr std::int64_t kStripsAtOnce = 64;  // bounds what is remembered of strips
+
+std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 
 float round_to(float value, at::ScalarType stored) {
   switch (stored) {
@@ -33,199 +29,295 @@ float round_to(float value, at::ScalarType stored) {
   }
 }
 
+/// What is searched, and how.
+struct Problem {
+  const at::Tensor& weight;
+  const ScaleGrid& grid;
+  const RangeRule& rule;
+  const ScaleSearch& search;
+  at::ScalarType stored;
+  const float* importance;
+
+  std::int64_t candidates() const { return static_cast<std::int64_t>(search.shrink.size()); }
+  std::int64_t row_blocks() const { return blocks(weight.size(0), grid.block_rows); }
+  std::int64_t column_blocks() const { return blocks(weight.size(1), grid.block_columns); }
+};
+
+struct Range {
+  float minimum = 0;
+  float maximum = 0;
+};
+
 struct Qparams {
   float scale = 1;
   float zero_point = 0;
 };
 
-/// Scale and zero point of the range [minimum, maximum] (which holds 0), by the rule's formulas.
-Qparams qparams_of(float minimum, float maximum, const RangeRule& rule, at::ScalarType stored) {
+/// Scale and zero point of a range (which holds 0), by the rule's formulas.
+Qparams qparams_of(const Range& range, const RangeRule& rule, at::ScalarType stored) {
   const auto low = static_cast<float>(rule.codebook.minimum), high = static_cast<float>(rule.codebook.maximum);
   Qparams result;
   if (rule.codebook.fp8)
-    result.scale = std::max(-minimum, maximum) / 448.0f;
+    result.scale = std::max(-range.minimum, range.maximum) / 448.0f;
   else if (rule.symmetric)
-    result.scale = std::max(-minimum, maximum) / ((high - low) / 2);
+    result.scale = std::max(-range.minimum, range.maximum) / ((high - low) / 2);
   else
-    result.scale = (maximum - minimum) / (high - low);
+    result.scale = (range.maximum - range.minimum) / (high - low);
   result.scale = round_to(result.scale, stored);
-  if (result.scale == 0) result.scale = static_cast<float>(scale_epsilon(stored));
-  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(low - minimum / result.scale, low, high));
+  if (result.scale == 0) result.scale = static_cast<float>(smallest_scale(stored));
+  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(low - range.minimum / result.scale, low, high));
   return result;
 }
 
-cpu::Codebook cpu_codebook(const Codebook& codebook) {
-  return {codebook.fp8, codebook.fp8 ? -448.0f : static_cast<float>(codebook.minimum),
-          codebook.fp8 ? 448.0f : static_cast<float>(codebook.maximum)};
-}
+/// Scales and zero points that one block may get, and room for their errors.
+struct Candidates {
+  std::vector<float> scales, zero_points, errors;
 
-/// The candidate with the smallest error, in order, giving up after `patience` without improvement.
-std::size_t best_candidate(const std::vector<float>& errors, int patience) {
-  std::size_t best = 0;
+  void set(const Problem& problem, const Range& range) {
+    scales.clear(), zero_points.clear();
+    for (const double shrink : problem.search.shrink) {
+      const auto factor = static_cast<float>(shrink);
+      const Qparams q = qparams_of({range.minimum * factor, range.maximum * factor}, problem.rule, problem.stored);
+      scales.push_back(q.scale), zero_points.push_back(q.zero_point);
+    }
+  }
+  Qparams at(std::size_t index) const { return {scales[index], zero_points[index]}; }
+};
+
+/// Some rows of a block, or all of them, in fp32.
+struct BlockRows {
+  const float* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t stride = 0;
+  std::int64_t columns = 0;
+  std::int64_t first_column = 0;
+
+  void extend(Range& range) const {
+    for (std::int64_t r = 0; r < rows; ++r)
+      cpu::table().minimum_maximum(data + r * stride, columns, &range.minimum, &range.maximum);
+  }
+
+  /// Adds the errors of candidates [first, first + count).
+  void add_errors(const Problem& problem, const Candidates& candidates, std::int64_t first, std::int64_t count,
+                  float* errors) const {
+    for (std::int64_t r = 0; r < rows; ++r)
+      cpu::table().scale_errors(
+          {.weights = data + r * stride,
+           .importance = problem.importance == nullptr ? nullptr : problem.importance + first_column,
+           .count = columns,
+           .scales = candidates.scales.data() + first,
+           .zero_points = problem.rule.symmetric ? nullptr : candidates.zero_points.data() + first,
+           .candidates = count,
+           .exponent = static_cast<float>(problem.search.exponent),
+           .codebook = cpu_codebook(problem.rule.codebook),
+           .errors = errors});
+  }
+};
+
+/// Follows errors in the order of candidates: the smallest so far, and whether to give up.
+struct BestCandidate {
+  std::size_t index = 0;
+  float error = std::numeric_limits<float>::infinity();
   int idle = 0;
-  for (std::size_t c = 1; c < errors.size(); ++c) {
-    if (errors[c] < errors[best]) {
-      best = c;
-      idle = 0;
-    } else if (patience > 0 && ++idle >= patience) {
-      break;
+
+  /// False once `patience` candidates in a row have not improved on the best.
+  bool offer(std::size_t candidate, float candidate_error, int patience) {
+    if (candidate == 0 || candidate_error < error) {
+      *this = {candidate, candidate_error, 0};
+      return true;
     }
+    return patience == 0 || ++idle < patience;
   }
-  return best;
+};
+
+/// Calls function(block, rows of it) for the blocks that lie side by side in rows of a weight in fp32.
+template <typename Function>
+void for_each_block(const Problem& problem, const float* data, std::int64_t rows, Function&& function) {
+  const std::int64_t columns = problem.weight.size(1);
+  for (std::int64_t begin = 0, block = 0; begin < columns; begin += problem.grid.block_columns, ++block)
+    function(block, BlockRows{.data = data + begin,
+                              .rows = rows,
+                              .stride = columns,
+                              .columns = std::min(problem.grid.block_columns, columns - begin),
+                              .first_column = begin});
 }
 
-/// Rows [first, first + rows) of a CPU weight as fp32: a view where they are that already, else in `buffer`.
-const float* wide_rows(const at::Tensor& weight, std::int64_t first, std::int64_t rows, std::vector<float>& buffer) {
-  const std::int64_t columns = weight.size(1);
-  if (weight.scalar_type() == at::kFloat) return weight.const_data_ptr<float>() + first * columns;
-  buffer.resize(static_cast<std::size_t>(rows * columns));
-  if (weight.scalar_type() == at::kBFloat16) {
-    const auto* bits = static_cast<const cpu::Bits16*>(weight.const_data_ptr()) + first * columns;
-    cpu::table().widen_bf16(bits, buffer.data(), rows * columns);
-  } else {
-    at::from_blob(buffer.data(), {rows, columns}, at::kFloat).copy_(weight.slice(0, first, first + rows));
-  }
-  return buffer.data();
+void store(const ChosenScales& chosen, std::int64_t index, const Qparams& q) {
+  chosen.scale.data_ptr<float>()[index] = q.scale;
+  if (chosen.zero_point.defined()) chosen.zero_point.data_ptr<float>()[index] = q.zero_point;
 }
 
-/// Searches the blocks of one row of blocks. Rows are widened to fp32 once.
-class BlockRowSearch {
+/// Searches a block that lies in cache: candidates after the search's patience has run out are not tried.
+Qparams search_block(const Problem& problem, const BlockRows& block, Candidates& candidates) {
+  Range range;
+  block.extend(range);
+  candidates.set(problem, range);
+  const std::int64_t all = problem.candidates();
+  BestCandidate best;
+  if (all == 1) return candidates.at(0);
+  for (std::int64_t tried = 0; tried < all;) {
+    // As many as it takes at least until patience can run out.
+    const std::int64_t step =
+        problem.search.patience == 0
+            ? all
+            : std::min<std::int64_t>(all - tried, problem.search.patience - best.idle + (tried == 0 ? 1 : 0));
+    candidates.errors.assign(static_cast<std::size_t>(step), 0.0f);
+    block.add_errors(problem, candidates, tried, step, candidates.errors.data());
+    for (std::int64_t c = 0; c < step; ++c)
+      if (!best.offer(static_cast<std::size_t>(tried + c), candidates.errors[static_cast<std::size_t>(c)],
+                      problem.search.patience))
+        return candidates.at(best.index);
+    tried += step;
+  }
+  return candidates.at(best.index);
+}
+
+/// One row of blocks per step of a thread.
+void search_small_blocks(const Problem& problem, const ChosenScales& chosen) {
+  const std::int64_t column_blocks = problem.column_blocks(), rows = problem.weight.size(0);
+  const std::int64_t grain = std::max<std::int64_t>(1, 16384 / (problem.grid.block_rows * problem.weight.size(1)));
+  at::parallel_for(0, problem.row_blocks(), grain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> buffer;
+    Candidates candidates;
+    for (std::int64_t b = begin; b < end; ++b) {
+      const std::int64_t first = b * problem.grid.block_rows, count = std::min(problem.grid.block_rows, rows - first);
+      for_each_block(problem, wide_rows(problem.weight, first, count, buffer), count,
+                     [&](std::int64_t block, const BlockRows& block_rows) {
+                       store(chosen, b * column_blocks + block, search_block(problem, block_rows, candidates));
+                     });
+    }
+  });
+}
+
+/// Blocks too large for a thread's cache: ranges, then errors, strip by strip, put together in the order of strips.
+class LargeBlockSearch {
  public:
-  BlockRowSearch(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule, const ScaleSearch& search,
-                 at::ScalarType stored, const float* importance)
-      : weight_(weight), grid_(grid), rule_(rule), search_(search), stored_(stored), importance_(importance) {}
+  LargeBlockSearch(const Problem& problem, const ChosenScales& chosen)
+      : problem_(problem),
+        chosen_(chosen),
+        strip_rows_(std::max<std::int64_t>(1, kStripElements / problem.weight.size(1))),
+        strips_per_block_(blocks(std::min(problem.grid.block_rows, problem.weight.size(0)), strip_rows_)) {}
 
-  void run(std::int64_t block_row, float* scales, float* zero_points) {
-    const std::int64_t columns = weight_.size(1);
-    const std::int64_t first = block_row * grid_.block_rows;
-    const std::int64_t rows = std::min(grid_.block_rows, weight_.size(0) - first);
-    const float* data = wide_rows(weight_, first, rows, buffer_);
-    std::int64_t block = 0;
-    for (std::int64_t begin = 0; begin < columns; begin += grid_.block_columns, ++block) {
-      const std::int64_t count = std::min(grid_.block_columns, columns - begin);
-      const Qparams chosen = search_block(data + begin, rows, columns, count, begin);
-      scales[block] = chosen.scale;
-      if (zero_points != nullptr) zero_points[block] = chosen.zero_point;
-    }
+  void run() {
+    const std::int64_t step = std::max<std::int64_t>(1, kStripsAtOnce / strips_per_block_);
+    for (std::int64_t first = 0; first < problem_.row_blocks(); first += step)
+      search(first, std::min(step, problem_.row_blocks() - first));
   }
 
  private:
-  Qparams search_block(const float* data, std::int64_t rows, std::int64_t stride, std::int64_t count,
-                       std::int64_t first_column) {
-    float minimum = 0, maximum = 0;
-    for (std::int64_t r = 0; r < rows; ++r) cpu::table().minimum_maximum(data + r * stride, count, &minimum, &maximum);
-    const std::size_t candidates = search_.shrink.size();
-    scales_.resize(candidates), zero_points_.resize(candidates), errors_.assign(candidates, 0.0f);
-    for (std::size_t c = 0; c < candidates; ++c) {
-      const auto factor = static_cast<float>(search_.shrink[c]);
-      const Qparams q = qparams_of(minimum * factor, maximum * factor, rule_, stored_);
-      scales_[c] = q.scale, zero_points_[c] = q.zero_point;
-    }
-    std::size_t best = 0;
-    if (candidates > 1) {
-      for (std::int64_t r = 0; r < rows; ++r)
-        cpu::table().scale_errors({.weights = data + r * stride,
-                                   .importance = importance_ == nullptr ? nullptr : importance_ + first_column,
-                                   .count = count,
-                                   .scales = scales_.data(),
-                                   .zero_points = rule_.symmetric ? nullptr : zero_points_.data(),
-                                   .candidates = static_cast<std::int64_t>(candidates),
-                                   .exponent = static_cast<float>(search_.exponent),
-                                   .codebook = cpu_codebook(rule_.codebook),
-                                   .errors = errors_.data()});
-      best = best_candidate(errors_, search_.patience);
-    }
-    return {scales_[best], zero_points_[best]};
+  /// Searches rows of blocks [first, first + count).
+  void search(std::int64_t first, std::int64_t count) {
+    const std::int64_t across = problem_.column_blocks(), tried = problem_.candidates();
+    std::vector<Range> ranges(static_cast<std::size_t>(count * strips_per_block_ * across));
+    for_each_strip(first, count, [&](std::int64_t strip, std::int64_t block, const BlockRows& rows) {
+      rows.extend(ranges[static_cast<std::size_t>(strip * across + block)]);
+    });
+    candidates_.resize(static_cast<std::size_t>(count * across));
+    for (std::int64_t b = 0; b < count * across; ++b) candidates_[b].set(problem_, whole_range(ranges, b));
+    std::vector<float> errors(tried == 1 ? 0 : static_cast<std::size_t>(count * strips_per_block_ * across * tried));
+    if (tried > 1)
+      for_each_strip(first, count, [&](std::int64_t strip, std::int64_t block, const BlockRows& rows) {
+        rows.add_errors(problem_, candidates_[strip / strips_per_block_ * across + block], 0, tried,
+                        errors.data() + (strip * across + block) * tried);
+      });
+    for (std::int64_t b = 0; b < count * across; ++b)
+      store(chosen_, first * across + b, candidates_[b].at(tried == 1 ? 0 : best(errors, b)));
   }
 
-  const at::Tensor& weight_;
-  const ScaleGrid& grid_;
-  const RangeRule& rule_;
-  const ScaleSearch& search_;
-  at::ScalarType stored_;
-  const float* importance_;
-  std::vector<float> buffer_, scales_, zero_points_, errors_;
+  /// Calls function(strip, block, rows) on all threads; strips are counted from row of blocks `first` on.
+  template <typename Function>
+  void for_each_strip(std::int64_t first, std::int64_t count, Function&& function) const {
+    at::parallel_for(0, count * strips_per_block_, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> buffer;
+      for (std::int64_t strip = begin; strip < end; ++strip) {
+        const std::int64_t top = (first + strip / strips_per_block_) * problem_.grid.block_rows;
+        const std::int64_t bottom = std::min(top + problem_.grid.block_rows, problem_.weight.size(0));
+        const std::int64_t row = top + strip % strips_per_block_ * strip_rows_;
+        const std::int64_t rows = std::min(strip_rows_, bottom - row);
+        if (rows <= 0) continue;  // the last row of blocks may have fewer
+        for_each_block(problem_, wide_rows(problem_.weight, row, rows, buffer), rows,
+                       [&](std::int64_t block, const BlockRows& block_rows) { function(strip, block, block_rows); });
+      }
+    });
+  }
+
+  /// Where strip `s` of block `b` (counted over the rows of blocks at hand) keeps its figures.
+  std::size_t place(std::int64_t b, std::int64_t s) const {
+    const std::int64_t across = problem_.column_blocks();
+    return static_cast<std::size_t>((b / across * strips_per_block_ + s) * across + b % across);
+  }
+
+  Range whole_range(const std::vector<Range>& ranges, std::int64_t b) const {
+    Range whole;
+    for (std::int64_t s = 0; s < strips_per_block_; ++s) {
+      const Range& part = ranges[place(b, s)];
+      whole = {std::min(whole.minimum, part.minimum), std::max(whole.maximum, part.maximum)};
+    }
+    return whole;
+  }
+
+  std::size_t best(const std::vector<float>& errors, std::int64_t b) const {
+    BestCandidate best;
+    const auto tried = static_cast<std::size_t>(problem_.candidates());
+    for (std::size_t c = 0; c < tried; ++c) {
+      double error = 0;
+      for (std::int64_t s = 0; s < strips_per_block_; ++s)
+        error += static_cast<double>(errors[place(b, s) * tried + c]);
+      if (!best.offer(c, static_cast<float>(error), problem_.search.patience)) break;
+    }
+    return best.index;
+  }
+
+  const Problem& problem_;
+  const ChosenScales& chosen_;
+  std::int64_t strip_rows_, strips_per_block_;
+  std::vector<Candidates> candidates_;
 };
 
-std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
-
-/// Sums a [rows, columns] tensor over blocks.
-at::Tensor reduce_blocks(const at::Tensor& x, const ScaleGrid& grid, bool maximum) {
-  const std::int64_t row_blocks = blocks(x.size(0), grid.block_rows),
-                     column_blocks = blocks(x.size(1), grid.block_columns);
-  const at::Tensor padded = at::constant_pad_nd(
-      x, {0, column_blocks * grid.block_columns - x.size(1), 0, row_blocks * grid.block_rows - x.size(0)}, 0);
-  const at::Tensor tiles = padded.reshape({row_blocks, grid.block_rows, column_blocks, grid.block_columns});
-  return maximum ? tiles.amax({1, 3}) : tiles.sum({1, 3});
+bool in_strips(const ScaleGrid& grid, std::int64_t columns) {
+  return grid.block_rows > 1 && grid.block_rows * columns > kStripElements;
 }
 
 }  // namespace
 
-at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std::int64_t rows, std::int64_t columns) {
-  return per_block.repeat_interleave(grid.block_rows, 0)
-      .slice(0, 0, rows)
-      .repeat_interleave(grid.block_columns, 1)
-      .slice(1, 0, columns);
+double smallest_scale(at::ScalarType stored) {
+  switch (stored) {
+    case at::kBFloat16:
+      return 0.0078125;
+    case at::kHalf:
+      return 9.765625e-4;
+    default:
+      return std::numeric_limits<float>::epsilon();
+  }
 }
 
 ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const RangeRule& rule,
                            const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
   if (!input.is_cpu()) return search_scales_reference(input, grid, rule, search, stored, importance);
   const at::Tensor weight = input.contiguous();
-  const std::int64_t row_blocks = blocks(weight.size(0), grid.block_rows);
-  const std::int64_t column_blocks = blocks(weight.size(1), grid.block_columns);
-  ChosenScales chosen;
-  chosen.scale = at::empty({row_blocks, column_blocks}, at::kFloat);
-  if (!rule.symmetric) chosen.zero_point = at::empty({row_blocks, column_blocks}, at::kFloat);
   const at::Tensor weights_of_error = importance.defined() ? importance.to(at::kFloat).contiguous() : at::Tensor();
-  const std::int64_t grain = std::max<std::int64_t>(1, 16384 / (grid.block_rows * weight.size(1)));
-  at::parallel_for(0, row_blocks, grain, [&](std::int64_t begin, std::int64_t end) {
-    BlockRowSearch worker(weight, grid, rule, search, stored,
-                          importance.defined() ? weights_of_error.const_data_ptr<float>() : nullptr);
-    for (std::int64_t b = begin; b < end; ++b)
-      worker.run(b, chosen.scale.data_ptr<float>() + b * column_blocks,
-                 rule.symmetric ? nullptr : chosen.zero_point.data_ptr<float>() + b * column_blocks);
-  });
+  const Problem problem{weight, grid,   rule,
+                        search, stored, importance.defined() ? weights_of_error.const_data_ptr<float>() : nullptr};
+  ChosenScales chosen;
+  chosen.scale = at::empty({problem.row_blocks(), problem.column_blocks()}, at::kFloat);
+  if (!rule.symmetric) chosen.zero_point = at::empty_like(chosen.scale);
+  if (in_strips(grid, weight.size(1)))
+    LargeBlockSearch(problem, chosen).run();
+  else
+    search_small_blocks(problem, chosen);
   return chosen;
 }
 
-ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
-  const at::Tensor wide = weight.to(at::kFloat);
-  const std::int64_t rows = wide.size(0), columns = wide.size(1);
-  const at::Tensor maximum = reduce_blocks(wide, grid, true).clamp_min(0);
-  const at::Tensor minimum = reduce_blocks(-wide, grid, true).clamp_min(0).neg();
-  const double low = rule.codebook.minimum, high = rule.codebook.maximum;
-  ChosenScales best;
-  at::Tensor best_error, idle;
-  for (const double factor : search.shrink) {
-    const at::Tensor a = minimum * factor, b = maximum * factor;
-    at::Tensor scale = rule.symmetric || rule.codebook.fp8
-                           ? at::maximum(-a, b) / (rule.codebook.fp8 ? 448.0 : (high - low) / 2)
-                           : (b - a) / (high - low);
-    scale = scale.to(stored).to(at::kFloat);
-    scale = at::where(scale == 0, at::full_like(scale, scale_epsilon(stored)), scale);
-    const at::Tensor zero = rule.symmetric ? at::Tensor() : (low - a / scale).clamp(low, high).round();
-    const at::Tensor full_scale = spread_blocks(scale, grid, rows, columns);
-    const at::Tensor full_zero = zero.defined() ? spread_blocks(zero, grid, rows, columns) : at::Tensor();
-    const at::Tensor level = nearest_level(wide, full_scale, full_zero, rule.codebook);
-    at::Tensor error = (level_value(level, full_scale, full_zero) - wide).abs().pow(search.exponent);
-    if (importance.defined()) error = error * importance.to(at::kFloat);
-    error = reduce_blocks(error, grid, false);
-    if (!best_error.defined()) {
-      best = {scale, zero};
-      best_error = error;
-      idle = at::zeros_like(error);
-      continue;
-    }
-    at::Tensor better = error < best_error;
-    if (search.patience > 0) better = better.logical_and(idle < search.patience);
-    idle = at::where(better, at::zeros_like(idle), idle + 1);
-    best_error = at::where(better, error, best_error);
-    best.scale = at::where(better, scale, best.scale);
-    if (zero.defined()) best.zero_point = at::where(better, zero, best.zero_point);
-  }
-  return best;
+std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
+                               std::int64_t candidates) {
+  constexpr std::int64_t kWide = sizeof(float);
+  const std::int64_t across = blocks(columns, grid.block_columns), threads = at::get_num_threads();
+  const std::int64_t result = kWide * blocks(rows, grid.block_rows) * across * (rule.symmetric ? 1 : 2);
+  const bool strips = in_strips(grid, columns);
+  const std::int64_t buffered = strips ? std::max(columns, kStripElements) : grid.block_rows * columns;
+  const std::int64_t of_a_strip = across * (static_cast<std::int64_t>(sizeof(Range)) + kWide * candidates);
+  const std::int64_t remembered = strips ? 2 * kStripsAtOnce * of_a_strip : 0;
+  return static_cast<std::uint64_t>(result + threads * kWide * buffered + remembered);
 }
 
 at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, const Codebook& codebook,

@@ -43,9 +43,17 @@ struct ChosenScales {
 ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                            const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
 
-/// The same by ATen operations over whole tensors: any device, and the tests' reference.
+/// The scale of a block of zeros: the dtype's epsilon (compressed-tensors' rule).
+double smallest_scale(at::ScalarType stored);
+
+/// search_scales by ATen operations over whole tensors: any device, and the tests' reference.
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                                      const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
+
+/// Bytes that search_scales allocates at most on the CPU for a weight [rows, columns] with so many candidates, its result
+/// included.
+std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
+                               std::int64_t candidates);
 
 /// Rounds every weight to its nearest code: int8 [rows, columns] (bytes of fp8 values for fp8).
 at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,

@@ -94,11 +94,28 @@ at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::T
   return y;
 }
 
+namespace {
+
+bool has_fused_attention(at::ScalarType dtype, const AttentionShape& shape) {
+  return dtype == at::kBFloat16 && cpu::table().attention_bf16 != nullptr && shape.head_dim % 16 == 0;
+}
+
+}  // namespace
+
+std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
+                                        int threads) {
+  if (has_fused_attention(dtype, shape))
+    return static_cast<std::uint64_t>(threads * cpu::table().attention_workspace(length, shape.head_dim));
+  // Per sample: keys and values spread over the heads, the result, its copy in the order of the tokens, and a mask.
+  const std::int64_t row = shape.heads * shape.head_dim;
+  return static_cast<std::uint64_t>(length * row * 4) * c10::elementSize(dtype) +
+         (shape.window > 0 && shape.window < length ? static_cast<std::uint64_t>(length * length * 7) : 0);
+}
+
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
   const cpu::Table& kernels = cpu::table();
-  if (!query.is_cpu() || query.scalar_type() != at::kBFloat16 || kernels.attention_bf16 == nullptr ||
-      shape.head_dim % 16 != 0)
+  if (!query.is_cpu() || !has_fused_attention(query.scalar_type(), shape))
     return attention_reference(query, key, value, offsets, shape);
   const at::Tensor q = query.contiguous(), k = key.contiguous(), v = value.contiguous();
   at::Tensor output = at::empty_like(q);

@@ -35,6 +35,10 @@ struct AttentionShape {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 
+/// Most memory that attention() allocates on a CPU beside its result, in bytes, when the longest sample has `length` tokens.
+std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
+                                        int threads);
+
 /// The same through ATen's scaled_dot_product_attention, sample by sample: any device, and the tests' reference.
 at::Tensor attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const std::vector<std::int64_t>& offsets, const AttentionShape& shape);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "layerpress/kernels/gptq.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 
@@ -64,55 +66,72 @@ class GptqModifier : public QuantizingModifier {
   bool needs_data() const override { return true; }
   runtime::StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
 
+  runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override {
+    runtime::CompressionCost cost;
+    for (const auto& [ordered, stacks] : stacks_of(linears)) {
+      const std::int64_t columns = linears[stacks.front().front()].columns;
+      const auto size = static_cast<double>(columns);
+      cost.flops["factorize"] += size * size * size / 3;
+      for (const Stack& stack : stacks) add_stack_cost(linears, stack, kernels::factorize_workspace(columns), cost);
+    }
+    return cost;
+  }
+
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,
                                          const runtime::Statistics* statistics, PhaseTimes& times) const override {
     if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
     std::vector<CompressedModule> results(linears.size());
-    // Linears of one scheme are one stack of rows; schemes that order columns alike share the factorization.
-    std::map<const quant::QuantizationScheme*, std::vector<std::size_t>> stacks;
-    for (std::size_t i = 0; i < linears.size(); ++i) stacks[linears[i].scheme].push_back(i);
-    std::map<bool, Factorization> factorizations;
-    for (const auto& [scheme, members] : stacks) {
-      const bool ordered = orders_columns(*scheme->weights);
-      if (factorizations.count(ordered) == 0) {
-        const auto phase = times.measure("factorize");
-        const auto columns = static_cast<double>(statistics->gram.size(0));
-        times.add_flops("factorize", columns * columns * columns / 3);
-        factorizations[ordered] = factorize_with_fallbacks(statistics->gram, dampening_, ordered);
-      }
-      compress_stack(linears, members, *statistics, factorizations[ordered], times, results);
+    for (const auto& [ordered, stacks] : stacks_of(linears)) {
+      const Factorization factorization = factorize(statistics->gram, ordered, times);
+      for (const Stack& stack : stacks) compress_stack(linears, stack, *statistics, factorization, times, results);
     }
     return results;
   }
 
  private:
-  void compress_stack(const std::vector<LinearWeight>& linears, const std::vector<std::size_t>& members,
+  /// Indices of linears that have one scheme; their rows are solved as one stack.
+  using Stack = std::vector<std::size_t>;
+
+  /// Stacks in the order of the linears, by whether columns are ordered: those that are, or are not, share one
+  /// factorization, and only one is held at a time.
+  template <typename Linear>
+  static std::map<bool, std::vector<Stack>> stacks_of(const std::vector<Linear>& linears) {
+    std::map<bool, std::vector<Stack>> result;
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      std::vector<Stack>& stacks = result[orders_columns(*linears[i].scheme->weights)];
+      const auto same = [&](const Stack& stack) { return linears[stack.front()].scheme == linears[i].scheme; };
+      auto found = std::find_if(stacks.begin(), stacks.end(), same);
+      if (found == stacks.end()) found = stacks.insert(found, Stack());
+      found->push_back(i);
+    }
+    return result;
+  }
+
+  Factorization factorize(const at::Tensor& gram, bool ordered, PhaseTimes& times) const {
+    const auto phase = times.measure("factorize");
+    const auto columns = static_cast<double>(gram.size(0));
+    times.add_flops("factorize", columns * columns * columns / 3);
+    return factorize_with_fallbacks(gram, dampening_, ordered);
+  }
+
+  void compress_stack(const std::vector<LinearWeight>& linears, const Stack& stack,
                       const runtime::Statistics& statistics, const Factorization& factorization, PhaseTimes& times,
                       std::vector<CompressedModule>& results) const {
-    const quant::QuantizationScheme& scheme = *linears[members[0]].scheme;
-    const quant::QuantizationArgs& args = *scheme.weights;
+    const quant::QuantizationScheme& scheme = *linears[stack.front()].scheme;
     const at::Tensor importance = statistics.gram.diagonal();
     std::vector<kernels::ChosenScales> scales;
-    {
-      const auto phase = times.measure("observe");
-      for (const std::size_t i : members) scales.push_back(observe(linears[i], importance));
-    }
+    for (const std::size_t i : stack) scales.push_back(observe(linears[i], importance, times));
     std::vector<at::Tensor> codes;
     double loss_per_row = 0;
-    if (factorization.factor) {
-      const auto phase = times.measure("solve");
-      codes = solve(linears, members, scales, *factorization.factor, loss_per_row, times);
-    } else {
-      for (std::size_t m = 0; m < members.size(); ++m) {
-        const at::Tensor& weight = linears[members[m]].weight;
-        codes.push_back(kernels::round_to_nearest(weight, quant::scale_grid(args, weight.size(0), weight.size(1)),
-                                                  quant::codebook_of(args), scales[m]));
-      }
-    }
-    for (std::size_t m = 0; m < members.size(); ++m) {
-      const LinearWeight& linear = linears[members[m]];
-      CompressedModule& result = results[members[m]];
-      result.weight = quant::to_quantized_weight(args, codes[m], scales[m], linear.scale_dtype);
+    if (factorization.factor)
+      codes = solve(linears, stack, scales, *factorization.factor, loss_per_row, times);
+    else
+      for (std::size_t m = 0; m < stack.size(); ++m)
+        codes.push_back(round_to_nearest(linears[stack[m]], scales[m], times));
+    for (std::size_t m = 0; m < stack.size(); ++m) {
+      const LinearWeight& linear = linears[stack[m]];
+      CompressedModule& result = results[stack[m]];
+      result.weight = quant::to_quantized_weight(*scheme.weights, codes[m], scales[m], linear.scale_dtype);
       result.report = {.module = linear.module,
                        .scheme = describe(scheme),
                        .fallback = factorization.fallback,
@@ -124,33 +143,47 @@ class GptqModifier : public QuantizingModifier {
   }
 
   /// Solves the stacked rows of all members at once; codes of each member, and the mean loss of a row.
-  std::vector<at::Tensor> solve(const std::vector<LinearWeight>& linears, const std::vector<std::size_t>& members,
+  std::vector<at::Tensor> solve(const std::vector<LinearWeight>& linears, const Stack& stack,
                                 const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
                                 double& loss_per_row, PhaseTimes& times) const {
-    std::vector<at::Tensor> weights, row_scales, row_zeros;
-    std::vector<std::int64_t> rows;
-    const quant::QuantizationArgs& args = *linears[members[0]].scheme->weights;
-    kernels::ColumnScales stacked;
-    for (std::size_t m = 0; m < members.size(); ++m) {
-      const at::Tensor& weight = linears[members[m]].weight;
+    const auto phase = times.measure("solve");
+    const quant::QuantizationArgs& args = *linears[stack.front()].scheme->weights;
+    std::vector<kernels::GptqWeight> weights;
+    double rows = 0, columns = 0;
+    for (std::size_t m = 0; m < stack.size(); ++m) {
+      const at::Tensor& weight = linears[stack[m]].weight;
       const kernels::ScaleGrid grid = quant::scale_grid(args, weight.size(0), weight.size(1));
-      stacked.columns_per_group = grid.block_columns;
-      const auto per_row = [&](const at::Tensor& blocks) {
-        return blocks.repeat_interleave(grid.block_rows, 0).slice(0, 0, weight.size(0));
-      };
-      weights.push_back(weight);
-      rows.push_back(weight.size(0));
-      row_scales.push_back(per_row(scales[m].scale));
-      if (!args.symmetric) row_zeros.push_back(per_row(scales[m].zero_point));
+      weights.push_back({weight, {scales[m].scale, scales[m].zero_point, grid.block_columns, grid.block_rows}});
+      rows += static_cast<double>(weight.size(0));
+      columns = static_cast<double>(weight.size(1));
     }
-    stacked.scale = at::cat(row_scales);
-    if (!args.symmetric) stacked.zero_point = at::cat(row_zeros);
-    const at::Tensor all = weights.size() == 1 ? weights[0] : at::cat(weights);
-    const kernels::GptqResult result = kernels::gptq(all, factor, stacked, quant::codebook_of(args), block_size_);
-    loss_per_row = result.loss / static_cast<double>(all.size(0));
-    times.add_flops("solve", static_cast<double>(all.size(0)) * static_cast<double>(all.size(1)) *
-                                 static_cast<double>(all.size(1)));
-    return result.codes.split_with_sizes(rows);
+    times.add_flops("solve", rows * columns * columns);
+    kernels::GptqResult result = kernels::gptq(weights, factor, quant::codebook_of(args), block_size_);
+    loss_per_row = result.loss / rows;
+    return std::move(result.codes);
+  }
+
+  /// Adds what compress_stack costs while a factorization is held to what earlier stacks cost.
+  void add_stack_cost(const std::vector<runtime::LinearShape>& linears, const Stack& stack, std::uint64_t factor_bytes,
+                      runtime::CompressionCost& cost) const {
+    const quant::QuantizationArgs& args = *linears[stack.front()].scheme->weights;
+    const quant::ObserverSettings& settings = observer_for(linears[stack.front()].scheme);
+    const std::int64_t columns = linears[stack.front()].columns;
+    std::uint64_t search = 0, results = 0;
+    std::int64_t rows = 0, groups = 0;
+    for (const std::size_t i : stack) {
+      const runtime::LinearShape& linear = linears[i];
+      const auto elements = static_cast<double>(linear.rows) * static_cast<double>(columns);
+      cost.flops["observe"] += quant::observe_flops(settings, elements);
+      cost.flops["solve"] += elements * static_cast<double>(columns);
+      search += quant::observe_workspace(args, settings, linear.rows, columns);
+      results += quant::quantized_bytes(args, linear.rows, columns, linear.dtype);
+      rows += linear.rows;
+      groups = (columns - 1) / quant::scale_grid(args, linear.rows, columns).block_columns + 1;
+    }
+    const std::uint64_t held = factor_bytes + cost.result_bytes + results + search;
+    cost.workspace_bytes = std::max(cost.workspace_bytes, held + kernels::gptq_workspace(rows, columns, groups));
+    cost.result_bytes += results;
   }
 
   std::int64_t block_size_ = 128;

@@ -15,6 +15,8 @@ namespace layerpress::modifier {
 ///
 /// When the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
 /// round-to-nearest; the report says which. Columns that no token touched keep their round-to-nearest value.
+///
+/// cost() is that of a factorization that succeeds in single precision; one in double precision holds a second [K, K].
 std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where);
 
 }  // namespace layerpress::modifier

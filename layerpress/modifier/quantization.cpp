@@ -16,20 +16,22 @@ class QuantizationModifier : public QuantizingModifier {
   bool needs_data() const override { return any_observer(Observer::kHessian); }
   runtime::StatisticsWanted statistics_wanted() const override { return {.gram = any_observer(Observer::kHessian)}; }
 
+  runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override {
+    runtime::CompressionCost cost;
+    for (const runtime::LinearShape& linear : linears) add_rounding_cost(linear, cost);
+    return cost;
+  }
+
   std::vector<runtime::CompressedModule> compress(const std::vector<runtime::LinearWeight>& linears,
                                                   const runtime::Statistics* statistics,
                                                   PhaseTimes& times) const override {
-    const auto phase = times.measure("quantize");
     const at::Tensor importance = statistics == nullptr ? at::Tensor() : statistics->gram.diagonal();
     std::vector<runtime::CompressedModule> results;
     for (const runtime::LinearWeight& linear : linears) {
-      const quant::QuantizationArgs& args = *linear.scheme->weights;
-      const kernels::ChosenScales scales = observe(linear, importance);
-      const at::Tensor codes = kernels::round_to_nearest(
-          linear.weight, quant::scale_grid(args, linear.weight.size(0), linear.weight.size(1)),
-          quant::codebook_of(args), scales);
+      const kernels::ChosenScales scales = observe(linear, importance, times);
+      const at::Tensor codes = round_to_nearest(linear, scales, times);
       runtime::CompressedModule result;
-      result.weight = quant::to_quantized_weight(args, codes, scales, linear.scale_dtype);
+      result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
       result.report.module = linear.module;
       result.report.scheme = describe(*linear.scheme);
       result.report.tokens = statistics == nullptr ? 0 : statistics->tokens;

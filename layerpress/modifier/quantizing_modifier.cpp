@@ -156,14 +156,38 @@ bool QuantizingModifier::any_observer(quant::Observer observer) const {
                      [&](const Group& group) { return group.observer.observer == observer; });
 }
 
-kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& linear,
-                                                  const at::Tensor& importance) const {
-  quant::ObserverSettings settings = observer_for(linear.scheme);
+kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& linear, const at::Tensor& importance,
+                                                  PhaseTimes& times) const {
+  const auto phase = times.measure("observe");
+  const quant::ObserverSettings& settings = observer_for(linear.scheme);
+  times.add_flops("observe", quant::observe_flops(settings, static_cast<double>(linear.weight.numel())));
   try {
     return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance);
   } catch (const RecipeError& error) {
     throw RecipeError("{} (module {})", error.what(), linear.module);
   }
+}
+
+void QuantizingModifier::add_rounding_cost(const runtime::LinearShape& linear, runtime::CompressionCost& cost) const {
+  const quant::QuantizationArgs& args = *linear.scheme->weights;
+  const quant::ObserverSettings& settings = observer_for(linear.scheme);
+  const auto elements = static_cast<double>(linear.rows) * static_cast<double>(linear.columns);
+  cost.flops["observe"] += quant::observe_flops(settings, elements);
+  cost.flops["quantize"] += quant::round_flops(elements);
+  // Codes come after the search; counting both at once errs by its buffers, a few rows.
+  const std::uint64_t result = quant::quantized_bytes(args, linear.rows, linear.columns, linear.dtype);
+  const std::uint64_t search = quant::observe_workspace(args, settings, linear.rows, linear.columns);
+  cost.workspace_bytes = std::max(cost.workspace_bytes, cost.result_bytes + result + search);
+  cost.result_bytes += result;
+}
+
+at::Tensor QuantizingModifier::round_to_nearest(const runtime::LinearWeight& linear,
+                                                const kernels::ChosenScales& scales, PhaseTimes& times) {
+  const auto phase = times.measure("quantize");
+  times.add_flops("quantize", quant::round_flops(static_cast<double>(linear.weight.numel())));
+  const quant::QuantizationArgs& args = *linear.scheme->weights;
+  return kernels::round_to_nearest(linear.weight, quant::scale_grid(args, linear.weight.size(0), linear.weight.size(1)),
+                                   quant::codebook_of(args), scales);
 }
 
 std::string describe(const quant::QuantizationScheme& scheme) {

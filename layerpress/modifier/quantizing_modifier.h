@@ -28,8 +28,16 @@ class QuantizingModifier : public runtime::Modifier {
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
 
-  /// Observes one weight; fp32 scales that are representable in the stored dtype.
-  kernels::ChosenScales observe(const runtime::LinearWeight& linear, const at::Tensor& importance) const;
+  /// Observes one weight; fp32 scales that are representable in the stored dtype. Measured as "observe".
+  kernels::ChosenScales observe(const runtime::LinearWeight& linear, const at::Tensor& importance,
+                                PhaseTimes& times) const;
+
+  /// Adds what observing a linear, rounding it and keeping its result costs to what the linears before it cost.
+  void add_rounding_cost(const runtime::LinearShape& linear, runtime::CompressionCost& cost) const;
+
+  /// Rounds one weight to nearest; codes as int8. Measured as "quantize".
+  static at::Tensor round_to_nearest(const runtime::LinearWeight& linear, const kernels::ChosenScales& scales,
+                                     PhaseTimes& times);
 
  private:
   struct Group {

@@ -1,12 +1,11 @@
 #include "layerpress/quant/compressed_weight.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <ATen/ThreadLocalState.h>
 
 #include <algorithm>
 
 #include "layerpress/base/text.h"
+#include "layerpress/kernels/finite.h"
 #include "layerpress/quant/pack.h"
 
 namespace layerpress::quant {
@@ -14,9 +13,6 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 using Reader = std::function<std::optional<at::Tensor>(const std::string& suffix)>;
-
-/// Elements that dequantize holds in fp32 at once: what stays in a CPU's cache, or enough to fill a GPU.
-std::int64_t elements_at_once(const at::Tensor& codes) { return codes.is_cpu() ? 1 << 15 : 1 << 24; }
 
 std::int64_t divide_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
 
@@ -65,7 +61,7 @@ void require_parameters(const QuantizationArgs& args, const QuantizedWeight& wei
   if (weight.scale.sizes() != c10::IntArrayRef(shape))
     throw InternalError("[quant.compress] scales have shape {}, not {}", shape_text(weight.scale.sizes()),
                         shape_text(shape));
-  if (!at::isfinite(weight.scale).all().item<bool>())
+  if (!kernels::all_finite(weight.scale))
     throw RecipeError(
         "[quant.compress] a scale is NaN or infinite; look for NaN, infinite or huge weights in the checkpoint");
   if (args.symmetric == weight.zero_point.defined())
@@ -145,13 +141,22 @@ at::Tensor read_packed_codes(const QuantizationArgs& args, const ModuleReader& r
   }
 }
 
+/// Row range by row range, so that masks of the weight's size are never held.
+bool holds_fp8_nan(const at::Tensor& codes) {
+  const std::int64_t rows = codes.size(0), step = std::max<std::int64_t>(1, (1 << 20) / codes.size(1));
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const at::Tensor bytes = codes.narrow(0, first, std::min(step, rows - first)).view(at::kByte);
+    if (bytes.bitwise_and(0x7f).eq_(0x7f).any().item<bool>()) return true;
+  }
+  return false;
+}
+
 at::Tensor read_plain_codes(const QuantizationArgs& args, const ModuleReader& reader) {
   const at::Tensor codes = reader.get("weight", code_dtype(args));
   if (codes.dim() != 2 || codes.numel() == 0)
     reader.refuse("weight", fmt::format("shape {}, expected [rows, columns]", shape_text(codes.sizes())));
   if (args.type == NumberType::kFloat) {
-    const at::Tensor magnitude = codes.view(at::kByte).bitwise_and(0x7f);
-    if (magnitude.eq(0x7f).any().item<bool>()) reader.refuse("weight", "holds NaN");
+    if (holds_fp8_nan(codes)) reader.refuse("weight", "holds NaN");
     return codes;
   }
   const auto [least, greatest] = at::aminmax(codes);
@@ -169,7 +174,7 @@ at::Tensor read_scale(const QuantizationArgs& args, const ModuleReader& reader, 
   // Some writers store the one scale of a tensor without a dimension.
   const at::Tensor scale = args.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
   reader.require_shape("weight_scale", scale, shape);
-  if (!at::isfinite(scale).all().item<bool>()) reader.refuse("weight_scale", "holds NaN or infinity");
+  if (!kernels::all_finite(scale)) reader.refuse("weight_scale", "holds NaN or infinity");
   return scale;
 }
 
@@ -181,50 +186,20 @@ at::Tensor read_zero_point(const QuantizationScheme& scheme, const ModuleReader&
   return unpack_int32(packed.t(), scheme.weights->num_bits, rows).t().contiguous();
 }
 
-struct RowRange {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-
-/// Ranges of rows that are dequantized at a time. A range stays inside one row of blocks, so that it has either one row of
-/// scales per row or one for all of its rows.
-std::vector<RowRange> row_ranges(const at::Tensor& codes, std::int64_t block_rows) {
-  const std::int64_t rows = codes.size(0);
-  const std::int64_t at_once = std::max<std::int64_t>(1, elements_at_once(codes) / codes.size(1));
-  std::vector<RowRange> ranges;
-  for (std::int64_t first = 0; first < rows; first += ranges.back().count) {
-    const std::int64_t limit = block_rows == 1 ? rows : std::min(rows, (first / block_rows + 1) * block_rows);
-    ranges.push_back({first, std::min(at_once, limit - first)});
-  }
-  return ranges;
-}
-
-/// Scales or zero points of a range in fp32, [count or 1, columns of blocks].
-at::Tensor rows_of(const at::Tensor& parameters, const RowRange& range, std::int64_t block_rows) {
-  return (block_rows == 1 ? parameters.narrow(0, range.first, range.count)
-                          : parameters.narrow(0, range.first / block_rows, 1))
-      .to(at::kFloat);
-}
-
-/// The values of a range in fp32.
-at::Tensor scaled_rows(const QuantizedWeight& weight, const RowRange& range, const ScaleBlock& block) {
-  const std::int64_t columns = weight.codes.size(1);
-  const at::Tensor scale = rows_of(weight.scale, range, block.rows);
-  at::Tensor values = weight.codes.narrow(0, range.first, range.count).to(at::kFloat);
-  // Columns that do not fill the last block are only possible with 2-d blocks, which come without zero points.
-  if (columns % block.columns != 0) return values.mul_(scale.repeat_interleave(block.columns, 1).narrow(1, 0, columns));
-  at::Tensor blocks = values.view({range.count, columns / block.columns, block.columns});
-  if (weight.zero_point.defined()) blocks.sub_(rows_of(weight.zero_point, range, block.rows).unsqueeze(-1));
-  blocks.mul_(scale.unsqueeze(-1));
-  return values;
-}
-
 }  // namespace
 
 std::vector<std::int64_t> scale_shape(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
   if (weights.strategy == Strategy::kTensor) return {1};
   const ScaleBlock block = scale_block(weights, rows, columns);
   return {divide_up(rows, block.rows), divide_up(columns, block.columns)};
+}
+
+std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+                              at::ScalarType scale_dtype) {
+  const Shape shape = scale_shape(weights, rows, columns);
+  const std::int64_t scales = c10::multiply_integers(shape);
+  const std::int64_t per_scale = static_cast<std::int64_t>(c10::elementSize(scale_dtype)) + (weights.symmetric ? 0 : 1);
+  return static_cast<std::uint64_t>(rows * columns + scales * per_scale);  // a code is a byte
 }
 
 std::vector<CompressedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
@@ -275,36 +250,6 @@ QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& 
   else if (reader.find("weight_zero_point"))
     reader.refuse("weight_zero_point", "symmetric weights have none");
   return weight;
-}
-
-at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype) {
-  const QuantizationArgs& args = weights_of(scheme);
-  const std::int64_t rows = weight.codes.size(0);
-  const std::int64_t columns = weight.codes.size(1);
-  at::Tensor result = at::empty({rows, columns}, weight.codes.options().dtype(dtype));
-  if (result.numel() == 0) return result;
-  const ScaleBlock block = scale_block(args, rows, columns);
-  const auto as_matrix = [](const at::Tensor& t) { return t.defined() && t.dim() == 1 ? t.view({1, 1}) : t; };
-  const QuantizedWeight whole{weight.codes, as_matrix(weight.scale), as_matrix(weight.zero_point)};
-  const std::vector<RowRange> ranges = row_ranges(weight.codes, block.rows);
-  const auto fill = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const RowRange& range = ranges[static_cast<std::size_t>(i)];
-      result.narrow(0, range.first, range.count).copy_(scaled_rows(whole, range, block));
-    }
-  };
-  const auto steps = static_cast<std::int64_t>(ranges.size());
-  if (!weight.codes.is_cpu()) {
-    fill(0, steps);
-    return result;
-  }
-  // Each thread runs whole ranges with serial operators; the caller's modes (inference, no gradients) go along.
-  const at::ThreadLocalState modes;
-  at::parallel_for(0, steps, 1, [&](std::int64_t begin, std::int64_t end) {
-    const at::ThreadLocalStateGuard guard(modes);
-    fill(begin, end);
-  });
-  return result;
 }
 
 }  // namespace layerpress::quant

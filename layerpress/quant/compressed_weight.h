@@ -53,4 +53,12 @@ QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& 
 /// is exact in fp32; for wider `dtype` this is what it gives once the scales are converted to `dtype`.
 at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype);
 
+/// ‖original - Q‖ / ‖original‖, where Q is the weight dequantized to the original's dtype; 0 for a zero original. On the
+/// CPU nothing of the weight's size is allocated.
+double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight);
+
+/// Bytes that the codes, scales and zero points of a weight [rows, columns] hold.
+std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+                              at::ScalarType scale_dtype);
+
 }  // namespace layerpress::quant

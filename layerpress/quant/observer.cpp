@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "layerpress/base/text.h"
+#include "layerpress/kernels/finite.h"
 
 namespace layerpress::quant {
 namespace {
@@ -95,10 +96,25 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
   kernels::ChosenScales chosen = kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
                                                         {.codebook = codebook_of(args), .symmetric = args.symmetric},
                                                         search_of(settings), stored, used);
-  if (!at::isfinite(chosen.scale).all().item<bool>())
+  if (!kernels::all_finite(chosen.scale))
     throw RecipeError("[quant.observe] a scale overflows the stored dtype; the weights are too large for this scheme");
   return chosen;
 }
+
+std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
+                                std::int64_t columns) {
+  const auto candidates = static_cast<std::int64_t>(search_of(settings).shrink.size());
+  return kernels::search_workspace(rows, columns, scale_grid(args, rows, columns),
+                                   {.codebook = codebook_of(args), .symmetric = args.symmetric}, candidates);
+}
+
+double observe_flops(const ObserverSettings& settings, double elements) {
+  const kernels::ScaleSearch search = search_of(settings);
+  const auto candidates = search.shrink.size() > 1 ? static_cast<double>(search.shrink.size()) : 0.0;
+  return elements * (2 + candidates * (search.exponent == 2 ? 12 : 48));
+}
+
+double round_flops(double elements) { return 8 * elements; }
 
 QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
                                     const kernels::ChosenScales& scales, at::ScalarType stored) {

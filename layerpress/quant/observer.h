@@ -43,6 +43,17 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
                                     const ObserverSettings& settings, at::ScalarType stored,
                                     const at::Tensor& importance);
 
+/// Bytes that choose_scales allocates at most on the CPU for a weight [rows, columns], its result included.
+std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
+                                std::int64_t columns);
+
+/// Operations that choose_scales needs at most for a weight of so many elements: 2 for the range, and per candidate 12 to
+/// quantize, dequantize and sum a squared error, or 48 for a power other than 2 (a logarithm and an exponential).
+double observe_flops(const ObserverSettings& settings, double elements);
+
+/// Operations that rounding so many elements to nearest needs: 8 each.
+double round_flops(double elements);
+
 /// Codes (int8 bytes) and scales as kernels produce them, in the shapes and dtypes that are stored.
 QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
                                     const kernels::ChosenScales& scales, at::ScalarType stored);

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "layerpress/graph/text.h"
+#include "layerpress/oneshot.h"
 #include "layerpress/recipe/open_model.h"
 
 namespace layerpress {
@@ -60,16 +61,38 @@ Json describe(const recipe::OpenedModel& model, const graph::Subgraph& subgraph)
           {"linear_groups", std::move(groups)}};
 }
 
+OneshotOptions planned_run(const InspectOptions& options) {
+  OneshotOptions run;
+  run.model = options.model;
+  run.output = options.model;  // written to the same disk, say
+  run.recipe = options.recipe;
+  run.algorithm = options.algorithm;
+  run.scheme = options.scheme;
+  run.group_size = options.group_size;
+  run.num_calibration_samples = options.num_calibration_samples;
+  run.max_seq_length = options.max_seq_length;
+  run.pipeline = options.pipeline;
+  run.sequential_targets = options.sequential_targets;
+  run.sequential_targets_per_subgraph = options.sequential_targets_per_subgraph;
+  run.batch_tokens = options.batch_tokens;
+  run.memory_budget = options.memory_budget;
+  run.sequential_offload_device = options.sequential_offload_device;
+  run.threads = options.threads;
+  return run;
+}
+
 }  // namespace
 
 Json inspect(const InspectOptions& options) {
+  if (options.plan) return {{"plan", plan_oneshot(planned_run(options))}};
   const recipe::OpenedModel model = recipe::open_model(options.model);
   if (options.graph) return {{"graph", graph::to_text(model.traced.graph)}};
   WeightCount total(model);
   for (const graph::Node& node : model.traced.graph.nodes)
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) total.add(use);
   Json subgraphs = Json::array();
-  for (const graph::Subgraph& subgraph : recipe::cut_model(model.traced, options.sequential_targets))
+  for (const graph::Subgraph& subgraph :
+       recipe::cut_model(model.traced, options.sequential_targets, options.sequential_targets_per_subgraph))
     subgraphs.push_back(describe(model, subgraph));
   const Json& quantization = model.checkpoint->quantization_config();
   return {{"model", model.checkpoint->directory().string()},

@@ -4,35 +4,26 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <set>
 
+#include "layerpress/base/checksum.h"
 #include "layerpress/base/file.h"
 #include "layerpress/base/machine.h"
+#include "layerpress/base/memory_sampler.h"
 #include "layerpress/base/text.h"
-#include "layerpress/recipe/assignment.h"
 #include "layerpress/recipe/dataset_options.h"
-#include "layerpress/recipe/open_model.h"
 #include "layerpress/recipe/output_writer.h"
-#include "layerpress/recipe/recipe_of_options.h"
+#include "layerpress/recipe/plan_report.h"
+#include "layerpress/recipe/resumed_weights.h"
+#include "layerpress/recipe/run_identity.h"
+#include "layerpress/recipe/run_setup.h"
+#include "layerpress/runtime/host_memory.h"
 
 namespace layerpress {
 namespace {
 
 namespace fs = std::filesystem;
-
-enum class Pipeline { kSequential, kBasic, kDatafree };
-
-Pipeline choose_pipeline(const std::string& asked, const recipe::Modifiers& modifiers) {
-  const bool needs_data =
-      std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) { return modifier->needs_data(); });
-  if (asked.empty()) return needs_data ? Pipeline::kSequential : Pipeline::kDatafree;
-  if (asked == "sequential" || asked == "independent") return Pipeline::kSequential;
-  if (asked == "basic") return Pipeline::kBasic;
-  if (asked != "datafree")
-    throw UsageError("[options] --pipeline: '{}' is not known; sequential, basic and datafree are", asked);
-  if (needs_data)
-    throw UsageError("[options] --pipeline datafree: the recipe needs calibration data (GPTQ, or a hessian observer)");
-  return Pipeline::kDatafree;
-}
+using runtime::Journal;
 
 void check_output(const OneshotOptions& options, const fs::path& model_directory) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
@@ -42,6 +33,8 @@ void check_output(const OneshotOptions& options, const fs::path& model_directory
   for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
     if (folder == model)
       throw UsageError("[options] --output: {} is the model's own folder or inside it; choose another", options.output);
+  if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
+    throw UsageError("[options] --offload-dir: {} is no directory", options.offload_dir);
   if (options.summary.empty()) return;
   // Found out now rather than after the work.
   const fs::path summary = fs::absolute(options.summary, failure);
@@ -52,23 +45,29 @@ void check_output(const OneshotOptions& options, const fs::path& model_directory
 }
 
 /// The original config.json with the quantization_config.
-Json output_config(const recipe::OpenedModel& model, const runtime::Assignments& assignments) {
-  Json config = model.checkpoint->config();
-  config["quantization_config"] = quant::to_json(recipe::quantization_config(model, assignments));
-  for (const auto& [node, assignment] : assignments)
-    if (model.traced.tied_head && model.traced.graph.module_name(model.traced.graph.nodes[node]) == "lm_head")
+Json output_config(const recipe::RunSetup& setup) {
+  Json config = setup.model.checkpoint->config();
+  config["quantization_config"] = quant::to_json(recipe::quantization_config(setup.model, setup.assignments));
+  for (const auto& [node, assignment] : setup.assignments)
+    if (setup.model.traced.tied_head &&
+        setup.model.traced.graph.module_name(setup.model.traced.graph.nodes[node]) == "lm_head")
       config["tie_word_embeddings"] = false;
   return config;
 }
 
-Json report_json(const runtime::ModuleReport& report) {
-  Json entry = {{"module", report.module},
-                {"scheme", report.scheme},
-                {"weight_error", report.weight_error},
-                {"tokens", report.tokens},
-                {"fallback", report.fallback.empty() ? Json() : Json(report.fallback)},
-                {"output_error", report.output_error ? Json(*report.output_error) : Json()}};
-  return entry;
+data::CalibrationSet load_data(const OneshotOptions& options, const recipe::RunSetup& setup,
+                               const RunControl& control) {
+  if (setup.pipeline == recipe::Pipeline::kDatafree) return {};
+  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
+  return data::load_samples(recipe::dataset_options(options), setup.model.checkpoint->directory(),
+                            setup.model.traced.vocab_size, control);
+}
+
+std::vector<std::int64_t> lengths_of(const data::CalibrationSet& set) {
+  std::vector<std::int64_t> lengths;
+  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i)
+    lengths.push_back(set.sample_offsets[i + 1] - set.sample_offsets[i]);
+  return lengths;
 }
 
 /// One run, from options to the finished folder.
@@ -80,71 +79,282 @@ class Oneshot {
     const c10::InferenceMode inference;
     {
       const auto phase = times_.measure("open");
-      threads_ = recipe::set_threads(options_.threads);
-      recipe_ = recipe::recipe_of(options_);
-      modifiers_ = recipe::make_modifiers(recipe_);
-      pipeline_ = choose_pipeline(options_.pipeline, modifiers_);
-      model_ = recipe::open_model(options_.model);
-      if (!model_.checkpoint->quantization_config().is_null())
-        throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
-                              options_.model);
-      assignments_ = recipe::assign(model_, modifiers_);
-      subgraphs_ = recipe::cut_model(model_.traced, options_.sequential_targets);
-      placement_ = recipe::choose_placement(options_.device, options_.dtype, model_.stored_dtype);
-      check_output(options_, model_.checkpoint->directory());
+      setup_ = recipe::set_up(options_);
+      check_output(options_, setup_.model.checkpoint->directory());
     }
+    if (is_complete()) return already_complete();
     const std::uint64_t shard_bytes = parse_bytes(options_.max_shard_size, "--max-shard-size");
-    PendingDirectory directory(options_.output, options_.overwrite);
-    for (const std::string& warning : recipe::kernel_warnings(model_, assignments_))
+    // An unfinished folder is kept whatever was asked, until it is clear what it holds.
+    directory_ = std::make_unique<PendingDirectory>(
+        options_.output, PendingDirectory::Options{.overwrite = options_.overwrite,
+                                                   .resume = options_.resume || !options_.overwrite,
+                                                   .marker = Journal::kFileName});
+    read_journal();
+    for (const std::string& warning : recipe::kernel_warnings(setup_.model, setup_.assignments))
       control_.message(LogLevel::kWarning, warning);
-    load_data();
-    recipe::OutputWriter writer(model_, assignments_, directory.path(), shard_bytes);
-    compress(writer);
-    {
-      const auto phase = times_.measure("finish");
-      writer.finish();
-      checkpoint::write_companions(*model_.checkpoint, output_config(model_, assignments_), directory.path(),
-                                   {"recipe.yaml"});
-      write_text_file(directory.path() / "recipe.yaml", recipe::to_yaml(recipe_));
-      control_.check_stop();
-      directory.commit();
+    prepare(shard_bytes);
+    try {
+      compress();
+      finish();
+    } catch (const InterruptedError&) {
+      throw InterruptedError("{}", interruption());
+    } catch (...) {
+      if (!output_->records().empty()) directory_->keep();
+      throw;
     }
-    return summarize(writer);
+    return summarize();
   }
 
  private:
-  void load_data() {
-    if (pipeline_ == Pipeline::kDatafree) return;
-    const auto phase = times_.measure("data");
-    if (options_.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
-    const data::CalibrationSet set = data::load_samples(
-        recipe::dataset_options(options_), model_.checkpoint->directory(), model_.traced.vocab_size, control_);
-    samples_ = set.sample_count();
-    tokens_ = set.token_count();
-    batches_ = recipe::make_batches(set, recipe::choose_batch_tokens(options_.batch_tokens, model_.traced.graph));
+  // ---- before the work
+
+  /// Whether --resume finds the finished output of the same run.
+  bool is_complete() const {
+    std::error_code failure;
+    const fs::path target = options_.output;
+    if (!options_.resume || !fs::is_directory(target, failure) || fs::is_empty(target, failure)) return false;
+    if (fs::exists(PendingDirectory::pending_path(target) / Journal::kFileName)) return false;
+    const auto complete = checkpoint::Checkpoint::open(target);
+    const std::string recipe_file = (target / "recipe.yaml").string();
+    if (complete->config() != output_config(setup_) || !fs::exists(recipe_file) ||
+        read_text_file(recipe_file) != recipe::to_yaml(setup_.recipe)) {
+      if (options_.overwrite) return false;
+      throw UsageError(
+          "[output] {}: is complete, but was made from another model or with another recipe; choose another --output "
+          "or "
+          "pass --overwrite",
+          options_.output);
+    }
+    return true;
+  }
+
+  OneshotSummary already_complete() const {
+    std::error_code failure;
+    fs::remove(fs::path(options_.output) / Journal::kFileName,
+               failure);  // left by a run that was killed at its very end
+    OneshotSummary summary;
+    summary.already_complete = true;
+    summary.output = options_.output;
+    summary.seconds = timer_.seconds();
+    summary.details = {{"layerpress", LAYERPRESS_VERSION}, {"output", options_.output}, {"already_complete", true}};
+    if (!options_.summary.empty()) write_text_file(options_.summary, summary.details.dump(2) + "\n");
+    return summary;
+  }
+
+  void read_journal() {
+    if (!directory_->continued()) return;
+    journal_ = Journal::read(directory_->path() / Journal::kFileName);
+    if (journal_.empty()) return;
+    if (!options_.resume) {
+      directory_->keep();
+      const auto found = find_unfinished_run(options_.output);
+      throw UsageError(
+          "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or "
+          "start over "
+          "with --overwrite",
+          options_.output, found ? found->finished : 0, found ? found->subgraphs : 0);
+    }
+    const Json& header = journal_.front();
+    const Json plan = header.contains("plan") ? header["plan"] : Json::object();
+    if (options_.threads == 0)
+      setup_.threads = recipe::set_threads(json_get_or<int>(plan, "threads", "journal", setup_.threads));
+    batch_tokens_ = json_get_or<std::int64_t>(plan, "batch_tokens", "journal", 0);
+  }
+
+  recipe::RunIdentity identity(const data::CalibrationSet& set) const {
+    recipe::RunIdentity identity;
+    identity.options = recipe::identity_of_options(options_);
+    identity.recipe = recipe::to_yaml(setup_.recipe);
+    identity.software = recipe::identity_of_software(setup_.placement);
+    identity.model = recipe::identity_of_model(setup_.model);
+    if (set.sample_count() > 0) identity.dataset = recipe::identity_of_data(set);
+    identity.subgraphs = setup_.subgraphs.size();
+    return identity;
+  }
+
+  void require_same_run(const recipe::RunIdentity& identity) {
+    if (journal_.empty()) return;
+    const std::string found = recipe::difference(journal_.front(), identity);
+    if (!found.empty())
+      throw UsageError(
+          "[resume] {}: the unfinished run cannot be continued: {}; use the same options and files, or start over with "
+          "--overwrite",
+          options_.output, found);
+  }
+
+  /// Data, what an earlier run left, the plan, and the files that are written to.
+  void prepare(std::uint64_t shard_bytes) {
+    recipe::RunIdentity identity = this->identity({});
+    if (!journal_.empty()) {  // what is cheap to compare is compared before the data is read
+      recipe::RunIdentity known = identity;
+      known.dataset = journal_.front().value("dataset", Json());
+      require_same_run(known);
+    }
+    data::CalibrationSet set;
+    {
+      const auto phase = times_.measure("data");
+      set = load_data(options_, setup_, control_);
+    }
+    identity = this->identity(set);
+    require_same_run(identity);
+    const auto phase = times_.measure("plan");
+    const auto open_output = [&] {
+      output_ = std::make_unique<recipe::OutputWriter>(
+          setup_.model, setup_.assignments, setup_.subgraphs,
+          recipe::OutputWriter::Options{directory_->path(), shard_bytes, directory_->continued()});
+    };
+    if (!journal_.empty()) {
+      open_output();
+      accept_earlier();
+    }
+    make_plan(set);
+    if (!output_) open_output();
+    identity.plan = {{"threads", setup_.threads}, {"batch_tokens", plan_.batch_tokens}};
+    output_->start_journal(identity.to_json());
+  }
+
+  void accept_earlier() {
+    for (const std::string& name : output_->accept(journal_))
+      control_.message(LogLevel::kWarning,
+                       fmt::format("{}: its tensors in {} are damaged and are made again", name, options_.output));
+    for (const bool finished : output_->finished()) resumed_ += finished ? 1 : 0;
     control_.message(LogLevel::kInfo,
-                     fmt::format("{} samples, {} tokens in {} batches", samples_, tokens_, batches_.size()));
+                     fmt::format("{} of {} subgraphs are done already", resumed_, setup_.subgraphs.size()));
   }
 
-  void compress(recipe::OutputWriter& writer) {
-    const auto weights = model_.weights(placement_.dtype);
-    const runtime::RunContext run{model_.traced.graph, *weights, placement_, batches_, control_, times_};
-    if (pipeline_ == Pipeline::kSequential)
-      runtime::run_sequential(run, subgraphs_, assignments_, writer);
-    else if (pipeline_ == Pipeline::kBasic)
-      runtime::run_basic(run, subgraphs_, assignments_, writer);
-    else
-      runtime::run_datafree(run, subgraphs_, assignments_, writer);
+  void make_plan(const data::CalibrationSet& set) {
+    recipe::PlanInput input = recipe::plan_input(setup_, lengths_of(set));
+    input.batch_tokens = batch_tokens_ > 0 ? batch_tokens_ : options_.batch_tokens;
+    if (resumed_ > 0) {
+      input.finished = output_->finished();
+      weights_ = std::make_unique<recipe::ResumedWeights>(setup_.model, setup_.assignments, setup_.subgraphs, *output_,
+                                                          setup_.placement.dtype);
+      input.mapped = [this](const std::string& name) {
+        return static_cast<const recipe::ResumedWeights&>(*weights_).is_original(name);
+      };
+      restore_boundary(set, input);
+    }
+    plan_ = recipe::plan_run(input);
+    require_scratch_space();
+    if (set.sample_count() == 0) return;
+    batches_ = recipe::make_batches(set, plan_.batch_tokens);
+    control_.message(LogLevel::kInfo, fmt::format("{} samples, {} tokens in {} batches", set.sample_count(),
+                                                  set.token_count(), batches_.size()));
   }
 
-  OneshotSummary summarize(const recipe::OutputWriter& writer) const {
+  fs::path scratch_path() const {
+    if (setup_.place != recipe::ActivationPlace::kAuto && setup_.place != recipe::ActivationPlace::kDisk) return {};
+    if (options_.offload_dir.empty()) return directory_->path() / ".activations";
+    const std::string output = directory_->path().string();
+    return fs::path(options_.offload_dir) /
+           fmt::format(".layerpress-activations-{}", checksum_of(output.data(), output.size()));
+  }
+
+  /// A disk that is too small for the activations shows now rather than hours later.
+  void require_scratch_space() const {
+    std::uint64_t needed = 0;
+    for (const runtime::SubgraphPlan& subgraph : plan_.memory.subgraphs)
+      needed = std::max(needed, subgraph.activation_disk_bytes);
+    if (needed == 0) return;
+    std::error_code failure;
+    const fs::path folder = scratch_path().parent_path();
+    const fs::space_info space = fs::space(folder, failure);
+    if (!failure && space.available < needed)
+      throw MemoryError(
+          "[plan] activations need {} on disk, {} has {} free; choose another --offload-dir, or use fewer samples or a "
+          "larger "
+          "--memory-budget",
+          format_bytes(needed), folder.string(), format_bytes(space.available));
+  }
+
+  runtime::ActivationStore::Options store_options() const {
+    runtime::ActivationStore::Options options;
+    options.scratch = scratch_path();
+    if (setup_.place == recipe::ActivationPlace::kNone) options.home = setup_.placement.device;
+    return options;
+  }
+
+  /// When every value that the next subgraph reads is still in the scratch file, nothing has to be run again.
+  void restore_boundary(const data::CalibrationSet& set, recipe::PlanInput& input) {
+    std::size_t next = 0;
+    while (next < input.finished.size() && input.finished[next]) ++next;
+    const bool in_order = std::find(input.finished.begin() + static_cast<std::ptrdiff_t>(next), input.finished.end(),
+                                    true) == input.finished.end();
+    if (next == 0 || next == input.finished.size() || !in_order || scratch_path().empty() || set.sample_count() == 0)
+      return;
+    const Json& boundary = output_->records().at(next - 1)["boundary"];
+    const auto schedule = runtime::make_schedule(
+        {setup_.model.traced.graph, setup_.subgraphs, setup_.assignments, input.finished, {}, {}});
+    std::set<std::string> expected, found;
+    for (const graph::ValueId value : schedule[next - 1].boundary) expected.insert(std::to_string(value));
+    if (boundary.is_object())
+      for (const auto& [name, slots] : boundary.items()) found.insert(name);
+    if (found != expected || !boundary.is_object()) return;
+    const std::size_t batches = recipe::batches_of(lengths_of(set), input.batch_tokens).size();
+    auto store = std::make_unique<runtime::ActivationStore>(batches, store_options());
+    if (!store->restore(boundary)) return;
+    store_ = std::move(store);
+    input.available = schedule[next - 1].boundary;
+    control_.message(LogLevel::kInfo,
+                     fmt::format("activations behind {} are still there", setup_.subgraphs[next - 1].name));
+  }
+
+  // ---- the work
+
+  void compress() {
+    // What the plan counts is what its tensors take; the process itself and this run's tokens come on top.
+    const std::uint64_t others =
+        recipe::process_baseline() - std::min(recipe::process_baseline(), memory_.used_bytes());
+    memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, others));
+    if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
+    const runtime::RunContext run{setup_.model.traced.graph, *weights_, setup_.placement, batches_, control_, times_};
+    switch (setup_.pipeline) {
+      case recipe::Pipeline::kSequential: {
+        if (!store_) store_ = std::make_unique<runtime::ActivationStore>(batches_.size(), store_options());
+        store_->limit_memory(plan_.activation_limit);
+        runtime::run_sequential(run, plan_.schedule, setup_.assignments, *store_, *output_);
+        spilled_bytes_ = store_->spilled_bytes();
+        break;
+      }
+      case recipe::Pipeline::kBasic:
+        runtime::run_basic(run, setup_.subgraphs, setup_.assignments, output_->finished(), *output_);
+        break;
+      case recipe::Pipeline::kDatafree:
+        runtime::run_datafree(run, setup_.subgraphs, setup_.assignments, output_->finished(), *output_);
+        break;
+    }
+  }
+
+  void finish() {
+    const auto phase = times_.measure("finish");
+    store_.reset();
+    output_->finish();
+    checkpoint::write_companions(*setup_.model.checkpoint, output_config(setup_), directory_->path(), {"recipe.yaml"});
+    write_text_file(directory_->path() / "recipe.yaml", recipe::to_yaml(setup_.recipe));
+    std::error_code failure;
+    if (!scratch_path().empty()) fs::remove(scratch_path(), failure);
+    control_.check_stop();
+    directory_->commit();
+    // Last: until the folder has its name, the journal says how to get there.
+    fs::remove(fs::path(options_.output) / Journal::kFileName, failure);
+  }
+
+  /// What to say when somebody asked to stop.
+  std::string interruption() {
+    if (output_->records().empty()) return "stopped on request; no subgraph was finished, so nothing is kept";
+    directory_->keep();
+    return fmt::format("stopped on request; {} of {} subgraphs are done, continue with --resume",
+                       output_->records().size(), setup_.subgraphs.size());
+  }
+
+  OneshotSummary summarize() {
     OneshotSummary summary;
     summary.seconds = timer_.seconds();
     summary.output = options_.output;
-    summary.output_bytes = writer.total_bytes();
+    summary.output_bytes = output_->total_bytes();
     Json modules = Json::array(), phases = Json::object();
-    for (const runtime::ModuleReport& report : writer.reports()) {
-      modules.push_back(report_json(report));
+    for (const runtime::ModuleReport& report : output_->reports()) {
+      modules.push_back(report.to_json());
       ++summary.modules;
       if (report.fallback.empty()) continue;
       ++summary.fallbacks;
@@ -152,19 +362,24 @@ class Oneshot {
     }
     for (const auto& [name, phase] : times_.phases())
       phases[name] = {{"seconds", phase.seconds}, {"flops", phase.flops}, {"peak_bytes", phase.peak_resident_bytes}};
+    const Json plan = recipe::plan_numbers(setup_, plan_);
     summary.details = {{"layerpress", LAYERPRESS_VERSION},
                        {"model", options_.model},
-                       {"architecture", model_.architecture},
+                       {"architecture", setup_.model.architecture},
                        {"output", options_.output},
                        {"output_bytes", summary.output_bytes},
-                       {"recipe", recipe::to_yaml(recipe_)},
-                       {"device", placement_.device.str()},
-                       {"dtype", recipe::dtype_word(placement_.dtype)},
-                       {"threads", threads_},
-                       {"samples", samples_},
-                       {"tokens", tokens_},
+                       {"recipe", recipe::to_yaml(setup_.recipe)},
+                       {"device", setup_.placement.device.str()},
+                       {"dtype", recipe::dtype_word(setup_.placement.dtype)},
+                       {"threads", setup_.threads},
+                       {"samples", plan["samples"]},
+                       {"tokens", plan["tokens"]},
                        {"seconds", summary.seconds},
+                       {"plan", plan},
                        {"peak_bytes", peak_resident_bytes()},
+                       {"peak_anonymous_bytes", sampler_.peak_bytes()},
+                       {"spilled_bytes", spilled_bytes_},
+                       {"resumed_subgraphs", resumed_},
                        {"phases", std::move(phases)},
                        {"modules", std::move(modules)}};
     if (!options_.summary.empty()) write_text_file(options_.summary, summary.details.dump(2) + "\n");
@@ -175,22 +390,50 @@ class Oneshot {
   const RunControl& control_;
   Timer timer_;
   PhaseTimes times_;
-  int threads_ = 0;
-  recipe::Recipe recipe_;
-  recipe::Modifiers modifiers_;
-  Pipeline pipeline_ = Pipeline::kSequential;
-  recipe::OpenedModel model_;
-  runtime::Assignments assignments_;
-  std::vector<graph::Subgraph> subgraphs_;
-  runtime::Placement placement_;
+  MemorySampler sampler_;
+  runtime::HostMemory memory_;
+  recipe::RunSetup setup_;
+  std::unique_ptr<PendingDirectory> directory_;
+  std::vector<Json> journal_;  // of the run that is continued
+  std::int64_t batch_tokens_ = 0;
+  std::size_t resumed_ = 0;
+  recipe::RunPlan plan_;
   std::vector<runtime::Batch> batches_;
-  std::int64_t samples_ = 0, tokens_ = 0;
+  std::unique_ptr<recipe::OutputWriter> output_;
+  std::unique_ptr<runtime::WeightSource> weights_;
+  std::unique_ptr<runtime::ActivationStore> store_;
+  std::uint64_t spilled_bytes_ = 0;
 };
 
 }  // namespace
 
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control) {
   return Oneshot(options, control).run();
+}
+
+Json plan_oneshot(const OneshotOptions& options, const RunControl& control) {
+  const recipe::RunSetup setup = recipe::set_up(options);
+  std::vector<std::int64_t> lengths;
+  if (!options.dataset.empty()) {
+    lengths = lengths_of(load_data(options, setup, control));
+  } else if (setup.pipeline != recipe::Pipeline::kDatafree) {
+    if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
+      throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
+    lengths.assign(static_cast<std::size_t>(options.num_calibration_samples), options.max_seq_length);
+  }
+  recipe::PlanInput input = recipe::plan_input(setup, std::move(lengths));
+  input.batch_tokens = options.batch_tokens;
+  const recipe::RunPlan plan = recipe::plan_run(input);
+  return recipe::plan_report(setup, plan, recipe::measure_rates(setup, options.output));
+}
+
+std::optional<UnfinishedRun> find_unfinished_run(const std::string& output) {
+  const std::vector<Json> records = Journal::read(PendingDirectory::pending_path(output) / Journal::kFileName);
+  if (records.empty()) return std::nullopt;
+  UnfinishedRun run;
+  run.finished = records.size() - 1;
+  run.subgraphs = json_get_or<std::size_t>(records.front(), "subgraphs", "journal", 0);
+  return run;
 }
 
 }  // namespace layerpress

@@ -127,12 +127,18 @@ std::vector<runtime::Batch> make_batches(const data::CalibrationSet& set, std::i
   return batches;
 }
 
-std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets) {
+std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets,
+                                       std::int64_t targets_per_subgraph) {
+  if (targets_per_subgraph < 1 || targets_per_subgraph > 1'000'000)
+    throw UsageError("[options] --sequential-targets-per-subgraph must be positive");
   const std::vector<std::string>& names = targets.empty() ? model.default_sequential_targets : targets;
   const quant::TargetList list(names, "--sequential-targets");
-  auto subgraphs = graph::partition(model.graph, [&](const graph::Module& module) {
-    return !module.name.empty() && list.matches({module.name, {module.class_name}});
-  });
+  auto subgraphs = graph::partition(
+      model.graph,
+      [&](const graph::Module& module) {
+        return !module.name.empty() && list.matches({module.name, {module.class_name}});
+      },
+      static_cast<int>(targets_per_subgraph));
   const std::vector<std::string> unmatched = list.unmatched();
   if (!unmatched.empty())
     throw UsageError("[options] --sequential-targets: '{}' is no class and no module of this model; its layers are {}",

@@ -41,9 +41,10 @@ std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph);
 
 std::vector<runtime::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens);
 
-/// Cuts the model at the named targets, or at its decoder layers when `targets` is empty. Throws UsageError when a
-/// target matches no module.
-std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets);
+/// Cuts the model at the named targets, or at its decoder layers when `targets` is empty, `targets_per_subgraph` of them
+/// together. Throws UsageError when a target matches no module or the number is not positive.
+std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets,
+                                       std::int64_t targets_per_subgraph = 1);
 
 /// The word for a dtype on the command line and in config.json.
 std::string dtype_word(at::ScalarType dtype);

@@ -3,34 +3,82 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <filesystem>
+#include <limits>
 #include <map>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "layerpress/base/json.h"
+#include "layerpress/base/scratch_file.h"
 #include "layerpress/graph/graph.h"
 
 namespace layerpress::runtime {
 
-/// Values between stages: one tensor per live value and batch.
+/// Values between stages: one tensor per live value and batch, in memory while the limit lasts, else in a scratch file.
+/// What is in the file comes back as a view of mapped pages, which the kernel may drop, after read_ahead() without delay.
+///
+/// A run that is killed can go on from the values stored at a subgraph's end when all of them are in the file: they are
+/// described for the journal by boundary() and not overwritten before a later boundary is durable.
 class ActivationStore {
  public:
-  explicit ActivationStore(std::size_t batches) : batches_(batches) {}
+  struct Options {
+    std::uint64_t memory_limit = std::numeric_limits<std::uint64_t>::max();  ///< bytes held in memory
+    std::filesystem::path scratch;  ///< file for what does not fit; empty: nothing may be over the limit
+    bool continue_scratch = false;  ///< the file is there from an earlier run, see restore()
+    at::Device home = at::kCPU;     ///< device on which the values in memory live
+  };
 
-  void put(graph::ValueId value, std::size_t batch, at::Tensor tensor) {
-    auto& tensors = values_[value];
-    tensors.resize(batches_);
-    tensors.at(batch) = std::move(tensor);
-  }
-  /// Throws std::out_of_range for a value that is not stored.
-  const at::Tensor& get(graph::ValueId value, std::size_t batch) const { return values_.at(value).at(batch); }
-  void drop(graph::ValueId value, std::size_t batch) {
-    const auto found = values_.find(value);
-    if (found != values_.end()) found->second.at(batch) = at::Tensor();
-  }
-  void drop(graph::ValueId value) { values_.erase(value); }
+  explicit ActivationStore(std::size_t batches) : ActivationStore(batches, Options()) {}
+  ActivationStore(std::size_t batches, Options options);
+  ~ActivationStore();
+
+  /// Changes Options::memory_limit for what comes from here on.
+  void limit_memory(std::uint64_t bytes) { options_.memory_limit = bytes; }
+
+  /// Throws MemoryError when the limit is reached and there is no scratch file.
+  void put(graph::ValueId value, std::size_t batch, at::Tensor tensor);
+  /// On the home device. Throws InternalError for a value that is not stored.
+  at::Tensor get(graph::ValueId value, std::size_t batch) const;
+  /// Says that these values of a batch are read next.
+  void read_ahead(const std::vector<graph::ValueId>& values, std::size_t batch) const;
+  void drop(graph::ValueId value, std::size_t batch);
+  void drop(graph::ValueId value);
+
+  /// Where the values lie in the scratch file, with checksums; null when one of them does not. From now on their places
+  /// are kept until boundary `index` + 1 is durable.
+  Json boundary(std::size_t index, const std::vector<graph::ValueId>& values);
+  /// Boundary `index` can be restored after a crash: earlier ones are not needed any more.
+  void boundary_is_durable(std::size_t index);
+  /// Takes over the values of an earlier run's boundary. False, and nothing taken, when a byte is not as described.
+  bool restore(const Json& boundary);
+
+  std::uint64_t memory_bytes() const { return memory_bytes_; }
+  /// Everything that was ever written to the scratch file.
+  std::uint64_t spilled_bytes() const { return spilled_bytes_; }
 
  private:
+  struct Slot {
+    at::Tensor tensor;  // in memory, or undefined
+    ScratchFile::Extent extent;
+    bool on_disk = false;
+    std::vector<std::int64_t> shape;
+    at::ScalarType dtype = at::kFloat;
+    std::string checksum;
+    std::int64_t held_by = -1;  // boundary that needs the extent
+  };
+  void clear(Slot& slot);
+  void spill(Slot& slot, const at::Tensor& tensor);
+  const Slot& slot(graph::ValueId value, std::size_t batch) const;
+
   std::size_t batches_;
-  std::map<graph::ValueId, std::vector<at::Tensor>> values_;
+  Options options_;
+  std::unique_ptr<ScratchFile> scratch_;  // made when first needed
+  std::map<graph::ValueId, std::vector<Slot>> values_;
+  std::vector<Slot> dropped_but_held_;
+  std::uint64_t memory_bytes_ = 0;
+  std::uint64_t spilled_bytes_ = 0;
 };
 
 }  // namespace layerpress::runtime

@@ -1,83 +1,103 @@
 #include <ATen/ATen.h>
 
-#include "layerpress/base/machine.h"
-#include "layerpress/base/text.h"
 #include "layerpress/runtime/compression.h"
 #include "layerpress/runtime/group_compression.h"
 
 namespace layerpress::runtime {
 namespace {
 
-/// All groups of the model, each value once.
-std::vector<graph::LinearGroup> all_groups(const graph::Graph& graph, const std::vector<graph::Subgraph>& subgraphs,
-                                           const Assignments& assignments) {
-  graph::Subgraph whole{"model", {}};
-  for (const graph::Subgraph& subgraph : subgraphs)
-    whole.nodes.insert(whole.nodes.end(), subgraph.nodes.begin(), subgraph.nodes.end());
-  return assigned_groups(graph, whole, assignments);
-}
-
-}  // namespace
-
-std::uint64_t gram_bytes(const graph::Graph& graph, const std::vector<graph::Subgraph>& subgraphs,
-                         const Assignments& assignments) {
-  std::uint64_t bytes = 0;
-  for (const graph::LinearGroup& group : all_groups(graph, subgraphs, assignments)) {
-    const auto features = static_cast<std::uint64_t>(graph.values[group.input].features);
-    if (wants_gram(group, assignments)) bytes += features * features * sizeof(float);
+class BasicRun {
+ public:
+  BasicRun(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
+           const std::vector<bool>& finished, ResultSink& sink)
+      : run_(run), subgraphs_(subgraphs), assignments_(assignments), sink_(sink) {
+    for (std::size_t s = 0; s < subgraphs_.size(); ++s) {
+      finished_.push_back(!finished.empty() && finished[s]);
+      groups_.push_back(finished_[s] ? std::vector<graph::LinearGroup>()
+                                     : assigned_groups(run_.graph, subgraphs_[s], assignments_));
+      for (const graph::LinearGroup& group : groups_[s])
+        if (wants_gram(group, assignments_)) ++users_of_statistics_[group.input];
+    }
   }
-  return bytes;
-}
 
-void run_basic(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
-               ResultSink& sink) {
-  const std::uint64_t needed = gram_bytes(run.graph, subgraphs, assignments), available = available_memory();
-  if (run.placement.device.is_cpu() && available > 0 && needed > available)
-    throw MemoryError(
-        "[runtime.basic] the Gram matrices of all layers need {}, {} are free; use --pipeline sequential, which holds "
-        "one layer's at a time",
-        format_bytes(needed), format_bytes(available));
+  void run() {
+    steps_ = run_.batches.size() + subgraphs_.size();
+    if (!users_of_statistics_.empty()) calibrate();
+    for (std::size_t s = 0; s < subgraphs_.size(); ++s) {
+      run_.control.step(run_.batches.size() + s, steps_, subgraphs_[s].name);
+      if (finished_[s]) continue;
+      for (const graph::LinearGroup& group : groups_[s]) compress(group);
+      const auto phase = run_.times.measure("write");
+      sink_.on_subgraph_done(s, nullptr);
+    }
+    run_.control.step(steps_, steps_, "");
+  }
 
-  // One stage whose kept values are the inputs of all groups; each batch passes the whole model at once.
-  const std::vector<graph::LinearGroup> groups = all_groups(run.graph, subgraphs, assignments);
-  graph::Subgraph whole{"model", {}};
-  for (std::size_t n = 0; n < run.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
-  std::vector<graph::LinearGroup> wanted;
-  for (const graph::LinearGroup& group : groups)
-    if (wants_gram(group, assignments)) wanted.push_back(group);
-  const std::vector<graph::Stage> stages = graph::split_stages(run.graph, whole, wanted, {});
-
-  StatisticsStore statistics;
-  {
+ private:
+  /// Each batch passes the whole model at once, one stage per value whose statistics are wanted.
+  void calibrate() {
+    graph::Subgraph whole{"model", {}};
+    for (std::size_t n = 0; n < run_.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
+    std::vector<graph::LinearGroup> wanted;
+    for (const auto& [value, users] : users_of_statistics_) wanted.push_back({value, {}});
+    const std::vector<graph::Stage> stages = graph::split_stages(run_.graph, whole, wanted, {});
     std::vector<graph::NodeId> nodes;
     for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
-    const Onload parameters(run.weights, weight_names(run.graph, nodes), run.placement);
-    for (std::size_t b = 0; b < run.batches.size(); ++b) {
-      run.control.step(b, run.batches.size() + groups.size(), fmt::format("batch {}", b));
-      ActivationStore store(run.batches.size());
-      for (std::size_t s = 0; s < stages.size(); ++s) {
-        run.control.check_stop();
+    const Onload parameters(run_.weights, weight_names(run_.graph, nodes), run_.placement);
+    for (std::size_t b = 0; b < run_.batches.size(); ++b) {
+      run_.control.step(b, steps_, fmt::format("batch {}", b));
+      ActivationStore store(run_.batches.size());
+      for (std::size_t s = 0; s < wanted.size(); ++s) {
+        run_.control.check_stop();
+        at::Tensor x;
         {
-          const auto phase = run.times.measure("forward");
-          run_stage(run, stages[s], parameters, b, store);
+          const auto phase = run_.times.measure("forward");
+          x = run_stage(run_, stages[s], parameters, b, store);
         }
-        if (s < wanted.size()) statistics.add(run, wanted[s].input, store.get(wanted[s].input, b));
+        statistics_.add(run_, wanted[s].input, x);
+        drop_unread(stages, s, b, store);
       }
     }
   }
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    run.control.check_stop();
-    run.control.step(run.batches.size() + g, run.batches.size() + groups.size(),
-                     run.graph.module_name(run.graph.nodes[groups[g].linears.front()]));
-    Onload parameters(run.weights, weight_names(run.graph, groups[g].linears), run.placement);
-    const bool has = statistics.has(groups[g].input);
-    compress_group(run, groups[g], assignments, has ? &statistics.get(groups[g].input) : nullptr, parameters,
-                   /*replace=*/false, sink);
-    statistics.drop(groups[g].input);
+
+  /// Lets values go that no later stage reads.
+  static void drop_unread(const std::vector<graph::Stage>& stages, std::size_t stage, std::size_t batch,
+                          ActivationStore& store) {
+    std::vector<graph::ValueId> candidates = stages[stage].inputs;
+    candidates.insert(candidates.end(), stages[stage].keeps.begin(), stages[stage].keeps.end());
+    for (const graph::ValueId value : candidates) {
+      bool read = false;
+      for (std::size_t later = stage + 1; later < stages.size() && !read; ++later)
+        for (const graph::ValueId input : stages[later].inputs) read = read || input == value;
+      if (!read) store.drop(value, batch);
+    }
   }
-  const auto phase = run.times.measure("write");
-  for (const graph::Subgraph& subgraph : subgraphs) sink.on_subgraph_done(subgraph);
-  run.control.step(run.batches.size() + groups.size(), run.batches.size() + groups.size(), "");
+
+  void compress(const graph::LinearGroup& group) {
+    run_.control.check_stop();
+    Onload parameters(run_.weights, weight_names(run_.graph, group.linears), run_.placement);
+    const bool has = statistics_.has(group.input);
+    compress_group(run_, group, assignments_, has ? &statistics_.get(group.input) : nullptr, parameters,
+                   /*replace=*/false, sink_);
+    if (has && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
+  }
+
+  const RunContext& run_;
+  const std::vector<graph::Subgraph>& subgraphs_;
+  const Assignments& assignments_;
+  ResultSink& sink_;
+  std::vector<bool> finished_;
+  std::vector<std::vector<graph::LinearGroup>> groups_;  // per subgraph
+  std::map<graph::ValueId, int> users_of_statistics_;    // groups that still want them; values in the graph's order
+  StatisticsStore statistics_;
+  std::size_t steps_ = 0;
+};
+
+}  // namespace
+
+void run_basic(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
+               const std::vector<bool>& finished, ResultSink& sink) {
+  BasicRun(run, subgraphs, assignments, finished, sink).run();
 }
 
 }  // namespace layerpress::runtime

@@ -3,11 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
+#include "layerpress/graph/graph.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/matching.h"
 #include "layerpress/quant/scheme.h"
@@ -33,6 +36,21 @@ struct LinearWeight {
   at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
 };
 
+/// A linear as a plan sees it, before any weight is read.
+struct LinearShape {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  at::ScalarType dtype = at::kBFloat16;  ///< as stored
+  const quant::QuantizationScheme* scheme = nullptr;
+};
+
+/// What compress() costs for linears that read one value.
+struct CompressionCost {
+  std::uint64_t workspace_bytes = 0;    ///< most that it allocates at once, results included, its inputs not
+  std::uint64_t result_bytes = 0;       ///< what the results hold when it returns
+  std::map<std::string, double> flops;  ///< by phase, as it adds them to PhaseTimes; "observe" counts its candidates
+};
+
 /// What happened to one module; goes into the summary.
 struct ModuleReport {
   std::string module;
@@ -41,6 +59,8 @@ struct ModuleReport {
   std::optional<double> output_error;  ///< mean squared error of an output for a token; needs statistics
   double weight_error = 0;             ///< ‖W - dequantized‖ / ‖W‖; filled in by the runtime
   std::int64_t tokens = 0;             ///< tokens the statistics saw
+  Json to_json() const;
+  static ModuleReport from_json(const Json& json);  ///< throws CheckpointError
 };
 
 struct CompressedModule {
@@ -65,10 +85,23 @@ class Modifier {
 
   virtual StatisticsWanted statistics_wanted() const = 0;
 
+  /// Memory and arithmetic of compress() for linears of these shapes.
+  virtual CompressionCost cost(const std::vector<LinearShape>& linears) const = 0;
+
   /// Compresses linears that read one value, all assigned to this modifier; one result per entry, in order.
   /// `statistics` is null when none were wanted or the run has no data. Measures its phases in `times`.
   virtual std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
                                                  PhaseTimes& times) const = 0;
 };
+
+/// Who compresses a linear node, and how.
+struct Assignment {
+  const Modifier* modifier = nullptr;
+  const quant::QuantizationScheme* scheme = nullptr;
+  at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
+};
+
+/// Compressed linears by node.
+using Assignments = std::map<graph::NodeId, Assignment>;
 
 }  // namespace layerpress::runtime

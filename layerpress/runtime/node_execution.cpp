@@ -45,6 +45,21 @@ at::Tensor execute_node(const graph::Node& node, const std::vector<at::Tensor>& 
   return std::visit(Execute{inputs, parameters, context}, node.operation);
 }
 
+std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, const Placement& placement,
+                                   int threads) {
+  if (const auto* attention = std::get_if<graph::Attention>(&node.operation)) {
+    std::int64_t longest = 0;
+    for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i)
+      longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
+    return kernels::attention_workspace_bytes(
+        longest, {attention->heads, attention->kv_heads, attention->head_dim, attention->scale, attention->window},
+        placement.dtype, threads);
+  }
+  if (const auto* rotary = std::get_if<graph::Rotary>(&node.operation))  // cosines and sines, once per position
+    return static_cast<std::uint64_t>(batch.tokens()) * (static_cast<std::uint64_t>(rotary->head_dim) * 8 + 8);
+  return 0;
+}
+
 double node_flops(const graph::Node& node, const Batch& batch) {
   if (const auto* linear = std::get_if<graph::Linear>(&node.operation))
     return 2.0 * static_cast<double>(batch.tokens()) * static_cast<double>(linear->in_features) *

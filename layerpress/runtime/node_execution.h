@@ -14,6 +14,10 @@ namespace layerpress::runtime {
 at::Tensor execute_node(const graph::Node& node, const std::vector<at::Tensor>& inputs, const Onload& parameters,
                         BatchContext& context);
 
+/// Memory that a node needs beside its inputs and its output, in bytes; on a CPU.
+std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, const Placement& placement,
+                                   int threads);
+
 /// Floating-point operations of a node over a batch (products counted twice; attention halved by causality).
 double node_flops(const graph::Node& node, const Batch& batch);
 

@@ -1,85 +1,50 @@
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "layerpress/runtime/compression.h"
 #include "layerpress/runtime/group_compression.h"
+#include "layerpress/runtime/weight_prefetch.h"
 
 namespace layerpress::runtime {
 namespace {
 
-/// What one subgraph does, computed before it runs.
-struct SubgraphPlan {
-  std::vector<graph::LinearGroup> groups;
-  std::vector<graph::Stage> stages;  // one per group, and the last
-  /// For each stage, values that can go as soon as a batch has passed it (and the group's statistics are taken).
-  std::vector<std::vector<graph::ValueId>> drops;
-};
-
 class SequentialRun {
  public:
-  SequentialRun(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
-                ResultSink& sink)
-      : run_(run), subgraphs_(subgraphs), assignments_(assignments), sink_(sink), store_(run.batches.size()) {
-    for (const graph::Subgraph& subgraph : subgraphs_)
-      for (const graph::LinearGroup& group : assigned_groups(run_.graph, subgraph, assignments_)) {
-        if (!wants_gram(group, assignments_)) continue;
-        wanted_.push_back(group.input);
-        ++users_of_statistics_[group.input];
-      }
-    needed_ = graph::needed_nodes(run_.graph, wanted_);
-    for (graph::Subgraph subgraph : subgraphs_) {
-      std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed_[n] && assignments_.count(n) == 0; });
-      running_.push_back(std::move(subgraph));
-    }
-    live_ = graph::liveness(run_.graph, running_);
+  SequentialRun(const RunContext& run, const std::vector<SubgraphSchedule>& schedule, const Assignments& assignments,
+                ActivationStore& store, ResultSink& sink)
+      : run_(run), schedule_(schedule), assignments_(assignments), store_(store), sink_(sink), prefetch_(run.weights) {
+    for (const SubgraphSchedule& subgraph : schedule_)
+      for (const graph::LinearGroup& group : subgraph.groups)
+        if (wants_gram(group, assignments_)) ++users_of_statistics_[group.input];
     for (const Batch& batch : run_.batches) tokens_ += static_cast<std::uint64_t>(batch.tokens());
   }
 
   void run() {
-    for (std::size_t s = 0; s < subgraphs_.size(); ++s) {
+    fetch_from(0);
+    for (std::size_t s = 0; s < schedule_.size(); ++s) {
       run_.control.check_stop();
-      run_.control.step(s, subgraphs_.size(), subgraphs_[s].name);
-      run_subgraph(s);
+      run_.control.step(s, schedule_.size(), schedule_[s].name);
+      if (!schedule_[s].weights.empty()) run_subgraph(s);
+      if (schedule_[s].finished) continue;
       const auto phase = run_.times.measure("write");
-      sink_.on_subgraph_done(subgraphs_[s]);
+      sink_.on_subgraph_done(s, store_.boundary(s, schedule_[s].boundary));
+      if (const auto durable = sink_.durable_subgraph()) store_.boundary_is_durable(*durable);
     }
-    run_.control.step(subgraphs_.size(), subgraphs_.size(), "");
+    run_.control.step(schedule_.size(), schedule_.size(), "");
   }
 
  private:
-  SubgraphPlan plan(std::size_t s) const {
-    SubgraphPlan plan;
-    plan.groups = assigned_groups(run_.graph, running_[s], assignments_);
-    // Outputs that nothing runs on (the last layer's, say) are not computed.
-    std::vector<graph::ValueId> outputs;
-    for (const graph::ValueId value : live_[s].outputs)
-      if (needed_[run_.graph.values[value].producer]) outputs.push_back(value);
-    plan.stages = graph::split_stages(run_.graph, running_[s], plan.groups, outputs);
-
-    std::vector<bool> needed_later(run_.graph.values.size(), true);
-    for (const graph::ValueId value : live_[s].freed) needed_later[value] = false;
-    plan.drops.resize(plan.stages.size());
-    std::vector<bool> read_by_later_stage(run_.graph.values.size(), false);
-    for (std::size_t stage = plan.stages.size(); stage-- > 0;) {
-      const auto consider = [&](graph::ValueId value) {
-        if (!needed_later[value] && !read_by_later_stage[value]) plan.drops[stage].push_back(value);
-      };
-      for (const graph::ValueId value : plan.stages[stage].keeps) consider(value);
-      for (const graph::ValueId value : plan.stages[stage].inputs) consider(value);
-      for (const graph::ValueId value : plan.stages[stage].inputs) read_by_later_stage[value] = true;
-    }
-    return plan;
+  /// Starts to read the weights of the next subgraph that needs any.
+  void fetch_from(std::size_t s) {
+    while (s < schedule_.size() && schedule_[s].weights.empty()) ++s;
+    if (s < schedule_.size()) prefetch_.start(schedule_[s].weights);
   }
 
   void run_subgraph(std::size_t s) {
-    const SubgraphPlan plan = this->plan(s);
-    std::vector<graph::NodeId> nodes;
-    for (const graph::Stage& stage : plan.stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
-    for (const graph::LinearGroup& group : plan.groups)
-      nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
+    const SubgraphSchedule& plan = schedule_[s];
     auto loading = std::make_unique<PhaseTimes::Scope>(run_.times, "load");
-    Onload parameters(run_.weights, weight_names(run_.graph, nodes), run_.placement);
+    prefetch_.wait();
+    Onload parameters(run_.weights, plan.weights, run_.placement);
+    fetch_from(s + 1);
     loading.reset();
     for (std::size_t g = 0; g < plan.groups.size(); ++g) {
       const graph::LinearGroup& group = plan.groups[g];
@@ -91,50 +56,52 @@ class SequentialRun {
       if (has && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
     }
     run_batches(plan, plan.groups.size(), parameters, nullptr);
-    for (const graph::ValueId value : live_[s].freed) store_.drop(value);
   }
 
   /// Runs one stage for all batches, collecting the statistics of the group behind it.
-  void run_batches(const SubgraphPlan& plan, std::size_t stage_index, const Onload& parameters,
+  void run_batches(const SubgraphSchedule& plan, std::size_t stage_index, const Onload& parameters,
                    const graph::LinearGroup* group) {
     const graph::Stage& stage = plan.stages[stage_index];
+    const std::vector<graph::ValueId>& drops = plan.drops[stage_index];
     const bool collect = group != nullptr && wants_gram(*group, assignments_) && !statistics_.has(group->input);
-    if (stage.nodes.empty() && !collect) return;
-    const char* name = collect ? "calibrate" : "propagate";
-    std::uint64_t done = 0;
-    run_.control.phase(name, done, tokens_);
-    for (std::size_t b = 0; b < run_.batches.size(); ++b) {
-      run_.control.check_stop();
-      {
-        const auto phase = run_.times.measure("forward");
-        run_stage(run_, stage, parameters, b, store_);
-      }
-      if (collect) statistics_.add(run_, group->input, store_.get(group->input, b));
-      for (const graph::ValueId value : plan.drops[stage_index]) store_.drop(value, b);
-      done += static_cast<std::uint64_t>(run_.batches[b].tokens());
+    // Without statistics to take, a stage that keeps nothing has no purpose: what it is run for is computed again later.
+    if (collect || !stage.keeps.empty()) {
+      const char* name = collect ? "calibrate" : "propagate";
+      std::uint64_t done = 0;
       run_.control.phase(name, done, tokens_);
+      for (std::size_t b = 0; b < run_.batches.size(); ++b) {
+        run_.control.check_stop();
+        at::Tensor wanted;
+        {
+          const auto phase = run_.times.measure("forward");
+          store_.read_ahead(stage.inputs, b + 1);
+          wanted = run_stage(run_, stage, parameters, b, store_);
+        }
+        if (collect) statistics_.add(run_, group->input, wanted);
+        for (const graph::ValueId value : drops) store_.drop(value, b);
+        done += static_cast<std::uint64_t>(run_.batches[b].tokens());
+        run_.control.phase(name, done, tokens_);
+      }
     }
+    for (const graph::ValueId value : drops) store_.drop(value);
   }
 
   const RunContext& run_;
-  const std::vector<graph::Subgraph>& subgraphs_;
+  const std::vector<SubgraphSchedule>& schedule_;
   const Assignments& assignments_;
+  ActivationStore& store_;
   ResultSink& sink_;
-  ActivationStore store_;
+  WeightPrefetch prefetch_;
   StatisticsStore statistics_;
-  std::vector<graph::ValueId> wanted_;                 // values whose statistics are wanted
-  std::vector<bool> needed_;                           // nodes on which one of them depends
   std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them
-  std::vector<graph::Subgraph> running_;               // subgraphs without the nodes that nothing needs
-  std::vector<graph::Liveness> live_;
   std::uint64_t tokens_ = 0;
 };
 
 }  // namespace
 
-void run_sequential(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
-                    const Assignments& assignments, ResultSink& sink) {
-  SequentialRun(run, subgraphs, assignments, sink).run();
+void run_sequential(const RunContext& run, const std::vector<SubgraphSchedule>& schedule,
+                    const Assignments& assignments, ActivationStore& store, ResultSink& sink) {
+  SequentialRun(run, schedule, assignments, store, sink).run();
 }
 
 }  // namespace layerpress::runtime

@@ -3,23 +3,26 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <set>
 
 #include "layerpress/runtime/node_execution.h"
 
 namespace layerpress::runtime {
 
-void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch_index,
-               ActivationStore& store) {
+at::Tensor run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters,
+                     std::size_t batch_index, ActivationStore& store) {
   const Batch& batch = run.batches[batch_index];
   BatchContext context(batch, run.graph, run.placement);
   std::map<graph::ValueId, at::Tensor> frame;
   for (const graph::ValueId input : stage.inputs)
-    if (input != graph::Graph::kInput) frame[input] = store.get(input, batch_index);
+    if (input != graph::Graph::kInput) frame[input] = store.get(input, batch_index).to(run.placement.device);
 
-  // How many readers each value still has inside the stage.
+  // How many readers each value still has inside the stage; what outlives it has one more.
   std::map<graph::ValueId, int> readers;
   for (const graph::NodeId n : stage.nodes)
     for (const graph::ValueId input : run.graph.nodes[n].inputs) ++readers[input];
+  for (const graph::ValueId value : stage.keeps) ++readers[value];
+  if (stage.wanted >= 0) ++readers[stage.wanted];
   double flops = 0;
   for (const graph::NodeId n : stage.nodes) {
     const graph::Node& node = run.graph.nodes[n];
@@ -29,20 +32,21 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& p
     at::Tensor output = execute_node(node, inputs, parameters, context);
     flops += node_flops(node, batch);
     inputs.clear();
-    for (const graph::ValueId input : node.inputs) {
-      const bool kept = std::find(stage.keeps.begin(), stage.keeps.end(), input) != stage.keeps.end();
-      if (--readers[input] == 0 && !kept) frame.erase(input);
-    }
+    for (const graph::ValueId input : node.inputs)
+      if (--readers[input] == 0) frame.erase(input);
     frame[node.output] = std::move(output);
   }
   for (const graph::ValueId value : stage.keeps) store.put(value, batch_index, frame.at(value));
   run.times.add_flops("forward", flops);
+  return stage.wanted >= 0 ? frame.at(stage.wanted) : at::Tensor();
 }
 
 std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {
   std::vector<std::string> names;
+  std::set<std::string> seen;
   for (const graph::NodeId n : nodes)
-    for (graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) names.push_back(std::move(use.name));
+    for (graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation))
+      if (seen.insert(use.name).second) names.push_back(std::move(use.name));
   return names;
 }
 

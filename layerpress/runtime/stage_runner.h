@@ -1,9 +1,10 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "layerpress/base/phase_times.h"
-#include "layerpress/graph/partition.h"
+#include "layerpress/graph/stages.h"
 #include "layerpress/runtime/activation_store.h"
 #include "layerpress/runtime/batch.h"
 #include "layerpress/runtime/onload.h"
@@ -21,11 +22,11 @@ struct RunContext {
 };
 
 /// Runs the nodes of `stage` on one batch: reads its inputs from the store and puts what it keeps there. Values inside
-/// the stage live until their last reader.
-void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
-               ActivationStore& store);
+/// the stage live until their last reader. Returns the value that the stage is run for (undefined for a last stage).
+at::Tensor run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
+                     ActivationStore& store);
 
-/// Names of all weights that `nodes` read.
+/// Names of all weights that `nodes` read, each once.
 std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes);
 
 /// Runs the whole graph up to (not including) `last`, subgraph by subgraph, and returns each batch's value of `wanted`.

@@ -35,6 +35,10 @@ void CompressedWeights::will_need(const std::string& name) const {
   for_each_part(name, [&](const std::string& part) { checkpoint_->will_need(part); });
 }
 
+void CompressedWeights::fetch(const std::string& name) const {
+  for_each_part(name, [&](const std::string& part) { checkpoint_->fetch(part); });
+}
+
 void CompressedWeights::release(const std::string& name) const {
   for_each_part(name, [&](const std::string& part) { checkpoint_->release(part); });
 }

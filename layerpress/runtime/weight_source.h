@@ -19,6 +19,8 @@ class WeightSource {
   virtual at::Tensor load(const std::string& name) const = 0;
   /// Says that the parameter will be loaded soon.
   virtual void will_need(const std::string& name) const = 0;
+  /// Reads the parameter's bytes into memory and returns when they are there. Throws CheckpointError.
+  virtual void fetch(const std::string& name) const { will_need(name); }
   /// Lets the parameter's pages go. REQUIRES: no tensor from load() is read any more without loading it again.
   virtual void release(const std::string& name) const = 0;
 };
@@ -30,6 +32,7 @@ class CheckpointWeights : public WeightSource {
       : checkpoint_(std::move(checkpoint)) {}
   at::Tensor load(const std::string& name) const override { return checkpoint_->tensor(name); }
   void will_need(const std::string& name) const override { checkpoint_->will_need(name); }
+  void fetch(const std::string& name) const override { checkpoint_->fetch(name); }
   void release(const std::string& name) const override { checkpoint_->release(name); }
 
  private:
@@ -45,6 +48,7 @@ class CompressedWeights : public WeightSource {
       : checkpoint_(std::move(checkpoint)), scheme_of_(std::move(scheme_of)), dtype_(dtype) {}
   at::Tensor load(const std::string& name) const override;
   void will_need(const std::string& name) const override;
+  void fetch(const std::string& name) const override;
   void release(const std::string& name) const override;
 
  private:

@@ -53,6 +53,8 @@ TEST_F(CheckpointTest, OpensAllShardsOfTheIndex) {
   EXPECT_FALSE(checkpoint->contains("z"));
   expect_says(message_of<CheckpointError>([&] { checkpoint->tensor("z"); }), {folder_.path().string(), "'z'"});
   expect_says(message_of<CheckpointError>([&] { checkpoint->spec("z"); }), {"'z'"});
+  checkpoint->fetch("b");
+  expect_says(message_of<CheckpointError>([&] { checkpoint->fetch("z"); }), {"'z'"});
 }
 
 TEST_F(CheckpointTest, SingleFileNeedsNoIndex) {

@@ -107,9 +107,20 @@ TEST(Safetensors, UnknownTensorIsNamed) {
   const auto file = SafetensorsFile::open(folder / "x.safetensors");
   expect_says(message_of<CheckpointError>([&] { file->tensor("absent"); }), {"x.safetensors", "'absent'"});
   expect_says(message_of<CheckpointError>([&] { file->will_need("absent"); }), {"'absent'"});
+  expect_says(message_of<CheckpointError>([&] { file->fetch("absent"); }), {"'absent'"});
   file->will_need("t");
+  file->fetch("t");
   file->release("t");
   EXPECT_EQ(file->tensor("t").item<float>(), 0.0f);
+}
+
+TEST(Safetensors, FetchTellsOfTruncation) {
+  const TemporaryFolder folder;
+  write_safetensors(folder / "x.safetensors", {{"first", at::zeros({5000})}, {"second", at::zeros({5000})}});
+  const auto file = SafetensorsFile::open(folder / "x.safetensors");
+  std::filesystem::resize_file(folder / "x.safetensors", 30'000);
+  file->fetch("first");
+  expect_says(message_of<CheckpointError>([&] { file->fetch("second"); }), {"x.safetensors", "truncated while in use"});
 }
 
 TEST(Safetensors, FilesThatAreNoSafetensors) {

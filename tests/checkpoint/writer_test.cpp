@@ -2,12 +2,17 @@
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/resource.h>
+#include <sys/syscall.h>
 
+#include <atomic>
+#include <fstream>
+#include <functional>
 #include <set>
 #include <thread>
 
+#include "layerpress/base/checksum.h"
+#include "tests/base/child_process.h"
+#include "tests/base/file_size_limit.h"
 #include "tests/checkpoint/temporary_folder.h"
 
 namespace layerpress::checkpoint {
@@ -15,30 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::expect_says;
+using test::FileSizeLimit;
 using test::message_of;
 using test::read_bytes;
 using test::TemporaryFolder;
-
-/// No file may grow beyond `bytes` inside the scope: what a full disk looks like.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    previous_handler_ = ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &previous_);
-    const struct rlimit limited { bytes, previous_.rlim_max };
-    ::setrlimit(RLIMIT_FSIZE, &limited);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &previous_);
-    ::signal(SIGXFSZ, previous_handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  struct rlimit previous_ {};
-  void (*previous_handler_)(int) = nullptr;
-};
 
 std::map<std::string, at::Tensor> sample_tensors() {
   return {{"model.embed", at::arange(24, at::kFloat).reshape({6, 4})},
@@ -181,6 +166,156 @@ TEST(CheckpointWriter, RefusesAFolderThatIsNotThereAndFilesThatAre) {
   folder.write("model.safetensors", "precious");
   expect_says(message_of<CheckpointError>([&] { CheckpointWriter(folder.path(), specs, {}); }), {"model.safetensors"});
   EXPECT_EQ(read_bytes(folder / "model.safetensors"), "precious");
+}
+
+/// A writer that goes on with what is in `folder`.
+std::unique_ptr<CheckpointWriter> reopened(const TemporaryFolder& folder, const std::vector<TensorSpec>& specs) {
+  return std::make_unique<CheckpointWriter>(folder.path(), specs, CheckpointWriter::Options{100, true});
+}
+
+const std::vector<TensorSpec> kTwoShards = {{"a", at::kByte, {60}}, {"b", at::kFloat, {10}}, {"c", at::kByte, {50}}};
+constexpr const char* kFirstShard = "model-00001-of-00002.safetensors";
+constexpr const char* kSecondShard = "model-00002-of-00002.safetensors";
+
+at::Tensor value_of(const TensorSpec& spec) { return at::arange(spec.numel()).add(spec.name[0]).to(spec.dtype); }
+
+/// Writes kTwoShards without finishing and returns the checksums.
+std::map<std::string, std::string> write_and_stop(const TemporaryFolder& folder) {
+  CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
+  std::map<std::string, std::string> checksums;
+  for (const TensorSpec& spec : kTwoShards) {
+    writer.write(spec.name, value_of(spec));
+    checksums[spec.name] = writer.checksum(spec.name);
+  }
+  writer.sync();
+  return checksums;
+}
+
+void flip_byte(const fs::path& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+TEST(CheckpointWriter, ReadsBackWhatWasWritten) {
+  const TemporaryFolder folder;
+  const auto tensors = sample_tensors();
+  CheckpointWriter writer(folder.path(), specs_of(tensors), {});
+  expect_says(message_of<InternalError>([&] { writer.read("model.embed"); }), {"'model.embed'", "was not written"});
+  expect_says(message_of<InternalError>([&] { writer.checksum("none"); }), {"'none'", "was not written"});
+  for (const auto& [name, tensor] : tensors) {
+    writer.write(name, tensor.dim() == 2 ? tensor.t().contiguous().t() : tensor);
+    EXPECT_EQ(writer.read(name).scalar_type(), tensor.scalar_type()) << name;
+    EXPECT_TRUE(at::equal(writer.read(name), tensor)) << name;
+    EXPECT_EQ(writer.checksum(name), checksum_of(tensor.const_data_ptr(), tensor.nbytes())) << name;
+  }
+}
+
+TEST(CheckpointWriter, GoesOnWithTheFilesOfAnEarlierOne) {
+  const TemporaryFolder folder;
+  const auto checksums = write_and_stop(folder);
+  {
+    const auto writer = reopened(folder, kTwoShards);
+    EXPECT_TRUE(writer->accept("a", checksums.at("a")));
+    EXPECT_TRUE(at::equal(writer->read("a"), value_of(kTwoShards[0])));
+    EXPECT_EQ(writer->checksum("a"), checksums.at("a"));
+    EXPECT_THROW(writer->write("a", value_of(kTwoShards[0])), InternalError);
+    EXPECT_THROW(writer->accept("a", checksums.at("a")), InternalError);
+    EXPECT_THROW(writer->accept("unknown", ""), InternalError);
+    EXPECT_THROW(writer->finish(), InternalError);  // nobody has asked for b and c
+    writer->write("b", value_of(kTwoShards[1]));
+    EXPECT_TRUE(writer->accept("c", checksums.at("c")));
+    writer->finish();
+  }
+  const TemporaryFolder undisturbed;
+  write_and_stop(undisturbed);
+  for (const char* name : {kFirstShard, kSecondShard})
+    EXPECT_EQ(read_bytes(folder / name), read_bytes(undisturbed / name));
+  EXPECT_TRUE(at::equal(open_written(folder)->tensor("b"), value_of(kTwoShards[1])));
+}
+
+TEST(CheckpointWriter, FindsDamagedTensors) {
+  const TemporaryFolder folder;
+  const auto checksums = write_and_stop(folder);
+  flip_byte(folder / kFirstShard, fs::file_size(folder / kFirstShard) - 1);  // the last byte of a, behind b
+  const auto writer = reopened(folder, kTwoShards);
+  EXPECT_FALSE(writer->accept("a", checksums.at("a")));
+  EXPECT_THROW(writer->read("a"), InternalError);
+  EXPECT_TRUE(writer->accept("b", checksums.at("b")));
+  EXPECT_TRUE(writer->accept("c", checksums.at("c")));
+  writer->write("a", value_of(kTwoShards[0]));
+  writer->finish();
+  EXPECT_TRUE(at::equal(open_written(folder)->tensor("a"), value_of(kTwoShards[0])));
+}
+
+TEST(CheckpointWriter, LargeTensorsAreAcceptedPieceByPiece) {
+  const TemporaryFolder folder;
+  constexpr std::int64_t kLength = (20 << 20) + 3;
+  const std::vector<TensorSpec> specs = {{"large", at::kByte, {kLength}}};
+  std::string checksum;
+  {
+    CheckpointWriter writer(folder.path(), specs, {});
+    writer.write("large", at::arange(kLength).remainder(251).to(at::kByte));
+    checksum = writer.checksum("large");
+  }
+  EXPECT_TRUE(reopened(folder, specs)->accept("large", checksum));
+  flip_byte(folder / "model.safetensors", 9 << 20);
+  EXPECT_FALSE(reopened(folder, specs)->accept("large", checksum));
+}
+
+TEST(CheckpointWriter, DamagedFilesAreMadeAnew) {
+  const TemporaryFolder undisturbed;
+  const auto checksums = write_and_stop(undisturbed);
+  const auto damages = std::vector<std::function<void(const fs::path&)>>{
+      [](const fs::path& path) { flip_byte(path, 20); }, [](const fs::path& path) { fs::resize_file(path, 30); },
+      [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) + 1); },
+      [](const fs::path& path) { fs::remove(path); }};
+  for (const auto& damage : damages) {
+    const TemporaryFolder folder;
+    write_and_stop(folder);
+    damage(folder / kFirstShard);
+    const auto writer = reopened(folder, kTwoShards);
+    EXPECT_FALSE(writer->accept("a", checksums.at("a")));
+    EXPECT_FALSE(writer->accept("b", checksums.at("b")));
+    EXPECT_TRUE(writer->accept("c", checksums.at("c")));
+    for (const std::size_t i : {0, 1}) writer->write(kTwoShards[i].name, value_of(kTwoShards[i]));
+    writer->finish();
+    EXPECT_EQ(read_bytes(folder / kFirstShard), read_bytes(undisturbed / kFirstShard));
+  }
+}
+
+TEST(CheckpointWriter, SyncFailsWhenTheDiskDoes) {
+  const TemporaryFolder folder;
+  test::ChildProcess child([&](test::ChildProcess&) {
+    if (!test::deny_system_call(SYS_fdatasync, EIO)) return test::kNotAllowed;
+    CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
+    writer.sync();  // nothing written, nothing to wait for
+    writer.write("c", value_of(kTwoShards[2]));
+    expect_says(message_of<CheckpointError>([&] { writer.sync(); }), {kSecondShard, "Input/output error"});
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  });
+  const int code = child.exit_code();
+  if (code == test::kNotAllowed) GTEST_SKIP() << "no system-call filters here";
+  EXPECT_EQ(code, 0);
+}
+
+TEST(CheckpointWriter, SyncsWhileOthersWrite) {
+  const TemporaryFolder folder;
+  std::map<std::string, at::Tensor> tensors;
+  for (int i = 0; i < 40; ++i) tensors["t" + std::to_string(i)] = at::full({5000 + i}, i, at::kInt);
+  CheckpointWriter writer(folder.path(), specs_of(tensors), {.max_shard_bytes = 100'000});
+  std::atomic<bool> done{false};
+  std::thread syncing([&] {
+    while (!done) writer.sync();
+  });
+  for (const auto& [name, tensor] : tensors) writer.write(name, tensor);
+  done = true;
+  syncing.join();
+  writer.sync();
+  writer.finish();
+  expect_holds(*open_written(folder), tensors);
 }
 
 TEST(WriteCompanions, CopiesWhatBelongsToTheModel) {

@@ -6,6 +6,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/graph/partition.h"
+#include "layerpress/graph/stages.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/tracer.h"
 
@@ -153,6 +154,30 @@ TEST(Stages, LeaveOutWhatNothingNeeds) {
   const auto groups = linear_groups(graph, subgraphs[2], [](const Node&) { return true; });
   const auto stages = split_stages(graph, subgraphs[2], groups, {});
   EXPECT_TRUE(stages.back().nodes.empty());
+}
+
+TEST(Stages, WithoutKeepingComputeEverythingAgain) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_layer);
+  const auto live = liveness(graph, subgraphs);
+  const auto groups = linear_groups(graph, subgraphs[1], [](const Node&) { return true; });
+  const auto kept = split_stages(graph, subgraphs[1], groups, live[1].outputs);
+  const auto again = split_stages(graph, subgraphs[1], groups, live[1].outputs, {false, false});
+  ASSERT_EQ(again.size(), kept.size());
+  EXPECT_TRUE(again[0].keeps.empty());
+  EXPECT_TRUE(again[1].keeps.empty());
+  EXPECT_EQ(again[2].keeps, kept[2].keeps);
+  EXPECT_EQ(again[2].nodes, subgraphs[1].nodes);  // all of them, from the subgraph's inputs
+  EXPECT_EQ(again[2].inputs, live[1].inputs);
+  EXPECT_EQ(again[0].nodes, kept[0].nodes);
+  EXPECT_EQ(again[1].wanted, groups[1].input);
+}
+
+TEST(NeededNodes, StopAtAvailableValues) {
+  const Graph graph = small_model();
+  const auto needed = needed_nodes(graph, {graph.nodes[2].output}, {graph.nodes[1].output});
+  EXPECT_FALSE(needed[1]);
+  EXPECT_TRUE(needed[2]);
 }
 
 TEST(NeededNodes, FollowsInputsBackwards) {

@@ -48,6 +48,12 @@ double output_error(const Problem& problem, const at::Tensor& codes, bool fp8 = 
   return (error.mm(symmetric_from_upper(problem.gram).to(at::kDouble)) * error).sum().item<double>();
 }
 
+/// The codes of one weight.
+GptqResult solve(const Problem& problem, const HessianFactor& factor, const Codebook& codebook = {},
+                 std::int64_t block_size = 128) {
+  return gptq({{problem.weight, problem.scales}}, factor, codebook, block_size);
+}
+
 struct Case {
   const char* name;
   std::int64_t rows, columns, group;
@@ -63,16 +69,16 @@ TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
   const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
   const auto factor = factorize(problem.gram, options);
   ASSERT_TRUE(factor.has_value());
-  const GptqResult result = gptq(problem.weight, *factor, problem.scales, codebook);
+  const GptqResult result = solve(problem, *factor, codebook);
   const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, codebook);
   // A tie decided differently moves the rest of its row, so a few codes may differ; the loss may not.
-  EXPECT_GT(equal_share(result.codes, reference.codes), 0.995);
+  EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);
   EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
 
   const at::Tensor scale = problem.scales.scale.repeat_interleave(c.group, 1);
   const at::Tensor zero = c.symmetric ? at::Tensor() : problem.scales.zero_point.repeat_interleave(c.group, 1);
   const at::Tensor nearest = level_codes(nearest_level(problem.weight, scale, zero, codebook), codebook);
-  EXPECT_LT(output_error(problem, result.codes, c.fp8), 0.8 * output_error(problem, nearest, c.fp8));
+  EXPECT_LT(output_error(problem, result.codes[0], c.fp8), 0.8 * output_error(problem, nearest, c.fp8));
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GptqCaseTest,
@@ -86,19 +92,60 @@ INSTANTIATE_TEST_SUITE_P(Cases, GptqCaseTest,
 TEST(Gptq, BlockSizeDoesNotMatter) {
   const Problem problem = make_problem(40, 256, 64, true, 7.5);
   const auto factor = factorize(problem.gram, {});
-  const GptqResult whole = gptq(problem.weight, *factor, problem.scales, {}, 128);
+  const at::Tensor whole = solve(problem, *factor).codes[0];
   for (const std::int64_t block : {1, 17, 64})
-    EXPECT_GT(equal_share(gptq(problem.weight, *factor, problem.scales, {}, block).codes, whole.codes), 0.995) << block;
+    EXPECT_GT(equal_share(solve(problem, *factor, {}, block).codes[0], whole), 0.995) << block;
 }
 
-TEST(Gptq, RowsAreIndependent) {
-  const Problem problem = make_problem(50, 128, 64, true, 7.5);
+/// The weight's rows [first, last) with their scales.
+GptqWeight rows_of(const Problem& problem, std::int64_t first, std::int64_t last) {
+  ColumnScales scales = problem.scales;
+  scales.scale = scales.scale.slice(0, first, last);
+  if (scales.zero_point.defined()) scales.zero_point = scales.zero_point.slice(0, first, last);
+  return {problem.weight.slice(0, first, last), scales};
+}
+
+TEST(Gptq, WeightsOfOneInputAreOneStackOfRows) {
+  for (const bool symmetric : {true, false}) {
+    const Problem problem = make_problem(50, 128, 64, symmetric, 7.5);
+    const auto factor = factorize(problem.gram, {});
+    const GptqResult whole = solve(problem, *factor);
+    const GptqResult parts =
+        gptq({rows_of(problem, 0, 7), rows_of(problem, 7, 37), rows_of(problem, 37, 50)}, *factor, {});
+    ASSERT_EQ(parts.codes.size(), 3u);
+    EXPECT_GT(equal_share(at::cat(parts.codes), whole.codes[0]), 0.995);
+    EXPECT_NEAR(parts.loss / whole.loss, 1.0, 1e-5);
+  }
+}
+
+TEST(Gptq, MoreRowsThanAChunkHolds) {
+  constexpr std::int64_t kColumns = 4096, kExtra = 40;
+  ASSERT_EQ(gptq_chunk_rows(kColumns), 4096);
+  at::manual_seed(9);
+  Problem problem;
+  problem.weight = at::randn({gptq_chunk_rows(kColumns) + kExtra, kColumns}).to(at::kBFloat16);
+  problem.scales = {at::full({problem.weight.size(0), kColumns / 128}, 0.4), {}, 128};
+  problem.gram = at::zeros({kColumns, kColumns});
+  accumulate_gram(problem.gram, at::randn({256, kColumns}) + 0.5 * at::randn({256, 1}));
   const auto factor = factorize(problem.gram, {});
-  const GptqResult whole = gptq(problem.weight, *factor, problem.scales, {});
-  ColumnScales part = problem.scales;
-  part.scale = problem.scales.scale.slice(0, 20, 37);
-  const GptqResult rows = gptq(problem.weight.slice(0, 20, 37), *factor, part, {});
-  EXPECT_GT(equal_share(rows.codes, whole.codes.slice(0, 20, 37)), 0.995);
+  const GptqResult whole = solve(problem, *factor);
+  // Rows on both sides of the boundary, solved by themselves.
+  const GptqWeight last = rows_of(problem, problem.weight.size(0) - 2 * kExtra, problem.weight.size(0));
+  const at::Tensor alone = gptq({last}, *factor, {}).codes[0];
+  EXPECT_GT(equal_share(alone, whole.codes[0].slice(0, -2 * kExtra)), 0.99);
+}
+
+TEST(Gptq, RowsMayShareScales) {
+  Problem problem = make_problem(40, 128, 64, true, 7.5);
+  const auto factor = factorize(problem.gram, {});
+  const at::Tensor blocks = problem.scales.scale.slice(0, 0, 40, 16).contiguous();
+  problem.scales.scale = blocks.repeat_interleave(16, 0).slice(0, 0, 40).contiguous();
+  const at::Tensor per_row = solve(problem, *factor).codes[0];
+  problem.scales.scale = blocks;
+  problem.scales.rows_per_group = 16;
+  EXPECT_TRUE(at::equal(solve(problem, *factor).codes[0], per_row));
+  const GptqResult reference = gptq_reference(problem.weight, problem.gram, {}, problem.scales, {});
+  EXPECT_GT(equal_share(per_row, reference.codes[0]), 0.995);
 }
 
 TEST(Gptq, UntouchedColumnsAreRoundedToNearest) {
@@ -109,35 +156,19 @@ TEST(Gptq, UntouchedColumnsAreRoundedToNearest) {
   }
   const auto factor = factorize(problem.gram, {});
   ASSERT_TRUE(factor.has_value());
-  const GptqResult result = gptq(problem.weight, *factor, problem.scales, {});
+  const GptqResult result = solve(problem, *factor);
   const at::Tensor scale = problem.scales.scale.repeat_interleave(64, 1);
   const at::Tensor nearest = level_codes(nearest_level(problem.weight, scale, {}, {}), {});
   for (const std::int64_t dead : {3, 77})
-    EXPECT_TRUE(at::equal(result.codes.select(1, dead), nearest.select(1, dead))) << dead;
+    EXPECT_TRUE(at::equal(result.codes[0].select(1, dead), nearest.select(1, dead))) << dead;
 }
 
 TEST(Gptq, IndependentInputsReduceToRoundToNearest) {
   Problem problem = make_problem(16, 64, 32, true, 7.5);
   problem.gram = at::eye(64) * 3;
-  const GptqResult result = gptq(problem.weight, *factorize(problem.gram, {}), problem.scales, {});
+  const GptqResult result = solve(problem, *factorize(problem.gram, {}));
   const at::Tensor scale = problem.scales.scale.repeat_interleave(32, 1);
-  EXPECT_TRUE(at::equal(result.codes, level_codes(nearest_level(problem.weight, scale, {}, {}), {})));
-}
-
-TEST(Factorize, RefusesWhatIsNotPositiveDefinite) {
-  at::Tensor gram = at::eye(8);
-  gram[2][5] = 4;  // an impossible correlation
-  EXPECT_FALSE(factorize(gram, {.dampening = 0.01}).has_value());
-  EXPECT_TRUE(factorize(gram, {.dampening = 100}).has_value());
-}
-
-TEST(Factorize, DoublePrecisionSurvivesWhatSinglePrecisionDoesNot) {
-  at::manual_seed(5);
-  const at::Tensor few = at::randn({6, 64});
-  at::Tensor gram = at::zeros({64, 64});
-  accumulate_gram(gram, few);  // rank 6: only the dampening makes it definite
-  EXPECT_FALSE(factorize(gram, {.dampening = 1e-9}).has_value());
-  EXPECT_TRUE(factorize(gram, {.dampening = 1e-5, .double_precision = true}).has_value());
+  EXPECT_TRUE(at::equal(result.codes[0], level_codes(nearest_level(problem.weight, scale, {}, {}), {})));
 }
 
 }  // namespace

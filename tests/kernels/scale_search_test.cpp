@@ -73,6 +73,40 @@ INSTANTIATE_TEST_SUITE_P(Cases, ScaleSearchTest,
                                            Case{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
                          [](const auto& info) { return info.param.name; });
 
+TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
+  at::manual_seed(13);
+  constexpr std::int64_t kRows = 300, kColumns = 1000;
+  const at::Tensor weight = at::randn({kRows, kColumns}).mul_(at::rand({kRows, 1}));
+  const at::Tensor importance = at::rand({kColumns}) + 0.01;
+  for (const ScaleGrid& grid : {ScaleGrid{kRows, kColumns}, ScaleGrid{270, 128}, ScaleGrid{10000, 700}})
+    for (const bool symmetric : {true, false})
+      for (const int patience : {0, 3}) {
+        const Case c{"strips", grid, {{}, symmetric}, 2, patience, true};
+        const ScaleSearch search{{1, 0.98, 0.95, 0.9, 0.85, 0.8}, c.exponent, patience};
+        const ChosenScales strips = search_scales(weight, grid, c.rule, search, at::kBFloat16, importance);
+        const ChosenScales reference = search_scales_reference(weight, grid, c.rule, search, at::kBFloat16, importance);
+        EXPECT_NEAR(total_error(weight, c, strips, importance) / total_error(weight, c, reference, importance), 1, 1e-4)
+            << grid.block_rows << " rows, patience " << patience;
+        const ChosenScales plain = search_scales(weight, grid, c.rule, {}, at::kBFloat16, {});
+        EXPECT_TRUE(at::equal(plain.scale, search_scales_reference(weight, grid, c.rule, {}, at::kBFloat16, {}).scale));
+      }
+}
+
+TEST(ScaleSearch, PatienceStopsWhereTheReferenceStops) {
+  at::manual_seed(14);
+  const at::Tensor weight = at::randn({64, 256});
+  int differing = 0;
+  for (const int patience : {1, 2, 5, 100}) {
+    const ScaleSearch search{shrinking(), 2, patience};
+    const ChosenScales fused = search_scales(weight, {1, 64}, {}, search, at::kFloat, {});
+    const ChosenScales reference = search_scales_reference(weight, {1, 64}, {}, search, at::kFloat, {});
+    EXPECT_GT(fused.scale.eq(reference.scale).to(at::kDouble).mean().item<double>(), 0.98) << patience;
+    const ChosenScales all = search_scales(weight, {1, 64}, {}, {shrinking(), 2, 0}, at::kFloat, {});
+    differing += static_cast<int>(fused.scale.ne(all.scale).any().item<bool>());
+  }
+  EXPECT_GE(differing, 2);  // patience matters at all
+}
+
 TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
   at::Tensor weight = at::zeros({2, 64});
   weight[1][3] = 1;

@@ -151,6 +151,28 @@ TEST(CompressedWeightTest, DequantizesOnManyThreadsInInferenceMode) {
   }
 }
 
+TEST(CompressedWeightTest, RelativeErrorIsThatOfTheDequantizedWeight) {
+  at::manual_seed(8);
+  for (const QuantizationScheme& scheme : all_schemes())
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
+      const QuantizedWeight weight = random_weight(scheme, 21, 40);
+      const at::Tensor values = dequantize(scheme, weight, dtype).to(at::kDouble);
+      const at::Tensor original = (values + 0.1 * at::randn({21, 40}, at::kDouble)).to(dtype).to(at::kDouble);
+      const double expected = ((original - values).norm() / original.norm()).item<double>();
+      EXPECT_NEAR(relative_error(scheme, original.to(dtype), weight), expected, 1e-5 * expected)
+          << to_json(*scheme.weights).dump() << dtype;
+    }
+}
+
+TEST(CompressedWeightTest, BytesAreThoseOfTheTensors) {
+  for (const QuantizationScheme& scheme : all_schemes()) {
+    const QuantizedWeight weight = random_weight(scheme, 21, 40);
+    std::size_t bytes = weight.codes.nbytes() + weight.scale.nbytes();
+    if (weight.zero_point.defined()) bytes += weight.zero_point.nbytes();
+    EXPECT_EQ(quantized_bytes(*scheme.weights, 21, 40, at::kBFloat16), bytes) << to_json(*scheme.weights).dump();
+  }
+}
+
 TEST(CompressedWeightTest, BlocksNeedNotDivideTheWeight) {
   at::manual_seed(6);
   const QuantizationScheme scheme =

@@ -4,6 +4,7 @@
 #include "layerpress/quant/scheme.h"
 #include "layerpress/runtime/compression.h"
 #include "small_model.h"
+#include "tests/checkpoint/temporary_folder.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -21,6 +22,7 @@ class RecordingModifier : public Modifier {
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
   bool needs_data() const override { return true; }
   StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
+  CompressionCost cost(const std::vector<LinearShape>&) const override { return {}; }
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
                                          PhaseTimes&) const override {
     std::vector<CompressedModule> results;
@@ -28,7 +30,9 @@ class RecordingModifier : public Modifier {
       if (statistics != nullptr) grams[linear.module] = statistics->gram.triu().clone();
       if (statistics != nullptr) tokens[linear.module] = statistics->tokens;
       const at::Tensor scale = linear.weight.abs().amax(1, true) / 7.5;
-      results.push_back({{(linear.weight / scale).clamp(-8, 7).round().to(at::kChar), scale, {}}, {}});
+      CompressedModule result;
+      result.weight = {(linear.weight / scale).clamp(-8, 7).round().to(at::kChar), scale, {}};
+      results.push_back(std::move(result));
     }
     return results;
   }
@@ -42,15 +46,30 @@ class RecordingSink : public ResultSink {
   void on_compressed(const graph::Node&, const quant::QuantizationScheme&, const CompressedModule&) override {
     ++compressed;
   }
-  void on_subgraph_done(const graph::Subgraph& subgraph) override { done.push_back(subgraph.name); }
+  void on_subgraph_done(std::size_t index, const Json& boundary) override {
+    done.push_back(index);
+    boundaries.push_back(boundary);
+  }
+  std::optional<std::size_t> durable_subgraph() override {
+    return done.empty() ? std::nullopt : std::optional(done.back());
+  }
   int compressed = 0;
-  std::vector<std::string> done;
+  std::vector<std::size_t> done;
+  std::vector<Json> boundaries;
 };
 
-using Pipeline = void (*)(const RunContext&, const std::vector<graph::Subgraph>&, const Assignments&, ResultSink&);
+enum class Kind { kSequential, kBasic, kDatafree };
+
+struct Setting {
+  Kind kind = Kind::kSequential;
+  std::string targets = "Layer";
+  std::size_t per_batch = 3;
+  std::vector<bool> keep_after = {};  // for every subgraph
+  ActivationStore::Options activations = {};
+};
 
 /// Runs a pipeline over all linears but the head; returns what the modifier saw.
-RecordingModifier run(Pipeline pipeline, const std::string& targets, std::size_t per_batch, RecordingSink& sink) {
+RecordingModifier run(const Setting& setting, RecordingSink& sink) {
   const SmallModel model;
   RecordingModifier modifier;
   Assignments assignments;
@@ -58,10 +77,22 @@ RecordingModifier run(Pipeline pipeline, const std::string& targets, std::size_t
     if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation) &&
         model.graph.module_name(model.graph.nodes[n]) != "head")
       assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
-  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, per_batch);
+  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, setting.per_batch);
   PhaseTimes times;
   const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times};
-  pipeline(context, model.cut(targets), assignments, sink);
+  const std::vector<graph::Subgraph> subgraphs = model.cut(setting.targets);
+  if (setting.kind == Kind::kSequential) {
+    std::vector<std::vector<bool>> keep;
+    if (!setting.keep_after.empty()) keep.assign(subgraphs.size(), setting.keep_after);
+    const auto schedule = make_schedule({model.graph, subgraphs, assignments, {}, {}, keep});
+    ActivationStore store(batches.size(), setting.activations);
+    run_sequential(context, schedule, assignments, store, sink);
+    EXPECT_EQ(store.memory_bytes(), 0u);  // nothing outlives its last reader
+  } else if (setting.kind == Kind::kBasic) {
+    run_basic(context, subgraphs, assignments, {}, sink);
+  } else {
+    run_datafree(context, subgraphs, assignments, {}, sink);
+  }
   return modifier;
 }
 
@@ -76,24 +107,57 @@ double largest_difference(const RecordingModifier& a, const RecordingModifier& b
 
 TEST(SequentialPipeline, DoesNotDependOnBatchesOrCuts) {
   RecordingSink sink;
-  const RecordingModifier reference = run(run_sequential, "Layer", 6, sink);
+  const RecordingModifier reference = run({.per_batch = 6}, sink);
   EXPECT_EQ(sink.compressed, 14);
-  EXPECT_EQ(sink.done, (std::vector<std::string>{"head", "layers.0", "layers.1", "tail"}));
+  EXPECT_EQ(sink.done, (std::vector<std::size_t>{0, 1, 2, 3}));
   EXPECT_EQ(reference.grams.size(), 14u);
   for (const auto& [module, tokens] : reference.tokens) EXPECT_EQ(tokens, 43) << module;
   for (const std::size_t per_batch : {1, 2, 4}) {
     RecordingSink other;
-    EXPECT_LT(largest_difference(reference, run(run_sequential, "Layer", per_batch, other)), 1e-5) << per_batch;
+    EXPECT_LT(largest_difference(reference, run({.per_batch = per_batch}, other)), 1e-5) << per_batch;
   }
   RecordingSink cut, whole;
-  EXPECT_LT(largest_difference(reference, run(run_sequential, "Linear", 2, cut)), 1e-5);
-  EXPECT_LT(largest_difference(reference, run(run_sequential, "NoSuchClass", 2, whole)), 1e-5);
+  EXPECT_LT(largest_difference(reference, run({.targets = "Linear", .per_batch = 2}, cut)), 1e-5);
+  EXPECT_LT(largest_difference(reference, run({.targets = "NoSuchClass", .per_batch = 2}, whole)), 1e-5);
+}
+
+TEST(SequentialPipeline, ComputingAgainGivesTheSameBits) {
+  RecordingSink first;
+  const RecordingModifier kept = run({}, first);
+  for (int bits = 0; bits < 16; ++bits) {
+    RecordingSink sink;
+    const RecordingModifier again =
+        run({.keep_after = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0}}, sink);
+    EXPECT_EQ(largest_difference(kept, again), 0) << bits;
+    EXPECT_EQ(again.grams.size(), 14u);
+  }
+}
+
+TEST(SequentialPipeline, SpillingGivesTheSameBits) {
+  RecordingSink first;
+  const RecordingModifier kept = run({}, first);
+  for (const std::uint64_t limit : {0u, 3000u, 20000u}) {
+    const test::TemporaryFolder folder;
+    RecordingSink sink;
+    ActivationStore::Options options;
+    options.memory_limit = limit;
+    options.scratch = folder / "scratch";
+    const RecordingModifier spilled = run({.activations = options}, sink);
+    EXPECT_EQ(largest_difference(kept, spilled), 0) << limit;
+    if (limit == 0) {
+      EXPECT_FALSE(sink.boundaries.at(1).is_null());
+    }
+  }
+  RecordingSink sink;
+  ActivationStore::Options small;
+  small.memory_limit = 3000;
+  EXPECT_THROW(run({.activations = small}, sink), MemoryError);
 }
 
 TEST(SequentialPipeline, LaterGroupsSeeTheErrorOfEarlierOnes) {
   RecordingSink first, second;
-  const RecordingModifier sequential = run(run_sequential, "Layer", 3, first);
-  const RecordingModifier basic = run(run_basic, "Layer", 3, second);
+  const RecordingModifier sequential = run({}, first);
+  const RecordingModifier basic = run({.kind = Kind::kBasic}, second);
   EXPECT_EQ(second.compressed, 14);
   const auto difference = [&](const char* module) {
     return ((sequential.grams.at(module) - basic.grams.at(module)).norm() / basic.grams.at(module).norm())
@@ -106,7 +170,7 @@ TEST(SequentialPipeline, LaterGroupsSeeTheErrorOfEarlierOnes) {
 
 TEST(DatafreePipeline, ShowsNoStatistics) {
   RecordingSink sink;
-  const RecordingModifier modifier = run(run_datafree, "Layer", 1, sink);
+  const RecordingModifier modifier = run({.kind = Kind::kDatafree, .per_batch = 1}, sink);
   EXPECT_EQ(sink.compressed, 14);
   EXPECT_TRUE(modifier.grams.empty());
   EXPECT_EQ(sink.done.size(), 4u);
@@ -119,7 +183,10 @@ TEST(Pipelines, StopWhenAsked) {
   PhaseTimes times;
   const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {nullptr, &stop}, times};
   RecordingSink sink;
-  EXPECT_THROW(run_sequential(context, model.cut("Layer"), {}, sink), InterruptedError);
+  const std::vector<graph::Subgraph> subgraphs = model.cut("Layer");
+  ActivationStore store(1);
+  EXPECT_THROW(run_sequential(context, make_schedule({model.graph, subgraphs, {}, {}, {}, {}}), {}, store, sink),
+               InterruptedError);
 }
 
 TEST(RunToValue, PackedSamplesEqualSamplesAlone) {
@@ -147,7 +214,7 @@ TEST(CompressGroup, NamesATensorThatIsNotFinite) {
   const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, none, {}, times};
   RecordingSink sink;
   try {
-    run_datafree(context, model.cut("Layer"), assignments, sink);
+    run_datafree(context, model.cut("Layer"), assignments, {}, sink);
     FAIL() << "accepted NaN";
   } catch (const CheckpointError& error) {
     EXPECT_NE(std::string(error.what()).find("layers.0.o.weight"), std::string::npos) << error.what();

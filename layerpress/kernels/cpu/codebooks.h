@@ -11,6 +11,7 @@ struct IntegerLevels {
   float level(float x, float zero_point) const { return round_even(clamp(x + zero_point, minimum, maximum)); }
   float value(float level, float zero_point) const { return level - zero_point; }
   std::int8_t encode(float level) const { return static_cast<std::int8_t>(static_cast<std::int32_t>(level)); }
+  float decode(std::int8_t code) const { return static_cast<float>(code); }
 };
 
 /// fp8 e4m3fn, always symmetric.
@@ -19,6 +20,7 @@ struct Fp8Levels {
   float level(float x, float) const { return round_fp8(x); }
   float value(float level, float) const { return level; }
   std::int8_t encode(float level) const { return encode_fp8(level); }
+  float decode(std::int8_t code) const { return decode_fp8(code); }
 };
 
 /// Calls function(levels) with the code book's type, so that loops inside are free of branches.

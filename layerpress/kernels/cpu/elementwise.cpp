@@ -39,6 +39,19 @@ void rotary(const T* x, const float* cosine, const float* sine, T* y, std::int64
   }
 }
 
+template <typename T>
+void squared_difference(const T* a, const T* b, std::int64_t count, double* difference, double* square) {
+  float differences = 0, squares = 0;
+#pragma omp simd reduction(+ : differences, squares)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float d = widen(a[i]) - widen(b[i]);
+    differences += d * d;
+    squares += widen(a[i]) * widen(a[i]);
+  }
+  *difference = static_cast<double>(differences);
+  *square = static_cast<double>(squares);
+}
+
 }  // namespace
 
 void rms_norm_bf16(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size, float eps) {
@@ -60,15 +73,10 @@ void rotary_f32(const float* x, const float* cosine, const float* sine, float* y
   rotary(x, cosine, sine, y, heads, head_dim, pairs);
 }
 void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t count, double* difference, double* square) {
-  float differences = 0, squares = 0;
-#pragma omp simd reduction(+ : differences, squares)
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float d = widen(a[i]) - widen(b[i]);
-    differences += d * d;
-    squares += widen(a[i]) * widen(a[i]);
-  }
-  *difference = static_cast<double>(differences);
-  *square = static_cast<double>(squares);
+  squared_difference(a, b, count, difference, square);
+}
+void squared_difference_f32(const float* a, const float* b, std::int64_t count, double* difference, double* square) {
+  squared_difference(a, b, count, difference, square);
 }
 void widen_bf16(const Bits16* x, float* y, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = widen(x[i]);

@@ -13,6 +13,7 @@ void rotary_bf16(const Bits16* x, const float* cosine, const float* sine, Bits16
 void rotary_f32(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
                 std::int64_t head_dim, std::int64_t pairs);
 void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t count, double* difference, double* square);
+void squared_difference_f32(const float* a, const float* b, std::int64_t count, double* difference, double* square);
 void widen_bf16(const Bits16* x, float* y, std::int64_t count);
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

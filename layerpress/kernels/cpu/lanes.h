@@ -67,14 +67,32 @@ inline float exponential(float x) {
   return p * bit_cast<float>(power << 23);
 }
 
-/// log2(x) for normal x > 0, absolute error below 1e-5: enough to rank candidates.
+/// log2(x) for normal x > 0, absolute error below 2e-6: enough to rank candidates. No division.
 inline float logarithm2(float x) {
   const auto bits = bit_cast<std::uint32_t>(x);
   const auto exponent = static_cast<float>(static_cast<std::int32_t>(bits >> 23) - 127);
-  const float m = bit_cast<float>((bits & 0x007FFFFFu) | 0x3F800000u);  // 1 <= m < 2
-  const float t = (m - 1.41421356f) / (m + 1.41421356f);
-  const float s = t * t;
-  return exponent + 0.5f + t * (2.88539008f + s * (0.961796694f + s * (0.577078016f + s * 0.412198583f)));
+  const float t = bit_cast<float>((bits & 0x007FFFFFu) | 0x3F800000u) - 1.0f;  // 0 <= t < 1
+  float p = -2.56910903e-2f;
+  p = p * t + 1.21002256e-1f;
+  p = p * t - 2.76540781e-1f;
+  p = p * t + 4.56521695e-1f;
+  p = p * t - 7.17791089e-1f;
+  p = p * t + 1.44249532f;
+  return p * t + (exponent + 1.84560233e-6f);
+}
+
+/// 2^x, relative error below 3e-6; clamped outside [-126, 126].
+inline float exponential2(float x) {
+  constexpr float kShift = 12582912.0f;  // as in round_even; the sum's low bits are the integer
+  x = clamp(x, -126.0f, 126.0f);
+  const float shifted = x + kShift;
+  const float r = x - (shifted - kShift);
+  float p = 9.5701e-3f;
+  p = p * r + 5.591786e-2f;
+  p = p * r + 2.4024745e-1f;
+  p = p * r + 6.9312181e-1f;
+  p = p * r + 9.9999926e-1f;
+  return bit_cast<float>(bit_cast<std::uint32_t>(p) + (bit_cast<std::uint32_t>(shifted) << 23));
 }
 
 /// The nearest fp8 e4m3fn value, half to even, saturating at 448.
@@ -82,7 +100,8 @@ inline float round_fp8(float x) {
   x = clamp(x, -448.0f, 448.0f);
   const float power = bit_cast<float>(bit_cast<std::uint32_t>(x) & 0x7F800000u);
   const float step = (power < 0.015625f ? 0.015625f : power) * 0.125f;
-  return round_even(x / step) * step;
+  const float inverse = bit_cast<float>((254u << 23) - bit_cast<std::uint32_t>(step));  // exact: a power of two
+  return round_even(x * inverse) * step;
 }
 
 /// The e4m3fn bits of a value that is one.
@@ -94,6 +113,15 @@ inline std::int8_t encode_fp8(float value) {
   const std::uint32_t normal = (magnitude >> 20) - (120u << 3);
   const auto subnormal = static_cast<std::uint32_t>(absolute * 512.0f);
   return static_cast<std::int8_t>(sign | (absolute < 0.015625f ? subnormal : normal));
+}
+
+/// The value of e4m3fn bits that are not NaN.
+inline float decode_fp8(std::int8_t code) {
+  const auto bits = static_cast<std::uint32_t>(static_cast<std::int32_t>(code));
+  const std::uint32_t magnitude = bits & 0x7Fu;
+  const float normal = bit_cast<float>((magnitude + (120u << 3)) << 20);
+  const float subnormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * (1.0f / 512.0f);
+  return bit_cast<float>(bit_cast<std::uint32_t>(magnitude < 8u ? subnormal : normal) | (bits & 0x80000000u));
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

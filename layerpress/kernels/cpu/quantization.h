@@ -8,6 +8,10 @@ void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* 
 void scale_errors(const ScaleErrorTask& task);
 void quantize(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
               std::int8_t* codes);
+void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
+                     const Codebook& codebook, Bits16* values);
+void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
+                    const Codebook& codebook, float* values);
 double column_block(const ColumnBlockTask& task);
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -12,7 +12,7 @@ struct PowerError {
   float exponent;
   float operator()(float difference) const {
     const float magnitude = std::fabs(difference) + 1e-30f;  // keeps the logarithm finite
-    return exponential(0.693147181f * exponent * logarithm2(magnitude));
+    return exponential2(exponent * logarithm2(magnitude));
   }
 };
 
@@ -37,6 +37,15 @@ float error_of(const ScaleErrorTask& task, const Levels& levels, const Error& er
     }
   }
   return sum;
+}
+
+template <typename T>
+void dequantize(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+                T* values) {
+  with_levels(codebook, [&](auto levels) {
+    for (std::int64_t i = 0; i < count; ++i)
+      values[i] = narrow<T>(levels.value(levels.decode(codes[i]), zero_point) * scale);
+  });
 }
 
 }  // namespace
@@ -68,6 +77,16 @@ void quantize(const float* x, std::int64_t count, float scale, float zero_point,
   with_levels(codebook, [&](auto levels) {
     for (std::int64_t i = 0; i < count; ++i) codes[i] = levels.encode(levels.level(x[i] / scale, zero_point));
   });
+}
+
+void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
+                     const Codebook& codebook, Bits16* values) {
+  dequantize(codes, count, scale, zero_point, codebook, values);
+}
+
+void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
+                    const Codebook& codebook, float* values) {
+  dequantize(codes, count, scale, zero_point, codebook, values);
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

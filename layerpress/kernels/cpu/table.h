@@ -96,9 +96,16 @@ struct Table {
   void (*scale_errors)(const ScaleErrorTask& task);
   void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
                    std::int8_t* codes);
+  /// (code - zero_point) * scale.
+  void (*dequantize_bf16)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
+                          const Codebook& codebook, Bits16* values);
+  void (*dequantize_f32)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
+                         const Codebook& codebook, float* values);
   /// Sums of (a - b)^2 and of a^2.
   void (*squared_difference_bf16)(const Bits16* a, const Bits16* b, std::int64_t count, double* difference,
                                   double* square);
+  void (*squared_difference_f32)(const float* a, const float* b, std::int64_t count, double* difference,
+                                 double* square);
   /// Returns the sum over the block of pivot * (running - dequantized)^2.
   double (*column_block)(const ColumnBlockTask& task);
   void (*attention_bf16)(const AttentionTask& task);
@@ -112,6 +119,8 @@ struct Table {
 /// The table of the best instruction set that this machine and the build have. LAYERPRESS_CPU (baseline, avx2, avx512,
 /// avx512_bf16) in the environment asks for a lower one.
 const Table& table();
+/// Its name, as LAYERPRESS_CPU takes it.
+const char* table_name();
 
 // One per compiled instruction set; defined in isa_table.cpp.
 namespace baseline {

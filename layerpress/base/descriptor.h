@@ -1,0 +1,42 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+namespace layerpress {
+
+/// A file descriptor that is closed at the end of a scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int value() const { return value_; }
+  /// Hands the descriptor to the caller, who closes it.
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
+
+/// What errno says, in words.
+std::string errno_text();
+
+std::uint64_t page_size();
+
+// Those below return false and leave the reason in errno.
+
+bool write_fully(int descriptor, std::uint64_t offset, const void* bytes, std::uint64_t length);
+/// A file that ends early is a failure with errno 0.
+bool read_fully(int descriptor, std::uint64_t offset, void* bytes, std::uint64_t length);
+/// Makes the file reach to offset + length and reserves the disk space of that range, where the file system can.
+bool reserve_space(int descriptor, std::uint64_t offset, std::uint64_t length);
+
+}  // namespace layerpress

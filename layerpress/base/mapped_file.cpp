@@ -1,0 +1,115 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "layerpress/base/descriptor.h"
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+#include "layerpress/base/mapped_regions.h"
+
+namespace layerpress {
+namespace {
+
+namespace fs = std::filesystem;
+
+// More than this in one call is cut off by the kernel: it reads ahead no further than its window, 128 KiB by default.
+constexpr std::uint64_t kAdvicePiece = 128u << 10;
+// Small enough that a signal is answered soon, large enough that the disk is busy.
+constexpr std::uint64_t kFetchPiece = 8u << 20;
+
+/// Brings the pages in without touching them, so that a missing page is an error number and no SIGBUS. Returns 0,
+/// EINVAL where the kernel cannot do that (before Linux 5.14), or the reason of the failure.
+int populate(const std::byte* begin, std::uint64_t length) {
+#ifdef MADV_POPULATE_READ
+  while (::madvise(const_cast<std::byte*>(begin), length, MADV_POPULATE_READ) != 0)
+    if (errno != EINTR && errno != EAGAIN) return errno;
+  return 0;
+#else
+  (void)begin, (void)length;
+  return EINVAL;
+#endif
+}
+
+void touch(const std::byte* begin, std::uint64_t length) {
+  for (std::uint64_t offset = 0; offset < length; offset += page_size())
+    (void)*const_cast<const volatile std::byte*>(begin + offset);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(fs::path path, const std::byte* data, std::uint64_t size)
+    : path_(std::move(path)), data_(data), size_(size), region_(note_mapped_region(data, size, path_.string())) {}
+
+MappedFile::~MappedFile() {
+  if (data_ == nullptr) return;
+  forget_mapped_region(region_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (descriptor.value() < 0) throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
+  struct stat status {};
+  if (::fstat(descriptor.value(), &status) != 0)
+    throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
+  if (!S_ISREG(status.st_mode)) throw CheckpointError("[file.open] {}: not a regular file", path.string());
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  const std::byte* data = nullptr;
+  if (size > 0) {
+    void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.value(), 0);
+    if (address == MAP_FAILED)
+      throw CheckpointError("[file.open] {}: cannot map {} bytes: {}", path.string(), size, errno_text());
+    data = static_cast<const std::byte*>(address);
+  }
+  const std::shared_ptr<MappedFile> opened(new MappedFile(path, data, size));
+  opened->device_ = status.st_dev;
+  opened->inode_ = status.st_ino;
+  return opened;
+}
+
+void MappedFile::will_need(std::uint64_t offset, std::uint64_t length) const {
+  if (data_ == nullptr || offset >= size_) return;
+  const std::uint64_t end = offset + std::min(length, size_ - offset);
+  // Advice only: a failure costs time, never correctness.
+  for (std::uint64_t begin = offset / page_size() * page_size(); begin < end; begin += kAdvicePiece)
+    (void)::madvise(const_cast<std::byte*>(data_) + begin, std::min(kAdvicePiece, end - begin), MADV_WILLNEED);
+}
+
+void MappedFile::check_reaches(std::uint64_t end) const {
+  struct stat now {};
+  // Without its name, or with the name given to another file, the mapped file lives on and cannot be looked at.
+  if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
+  if (static_cast<std::uint64_t>(now.st_size) < end)
+    throw CheckpointError("[file.read] {}: was truncated while in use: {} bytes when opened, {} now; restore the file",
+                          path_.string(), size_, now.st_size);
+}
+
+void MappedFile::fetch(std::uint64_t offset, std::uint64_t length) const {
+  if (data_ == nullptr || length == 0 || offset >= size_) return;
+  const std::uint64_t end = offset + std::min(length, size_ - offset);
+  for (std::uint64_t begin = offset / page_size() * page_size(); begin < end; begin += kFetchPiece) {
+    const std::uint64_t piece = std::min(kFetchPiece, end - begin);
+    const int failure = populate(data_ + begin, piece);
+    if (failure == 0) continue;
+    check_reaches(begin + piece);
+    if (failure != EINVAL)
+      throw CheckpointError("[file.read] {}: bytes {} to {} cannot be read ({}): the disk fails, or the file was {}",
+                            path_.string(), begin, begin + piece, std::generic_category().message(failure),
+                            "truncated while in use; check both");
+    touch(data_ + begin, piece);
+  }
+  // The page that the file now ends in is there, with zeros instead of what was cut off.
+  check_reaches(end);
+}
+
+void MappedFile::release(std::uint64_t offset, std::uint64_t length) const {
+  if (data_ == nullptr || offset >= size_) return;
+  const std::uint64_t begin = (offset + page_size() - 1) / page_size() * page_size();
+  const std::uint64_t end = (offset + std::min(length, size_ - offset)) / page_size() * page_size();
+  if (begin < end) (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+}  // namespace layerpress

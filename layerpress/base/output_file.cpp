@@ -1,0 +1,109 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "layerpress/base/descriptor.h"
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+
+namespace layerpress {
+namespace {
+
+namespace fs = std::filesystem;
+
+int create(const fs::path& path, std::uint64_t size) {
+  Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
+  if (descriptor.value() < 0) throw CheckpointError("[file.create] {}: {}", path.string(), errno_text());
+  if (!reserve_space(descriptor.value(), 0, size)) {
+    const std::string reason = errno_text();
+    ::unlink(path.c_str());
+    throw CheckpointError("[file.create] {}: cannot reserve {} bytes: {}; free some space or choose another --output",
+                          path.string(), size, reason);
+  }
+  return descriptor.release();
+}
+
+int reopen(const fs::path& path, std::uint64_t size) {
+  Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct stat status {};
+  if (descriptor.value() < 0 || ::fstat(descriptor.value(), &status) != 0)
+    throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
+  if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
+    throw CheckpointError("[file.open] {}: has {} bytes instead of {}; remove it and start again", path.string(),
+                          status.st_size, size);
+  return descriptor.release();
+}
+
+}  // namespace
+
+OutputFile::OutputFile(fs::path path, std::uint64_t size, Mode mode)
+    : path_(std::move(path)), descriptor_(mode == Mode::kCreate ? create(path_, size) : reopen(path_, size)) {}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void OutputFile::write_at(std::uint64_t offset, const void* bytes, std::uint64_t length) {
+  if (!write_fully(descriptor_, offset, bytes, length))
+    throw CheckpointError("[file.write] {}: {}", path_.string(), errno_text());
+}
+
+void OutputFile::read_at(std::uint64_t offset, void* bytes, std::uint64_t length) const {
+  if (read_fully(descriptor_, offset, bytes, length)) return;
+  if (errno != 0) throw CheckpointError("[file.read] {}: {}", path_.string(), errno_text());
+  throw CheckpointError("[file.read] {}: ends before byte {}", path_.string(), offset + length);
+}
+
+void OutputFile::flush_range(std::uint64_t offset, std::uint64_t length) {
+  (void)::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(length), SYNC_FILE_RANGE_WRITE);
+}
+
+void OutputFile::sync() {
+  if (::fdatasync(descriptor_) != 0) throw CheckpointError("[file.write] {}: {}", path_.string(), errno_text());
+}
+
+void OutputFile::sync_and_close() {
+  if (descriptor_ < 0) return;
+  const int synced = ::fsync(descriptor_);
+  const std::string reason = synced == 0 ? "" : errno_text();
+  const int closed = ::close(descriptor_);
+  descriptor_ = -1;
+  if (synced != 0 || closed != 0)
+    throw CheckpointError("[file.write] {}: {}", path_.string(), synced != 0 ? reason : errno_text());
+}
+
+std::string read_text_file(const fs::path& path, std::uint64_t limit) {
+  const auto file = MappedFile::open(path);
+  if (file->size() > limit)
+    throw CheckpointError("[file.read] {}: {} bytes, more than the {} allowed", path.string(), file->size(), limit);
+  return std::string(reinterpret_cast<const char*>(file->data()), file->size());
+}
+
+void write_text_file(const fs::path& path, std::string_view text) {
+  const fs::path temporary = path.string() + fmt::format(".tmp.{}", ::getpid());
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  try {
+    OutputFile file(temporary, 0);
+    file.write_at(0, text.data(), text.size());
+    file.sync_and_close();
+  } catch (...) {
+    fs::remove(temporary, ignored);
+    throw;
+  }
+  std::error_code failure;
+  fs::rename(temporary, path, failure);
+  if (failure) {
+    fs::remove(temporary, ignored);
+    throw CheckpointError("[file.write] {}: {}", path.string(), failure.message());
+  }
+}
+
+void sync_directory(const fs::path& path) {
+  const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (descriptor.value() >= 0) ::fsync(descriptor.value());
+}
+
+}  // namespace layerpress

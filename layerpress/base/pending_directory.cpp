@@ -1,0 +1,181 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+#include <vector>
+
+#include "layerpress/base/descriptor.h"
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+
+namespace layerpress {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path normalized(const fs::path& target) {
+  std::error_code failure;
+  const fs::path path = fs::absolute(target, failure).lexically_normal();
+  return path.filename().empty() ? path.parent_path() : path;
+}
+
+void check_target(const fs::path& target, bool overwrite) {
+  std::error_code failure;
+  const auto status = fs::status(target, failure);
+  if (!fs::exists(status)) return;
+  if (!fs::is_directory(status))
+    throw UsageError("[output] {}: exists and is no directory; choose another --output", target.string());
+  if (!fs::is_empty(target, failure) && !overwrite)
+    throw UsageError("[output] {}: the directory is not empty; choose another --output or pass --overwrite",
+                     target.string());
+}
+
+bool lock(int descriptor) {
+  int result;
+  do {
+    result = ::flock(descriptor, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  return result == 0;
+}
+
+/// Whether `path` still names what `descriptor` was opened on.
+bool is_at(int descriptor, const fs::path& path) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
+/// Makes the folder if it is not there, locks it and returns its descriptor, which holds the lock until it is closed.
+int lock_folder(const fs::path& folder, const fs::path& target) {
+  constexpr int kAttempts = 1000;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
+      throw CheckpointError("[output] {}: cannot create the directory: {}", folder.string(), errno_text());
+    Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (descriptor.value() < 0 && errno == ENOENT) continue;
+    if (descriptor.value() < 0)
+      throw CheckpointError("[output] {}: cannot be opened: {}; remove it or choose another --output", folder.string(),
+                            errno_text());
+    const bool locked = lock(descriptor.value());
+    if (!locked && errno == EWOULDBLOCK)
+      throw UsageError("[output] {}: another run is writing it; wait for it or choose another --output",
+                       target.string());
+    if (!locked)
+      throw CheckpointError("[output] {}: cannot be locked: {}; choose an --output on another file system",
+                            folder.string(), errno_text());
+    // Before the lock was ours its holder may have renamed or removed the folder: then the lock is worth nothing.
+    if (is_at(descriptor.value(), folder)) return descriptor.release();
+  }
+  throw CheckpointError("[output] {}: other runs make and remove it all the time; choose another --output",
+                        folder.string());
+}
+
+/// The marker goes first: without it nobody takes a half-emptied folder for one to go on with.
+void empty_folder(const fs::path& folder, const std::string& marker) {
+  std::error_code failure;
+  if (!marker.empty()) fs::remove(folder / marker, failure);
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) entries.push_back(entry.path());
+  for (const fs::path& entry : entries) {
+    if (!failure) fs::remove_all(entry, failure);
+  }
+  if (failure) throw CheckpointError("[output] {}: cannot be emptied: {}", folder.string(), failure.message());
+}
+
+}  // namespace
+
+fs::path PendingDirectory::pending_path(const fs::path& target) {
+  const fs::path path = normalized(target);
+  return path.parent_path() / fmt::format(".{}.unfinished", path.filename().string());
+}
+
+PendingDirectory::PendingDirectory(const fs::path& target)
+    : target_(normalized(target)), pending_(pending_path(target)) {}
+
+// The constructor below stands on a complete object, so that the destructor clears up behind its exceptions.
+PendingDirectory::PendingDirectory(const fs::path& target, const Options& options) : PendingDirectory(target) {
+  overwrite_ = options.overwrite;
+  check_target(target_, overwrite_);
+  make_parents();
+  lock_ = lock_folder(pending_, target_);
+  take_over(options);
+  sync_directory(target_.parent_path());
+}
+
+void PendingDirectory::make_parents() {
+  std::error_code failure;
+  for (fs::path parent = target_.parent_path(); !parent.empty() && !fs::exists(parent); parent = parent.parent_path())
+    made_parent_ = parent;
+  fs::create_directories(target_.parent_path(), failure);
+}
+
+void PendingDirectory::take_over(const Options& options) {
+  const bool unfinished = !options.marker.empty() && fs::exists(pending_ / options.marker);
+  keep_ = unfinished;
+  check_target(target_, overwrite_);  // again: the run that held the lock may have finished meanwhile
+  if (unfinished && !options.resume && !options.overwrite)
+    throw UsageError("[output] {}: an earlier run did not finish; continue it with --resume or start over with {}",
+                     target_.string(), "--overwrite");
+  continued_ = unfinished && options.resume;
+  keep_ = continued_;
+  if (!continued_) empty_folder(pending_, options.marker);
+}
+
+PendingDirectory::~PendingDirectory() {
+  std::error_code ignored;
+  if (lock_ >= 0 && !committed_ && !keep_) fs::remove_all(pending_, ignored);
+  // Folders made on the way go, too, as long as nobody else has put anything into them.
+  for (fs::path parent = target_.parent_path();
+       !committed_ && !made_parent_.empty() && fs::is_empty(parent, ignored) && !ignored;
+       parent = parent.parent_path()) {
+    fs::remove(parent, ignored);
+    if (parent == made_parent_) break;
+  }
+  if (lock_ >= 0) ::close(lock_);
+}
+
+void PendingDirectory::commit() {
+  sync_directory(pending_);
+  if (overwrite_ && fs::exists(target_)) {
+    replace_target();
+    return;
+  }
+  // Fails when somebody has put a target with content there meanwhile.
+  std::error_code failure;
+  fs::rename(pending_, target_, failure);
+  if (failure) throw CheckpointError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
+  committed_ = true;
+  sync_directory(target_.parent_path());
+}
+
+void PendingDirectory::replace_target() {
+  std::error_code failure;
+  // For a moment the old target has the unfinished folder's name; locked, it is not mistaken for one.
+  const Descriptor old_folder(::open(target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (old_folder.value() >= 0) (void)lock(old_folder.value());
+  fs::path old = pending_;
+  if (::renameat2(AT_FDCWD, pending_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS)
+      throw CheckpointError("[output] {}: cannot be replaced: {}", target_.string(), errno_text());
+    // The file system cannot exchange: the old target moves aside, so that a complete folder exists at every moment.
+    old += ".old";
+    fs::remove_all(old, failure);
+    fs::rename(target_, old, failure);
+    if (failure) throw CheckpointError("[output] {}: cannot be replaced: {}", target_.string(), failure.message());
+    fs::rename(pending_, target_, failure);
+    if (failure) {
+      const std::string reason = failure.message();
+      fs::rename(old, target_, failure);
+      throw CheckpointError("[output] {}: cannot be put in place: {}", target_.string(), reason);
+    }
+  }
+  committed_ = true;
+  sync_directory(target_.parent_path());
+  fs::remove_all(old, failure);
+}
+
+}  // namespace layerpress

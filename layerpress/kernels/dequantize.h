@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "layerpress/kernels/scale_search.h"
+
+namespace layerpress::kernels {
+
+/// (code - zero_point) * scale in fp32, rounded to `dtype` (bf16, fp16, fp32): [rows, columns] on the CPU. `codes`: int8
+/// [rows, columns] as round_to_nearest gives them. Multi-threaded.
+at::Tensor dequantize(const at::Tensor& codes, const ScaleGrid& grid, const Codebook& codebook,
+                      const ChosenScales& scales, at::ScalarType dtype);
+
+/// relative_error of the weight and its codes dequantized to the weight's dtype, row by row in cache: nothing of the
+/// weight's size is allocated. CPU.
+double quantization_error(const at::Tensor& weight, const at::Tensor& codes, const ScaleGrid& grid,
+                          const Codebook& codebook, const ChosenScales& scales);
+
+}  // namespace layerpress::kernels

@@ -1,0 +1,78 @@
+#include "layerpress/kernels/dequantize.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "layerpress/base/error.h"
+#include "layerpress/kernels/relative_error.h"
+#include "layerpress/quant/compressed_weight.h"
+#include "layerpress/quant/observer.h"
+
+namespace layerpress::quant {
+namespace {
+
+const QuantizationArgs& weights_of(const QuantizationScheme& scheme) {
+  if (!scheme.weights) throw InternalError("[quant.dequantize] a scheme without weights has no codes");
+  return *scheme.weights;
+}
+
+/// Scales and zero points in fp32 as matrices over blocks.
+kernels::ChosenScales wide_scales(const QuantizedWeight& weight) {
+  const auto as_matrix = [](const at::Tensor& t) {
+    return (t.dim() == 1 ? t.view({1, 1}) : t).to(at::kFloat).contiguous();
+  };
+  return {as_matrix(weight.scale), weight.zero_point.defined() ? as_matrix(weight.zero_point) : at::Tensor()};
+}
+
+at::Tensor code_bytes(const QuantizedWeight& weight) { return weight.codes.contiguous().view(at::kChar); }
+
+/// By ATen operations, some rows at a time. Rows that are taken at once stay inside one row of blocks, so that they have
+/// either one row of scales each or one for all.
+at::Tensor dequantize_on_device(const QuantizedWeight& weight, const kernels::ScaleGrid& grid, at::ScalarType dtype) {
+  constexpr std::int64_t kElementsAtOnce = 1 << 24;  // enough to fill a GPU
+  const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
+  const kernels::ChosenScales scales = wide_scales(weight);
+  at::Tensor result = at::empty({rows, columns}, weight.codes.options().dtype(dtype));
+  const std::int64_t step = std::max<std::int64_t>(1, kElementsAtOnce / columns);
+  for (std::int64_t first = 0, count = 0; first < rows; first += count) {
+    const std::int64_t limit =
+        grid.block_rows == 1 ? rows : std::min(rows, (first / grid.block_rows + 1) * grid.block_rows);
+    count = std::min(step, limit - first);
+    const auto per_column = [&](const at::Tensor& blocks) {
+      const at::Tensor own =
+          grid.block_rows == 1 ? blocks.narrow(0, first, count) : blocks.narrow(0, first / grid.block_rows, 1);
+      return own.repeat_interleave(grid.block_columns, 1).narrow(1, 0, columns);
+    };
+    at::Tensor values = weight.codes.narrow(0, first, count).to(at::kFloat);
+    if (scales.zero_point.defined()) values.sub_(per_column(scales.zero_point));
+    result.narrow(0, first, count).copy_(values.mul_(per_column(scales.scale)));
+  }
+  return result;
+}
+
+}  // namespace
+
+at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype) {
+  const QuantizationArgs& args = weights_of(scheme);
+  const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
+  if (weight.codes.numel() == 0) return at::empty({rows, columns}, weight.codes.options().dtype(dtype));
+  const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
+  if (!weight.codes.is_cpu()) return dequantize_on_device(weight, grid, dtype);
+  const bool narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
+  const at::Tensor values = kernels::dequantize(code_bytes(weight), grid, codebook_of(args), wide_scales(weight),
+                                                narrow ? dtype : at::kFloat);
+  return values.to(dtype);
+}
+
+double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight) {
+  const QuantizationArgs& args = weights_of(scheme);
+  const at::ScalarType dtype = original.scalar_type();
+  const bool fused = original.is_cpu() && (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);
+  if (!fused || original.numel() == 0)
+    return kernels::relative_error(original, dequantize(scheme, weight, original.scalar_type()));
+  return kernels::quantization_error(original, code_bytes(weight), scale_grid(args, original.size(0), original.size(1)),
+                                     codebook_of(args), wide_scales(weight));
+}
+
+}  // namespace layerpress::quant

@@ -1,0 +1,224 @@
+#include "layerpress/recipe/run_plan.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/text.h"
+
+namespace layerpress::recipe {
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kMebibyte = 1u << 20;
+
+/// Rough speeds for choosing between computing and moving; the choice changes time, never results.
+constexpr double kFlopsPerSecond = 2e11;
+constexpr double kDiskBytesPerSecond = 1e9;
+
+std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
+  const std::int64_t first = choose_batch_tokens(input.batch_tokens, input.model.traced.graph);
+  if (input.batch_tokens > 0) return {first};
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = first; size >= 256; size /= 2) sizes.push_back(size);
+  return sizes;
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlanInput& input) : input_(input), baseline_(process_baseline()) {
+    for (const std::int64_t length : input.sample_lengths)
+      baseline_ += static_cast<std::uint64_t>(length) * sizeof(std::int64_t);
+  }
+
+  RunPlan plan() {
+    std::optional<RunPlan> least;
+    const std::vector<std::int64_t> sizes = batch_sizes(input_);
+    std::optional<RunPlan> chosen;
+    for (const std::int64_t size : sizes) {
+      if (!chosen) chosen = best(size);
+      if (!chosen || size == sizes.back()) {
+        RunPlan frugal = smallest(size);
+        if (!least || frugal.memory.peak.host < least->memory.peak.host) least = std::move(frugal);
+      }
+    }
+    const std::uint64_t needed = (least->memory.peak.host + kMebibyte - 1) / kMebibyte;
+    if (!chosen) refuse(*least, needed);
+    chosen->smallest_budget = needed * kMebibyte;
+    return std::move(*chosen);
+  }
+
+ private:
+  bool may_spill() const { return input_.place == ActivationPlace::kAuto || input_.place == ActivationPlace::kDisk; }
+
+  bool fits(const RunPlan& plan) const {
+    return plan.memory.peak.host <= input_.budget && plan.memory.peak.device <= input_.device_budget;
+  }
+
+  static double seconds(const RunPlan& plan) {
+    double flops = 0;
+    for (const runtime::SubgraphPlan& subgraph : plan.memory.subgraphs)
+      for (const auto& [phase, count] : subgraph.flops) flops += count;
+    return flops / kFlopsPerSecond + 2 * static_cast<double>(plan.memory.spilled_bytes) / kDiskBytesPerSecond;
+  }
+
+  /// The fastest plan that fits with batches of this size.
+  std::optional<RunPlan> best(std::int64_t batch_tokens) const {
+    if (input_.place != ActivationPlace::kDisk) {
+      RunPlan in_memory = make(batch_tokens, {}, kUnlimited);
+      if (fits(in_memory)) return in_memory;
+    }
+    if (input_.pipeline != Pipeline::kSequential) return std::nullopt;
+    std::optional<RunPlan> chosen;
+    if (may_spill()) {
+      RunPlan spilled = spilling(batch_tokens, {});
+      if (fits(spilled)) chosen = std::move(spilled);
+    }
+    if (input_.place == ActivationPlace::kDisk) return chosen;
+    for (const std::vector<bool>& pattern : patterns()) {
+      RunPlan again = make(batch_tokens, pattern, kUnlimited);
+      if (fits(again) && (!chosen || seconds(again) < seconds(*chosen))) chosen = std::move(again);
+    }
+    return chosen;
+  }
+
+  /// The plan with the least memory.
+  RunPlan smallest(std::int64_t batch_tokens) const {
+    if (input_.pipeline != Pipeline::kSequential) return make(batch_tokens, {}, kUnlimited);
+    if (may_spill()) return make(batch_tokens, {}, 0);
+    std::optional<RunPlan> least;
+    for (const std::vector<bool>& pattern : patterns()) {
+      RunPlan plan = make(batch_tokens, pattern, kUnlimited);
+      if (!least || plan.memory.peak.host < least->memory.peak.host) least = std::move(plan);
+    }
+    return std::move(*least);
+  }
+
+  /// In memory as far as the budget goes beside everything else, the rest on disk.
+  RunPlan spilling(std::int64_t batch_tokens, const std::vector<bool>& pattern) const {
+    const RunPlan bare = make(batch_tokens, pattern, 0);
+    const std::uint64_t rest = bare.memory.peak.host;
+    if (input_.place == ActivationPlace::kDisk || rest >= input_.budget) return bare;
+    return make(batch_tokens, pattern, input_.budget - rest);
+  }
+
+  /// Which groups of a subgraph keep what was computed up to them: all combinations for subgraphs of the usual shapes.
+  std::vector<std::vector<bool>> patterns() const {
+    std::size_t groups = 0;
+    for (const runtime::SubgraphSchedule& subgraph : make_schedule({}))
+      groups = std::max(groups, subgraph.groups.size());
+    constexpr std::size_t kMostGroups = 4;
+    const std::size_t decided = std::min(groups, kMostGroups);
+    std::vector<std::vector<bool>> patterns;
+    for (std::size_t bits = 0; bits < (1u << decided); ++bits) {
+      std::vector<bool> pattern(groups, false);  // beyond those, everything is computed again
+      for (std::size_t g = 0; g < decided; ++g) pattern[g] = (bits >> g & 1) != 0;
+      patterns.push_back(std::move(pattern));
+    }
+    return patterns;
+  }
+
+  std::vector<runtime::SubgraphSchedule> make_schedule(const std::vector<bool>& pattern) const {
+    std::vector<std::vector<bool>> keep_after;
+    if (!pattern.empty())
+      for (std::size_t s = 0; s < input_.subgraphs.size(); ++s) {
+        keep_after.push_back(pattern);
+        keep_after.back().resize(input_.subgraphs[s].nodes.size() + pattern.size(), false);
+      }
+    return runtime::make_schedule({input_.model.traced.graph, input_.subgraphs, input_.assignments, input_.finished,
+                                   input_.available, std::move(keep_after)});
+  }
+
+  RunPlan make(std::int64_t batch_tokens, const std::vector<bool>& pattern, std::uint64_t activation_limit) const {
+    RunPlan plan;
+    plan.batch_tokens = batch_tokens;
+    plan.batches = batches_of(input_.sample_lengths, batch_tokens);
+    plan.activation_limit = activation_limit;
+    const runtime::PlanRequest request = {
+        .graph = input_.model.traced.graph,
+        .assignments = input_.assignments,
+        .batches = plan.batches,
+        .placement = input_.placement,
+        .activation_home = input_.place == ActivationPlace::kNone ? input_.placement.device : at::Device(at::kCPU),
+        .activation_limit = activation_limit,
+        .stored_dtype = [&](const std::string& name) { return input_.model.checkpoint->spec(name).dtype; },
+        .mapped = input_.mapped,
+        .baseline = baseline_,
+        .threads = input_.threads};
+    switch (input_.pipeline) {
+      case Pipeline::kSequential:
+        plan.schedule = make_schedule(pattern);
+        plan.memory = plan_sequential(request, plan.schedule);
+        break;
+      case Pipeline::kBasic:
+        plan.memory = plan_basic(request, input_.subgraphs, input_.finished);
+        break;
+      case Pipeline::kDatafree:
+        plan.memory = plan_datafree(request, input_.subgraphs, input_.finished);
+        break;
+    }
+    return plan;
+  }
+
+  [[noreturn]] void refuse(const RunPlan& least, std::uint64_t mebibytes) const {
+    const auto worst = std::max_element(least.memory.subgraphs.begin(), least.memory.subgraphs.end(),
+                                        [](const auto& a, const auto& b) { return a.peak.host < b.peak.host; });
+    std::vector<std::string> advice;
+    if (input_.pipeline == Pipeline::kBasic) advice.push_back("--pipeline sequential");
+    if (!may_spill()) advice.push_back("--sequential-offload-device disk");
+    const bool cut_finely = std::all_of(input_.subgraphs.begin(), input_.subgraphs.end(), [&](const auto& subgraph) {
+      int linears = 0;
+      for (const graph::NodeId n : subgraph.nodes) linears += static_cast<int>(input_.assignments.count(n));
+      return linears <= 1;
+    });
+    if (input_.pipeline == Pipeline::kSequential && !cut_finely) advice.push_back("--sequential-targets Linear");
+    if (input_.batch_tokens > 0) advice.push_back("smaller --batch-tokens");
+    if (least.memory.peak.device > input_.device_budget && least.memory.peak.host <= input_.budget)
+      throw MemoryError("[plan] subgraph {} needs {} on the device, {} may be used; raise --device-memory-budget{}",
+                        worst->name, format_bytes(least.memory.peak.device), format_bytes(input_.device_budget),
+                        advice.empty() ? "" : " or use " + join(advice, " or "));
+    throw MemoryError(
+        "[plan] {} MiB of memory may be used, the run needs at least {} MiB (subgraph {}: Gram matrices {}, workspace "
+        "{}, "
+        "weights {}); raise --memory-budget{}",
+        input_.budget / kMebibyte, mebibytes, worst->name, format_bytes(worst->gram_bytes),
+        format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes),
+        advice.empty() ? "" : " or use " + join(advice, " or "));
+  }
+
+  const PlanInput& input_;
+  std::uint64_t baseline_;
+};
+
+}  // namespace
+
+ActivationPlace parse_activation_place(const std::string& name) {
+  if (name == "auto") return ActivationPlace::kAuto;
+  if (name == "cpu") return ActivationPlace::kCpu;
+  if (name == "disk") return ActivationPlace::kDisk;
+  if (name == "none") return ActivationPlace::kNone;
+  throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
+}
+
+std::uint64_t process_baseline() {
+  // Threads' stacks and heaps, packing buffers of the matrix libraries, slack of the allocator.
+  constexpr std::uint64_t kReserve = 32 * kMebibyte;
+  return anonymous_bytes() + kReserve;
+}
+
+std::vector<runtime::Batch> batches_of(const std::vector<std::int64_t>& sample_lengths, std::int64_t batch_tokens) {
+  data::CalibrationSet set;
+  for (const std::int64_t length : sample_lengths) set.sample_offsets.push_back(set.sample_offsets.back() + length);
+  std::vector<runtime::Batch> batches;
+  for (const data::BatchRange& range : data::pack_batches(set, batch_tokens)) {
+    runtime::Batch batch;
+    for (std::int64_t i = range.first_sample; i < range.last_sample; ++i)
+      batch.offsets.push_back(set.sample_offsets[i + 1] - set.sample_offsets[range.first_sample]);
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+RunPlan plan_run(const PlanInput& input) { return Planner(input).plan(); }
+
+}  // namespace layerpress::recipe

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "layerpress/recipe/open_model.h"
+#include "layerpress/runtime/memory_plan.h"
+
+namespace layerpress::recipe {
+
+enum class Pipeline { kSequential, kBasic, kDatafree };
+
+/// Where values between stages live: in memory while the budget lasts and then on disk (kAuto), in host memory (kCpu), in
+/// the scratch file (kDisk), on the computing device (kNone).
+enum class ActivationPlace { kAuto, kCpu, kDisk, kNone };
+
+ActivationPlace parse_activation_place(const std::string& name);
+
+/// What is given when a run is planned.
+struct PlanInput {
+  const OpenedModel& model;
+  const runtime::Assignments& assignments;
+  const std::vector<graph::Subgraph>& subgraphs;
+  Pipeline pipeline = Pipeline::kSequential;
+  runtime::Placement placement;
+  ActivationPlace place = ActivationPlace::kAuto;
+  std::vector<std::int64_t> sample_lengths;        ///< in tokens; empty without data
+  std::vector<bool> finished;                      ///< subgraphs done by an earlier run (empty: none)
+  std::vector<graph::ValueId> available;           ///< values that are stored already
+  std::function<bool(const std::string&)> mapped;  ///< whether a weight is used where it lies in the checkpoint
+  std::int64_t batch_tokens = 0;                   ///< 0: chosen
+  std::uint64_t budget = 0;                        ///< of host memory, in all
+  std::uint64_t device_budget = std::numeric_limits<std::uint64_t>::max();
+  int threads = 1;
+};
+
+/// How a run is done.
+struct RunPlan {
+  std::int64_t batch_tokens = 0;
+  std::vector<runtime::Batch> batches;  ///< offsets only
+  std::vector<runtime::SubgraphSchedule> schedule;
+  std::uint64_t activation_limit = std::numeric_limits<std::uint64_t>::max();
+  runtime::MemoryPlan memory;
+  std::uint64_t smallest_budget = 0;  ///< with the same options, in whole MiB
+};
+
+/// Chooses batches, where values live and what is computed again so that the run stays inside the budgets and takes little
+/// time. Throws MemoryError when no choice fits, naming the smallest budget that does and what else would help.
+RunPlan plan_run(const PlanInput& input);
+
+/// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work.
+std::uint64_t process_baseline();
+
+/// Packs samples into batches: offsets only.
+std::vector<runtime::Batch> batches_of(const std::vector<std::int64_t>& sample_lengths, std::int64_t batch_tokens);
+
+}  // namespace layerpress::recipe

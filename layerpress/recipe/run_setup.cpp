@@ -1,0 +1,74 @@
+#include "layerpress/recipe/run_setup.h"
+
+#include <algorithm>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/text.h"
+#include "layerpress/recipe/recipe_of_options.h"
+
+namespace layerpress::recipe {
+namespace {
+
+Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
+  const bool needs_data =
+      std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) { return modifier->needs_data(); });
+  if (asked.empty()) return needs_data ? Pipeline::kSequential : Pipeline::kDatafree;
+  if (asked == "sequential" || asked == "independent") return Pipeline::kSequential;
+  if (asked == "basic") return Pipeline::kBasic;
+  if (asked != "datafree")
+    throw UsageError("[options] --pipeline: '{}' is not known; sequential, basic and datafree are", asked);
+  if (needs_data)
+    throw UsageError("[options] --pipeline datafree: the recipe needs calibration data (GPTQ, or a hessian observer)");
+  return Pipeline::kDatafree;
+}
+
+/// A number too large for any machine when nothing is known or asked.
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t host_budget(const std::string& asked) {
+  if (!asked.empty()) return parse_bytes(asked, "--memory-budget");
+  const std::uint64_t available = available_memory();
+  return available == 0 ? kUnlimited : available + anonymous_bytes();
+}
+
+}  // namespace
+
+RunSetup set_up(const OneshotOptions& options) {
+  RunSetup setup;
+  setup.threads = set_threads(options.threads);
+  setup.recipe = recipe_of(options);
+  setup.modifiers = make_modifiers(setup.recipe);
+  setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
+  setup.place = parse_activation_place(options.sequential_offload_device);
+  setup.budget = host_budget(options.memory_budget);
+  setup.device_budget = options.device_memory_budget.empty()
+                            ? kUnlimited
+                            : parse_bytes(options.device_memory_budget, "--device-memory-budget");
+  setup.model = open_model(options.model);
+  if (!setup.model.checkpoint->quantization_config().is_null())
+    throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
+                          options.model);
+  setup.assignments = assign(setup.model, setup.modifiers);
+  setup.subgraphs = cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
+  setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
+  return setup;
+}
+
+PlanInput plan_input(const RunSetup& setup, std::vector<std::int64_t> sample_lengths) {
+  return {.model = setup.model,
+          .assignments = setup.assignments,
+          .subgraphs = setup.subgraphs,
+          .pipeline = setup.pipeline,
+          .placement = setup.placement,
+          .place = setup.place,
+          .sample_lengths = std::move(sample_lengths),
+          .finished = {},
+          .available = {},
+          .mapped = {},
+          .batch_tokens = 0,
+          .budget = setup.budget,
+          .device_budget = setup.device_budget,
+          .threads = setup.threads};
+}
+
+}  // namespace layerpress::recipe

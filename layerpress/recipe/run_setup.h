@@ -1,0 +1,34 @@
+#pragma once
+
+#include <vector>
+
+#include "layerpress/oneshot.h"
+#include "layerpress/recipe/assignment.h"
+#include "layerpress/recipe/open_model.h"
+#include "layerpress/recipe/recipe.h"
+#include "layerpress/recipe/run_plan.h"
+
+namespace layerpress::recipe {
+
+/// Everything that oneshot's options decide before any data is read: checked, nothing written.
+struct RunSetup {
+  int threads = 1;
+  Recipe recipe;
+  Modifiers modifiers;
+  Pipeline pipeline = Pipeline::kSequential;
+  OpenedModel model;
+  runtime::Assignments assignments;
+  std::vector<graph::Subgraph> subgraphs;
+  runtime::Placement placement;
+  ActivationPlace place = ActivationPlace::kAuto;
+  std::uint64_t budget = 0;  ///< of host memory, in all
+  std::uint64_t device_budget = 0;
+};
+
+/// Throws layerpress::Error for what cannot be done. Sets the number of threads.
+RunSetup set_up(const OneshotOptions& options);
+
+/// What plan_run needs for samples of these lengths. Refers to `setup`.
+PlanInput plan_input(const RunSetup& setup, std::vector<std::int64_t> sample_lengths);
+
+}  // namespace layerpress::recipe

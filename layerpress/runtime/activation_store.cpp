@@ -1,0 +1,156 @@
+#include "layerpress/runtime/activation_store.h"
+
+#include <ATen/ATen.h>
+
+#include "layerpress/base/checksum.h"
+#include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
+
+namespace layerpress::runtime {
+
+ActivationStore::ActivationStore(std::size_t batches, Options options)
+    : batches_(batches), options_(std::move(options)) {}
+
+ActivationStore::~ActivationStore() = default;
+
+void ActivationStore::clear(Slot& slot) {
+  if (slot.tensor.defined()) memory_bytes_ -= slot.tensor.nbytes();
+  if (slot.on_disk) {
+    if (slot.held_by >= 0)
+      dropped_but_held_.push_back(slot);
+    else
+      scratch_->free(slot.extent);
+  }
+  slot = Slot();
+}
+
+void ActivationStore::spill(Slot& slot, const at::Tensor& tensor) {
+  if (options_.scratch.empty())
+    throw MemoryError(
+        "[runtime.activations] {} of activations are in memory and {} more do not fit into what was planned for them; "
+        "use "
+        "--sequential-offload-device disk or fewer samples",
+        format_bytes(memory_bytes_), format_bytes(tensor.nbytes()));
+  if (!scratch_) scratch_ = std::make_unique<ScratchFile>(options_.scratch, options_.continue_scratch);
+  const at::Tensor bytes = tensor.to(at::kCPU).contiguous();
+  slot.shape = bytes.sizes().vec();
+  slot.dtype = bytes.scalar_type();
+  slot.extent = scratch_->allocate(bytes.nbytes());
+  slot.on_disk = true;
+  scratch_->write(slot.extent, bytes.const_data_ptr());
+  slot.checksum = checksum_of(bytes.const_data_ptr(), bytes.nbytes());
+  spilled_bytes_ += bytes.nbytes();
+}
+
+void ActivationStore::put(graph::ValueId value, std::size_t batch, at::Tensor tensor) {
+  auto& slots = values_[value];
+  slots.resize(batches_);
+  Slot& slot = slots.at(batch);
+  clear(slot);
+  const std::uint64_t size = tensor.nbytes();
+  if (size <= options_.memory_limit && memory_bytes_ <= options_.memory_limit - size) {
+    slot.tensor = tensor.to(options_.home);
+    memory_bytes_ += size;
+  } else {
+    spill(slot, tensor);
+  }
+}
+
+const ActivationStore::Slot& ActivationStore::slot(graph::ValueId value, std::size_t batch) const {
+  const auto found = values_.find(value);
+  if (found == values_.end()) throw InternalError("[runtime.activations] value {} is not stored", value);
+  return found->second.at(batch);
+}
+
+at::Tensor ActivationStore::get(graph::ValueId value, std::size_t batch) const {
+  const Slot& slot = this->slot(value, batch);
+  if (slot.tensor.defined()) return slot.tensor;
+  if (!slot.on_disk) throw InternalError("[runtime.activations] value {} of batch {} is not stored", value, batch);
+  auto pages = scratch_->map(slot.extent);
+  auto* bytes = const_cast<std::byte*>(pages.get());
+  return at::from_blob(
+             bytes, slot.shape, [pages = std::move(pages)](void*) {}, at::TensorOptions(slot.dtype))
+      .to(options_.home);
+}
+
+void ActivationStore::read_ahead(const std::vector<graph::ValueId>& values, std::size_t batch) const {
+  if (!scratch_ || batch >= batches_) return;
+  for (const graph::ValueId value : values) {
+    const auto found = values_.find(value);
+    if (found != values_.end() && found->second[batch].on_disk) scratch_->read_ahead(found->second[batch].extent);
+  }
+}
+
+void ActivationStore::drop(graph::ValueId value, std::size_t batch) {
+  const auto found = values_.find(value);
+  if (found != values_.end()) clear(found->second.at(batch));
+}
+
+void ActivationStore::drop(graph::ValueId value) {
+  const auto found = values_.find(value);
+  if (found == values_.end()) return;
+  for (Slot& slot : found->second) clear(slot);
+  values_.erase(found);
+}
+
+Json ActivationStore::boundary(std::size_t index, const std::vector<graph::ValueId>& values) {
+  Json described = Json::object();
+  for (const graph::ValueId value : values)
+    for (std::size_t batch = 0; batch < batches_; ++batch) {
+      const Slot& slot = this->slot(value, batch);
+      if (!slot.on_disk) return nullptr;
+      described[std::to_string(value)].push_back({{"offset", slot.extent.offset},
+                                                  {"length", slot.extent.length},
+                                                  {"shape", slot.shape},
+                                                  {"dtype", static_cast<int>(slot.dtype)},
+                                                  {"checksum", slot.checksum}});
+    }
+  for (const graph::ValueId value : values)
+    for (Slot& slot : values_.at(value)) slot.held_by = static_cast<std::int64_t>(index);
+  return described;
+}
+
+void ActivationStore::boundary_is_durable(std::size_t index) {
+  std::erase_if(dropped_but_held_, [&](const Slot& slot) {
+    if (slot.held_by >= static_cast<std::int64_t>(index)) return false;
+    scratch_->free(slot.extent);
+    return true;
+  });
+}
+
+bool ActivationStore::restore(const Json& boundary) {
+  if (options_.scratch.empty() || !boundary.is_object()) return false;
+  std::error_code failure;
+  if (!std::filesystem::exists(options_.scratch, failure)) return false;
+  scratch_ = std::make_unique<ScratchFile>(options_.scratch, /*keep=*/true);
+  std::vector<std::pair<graph::ValueId, std::size_t>> taken;
+  const auto give_up = [&] {
+    for (const auto& [value, batch] : taken) drop(value);
+    return false;
+  };
+  const std::string where = options_.scratch.string();
+  for (const auto& [name, slots] : boundary.items()) {
+    const auto value = static_cast<graph::ValueId>(std::stol(name));
+    if (slots.size() != batches_) return give_up();
+    values_[value].resize(batches_);
+    for (std::size_t batch = 0; batch < batches_; ++batch) {
+      Slot& slot = values_[value][batch];
+      slot.extent.offset = json_get<std::uint64_t>(slots[batch], "offset", where);
+      slot.extent.length = json_get<std::uint64_t>(slots[batch], "length", where);
+      slot.shape = json_get<std::vector<std::int64_t>>(slots[batch], "shape", where);
+      slot.dtype = static_cast<at::ScalarType>(json_get<int>(slots[batch], "dtype", where));
+      slot.checksum = json_get<std::string>(slots[batch], "checksum", where);
+      const bool known = slot.dtype == at::kFloat || slot.dtype == at::kBFloat16 || slot.dtype == at::kHalf;
+      if (!known || slot.shape.size() != 2 || slot.shape[0] < 0 || slot.shape[1] < 0) return give_up();
+      const auto size = static_cast<std::uint64_t>(slot.shape[0]) * static_cast<std::uint64_t>(slot.shape[1]) *
+                        c10::elementSize(slot.dtype);
+      if (size != slot.extent.length || !scratch_->claim(slot.extent)) return give_up();
+      slot.on_disk = true;
+      taken.emplace_back(value, batch);
+      if (checksum_of(scratch_->map(slot.extent).get(), size) != slot.checksum) return give_up();
+    }
+  }
+  return true;
+}
+
+}  // namespace layerpress::runtime

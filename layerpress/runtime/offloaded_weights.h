@@ -1,0 +1,56 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "layerpress/base/scratch_file.h"
+#include "layerpress/runtime/weight_source.h"
+
+namespace layerpress::runtime {
+
+/// The parameters of a checkpoint, of which some have new values. Unmodified ones stay mapped, so that all processes of a
+/// node share one copy; modified ones are held in memory until the budget is used and then in a file of this process.
+class OffloadedWeights : public WeightSource {
+ public:
+  enum class Place { kMapped, kMemory, kDisk };
+
+  /// `offload_folder`: where modified parameters go beyond `memory_budget` bytes; empty: nowhere.
+  OffloadedWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::uint64_t memory_budget,
+                   std::filesystem::path offload_folder);
+  ~OffloadedWeights() override;  ///< removes the file
+
+  at::Tensor load(const std::string& name) const override;
+  void will_need(const std::string& name) const override;
+  void fetch(const std::string& name) const override;
+  void release(const std::string& name) const override;
+
+  /// Gives a parameter a new value, of any dtype and shape; from any device. Tensors from earlier load() calls keep the old
+  /// one. Throws CheckpointError for a name that the checkpoint lacks, MemoryError when neither memory nor disk is left.
+  void update(const std::string& name, const at::Tensor& value);
+
+  Place place(const std::string& name) const;
+  std::uint64_t memory_bytes() const;
+  std::uint64_t disk_bytes() const;
+
+ private:
+  struct Modified {
+    at::Tensor tensor;  // in memory, or undefined
+    ScratchFile::Extent extent;
+    std::vector<std::int64_t> shape;
+    at::ScalarType dtype = at::kFloat;
+  };
+  void forget(const std::string& name);
+  ScratchFile& scratch();
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
+  std::uint64_t budget_;
+  std::filesystem::path folder_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<ScratchFile> scratch_;
+  std::map<std::string, Modified> modified_;
+  std::uint64_t memory_bytes_ = 0;
+};
+
+}  // namespace layerpress::runtime

@@ -1,0 +1,153 @@
+#include "layerpress/base/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "layerpress/base/file.h"
+#include "layerpress/base/memory_sampler.h"
+#include "tests/checkpoint/temporary_folder.h"
+
+namespace layerpress {
+namespace {
+
+using test::TemporaryFolder;
+
+constexpr std::uint64_t kGigabyte = 1'000'000'000;
+
+/// Trees like /proc and /sys/fs/cgroup on a machine with 8 GiB available.
+class FakeMachine {
+ public:
+  FakeMachine() {
+    proc("meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
+    group("x", "");  // the folder exists
+  }
+  void proc(const std::string& name, const std::string& text) { folder_.write("proc/" + name, text); }
+  void group(const std::string& name, const std::string& text) { folder_.write("cgroup/" + name, text); }
+  void v2_group(const std::string& name, const std::string& limit, std::uint64_t used, std::uint64_t file_pages) {
+    group(name + "/memory.max", limit + "\n");
+    group(name + "/memory.current", std::to_string(used) + "\n");
+    group(name + "/memory.stat",
+          fmt::format("anon 77\nfile {}\ninactive_file {}\nactive_file 1000\nslab 5\n", file_pages, file_pages - 1000));
+  }
+  std::uint64_t available() const { return available_memory(folder_ / "proc", folder_ / "cgroup"); }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+constexpr std::uint64_t kMachineHas = 8388608ull * 1024;
+
+TEST(AvailableMemory, WithoutLimitsItIsTheMachines) {
+  FakeMachine machine;
+  EXPECT_EQ(machine.available(), kMachineHas);
+  machine.proc("self/cgroup", "0::/user/session\n");
+  machine.group("cgroup.controllers", "memory");
+  machine.v2_group("user/session", "max", 3 * kGigabyte, 2000);
+  EXPECT_EQ(machine.available(), kMachineHas);
+}
+
+TEST(AvailableMemory, NothingKnownIsZero) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(available_memory(folder / "proc", folder / "cgroup"), 0u);
+}
+
+TEST(AvailableMemory, EveryLevelOfTheUnifiedTreeCounts) {
+  FakeMachine machine;
+  machine.proc("self/cgroup", "0::/outer/inner\n");
+  machine.group("cgroup.controllers", "memory");
+  machine.v2_group("outer/inner", std::to_string(5 * kGigabyte), kGigabyte, 400'000'000);
+  EXPECT_EQ(machine.available(), 5 * kGigabyte - 600'000'000);
+  machine.v2_group("outer", std::to_string(4 * kGigabyte), 2 * kGigabyte, kGigabyte);
+  EXPECT_EQ(machine.available(), 3 * kGigabyte);
+  machine.group("outer/memory.high", "3500000000\n");
+  EXPECT_EQ(machine.available(), 2'500'000'000u);
+  machine.v2_group("outer/inner", std::to_string(kGigabyte), 2 * kGigabyte, 5000);
+  EXPECT_EQ(machine.available(), 1u);  // nothing left, which is not "unknown"
+}
+
+TEST(AvailableMemory, AContainerSeesItsOwnGroupAsTheRoot) {
+  FakeMachine machine;
+  machine.proc("self/cgroup", "0::/docker/0123abcd\n");  // the host's name for it
+  machine.group("cgroup.controllers", "memory");
+  machine.v2_group(".", "2000000000", 500'000'000, 2000);
+  EXPECT_EQ(machine.available(), 1'500'002'000u);
+  machine.proc("self/cgroup", "0::/../../elsewhere\n");
+  EXPECT_EQ(machine.available(), 1'500'002'000u);
+}
+
+TEST(AvailableMemory, OldControllersCount) {
+  FakeMachine machine;
+  machine.proc("self/cgroup", "9:name=systemd:/x\n4:cpuset,memory:/job/one\n1:cpu:/\n0::/\n");
+  const std::string unlimited = "9223372036854771712\n";
+  const auto group = [&](const std::string& name, const std::string& limit, const std::string& stat) {
+    machine.group("memory/" + name + "/memory.limit_in_bytes", limit);
+    machine.group("memory/" + name + "/memory.usage_in_bytes", "1000000000\n");
+    machine.group("memory/" + name + "/memory.stat", stat);
+  };
+  group("job/one", unlimited, "");
+  EXPECT_EQ(machine.available(), kMachineHas);
+  group("job", "3000000000\n", "inactive_file 1\nactive_file 2\ntotal_inactive_file 300\ntotal_active_file 400\n");
+  EXPECT_EQ(machine.available(), 2'000'000'700u);
+  group("job/one", "1500000000\n", "inactive_file 10\nactive_file 20\n");
+  EXPECT_EQ(machine.available(), 500'000'030u);
+}
+
+TEST(AvailableMemory, UlimitCounts) {
+  FakeMachine machine;
+  const auto limits = [&](const char* data, const char* address_space) {
+    machine.proc("self/limits",
+                 fmt::format("Limit                     Soft Limit           Hard Limit           Units     \n"
+                             "Max data size             {}           unlimited            bytes     \n"
+                             "Max address space         {}           unlimited            bytes     \n",
+                             data, address_space));
+  };
+  machine.proc("self/status", "Name:\tVmSize: 1 kB\nVmPeak:\t  9000 kB\nVmSize:\t   2000 kB\nVmData:\t    1000 kB\n");
+  limits("unlimited", "unlimited");
+  EXPECT_EQ(machine.available(), kMachineHas);
+  limits("unlimited", "1000000000");
+  EXPECT_EQ(machine.available(), kGigabyte - 2000 * 1024);
+  limits("500000000", "1000000000");
+  EXPECT_EQ(machine.available(), kGigabyte / 2 - 1000 * 1024);
+}
+
+TEST(Machine, KnowsItself) {
+  EXPECT_GE(usable_cores(), 1);
+  EXPECT_GT(peak_resident_bytes(), 1'000'000u);
+  EXPECT_GT(available_memory(), 1'000'000u);
+  EXPECT_GT(anonymous_bytes(), 100'000u);
+  EXPECT_LE(anonymous_bytes(), peak_resident_bytes() + 1'000'000);
+}
+
+TEST(MemorySampler, SeesMemoryThatIsGoneAgain) {
+  constexpr std::size_t kBlock = 96u << 20;
+  MemorySampler sampler(1);
+  const std::uint64_t before = anonymous_bytes();
+  {
+    const std::vector<char> block(kBlock, 'x');
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ASSERT_EQ(block.back(), 'x');
+  }
+  EXPECT_LT(anonymous_bytes(), before + kBlock / 2);
+  EXPECT_GE(sampler.peak_bytes(), before + kBlock * 9 / 10);
+}
+
+TEST(MemorySampler, PagesOfFilesAreNotCounted) {
+  const TemporaryFolder folder;
+  constexpr std::uint64_t kSize = 32u << 20;
+  const auto file = MappedFile::open(folder.write("weights", std::string(kSize, 'x')));
+  const std::uint64_t before = anonymous_bytes();
+  file->fetch(0, kSize);
+  EXPECT_LT(anonymous_bytes(), before + kSize / 4);
+}
+
+TEST(MemorySampler, StopsAtOnce) {
+  const auto begin = std::chrono::steady_clock::now();
+  { MemorySampler sampler(60'000); }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+}  // namespace
+}  // namespace layerpress

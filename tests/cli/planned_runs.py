@@ -1,0 +1,50 @@
+"""Plans of runs, runs beside their plans, and models whose working sets dwarf what the program needs by itself."""
+
+import json
+from pathlib import Path
+
+import program
+from watched_runs import WatchedRun
+
+# After watched_runs, which makes the benchmark's checkpoint maker importable.
+from llama_checkpoint import LlamaShape, make_checkpoint, write_token_file
+
+VOCABULARY = 1000
+# Few tokens on the first make Gram matrices the largest; many tokens on the second, activations.
+SHAPES = {
+    "broad": {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 6144},
+    "slim": {"num_hidden_layers": 3, "hidden_size": 1024, "intermediate_size": 1536},
+    "even": {"num_hidden_layers": 2, "hidden_size": 1536, "intermediate_size": 4096},
+}
+MIB = 1 << 20
+
+
+def make_model(folder, shape):
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": VOCABULARY}
+    return make_checkpoint(Path(folder) / shape, LlamaShape(**SHAPES[shape], **heads), block_elements=1 << 22)
+
+
+def data(folder, samples, length):
+    """Options for random tokens."""
+    path = Path(folder) / f"tokens-{samples}x{length}.safetensors"
+    if not path.exists():
+        write_token_file(path, samples, length, VOCABULARY)
+    return ["--dataset", path]
+
+
+def plan(model, out, *arguments):
+    """The plan of a run into `out`, as JSON."""
+    return program.run("oneshot", model, "--output", out, *arguments, "--dry-run", "--json").json()
+
+
+class Measured:
+    """What a run took, seen from outside and by itself."""
+
+    def __init__(self, model, out, *arguments):
+        summary = Path(out).parent.with_name(f"{Path(out).parent.name}-summary.json")
+        run = WatchedRun(model, out, *arguments, "--summary", summary, "--log-level", "warning").watch_memory()
+        outcome = run.end()
+        assert outcome.code == 0, outcome.errors
+        self.peak_bytes = run.memory.anonymous_bytes
+        self.summary = json.loads(summary.read_text())
+        self.plan = self.summary["plan"]

@@ -1,0 +1,186 @@
+"""What a plan promises, and what the run then takes."""
+
+import re
+
+import deep_model
+import planned_runs
+import program
+import pytest
+from planned_runs import MIB, Measured, plan
+from watched_runs import contents, differing
+
+TWO_THREADS = ["--threads", "2"]
+SUBGRAPH_FIELDS = {"name", "mode", "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes",
+                   "gram_bytes", "workspace_bytes", "peak_bytes", "flops", "read_bytes", "written_bytes", "seconds"}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Makes a model when it is first asked for."""
+    folder = tmp_path_factory.mktemp("models")
+    return lambda shape: planned_runs.make_model(folder, shape)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    return deep_model.save(tmp_path_factory.mktemp("deep"))
+
+
+@pytest.fixture(scope="module")
+def solving(deep):
+    return deep_model.gptq(deep)
+
+
+# Shape, samples x tokens or None, options.
+CONFIGURATIONS = {
+    "gram matrices": ("broad", (2, 256), []),
+    "activations": ("slim", (48, 512), ["--sequential-offload-device", "cpu"]),
+    "activations on disk": ("slim", (48, 512), ["--sequential-offload-device", "disk"]),
+    "linear targets": ("even", (4, 256), ["--sequential-targets", "Linear"]),
+    "one pass for all layers": ("even", (4, 256), ["--pipeline", "basic"]),
+    "without data": ("broad", None, ["--algorithm", "rtn"]),
+    "in fp32": ("even", (16, 256), ["--dtype", "float32", "--algorithm", "rtn", "--pipeline", "sequential"]),
+}
+
+
+def arguments_of(models, name):
+    shape, tokens, options = CONFIGURATIONS[name]
+    model = models(shape)
+    return model, [*(planned_runs.data(model.parent, *tokens) if tokens else []), *options, *TWO_THREADS]
+
+
+def check(planned, measured):
+    """Plan against reality, as seen from outside and by the program itself."""
+    assert abs(planned["peak_bytes"] - measured.peak_bytes) <= 0.15 * measured.peak_bytes, (
+        f"planned {planned['peak_bytes'] / MIB:.0f} MiB, measured {measured.peak_bytes / MIB:.0f} MiB")
+    assert abs(measured.summary["peak_anonymous_bytes"] - measured.peak_bytes) <= 0.1 * measured.peak_bytes
+    assert measured.plan["peak_bytes"] == pytest.approx(planned["peak_bytes"], rel=0.01)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_plan_against_reality(name, models, results):
+    model, arguments = arguments_of(models, name)
+    planned = plan(model, results / "out", *arguments)
+    assert planned["peak_bytes"] == max(subgraph["peak_bytes"] for subgraph in planned["subgraphs"])
+    check(planned, Measured(model, results / "out", *arguments))
+
+
+def test_recomputing_against_reality(models, results):
+    """A budget that the inputs of all linear groups do not fit into, and no disk to put them on."""
+    model, arguments = arguments_of(models, "activations")
+    free = plan(model, results / "out", *arguments)
+    budget = (free["smallest_budget_bytes"] + free["peak_bytes"]) // 2
+    arguments += ["--memory-budget", f"{budget // MIB}MiB"]
+    planned = plan(model, results / "out", *arguments)
+    assert "recompute" in {subgraph["mode"] for subgraph in planned["subgraphs"]}
+    assert planned["peak_bytes"] <= planned["budget_bytes"] < free["peak_bytes"]
+    measured = Measured(model, results / "out", *arguments)
+    check(planned, measured)
+    assert measured.peak_bytes <= budget and measured.summary["spilled_bytes"] == 0
+
+
+def test_dry_run_writes_nothing(deep, solving, results):
+    planned = plan(deep, results / "out", *solving)
+    assert list(results.iterdir()) == []
+    assert planned["tokens"] == 16 * 256 and planned["batches"] * planned["batch_tokens"] >= planned["tokens"]
+    assert len(planned["subgraphs"]) == deep_model.SUBGRAPHS
+    assert planned["smallest_budget_bytes"] <= planned["peak_bytes"] <= planned["budget_bytes"]
+    seconds = sum(subgraph["seconds"] for subgraph in planned["subgraphs"])
+    assert planned["estimated_seconds"] == pytest.approx(seconds, rel=0.2, abs=0.5)
+    for subgraph in planned["subgraphs"]:
+        assert SUBGRAPH_FIELDS <= subgraph.keys() and subgraph["mode"] in ("store", "recompute")
+        assert subgraph["seconds"] >= 0 and subgraph["peak_bytes"] > 0
+    layers = planned["subgraphs"][1:-1]
+    assert all(layer["gram_bytes"] > 0 and layer["weight_bytes"] > 0 and layer["flops"] for layer in layers)
+
+
+def test_bytes_of_the_plan(deep, solving, results):
+    """Weights read are those of the checkpoint, bytes written those of the output."""
+    planned = plan(deep, results / "out", *solving)
+    stored = (deep / "model.safetensors").stat().st_size
+    assert sum(each["weight_bytes"] for each in planned["subgraphs"]) == pytest.approx(stored, rel=0.02)
+    out = program.oneshot(deep, results / "out", *solving)
+    written = (out / "model.safetensors").stat().st_size
+    assert sum(each["written_bytes"] for each in planned["subgraphs"]) == pytest.approx(written, rel=0.02)
+
+
+def test_plan_as_text(deep, solving, results):
+    """Neighbours that need the same share a line."""
+    output = program.run("oneshot", deep, "--output", results / "out", *solving, "--dry-run").output
+    assert all(name in output for name in ("head", "model.layers.0", "tail", "4096 tokens"))
+    assert list(results.iterdir()) == []
+
+
+def test_dry_run_beside_a_complete_output(deep, solving, results):
+    """It only looks, so what is there stays and does not hinder it."""
+    out = program.oneshot(deep, results / "out", *solving)
+    before = contents(out)
+    plan(deep, out, *solving, "--overwrite")
+    assert differing(out, before) == [] and list(results.iterdir()) == [out]
+
+
+def test_json_needs_dry_run(deep, solving, refused):
+    refused(deep, *solving, "--json", fragments=["--json", "--dry-run"], code=2)
+
+
+def test_inspect_plan(deep, solving):
+    options = ["--group-size", "32", "--num-calibration-samples", "16", "--max-seq-length", "256"]
+    planned = program.run("inspect", deep, "--plan", "--json", *options).json()
+    assert planned["tokens"] == 16 * 256 and len(planned["subgraphs"]) == deep_model.SUBGRAPHS
+    smaller = program.run("inspect", deep, "--plan", "--json", *options, "--sequential-targets", "Linear").json()
+    assert len(smaller["subgraphs"]) > 4 * deep_model.LAYERS
+    assert "model.layers.0" in program.run("inspect", deep, "--plan", *options).output
+
+
+def test_subgraphs_of_several_targets(deep, solving, results):
+    planned = plan(deep, results / "out", *solving, "--sequential-targets-per-subgraph", "4")
+    assert len(planned["subgraphs"]) == deep_model.SUBGRAPHS - deep_model.LAYERS + 2
+
+
+def smallest_budget(message):
+    """The budget that an error names, as the option takes it."""
+    found = re.search(r"at least (\d+) (MiB|GiB)", message)
+    assert found, message
+    return found[1] + found[2], int(found[1]) * (MIB if found[2] == "MiB" else 1 << 30)
+
+
+@pytest.mark.parametrize("name", ["gram matrices", "activations", "linear targets", "without data"])
+def test_budget_that_is_too_small(name, models, results):
+    """The error names one that is enough; the run stays within that one."""
+    model, arguments = arguments_of(models, name)
+    arguments = [argument for argument in arguments if argument not in ("--sequential-offload-device", "cpu")]
+    outcome = program.fails("oneshot", model, "--output", results / "out", *arguments, "--memory-budget", "20MiB",
+                            fragments=["error: [plan]", "at least"])
+    assert list(results.iterdir()) == []
+    text, count = smallest_budget(outcome.error)
+    arguments += ["--memory-budget", text]
+    planned = plan(model, results / "out", *arguments)
+    assert planned["budget_bytes"] == count and planned["peak_bytes"] <= count
+    measured = Measured(model, results / "out", *arguments)
+    assert measured.peak_bytes <= count, f"{measured.peak_bytes / MIB:.0f} MiB of {text}"
+
+
+def test_budget_just_below_the_smallest(deep, solving, results):
+    smallest = plan(deep, results / "out", *solving)["smallest_budget_bytes"]
+    program.fails("oneshot", deep, "--output", results / "out", *solving, "--memory-budget",
+                  f"{smallest // MIB - 1}MiB", fragments=["error: [plan]", "at least"])
+    assert list(results.iterdir()) == []
+    program.oneshot(deep, results / "out", *solving, "--memory-budget", f"{-(-smallest // MIB)}MiB")
+
+
+@pytest.mark.parametrize("options, fragments", [
+    (["--memory-budget", "much"], ["much", "--memory-budget"]), (["--memory-budget", "-1GiB"], ["--memory-budget"]),
+    (["--memory-budget", "0"], ["--memory-budget"]), (["--device-memory-budget", "x"], ["--device-memory-budget"]),
+    (["--sequential-offload-device", "tape"], ["tape", "disk"]),
+    (["--sequential-targets-per-subgraph", "0"], ["--sequential-targets-per-subgraph"]),
+    (["--sequential-targets-per-subgraph", "-3"], ["--sequential-targets-per-subgraph"]),
+])
+def test_options(options, fragments, deep, solving, refused):
+    refused(deep, *solving, *options, fragments=fragments, code=2)
+
+
+def test_offload_folder_that_is_a_file(deep, solving, refused, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    refused(deep, *solving, "--sequential-offload-device", "disk", "--offload-dir", tmp_path / "file",
+            fragments=[str(tmp_path / "file")], code=2)
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,0 +1,166 @@
+"""Runs that are killed at any moment and resumed: the output is that of an undisturbed run, byte for byte."""
+
+import json
+import random
+import shutil
+import time
+
+import deep_model
+import program
+import pytest
+from watched_runs import JOURNAL, WatchedRun, clear, contents, differing, finished_subgraphs, killed, unfinished
+
+ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
+
+# Options of the run, and how often it is killed.
+CONFIGURATIONS = {
+    "disk": (["--sequential-offload-device", "disk"], 6),
+    "linear targets": (["--sequential-targets", "Linear"], 6),
+    "shards": (["--max-shard-size", "300KB", "--batch-tokens", "1000"], 4),
+    "several layers": (["--sequential-targets-per-subgraph", "3"], 4),
+    "basic": (["--pipeline", "basic"], 6),
+}
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    return deep_model.save(tmp_path_factory.mktemp("deep"))
+
+
+@pytest.fixture(scope="module")
+def solving(deep):
+    return deep_model.gptq(deep)
+
+
+class Undisturbed:
+    """What a run gives that nobody disturbs, and how long it takes."""
+
+    def __init__(self, model, out, arguments):
+        run = WatchedRun(model, out, *arguments)
+        start = time.monotonic()
+        self.subgraphs = 0
+
+        def look():
+            self.subgraphs = max(self.subgraphs, finished_subgraphs(out))
+            return False
+
+        run.wait_until(look)
+        self.seconds = time.monotonic() - start
+        outcome = run.end()
+        assert outcome.code == 0, outcome.errors
+        self.contents = contents(out)
+        clear(out.parent)
+
+
+def kill_after(model, out, arguments, seconds):
+    """Starts a run and kills it after `seconds`; whether it was still alive."""
+    run = WatchedRun(model, out, *arguments)
+    time.sleep(seconds)
+    return run.kill()
+
+
+def resume_and_compare(model, out, arguments, undisturbed, summary):
+    """Resumes what was killed; the output must be complete and equal, and nothing else may be left."""
+    before = finished_subgraphs(out)
+    program.oneshot(model, out, *arguments, "--resume", "--summary", summary)
+    assert json.loads(summary.read_text())["resumed_subgraphs"] == before
+    assert differing(out, undisturbed.contents) == []
+    assert list(out.parent.iterdir()) == [out]
+    return before
+
+
+def survive_kills(model, out, arguments, kills, seed):
+    """Kills a run at `kills` moments spread over its duration, some of its resumptions too. Returns the subgraphs that
+    each kill found finished."""
+    dice = random.Random(seed)
+    undisturbed = Undisturbed(model, out, arguments)
+    summary = out.parent.with_name(f"summary-{seed}.json")
+    found = []
+    for attempt in range(2 * kills):
+        if len(found) == kills:
+            break
+        share = (len(found) + dice.random()) / kills if attempt < kills else dice.random() * 0.7
+        alive = kill_after(model, out, arguments, share * undisturbed.seconds)
+        if alive and len(found) % 3 == 2:
+            kill_after(model, out, [*arguments, "--resume"], dice.random() * 0.8 * undisturbed.seconds)
+        if alive and not out.exists():
+            assert all(left == unfinished(out) for left in out.parent.iterdir())
+            found.append(resume_and_compare(model, out, arguments, undisturbed, summary))
+        elif alive:
+            assert differing(out, undisturbed.contents, ignored=[JOURNAL]) == []  # its last act was under way
+        clear(out.parent)
+    assert len(found) == kills
+    return found
+
+
+def test_thirty_kills(deep, solving, results):
+    found = survive_kills(deep, results / "out", solving, kills=30, seed=1)
+    assert len(set(found)) >= 5 and sum(count > 0 for count in found) >= 10, f"the kills came too early or late: {found}"
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_kills_with(name, deep, solving, results):
+    options, kills = CONFIGURATIONS[name]
+    survive_kills(deep, results / "out", [*solving, *options], kills, seed=2)
+
+
+def test_kills_without_data(deep, results):
+    """Too fast for the clock alone: half of the kills wait for the journal."""
+    arguments = [*ROUNDING, "--threads", "1"]
+    survive_kills(deep, results / "out", arguments, kills=4, seed=3)
+    undisturbed = Undisturbed(deep, results / "out", arguments)
+    for count in (1, 4, 8):
+        if WatchedRun(deep, results / "out", *arguments).wait_for_subgraphs(count).kill():
+            resume_and_compare(deep, results / "out", arguments, undisturbed, results.with_name("summary.json"))
+        clear(results)
+
+
+def test_kills_at_the_end(deep, solving, results):
+    """When all subgraphs are finished, configuration and index are written, the folder is moved to its place, and the
+    journal removed from it: the one thing that a kill may leave in a complete output."""
+    undisturbed = Undisturbed(deep, results / "out", solving)
+    assert undisturbed.subgraphs > 8
+    dice = random.Random(4)
+    for _ in range(8):
+        run = WatchedRun(deep, results / "out", *solving).wait_for_subgraphs(undisturbed.subgraphs - 1)
+        time.sleep(dice.random() * 0.05)
+        run.kill()
+        if (results / "out").exists():
+            assert differing(results / "out", undisturbed.contents, ignored=[JOURNAL]) == []
+        program.oneshot(deep, results / "out", *solving, "--resume")
+        assert differing(results / "out", undisturbed.contents) == []
+        assert list(results.iterdir()) == [results / "out"]
+        clear(results)
+
+
+def test_kills_while_an_output_is_replaced(deep, solving, results):
+    """At every moment the output is the complete old one or the complete new one."""
+    out = results / "out"
+    new = Undisturbed(deep, out, solving)
+    old = contents(program.oneshot(deep, out, *ROUNDING))
+    dice = random.Random(5)
+    for count in (1, 5, new.subgraphs - 1, new.subgraphs - 1, new.subgraphs - 1):
+        run = WatchedRun(deep, out, *solving, "--overwrite").wait_for_subgraphs(count)
+        time.sleep(dice.random() * 0.05)
+        run.kill()
+        assert out.exists() and [] in (differing(out, old), differing(out, new.contents, ignored=[JOURNAL]))
+        shutil.rmtree(unfinished(out), ignore_errors=True)
+    program.oneshot(deep, out, *solving, "--overwrite")
+    assert differing(out, new.contents) == [] and list(results.iterdir()) == [out]
+
+
+def test_resumed_again_and_again(deep, solving, results):
+    """Each resumption is killed after one or two more subgraphs; all together do the work once."""
+    undisturbed = Undisturbed(deep, results / "out", solving)
+    done = killed(deep, results / "out", *solving, subgraphs=1)
+    while done < undisturbed.subgraphs - 1:
+        before, done = done, killed(deep, results / "out", *solving, "--resume", subgraphs=done + 1)
+        assert done > before
+    resume_and_compare(deep, results / "out", solving, undisturbed, results.with_name("summary.json"))
+
+
+def test_two_threads(deep, solving, results):
+    arguments = [*solving[:-1], "2"]
+    undisturbed = Undisturbed(deep, results / "out", arguments)
+    killed(deep, results / "out", *arguments, subgraphs=4)
+    resume_and_compare(deep, results / "out", arguments, undisturbed, results.with_name("summary.json"))

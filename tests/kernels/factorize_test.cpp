@@ -1,0 +1,94 @@
+#include "layerpress/kernels/factorize.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/memory_sampler.h"
+#include "layerpress/kernels/gram.h"
+
+namespace layerpress::kernels {
+namespace {
+
+at::Tensor gram_of(std::int64_t columns) {
+  at::manual_seed(21);
+  at::Tensor gram = at::zeros({columns, columns});
+  accumulate_gram(gram, at::randn({columns + 8, columns}) + 0.5 * at::randn({columns + 8, 1}));
+  return gram;
+}
+
+double relative_difference(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
+}
+
+/// HessianFactor as its definition reads, in double precision.
+HessianFactor factorize_by_definition(const at::Tensor& gram, const FactorizeOptions& options) {
+  HessianFactor factor;
+  factor.order = column_order(gram.diagonal(), options.activation_order);
+  at::Tensor hessian =
+      symmetric_from_upper(gram.to(at::kDouble)).index_select(0, factor.order).index_select(1, factor.order);
+  hessian.diagonal().add_(hessian.diagonal().mean() * options.dampening);
+  const at::Tensor upper = at::linalg_cholesky(hessian.flip({0, 1})).flip({0, 1});
+  factor.pivots = upper.diagonal().square();
+  factor.feedback = (upper / upper.diagonal()).triu(1);
+  return factor;
+}
+
+TEST(Factorize, AgreesWithTheDefinitionForEverySize) {
+  for (const std::int64_t columns : {1, 2, 31, 32, 33, 63, 64, 65, 96, 127, 200, 257})
+    for (const bool ordered : {true, false})
+      for (const bool wide : {true, false}) {
+        const at::Tensor gram = gram_of(columns);
+        const FactorizeOptions options{.activation_order = ordered, .double_precision = wide};
+        const auto factor = factorize(gram, options);
+        ASSERT_TRUE(factor.has_value());
+        const HessianFactor expected = factorize_by_definition(gram, options);
+        EXPECT_TRUE(at::equal(factor->order, expected.order));
+        EXPECT_LT(relative_difference(factor->pivots, expected.pivots), 1e-4) << columns;
+        EXPECT_EQ(factor->feedback.scalar_type(), at::kFloat);
+        EXPECT_TRUE(at::equal(factor->feedback, factor->feedback.triu(1))) << columns;
+        EXPECT_LT((factor->feedback - expected.feedback).norm().item<double>(),
+                  1e-4 * (expected.feedback.norm().item<double>() + 1))
+            << columns;
+      }
+}
+
+TEST(Factorize, LeavesTheGramMatrixAsItWas) {
+  const at::Tensor gram = gram_of(100), before = gram.clone();
+  ASSERT_TRUE(factorize(gram, {}).has_value());
+  ASSERT_TRUE(factorize(gram, {.double_precision = true}).has_value());
+  EXPECT_TRUE(at::equal(gram, before));
+}
+
+TEST(Factorize, RefusesWhatIsNotPositiveDefinite) {
+  at::Tensor gram = at::eye(8);
+  gram[2][5] = 4;  // an impossible correlation
+  EXPECT_FALSE(factorize(gram, {.dampening = 0.01}).has_value());
+  EXPECT_TRUE(factorize(gram, {.dampening = 100}).has_value());
+}
+
+TEST(Factorize, DoublePrecisionSurvivesWhatSinglePrecisionDoesNot) {
+  at::manual_seed(5);
+  const at::Tensor few = at::randn({6, 64});
+  at::Tensor gram = at::zeros({64, 64});
+  accumulate_gram(gram, few);  // rank 6: only the dampening makes it definite
+  EXPECT_FALSE(factorize(gram, {.dampening = 1e-9}).has_value());
+  EXPECT_TRUE(factorize(gram, {.dampening = 1e-5, .double_precision = true}).has_value());
+}
+
+TEST(Factorize, HoldsOneMatrixBesideTheGramMatrix) {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
+  const at::Tensor gram = gram_of(1600);
+  factorize(gram, {});  // buffers that the libraries keep
+  for (const bool wide : {false, true}) {
+    const std::uint64_t before = anonymous_bytes();
+    MemorySampler sampler(1);
+    ASSERT_TRUE(factorize(gram, {.double_precision = wide}).has_value());
+    const double matrix = 4.0 * 1600 * 1600 * (wide ? 2 : 1), held = static_cast<double>(sampler.peak_bytes() - before);
+    EXPECT_LT(held, 1.15 * matrix + (1 << 20)) << wide;
+  }
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

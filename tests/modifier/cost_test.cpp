@@ -1,0 +1,92 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/memory_sampler.h"
+#include "layerpress/kernels/gram.h"
+#include "layerpress/modifier/all_modifiers.h"
+
+namespace layerpress::modifier {
+namespace {
+
+struct Case {
+  const char* name;
+  const char* type;
+  Json arguments;
+  std::vector<std::array<std::int64_t, 2>> shapes;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+Json config(const Json& weights) { return {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}; }
+
+std::vector<Case> cases() {
+  const Json asymmetric = {{"num_bits", 4}, {"symmetric", false}, {"strategy", "group"}, {"group_size", 32}};
+  const Json block = {
+      {"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", std::vector<int>{128, 128}}};
+  const Json tensor = {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}};
+  return {
+      {"GptqOneChunk", "GPTQModifier", {{"scheme", "W4A16"}}, {{1024, 3072}, {2048, 3072}}},
+      {"GptqManyRows", "GPTQModifier", {{"scheme", "W4A16"}}, {{6144, 3072}}},
+      {"GptqAsymmetric", "GPTQModifier", {{"config_groups", config(asymmetric)}}, {{6144, 2048}, {6144, 2048}}},
+      {"NearestMse", "QuantizationModifier", {{"scheme", "W4A16"}}, {{6144, 3072}, {6144, 3072}}},
+      {"NearestMinMax", "QuantizationModifier", {{"scheme", "FP8_DYNAMIC"}, {"observer", "minmax"}}, {{8192, 4096}}},
+      {"NearestBlock", "QuantizationModifier", {{"config_groups", config(block)}}, {{6144, 3072}}},
+      {"NearestTensor", "QuantizationModifier", {{"config_groups", config(tensor)}}, {{6144, 3072}}},
+  };
+}
+
+class CostTest : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
+    modifier_ = make_modifier(GetParam().type, GetParam().arguments, "test");
+    at::manual_seed(61);
+    const quant::QuantizationScheme* scheme = modifier_->scheme_for({"m", {"Linear"}});
+    for (const auto& [rows, columns] : GetParam().shapes) {
+      at::Tensor weight = at::empty({rows, columns}, at::kBFloat16).normal_(0, 0.02);
+      shapes_.push_back({rows, columns, at::kBFloat16, scheme});
+      linears_.push_back({"m", weight, scheme, at::kBFloat16});
+    }
+    const std::int64_t columns = shapes_[0].columns;
+    statistics_ = {at::zeros({columns, columns}), 64};
+    kernels::accumulate_gram(statistics_.gram, at::randn({64, columns}, at::kBFloat16));
+  }
+
+  std::vector<runtime::CompressedModule> compress(PhaseTimes& times) const {
+    return modifier_->compress(linears_, modifier_->needs_data() ? &statistics_ : nullptr, times);
+  }
+
+  std::unique_ptr<runtime::Modifier> modifier_;
+  std::vector<runtime::LinearShape> shapes_;
+  std::vector<runtime::LinearWeight> linears_;
+  runtime::Statistics statistics_;
+};
+
+TEST_P(CostTest, PredictsMemoryAndArithmetic) {
+  const runtime::CompressionCost cost = modifier_->cost(shapes_);
+  PhaseTimes warm_up, times;
+  compress(warm_up);  // buffers that the libraries keep
+  malloc_trim(0);
+  const std::uint64_t before = anonymous_bytes();
+  MemorySampler sampler(1);
+  const auto results = compress(times);
+  const auto peak = static_cast<double>(sampler.peak_bytes() - before);
+  malloc_trim(0);
+  const auto held = static_cast<double>(anonymous_bytes() - before);
+  constexpr double kSlack = 1 << 20;
+  EXPECT_NEAR(peak, static_cast<double>(cost.workspace_bytes), 0.10 * static_cast<double>(cost.workspace_bytes));
+  EXPECT_LT(peak, 1.03 * static_cast<double>(cost.workspace_bytes) + kSlack);
+  EXPECT_NEAR(held, static_cast<double>(cost.result_bytes), 0.05 * static_cast<double>(cost.result_bytes) + kSlack);
+  std::map<std::string, double> flops;
+  for (const auto& [name, phase] : times.phases())
+    if (phase.flops > 0) flops[name] = phase.flops;
+  EXPECT_EQ(flops, cost.flops);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modifiers, CostTest, ::testing::ValuesIn(cases()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace layerpress::modifier

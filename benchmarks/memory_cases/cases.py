@@ -78,9 +78,11 @@ def large_datafree(setting: Setting) -> Result:
     """Both programs read the checkpoint from the disk, not from the page cache; copies before and after show its mood."""
     model = large_checkpoint(setting)
     runs = [copy_checkpoint(setting, model, "cp-before")]
-    for name, scheme in (("fp8-dynamic", "FP8_DYNAMIC"), ("w4a16-rtn", "W4A16")):
+    for name, scheme, observer in (("fp8-minmax", "FP8_DYNAMIC", "minmax"), ("fp8-mse", "FP8_DYNAMIC", "mse"),
+                                   ("w4a16-minmax", "W4A16", "minmax"), ("w4a16-mse", "W4A16", "mse")):
         drop_cached_pages(model)
-        runs.append(compress(setting, name, model, ["--algorithm", "rtn", "--scheme", scheme], "1536MiB"))
+        options = ["--algorithm", "rtn", "--scheme", scheme, "--observer", observer]
+        runs.append(compress(setting, name, model, options, "1536MiB"))
         runs[-1].note = rate(model, runs[-1].watched.seconds)
         remove(setting, output_of(setting, name))
     runs.append(copy_checkpoint(setting, model, "cp-after"))

@@ -36,6 +36,13 @@ using RecipeError = KindError<ErrorKind::kRecipe>;          ///< A recipe is mal
 using DataError = KindError<ErrorKind::kData>;              ///< Calibration or evaluation data cannot be used.
 using MemoryError = KindError<ErrorKind::kMemory>;          ///< The work does not fit in memory.
 using InterruptedError = KindError<ErrorKind::kInterrupted>;  ///< SIGINT or SIGTERM asked the work to stop.
-using InternalError = KindError<ErrorKind::kInternal>;        ///< A mistake of ours; never reachable from input.
+
+/// A model's weights hold what no compression can make good, such as NaN; to continue such a run makes no sense.
+class DamagedWeightsError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+using InternalError = KindError<ErrorKind::kInternal>;  ///< A mistake of ours; never reachable from input.
 
 }  // namespace layerpress

@@ -198,6 +198,12 @@ void CheckpointWriter::sync() {
   }
 }
 
+std::vector<std::string> CheckpointWriter::file_names() const {
+  std::vector<std::string> names;
+  for (const auto& shard : shards_) names.push_back(shard->name);
+  return names;
+}
+
 void CheckpointWriter::finish() {
   const std::lock_guard lock(mutex_);
   std::vector<std::string> absent;

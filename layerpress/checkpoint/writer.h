@@ -67,6 +67,8 @@ class CheckpointWriter {
   void finish();
 
   std::uint64_t total_bytes() const { return total_bytes_; }
+  /// Names of the weight files.
+  std::vector<std::string> file_names() const;
 
  private:
   struct Place;

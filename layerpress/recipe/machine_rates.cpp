@@ -28,23 +28,39 @@ double rate_of(double work, Function&& function) {
   return work * runs / timer.seconds();
 }
 
-/// Runs each kind of modifier once on a small group and takes its rates from the phases it measures itself.
-void measure_modifiers(const RunSetup& setup, const at::Tensor& gram, MachineRates& rates) {
+/// The power of two below the widest compressed linear, within what takes a fraction of a second.
+std::int64_t sample_columns(const RunSetup& setup) {
+  std::int64_t widest = 0;
+  for (const auto& [node, assignment] : setup.assignments)
+    widest = std::max(widest, std::get<graph::Linear>(setup.model.traced.graph.nodes[node].operation).in_features);
+  std::int64_t columns = 512;
+  while (columns < 4096 && 2 * columns <= widest) columns *= 2;
+  return columns;
+}
+
+/// Runs each kind of modifier on a small group and takes its rates from the phases it measures itself.
+void measure_modifiers(const RunSetup& setup, MachineRates& rates) {
+  // About as wide as the model's own: large factorizations are faster per operation. The first run warms up.
+  const std::int64_t columns = sample_columns(setup);
+  const at::Tensor x = at::randn({512, columns});
+  const runtime::Statistics statistics{at::mm(x.t(), x), 512};
   std::set<const runtime::Modifier*> seen;
   for (const auto& [node, assignment] : setup.assignments) {
     if (!seen.insert(assignment.modifier).second) continue;
-    const at::Tensor weight = at::randn({kFeatures, kFeatures}).to(assignment.scale_dtype);
+    const at::Tensor weight = at::randn({512, columns}).to(assignment.scale_dtype);
     const std::vector<runtime::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
-    const runtime::Statistics statistics{gram, kTokens};
     const bool wanted = assignment.modifier->statistics_wanted().gram;
-    PhaseTimes times;
-    try {
-      assignment.modifier->compress(linears, wanted ? &statistics : nullptr, times);
-    } catch (const Error&) {
-      continue;  // a group size that does not divide the sample's columns, say: this phase stays unknown
+    for (const bool warming : {true, false}) {
+      PhaseTimes times;
+      try {
+        assignment.modifier->compress(linears, wanted ? &statistics : nullptr, times);
+      } catch (const Error&) {
+        break;  // a group size that does not divide the sample's columns, say: its phases stay unknown
+      }
+      for (const auto& [phase, measured] : times.phases())
+        if (!warming && measured.flops > 0 && measured.seconds > 0)
+          rates.flops[phase] = measured.flops / measured.seconds;
     }
-    for (const auto& [phase, measured] : times.phases())
-      if (measured.flops > 0 && measured.seconds > 0) rates.flops[phase] = measured.flops / measured.seconds;
   }
 }
 
@@ -100,7 +116,7 @@ MachineRates measure_rates(const RunSetup& setup, const std::filesystem::path& o
     rates.forward_bytes =
         rate_of(2 * static_cast<double>(x.nbytes()), [&] { return kernels::rms_norm(x, ones, 1e-5); });
   }
-  measure_modifiers(setup, gram, rates);
+  measure_modifiers(setup, rates);
   return rates;
 }
 

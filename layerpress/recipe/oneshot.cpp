@@ -26,7 +26,6 @@ namespace fs = std::filesystem;
 using runtime::Journal;
 
 void check_output(const OneshotOptions& options, const fs::path& model_directory) {
-  if (options.output.empty()) throw UsageError("[options] --output is missing");
   std::error_code failure;
   const fs::path output = fs::weakly_canonical(options.output, failure),
                  model = fs::canonical(model_directory, failure);
@@ -77,6 +76,7 @@ class Oneshot {
 
   OneshotSummary run() {
     const c10::InferenceMode inference;
+    if (options_.output.empty()) throw UsageError("[options] --output is required");
     {
       const auto phase = times_.measure("open");
       setup_ = recipe::set_up(options_);
@@ -98,6 +98,10 @@ class Oneshot {
       finish();
     } catch (const InterruptedError&) {
       throw InterruptedError("{}", interruption());
+    } catch (const DamagedWeightsError&) {
+      throw;  // another model is needed, with which nothing of this run can be used
+    } catch (const RecipeError&) {
+      throw;
     } catch (...) {
       if (!output_->records().empty()) directory_->keep();
       throw;
@@ -227,12 +231,8 @@ class Oneshot {
     input.batch_tokens = batch_tokens_ > 0 ? batch_tokens_ : options_.batch_tokens;
     if (resumed_ > 0) {
       input.finished = output_->finished();
-      weights_ = std::make_unique<recipe::ResumedWeights>(setup_.model, setup_.assignments, setup_.subgraphs, *output_,
-                                                          setup_.placement.dtype);
-      input.mapped = [this](const std::string& name) {
-        return static_cast<const recipe::ResumedWeights&>(*weights_).is_original(name);
-      };
-      restore_boundary(set, input);
+      // The other pipelines read nothing of finished subgraphs, or calibrate on the original weights whatever is done.
+      if (setup_.pipeline == recipe::Pipeline::kSequential) resume_sequential(set, input);
     }
     plan_ = recipe::plan_run(input);
     require_scratch_space();
@@ -242,9 +242,17 @@ class Oneshot {
                                                   set.token_count(), batches_.size()));
   }
 
+  void resume_sequential(const data::CalibrationSet& set, recipe::PlanInput& input) {
+    auto weights = std::make_unique<recipe::ResumedWeights>(setup_.model, setup_.assignments, setup_.subgraphs,
+                                                            *output_, setup_.placement.dtype);
+    input.mapped = [&resumed = *weights](const std::string& name) { return resumed.is_original(name); };
+    weights_ = std::move(weights);
+    restore_boundary(set, input);
+  }
+
   fs::path scratch_path() const {
     if (setup_.place != recipe::ActivationPlace::kAuto && setup_.place != recipe::ActivationPlace::kDisk) return {};
-    if (options_.offload_dir.empty()) return directory_->path() / ".activations";
+    if (options_.offload_dir.empty()) return directory_->path() / recipe::OutputWriter::kScratchName;
     const std::string output = directory_->path().string();
     return fs::path(options_.offload_dir) /
            fmt::format(".layerpress-activations-{}", checksum_of(output.data(), output.size()));
@@ -302,10 +310,9 @@ class Oneshot {
   // ---- the work
 
   void compress() {
-    // What the plan counts is what its tensors take; the process itself and this run's tokens come on top.
-    const std::uint64_t others =
-        recipe::process_baseline() - std::min(recipe::process_baseline(), memory_.used_bytes());
-    memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, others));
+    // The pool may hold what the plan counts, which is everything beyond the process itself.
+    const std::uint64_t process = recipe::process_baseline(setup_.pipeline) - memory_.used_bytes();
+    memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
     const runtime::RunContext run{setup_.model.traced.graph, *weights_, setup_.placement, batches_, control_, times_};
     switch (setup_.pipeline) {

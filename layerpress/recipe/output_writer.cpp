@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/kernels/finite.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::recipe {
@@ -52,12 +53,8 @@ std::vector<std::string> compressed_names(const graph::Graph& graph, graph::Node
 
 /// Weights that are not compressed are not looked at anywhere else; one NaN in them spoils every statistic after it.
 void require_finite(const std::string& name, const at::Tensor& tensor) {
-  const bool plain_float = tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16 ||
-                           tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kDouble;
-  if (!plain_float || tensor.numel() == 0) return;
-  const auto [least, greatest] = at::aminmax(tensor);
-  if (!at::isfinite(least).item<bool>() || !at::isfinite(greatest).item<bool>())
-    throw CheckpointError("[output] tensor '{}' holds NaN or infinite values; the checkpoint is damaged", name);
+  if (at::isFloatingType(tensor.scalar_type()) && !kernels::all_finite(tensor))
+    throw DamagedWeightsError("[output] tensor '{}' holds NaN or infinite values; the checkpoint is damaged", name);
 }
 
 }  // namespace
@@ -74,6 +71,17 @@ OutputWriter::OutputWriter(const OpenedModel& model, const runtime::Assignments&
   writer_ = std::make_unique<checkpoint::CheckpointWriter>(
       directory_, specs,
       checkpoint::CheckpointWriter::Options{.max_shard_bytes = options.max_shard_bytes, .reopen = options.reopen});
+  if (options.reopen) remove_leftovers();
+}
+
+/// Whatever else an earlier run left is half written or will be written again.
+void OutputWriter::remove_leftovers() const {
+  std::set<std::string> wanted = {runtime::Journal::kFileName, kScratchName};
+  for (const std::string& name : writer_->file_names()) wanted.insert(name);
+  std::vector<std::filesystem::path> leftovers;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_))
+    if (wanted.count(entry.path().filename().string()) == 0) leftovers.push_back(entry.path());
+  for (const std::filesystem::path& path : leftovers) std::filesystem::remove_all(path);
 }
 
 bool OutputWriter::accept_tensors(std::size_t index, const Json& tensors) {

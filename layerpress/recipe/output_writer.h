@@ -17,6 +17,9 @@ namespace layerpress::recipe {
 /// the journal, by which a later run goes on from there.
 class OutputWriter : public runtime::ResultSink {
  public:
+  /// Name of the scratch file of activations when it lies in the directory.
+  static constexpr const char* kScratchName = ".activations";
+
   struct Options {
     std::filesystem::path directory;  ///< exists
     std::uint64_t max_shard_bytes = 0;
@@ -51,6 +54,7 @@ class OutputWriter : public runtime::ResultSink {
   const checkpoint::CheckpointWriter& files() const { return *writer_; }
 
  private:
+  void remove_leftovers() const;
   void copy(const std::string& name);
   bool accept_tensors(std::size_t index, const Json& tensors);
   const OpenedModel& model_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
@@ -26,7 +27,7 @@ std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
 
 class Planner {
  public:
-  explicit Planner(const PlanInput& input) : input_(input), baseline_(process_baseline()) {
+  explicit Planner(const PlanInput& input) : input_(input), baseline_(process_baseline(input.pipeline)) {
     for (const std::int64_t length : input.sample_lengths)
       baseline_ += static_cast<std::uint64_t>(length) * sizeof(std::int64_t);
   }
@@ -157,7 +158,37 @@ class Planner {
         plan.memory = plan_datafree(request, input_.subgraphs, input_.finished);
         break;
     }
+    add_copies(plan);
     return plan;
+  }
+
+  /// Weights that stay as they are are read and written, too: with the first subgraph that reads them, or at the end.
+  void add_copies(RunPlan& plan) const {
+    const graph::Graph& graph = input_.model.traced.graph;
+    std::vector<runtime::SubgraphPlan>& planned = plan.memory.subgraphs;
+    const std::size_t before = planned.size() - input_.subgraphs.size();  // entries for work on the whole model
+    std::set<std::string> done;
+    for (const auto& [n, assignment] : input_.assignments)
+      done.insert(std::get<graph::Linear>(graph.nodes[n].operation).weight);
+    for (std::size_t s = 0; s < input_.subgraphs.size(); ++s) {
+      const bool finished = !input_.finished.empty() && input_.finished[s];
+      std::set<std::string> onloaded;
+      if (!plan.schedule.empty()) onloaded.insert(plan.schedule[s].weights.begin(), plan.schedule[s].weights.end());
+      for (const graph::NodeId n : input_.subgraphs[s].nodes)
+        for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation))
+          if (done.insert(use.name).second && !finished)
+            add_copy(planned[before + s], use.name, onloaded.count(use.name) != 0);
+    }
+    for (const std::string& name : input_.model.checkpoint->names())
+      if (done.insert(name).second) add_copy(planned.back(), name, false);
+  }
+
+  void add_copy(runtime::SubgraphPlan& subgraph, const std::string& name, bool is_read_anyway) const {
+    const std::uint64_t bytes = input_.model.checkpoint->spec(name).nbytes();
+    subgraph.written_bytes += bytes;
+    if (is_read_anyway) return;
+    subgraph.weight_bytes += bytes;
+    subgraph.read_bytes += bytes;
   }
 
   [[noreturn]] void refuse(const RunPlan& least, std::uint64_t mebibytes) const {
@@ -200,10 +231,9 @@ ActivationPlace parse_activation_place(const std::string& name) {
   throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
 }
 
-std::uint64_t process_baseline() {
-  // Threads' stacks and heaps, packing buffers of the matrix libraries, slack of the allocator.
-  constexpr std::uint64_t kReserve = 32 * kMebibyte;
-  return anonymous_bytes() + kReserve;
+std::uint64_t process_baseline(Pipeline pipeline) {
+  // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied.
+  return anonymous_bytes() + (pipeline == Pipeline::kDatafree ? 4 : 16) * kMebibyte;
 }
 
 std::vector<runtime::Batch> batches_of(const std::vector<std::int64_t>& sample_lengths, std::int64_t batch_tokens) {

@@ -51,7 +51,7 @@ struct RunPlan {
 RunPlan plan_run(const PlanInput& input);
 
 /// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work.
-std::uint64_t process_baseline();
+std::uint64_t process_baseline(Pipeline pipeline);
 
 /// Packs samples into batches: offsets only.
 std::vector<runtime::Batch> batches_of(const std::vector<std::int64_t>& sample_lengths, std::int64_t batch_tokens);

@@ -39,7 +39,7 @@ namespace {
 
 void require_finite(const LinearWeight& linear) {
   if (!kernels::all_finite(linear.weight))
-    throw CheckpointError(
+    throw DamagedWeightsError(
         "[runtime.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged", linear.module);
 }
 

@@ -60,19 +60,22 @@ class Simulation {
       own().workspace_bytes = std::max(own().workspace_bytes, cost.workspace_bytes);
       for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
       note(cost.workspace_bytes);
-      std::uint64_t dequantized = 0;
+      std::uint64_t dequantized = 0, replaced = 0;
       for (const LinearShape& shape : shapes) {
-        if (replace) dequantized += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
-        std::uint64_t packed = 0;
-        for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, at::kFloat)) {
+        const std::uint64_t weight = bytes_of(shape.rows * shape.columns, request_.placement.dtype);
+        if (replace) dequantized += weight;
+        std::uint64_t packed = 0, written = 0;
+        for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
           std::int64_t elements = 1;
           for (const std::int64_t size : part.shape) elements *= size;
-          packed += bytes_of(elements, part.dtype);
+          written += bytes_of(elements, part.dtype);
+          if (part.suffix != "weight") packed += bytes_of(elements, part.dtype);  // plain codes go out as they are
         }
-        own().written_bytes += packed;
-        note(cost.result_bytes + dequantized + packed);
+        own().written_bytes += written;
+        note(cost.result_bytes + dequantized - replaced + packed);
+        if (replace && shape.dtype != request_.placement.dtype) replaced += weight;  // its copy in that dtype goes
       }
-      onloaded_ += dequantized;
+      onloaded_ += dequantized - replaced;
       own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
     }
   }
@@ -302,9 +305,9 @@ MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Su
                          const std::vector<bool>& finished) {
   Simulation simulation(request);
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    simulation.begin(subgraphs[s].name, {});
     if (!finished.empty() && finished[s]) continue;
     const auto groups = assigned_groups(request.graph, subgraphs[s], request.assignments);
-    simulation.begin(subgraphs[s].name, {});
     std::uint64_t read = 0;
     for (const graph::LinearGroup& group : groups)
       for (const graph::NodeId n : group.linears) {

@@ -249,6 +249,13 @@ def test_journal_that_lost_its_last_records(deep, solving, results, expected):
     resumed(deep, results / "out", expected, *solving)
 
 
+def test_half_written_file(deep, solving, results, expected):
+    """A kill while a small file is written leaves it under its temporary name, which must not get into the output."""
+    killed(deep, results / "out", *solving)
+    (unfinished(results / "out") / "recipe.yaml.tmp.4711").write_text("quant_st")
+    resumed(deep, results / "out", expected, *solving)
+
+
 @pytest.mark.parametrize("text", [b"", b"\x00" * 500, b"{}\n", b"[" * 10_000 + b"\n", b'{"record":"header"}\n'],
                          ids=["empty", "zeros", "other", "deep", "bare"])
 def test_journal_that_is_none(text, deep, solving, results, expected):
@@ -302,8 +309,8 @@ def test_scratch_file_may_not_grow(deep, solving, results, tmp_path):
     assert differing(results / "out", contents(results / "plain")) == []
 
 
-def test_scratch_disk_full(deep, solving, results, expected, tmp_path):
-    """A disk of one megabyte, mounted where only this run sees it."""
+def test_scratch_disk_too_small(deep, solving, results, expected, tmp_path):
+    """A disk of one megabyte, mounted where only this run sees it: found out before any work."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     own_disk = ["unshare", "--map-root-user", "--mount", "sh", "-c",
@@ -313,7 +320,8 @@ def test_scratch_disk_full(deep, solving, results, expected, tmp_path):
     arguments = [*solving, *SPILLING, "--offload-dir", scratch]
     outcome = WatchedRun(deep, results / "out", *arguments, prefix=own_disk).end()
     assert outcome.code == 1
-    assert str(scratch) in outcome.error and "No space left on device" in outcome.error
+    assert str(scratch) in outcome.error and "1.05 MB free" in outcome.error and "--offload-dir" in outcome.error
+    assert list(results.iterdir()) == []
     resumed(deep, results / "out", expected, *arguments)
 
 

@@ -104,11 +104,12 @@ double run_seconds(std::chrono::milliseconds fetching, std::chrono::milliseconds
 }
 
 TEST(WeightPrefetch, ReadsWhileComputing) {
-  // 19 weights of 40 ms against 14 solves of 40 ms: in turn they would take 1.3 s, side by side about 0.8 s.
+  // 19 weights of 40 ms and 14 solves of 40 ms: side by side they take about 0.6 of what they take in turn. All of it is
+  // sleep, so that a busy machine changes little.
   const double reading = run_seconds(40ms, 0ms), computing = run_seconds(0ms, 40ms), both = run_seconds(40ms, 40ms);
   EXPECT_GT(reading, 0.6);
   EXPECT_GT(computing, 0.5);
-  EXPECT_LT(both, std::max(reading, computing) + 0.4 * std::min(reading, computing));
+  EXPECT_LT(both, 0.8 * (reading + computing));
 }
 
 TEST(WeightPrefetch, HandsOnWhatGoesWrong) {

@@ -22,6 +22,7 @@ class Simulation {
   void begin(const std::string& name, const std::vector<std::string>& weights) {
     plan_.subgraphs.emplace_back();
     own().name = name;
+    own().gram_bytes = gram_bytes_;  // those that an earlier subgraph has left for this one
     onloaded_ = 0;
     for (const std::string& weight : weights) onload(weight);
     note(0);

@@ -40,7 +40,8 @@ bool file_size_allowed(std::uint64_t size) {
 /// Makes the file larger by at least `needed` bytes, by more where there is room; returns by how much, 0 on failure.
 std::uint64_t extend(int descriptor, std::uint64_t end, std::uint64_t needed) {
   for (const std::uint64_t growth : {std::max(needed, kGrowth), needed}) {
-    if (growth > needed && !file_size_allowed(end + growth)) continue;
+    errno = EFBIG;
+    if (!file_size_allowed(end + growth)) continue;
     if (reserve_space(descriptor, end, growth)) return growth;
     const int reason = errno;
     (void)!::ftruncate(descriptor, static_cast<off_t>(end));  // gives back what was reserved before the disk was full
@@ -52,7 +53,7 @@ std::uint64_t extend(int descriptor, std::uint64_t end, std::uint64_t needed) {
 }  // namespace
 
 ScratchFile::ScratchFile(std::filesystem::path path, bool keep) : path_(std::move(path)) {
-  Descriptor descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (keep ? 0 : O_TRUNC), 0600));
+  Descriptor descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (keep ? 0 : O_TRUNC), 0600));
   struct stat status {};
   if (descriptor.value() < 0 || ::fstat(descriptor.value(), &status) != 0) fail(path_, "cannot be opened");
   if (!S_ISREG(status.st_mode))

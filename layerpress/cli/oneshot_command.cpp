@@ -33,7 +33,11 @@ void print_summary(const OneshotSummary& summary) {
 
 /// What to type to go on, when the run has left something to go on with.
 void print_resume_command(const CommonOptions& common, const OneshotOptions& options) {
-  if (find_unfinished_run(options.output)) fmt::print(stderr, "continue with: {} --resume\n", common.command_line);
+  try {
+    if (find_unfinished_run(options.output)) fmt::print(stderr, "continue with: {} --resume\n", common.command_line);
+  } catch (const Error&) {
+    // The error that ended the run is the one to show.
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/checkpoint/writer.h"
+#include "layerpress/runtime/journal.h"
 #include "layerpress/runtime/offloaded_weights.h"
 #include "layerpress/runtime/onload.h"
 
@@ -85,7 +86,9 @@ OffloadedModel::Onloaded OffloadedModel::onload(const std::vector<std::string>& 
 }
 
 void OffloadedModel::save(const std::string& directory, const std::string& max_shard_size) const {
-  PendingDirectory pending(directory, {});
+  PendingDirectory::Options target;
+  target.marker = runtime::Journal::kFileName;  // an unfinished run into the same place is not swept away
+  PendingDirectory pending(directory, target);
   std::vector<checkpoint::TensorSpec> specs;
   for (const std::string& name : names()) {
     const at::Tensor value = parameter(name);

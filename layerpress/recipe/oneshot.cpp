@@ -1,6 +1,8 @@
 #include "layerpress/oneshot.h"
 
 #include <ATen/ATen.h>
+#include <linux/magic.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -99,11 +101,13 @@ class Oneshot {
     } catch (const InterruptedError&) {
       throw InterruptedError("{}", interruption());
     } catch (const DamagedWeightsError&) {
-      throw;  // another model is needed, with which nothing of this run can be used
+      discard();  // another model is needed, with which nothing of this run can be used
+      throw;
     } catch (const RecipeError&) {
+      discard();
       throw;
     } catch (...) {
-      if (!output_->records().empty()) directory_->keep();
+      keep_or_discard();
       throw;
     }
     return summarize();
@@ -118,18 +122,32 @@ class Oneshot {
     const fs::path target = options_.output;
     if (!options_.resume || !fs::is_directory(target, failure) || fs::is_empty(target, failure)) return false;
     if (fs::exists(PendingDirectory::pending_path(target) / Journal::kFileName)) return false;
-    const auto complete = checkpoint::Checkpoint::open(target);
-    const std::string recipe_file = (target / "recipe.yaml").string();
-    if (complete->config() != output_config(setup_) || !fs::exists(recipe_file) ||
-        read_text_file(recipe_file) != recipe::to_yaml(setup_.recipe)) {
+    if (!holds_this_output(target)) {
       if (options_.overwrite) return false;
       throw UsageError(
-          "[output] {}: is complete, but was made from another model or with another recipe; choose another --output "
-          "or "
-          "pass --overwrite",
+          "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; choose "
+          "another --output or pass --overwrite",
           options_.output);
     }
     return true;
+  }
+
+  /// Config, recipe, and all weights that are copied; which data it was calibrated on cannot be seen any more.
+  bool holds_this_output(const fs::path& folder) const {
+    try {
+      const auto complete = checkpoint::Checkpoint::open(folder);
+      if (complete->config() != output_config(setup_) ||
+          read_text_file(folder / "recipe.yaml") != recipe::to_yaml(setup_.recipe))
+        return false;
+      const checkpoint::Checkpoint& original = *setup_.model.checkpoint;
+      for (const std::string& name : original.names())
+        if (complete->contains(name) && complete->spec(name).dtype == original.spec(name).dtype &&
+            !at::equal(complete->tensor(name), original.tensor(name)))
+          return false;
+      return true;
+    } catch (const CheckpointError&) {
+      return false;  // no checkpoint, or a damaged one
+    }
   }
 
   OneshotSummary already_complete() const {
@@ -260,19 +278,36 @@ class Oneshot {
 
   /// A disk that is too small for the activations shows now rather than hours later.
   void require_scratch_space() const {
-    std::uint64_t needed = 0;
+    std::uint64_t needed = 0, boundary = 0, tokens = 0;
     for (const runtime::SubgraphPlan& subgraph : plan_.memory.subgraphs)
       needed = std::max(needed, subgraph.activation_disk_bytes);
     if (needed == 0) return;
+    // The values behind the last subgraph stay until those behind the next are safe.
+    for (const runtime::Batch& batch : plan_.batches) tokens += static_cast<std::uint64_t>(batch.tokens());
+    for (const runtime::SubgraphSchedule& subgraph : plan_.schedule) {
+      std::uint64_t features = 0;
+      for (const graph::ValueId value : subgraph.boundary)
+        features += static_cast<std::uint64_t>(setup_.model.traced.graph.values[value].features);
+      boundary = std::max(boundary, tokens * features * c10::elementSize(setup_.placement.dtype));
+    }
+    needed += boundary;
     std::error_code failure;
     const fs::path folder = scratch_path().parent_path();
+    struct statfs system {};
+    if (::statfs(folder.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC)
+      control_.message(
+          LogLevel::kWarning,
+          fmt::format("{} is a disk in memory: activations there count against no budget", folder.string()));
     const fs::space_info space = fs::space(folder, failure);
-    if (!failure && space.available < needed)
+    if (failure) return;
+    const std::uintmax_t used = fs::file_size(scratch_path(), failure);  // an earlier run's, which is used again
+    const std::uintmax_t available = space.available + (failure ? 0 : used);
+    if (available < needed)
       throw MemoryError(
           "[plan] activations need {} on disk, {} has {} free; choose another --offload-dir, or use fewer samples or a "
           "larger "
           "--memory-budget",
-          format_bytes(needed), folder.string(), format_bytes(space.available));
+          format_bytes(needed), folder.string(), format_bytes(available));
   }
 
   runtime::ActivationStore::Options store_options() const {
@@ -290,17 +325,18 @@ class Oneshot {
                                     true) == input.finished.end();
     if (next == 0 || next == input.finished.size() || !in_order || scratch_path().empty() || set.sample_count() == 0)
       return;
-    const Json& boundary = output_->records().at(next - 1)["boundary"];
+    const auto boundary = output_->records().at(next - 1).find("boundary");
+    if (boundary == output_->records().at(next - 1).end()) return;
     const auto schedule = runtime::make_schedule(
         {setup_.model.traced.graph, setup_.subgraphs, setup_.assignments, input.finished, {}, {}});
-    std::set<std::string> expected, found;
-    for (const graph::ValueId value : schedule[next - 1].boundary) expected.insert(std::to_string(value));
-    if (boundary.is_object())
-      for (const auto& [name, slots] : boundary.items()) found.insert(name);
-    if (found != expected || !boundary.is_object()) return;
-    const std::size_t batches = recipe::batches_of(lengths_of(set), input.batch_tokens).size();
-    auto store = std::make_unique<runtime::ActivationStore>(batches, store_options());
-    if (!store->restore(boundary)) return;
+    runtime::ActivationStore::Expected expected;
+    expected.index = next - 1;
+    for (const graph::ValueId value : schedule[next - 1].boundary)
+      expected.features[value] = setup_.model.traced.graph.values[value].features;
+    for (const runtime::Batch& batch : recipe::batches_of(lengths_of(set), input.batch_tokens))
+      expected.tokens.push_back(batch.tokens());
+    auto store = std::make_unique<runtime::ActivationStore>(expected.tokens.size(), store_options());
+    if (!store->restore(*boundary, expected)) return;
     store_ = std::move(store);
     input.available = schedule[next - 1].boundary;
     control_.message(LogLevel::kInfo,
@@ -311,7 +347,8 @@ class Oneshot {
 
   void compress() {
     // The pool may hold what the plan counts, which is everything beyond the process itself.
-    const std::uint64_t process = recipe::process_baseline(setup_.pipeline) - memory_.used_bytes();
+    const std::uint64_t now = recipe::process_baseline(setup_.pipeline);
+    const std::uint64_t process = now - std::min(now, memory_.used_bytes());
     memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
     const runtime::RunContext run{setup_.model.traced.graph, *weights_, setup_.placement, batches_, control_, times_};
@@ -346,10 +383,25 @@ class Oneshot {
     fs::remove(fs::path(options_.output) / Journal::kFileName, failure);
   }
 
+  void keep_or_discard() {
+    if (output_->records().empty())
+      discard();
+    else
+      directory_->keep();
+  }
+
+  /// The unfinished folder goes by itself; a scratch file elsewhere does not.
+  void discard() {
+    if (directory_->continued()) return;  // an earlier run's, which stays
+    store_.reset();
+    std::error_code ignored;
+    if (!scratch_path().empty()) fs::remove(scratch_path(), ignored);
+  }
+
   /// What to say when somebody asked to stop.
   std::string interruption() {
+    keep_or_discard();
     if (output_->records().empty()) return "stopped on request; no subgraph was finished, so nothing is kept";
-    directory_->keep();
     return fmt::format("stopped on request; {} of {} subgraphs are done, continue with --resume",
                        output_->records().size(), setup_.subgraphs.size());
   }

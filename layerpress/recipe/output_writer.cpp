@@ -84,13 +84,29 @@ void OutputWriter::remove_leftovers() const {
   for (const std::filesystem::path& path : leftovers) std::filesystem::remove_all(path);
 }
 
+namespace {
+
+/// Whether the record's module reports can be read.
+bool has_reports(const Json& record) {
+  const auto modules = record.find("modules");
+  if (modules == record.end() || !modules->is_array()) return false;
+  try {
+    for (const Json& module : *modules) (void)runtime::ModuleReport::from_json(module);
+  } catch (const std::exception&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool OutputWriter::accept_tensors(std::size_t index, const Json& tensors) {
   for (const graph::NodeId n : subgraphs_[index].nodes)
     if (const auto assigned = assignments_.find(n); assigned != assignments_.end())
       for (const std::string& name : compressed_names(model_.traced.graph, n, assigned->second))
         if (!tensors.contains(name)) return false;
   for (const auto& [name, checksum] : tensors.items())
-    if (announced_.count(name) == 0) return false;
+    if (announced_.count(name) == 0 || !accepted_.insert(name).second) return false;
   std::vector<std::string> accepted;
   for (const auto& [name, checksum] : tensors.items()) {
     if (checksum.is_string() && writer_->accept(name, checksum.get<std::string>())) {
@@ -110,7 +126,7 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
     const auto index = json_get_or<std::size_t>(record, "index", "journal", subgraphs_.size());
     const auto tensors = record.find("tensors");
     if (index >= subgraphs_.size() || finished_[index] || tensors == record.end() || !tensors->is_object()) continue;
-    if (accept_tensors(index, *tensors)) {
+    if (has_reports(record) && accept_tensors(index, *tensors)) {
       finished_[index] = true;
       records_[index] = record;
     } else {

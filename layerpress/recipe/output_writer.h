@@ -62,6 +62,7 @@ class OutputWriter : public runtime::ResultSink {
   const std::vector<graph::Subgraph>& subgraphs_;
   std::filesystem::path directory_;
   std::set<std::string> announced_;  // all tensors of the output
+  std::set<std::string> accepted_;   // of them, named by an accepted record
   std::set<std::string> plain_;      // tensors that are copied as they are and not yet written
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::vector<bool> finished_;

@@ -65,7 +65,7 @@ class Planner {
 
   /// The fastest plan that fits with batches of this size.
   std::optional<RunPlan> best(std::int64_t batch_tokens) const {
-    if (input_.place != ActivationPlace::kDisk) {
+    if (input_.place != ActivationPlace::kDisk || input_.pipeline != Pipeline::kSequential) {
       RunPlan in_memory = make(batch_tokens, {}, kUnlimited);
       if (fits(in_memory)) return in_memory;
     }
@@ -203,7 +203,7 @@ class Planner {
       return linears <= 1;
     });
     if (input_.pipeline == Pipeline::kSequential && !cut_finely) advice.push_back("--sequential-targets Linear");
-    if (input_.batch_tokens > 0) advice.push_back("smaller --batch-tokens");
+    if (input_.batch_tokens > 0 && input_.finished.empty()) advice.push_back("smaller --batch-tokens");
     if (least.memory.peak.device > input_.device_budget && least.memory.peak.host <= input_.budget)
       throw MemoryError("[plan] subgraph {} needs {} on the device, {} may be used; raise --device-memory-budget{}",
                         worst->name, format_bytes(least.memory.peak.device), format_bytes(input_.device_budget),

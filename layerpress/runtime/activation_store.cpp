@@ -31,7 +31,7 @@ void ActivationStore::spill(Slot& slot, const at::Tensor& tensor) {
         "use "
         "--sequential-offload-device disk or fewer samples",
         format_bytes(memory_bytes_), format_bytes(tensor.nbytes()));
-  if (!scratch_) scratch_ = std::make_unique<ScratchFile>(options_.scratch, options_.continue_scratch);
+  if (!scratch_) scratch_ = std::make_unique<ScratchFile>(options_.scratch, /*keep=*/false);
   const at::Tensor bytes = tensor.to(at::kCPU).contiguous();
   slot.shape = bytes.sizes().vec();
   slot.dtype = bytes.scalar_type();
@@ -118,39 +118,49 @@ void ActivationStore::boundary_is_durable(std::size_t index) {
   });
 }
 
-bool ActivationStore::restore(const Json& boundary) {
-  if (options_.scratch.empty() || !boundary.is_object()) return false;
-  std::error_code failure;
-  if (!std::filesystem::exists(options_.scratch, failure)) return false;
-  scratch_ = std::make_unique<ScratchFile>(options_.scratch, /*keep=*/true);
-  std::vector<std::pair<graph::ValueId, std::size_t>> taken;
-  const auto give_up = [&] {
-    for (const auto& [value, batch] : taken) drop(value);
-    return false;
-  };
+/// Claims one described place and checks its bytes; `slot` says which shape it must have.
+bool ActivationStore::take(const Json& place, Slot& slot) {
+  if (!place.is_object()) return false;
   const std::string where = options_.scratch.string();
-  for (const auto& [name, slots] : boundary.items()) {
-    const auto value = static_cast<graph::ValueId>(std::stol(name));
-    if (slots.size() != batches_) return give_up();
-    values_[value].resize(batches_);
-    for (std::size_t batch = 0; batch < batches_; ++batch) {
-      Slot& slot = values_[value][batch];
-      slot.extent.offset = json_get<std::uint64_t>(slots[batch], "offset", where);
-      slot.extent.length = json_get<std::uint64_t>(slots[batch], "length", where);
-      slot.shape = json_get<std::vector<std::int64_t>>(slots[batch], "shape", where);
-      slot.dtype = static_cast<at::ScalarType>(json_get<int>(slots[batch], "dtype", where));
-      slot.checksum = json_get<std::string>(slots[batch], "checksum", where);
-      const bool known = slot.dtype == at::kFloat || slot.dtype == at::kBFloat16 || slot.dtype == at::kHalf;
-      if (!known || slot.shape.size() != 2 || slot.shape[0] < 0 || slot.shape[1] < 0) return give_up();
-      const auto size = static_cast<std::uint64_t>(slot.shape[0]) * static_cast<std::uint64_t>(slot.shape[1]) *
-                        c10::elementSize(slot.dtype);
-      if (size != slot.extent.length || !scratch_->claim(slot.extent)) return give_up();
-      slot.on_disk = true;
-      taken.emplace_back(value, batch);
-      if (checksum_of(scratch_->map(slot.extent).get(), size) != slot.checksum) return give_up();
+  slot.extent.offset = json_get<std::uint64_t>(place, "offset", where);
+  slot.extent.length = json_get<std::uint64_t>(place, "length", where);
+  slot.dtype = static_cast<at::ScalarType>(json_get<int>(place, "dtype", where));
+  slot.checksum = json_get<std::string>(place, "checksum", where);
+  const bool known = slot.dtype == at::kFloat || slot.dtype == at::kBFloat16 || slot.dtype == at::kHalf;
+  if (!known || json_get<std::vector<std::int64_t>>(place, "shape", where) != slot.shape) return false;
+  const std::uint64_t size = static_cast<std::uint64_t>(slot.shape[0]) * static_cast<std::uint64_t>(slot.shape[1]) *
+                             c10::elementSize(slot.dtype);
+  if (size != slot.extent.length || !scratch_->claim(slot.extent)) return false;
+  slot.on_disk = true;
+  return checksum_of(scratch_->map(slot.extent).get(), size) == slot.checksum;
+}
+
+bool ActivationStore::restore(const Json& boundary, const Expected& expected) {
+  std::error_code failure;
+  if (options_.scratch.empty() || !boundary.is_object() || boundary.size() != expected.features.size() ||
+      !std::filesystem::exists(options_.scratch, failure))
+    return false;
+  bool complete = true;
+  try {
+    scratch_ = std::make_unique<ScratchFile>(options_.scratch, /*keep=*/true);
+    for (const auto& [value, features] : expected.features) {
+      const auto described = boundary.find(std::to_string(value));
+      complete = complete && described != boundary.end() && described->is_array() && described->size() == batches_;
+      values_[value].resize(batches_);
+      for (std::size_t batch = 0; complete && batch < batches_; ++batch) {
+        Slot& slot = values_[value][batch];
+        slot.shape = {expected.tokens.at(batch), features};
+        complete = take((*described)[batch], slot);
+        slot.held_by = static_cast<std::int64_t>(expected.index);
+      }
     }
+  } catch (const Error&) {
+    complete = false;  // unreadable, or not what it should be: everything is computed again
   }
-  return true;
+  if (complete) return true;
+  values_.clear();
+  scratch_.reset();
+  return false;
 }
 
 }  // namespace layerpress::runtime

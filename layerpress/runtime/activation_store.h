@@ -26,7 +26,6 @@ class ActivationStore {
   struct Options {
     std::uint64_t memory_limit = std::numeric_limits<std::uint64_t>::max();  ///< bytes held in memory
     std::filesystem::path scratch;  ///< file for what does not fit; empty: nothing may be over the limit
-    bool continue_scratch = false;  ///< the file is there from an earlier run, see restore()
     at::Device home = at::kCPU;     ///< device on which the values in memory live
   };
 
@@ -51,8 +50,14 @@ class ActivationStore {
   Json boundary(std::size_t index, const std::vector<graph::ValueId>& values);
   /// Boundary `index` can be restored after a crash: earlier ones are not needed any more.
   void boundary_is_durable(std::size_t index);
-  /// Takes over the values of an earlier run's boundary. False, and nothing taken, when a byte is not as described.
-  bool restore(const Json& boundary);
+  /// Takes over the values of an earlier run's boundary `index`, if they are exactly `values`, each batch of them
+  /// [tokens[batch], features[value]]. False, and nothing taken, when anything is not so or a byte is not as described.
+  struct Expected {
+    std::size_t index = 0;
+    std::map<graph::ValueId, std::int64_t> features;  ///< by value
+    std::vector<std::int64_t> tokens;                 ///< by batch
+  };
+  bool restore(const Json& boundary, const Expected& expected);
 
   std::uint64_t memory_bytes() const { return memory_bytes_; }
   /// Everything that was ever written to the scratch file.
@@ -69,6 +74,7 @@ class ActivationStore {
     std::int64_t held_by = -1;  // boundary that needs the extent
   };
   void clear(Slot& slot);
+  bool take(const Json& place, Slot& slot);
   void spill(Slot& slot, const at::Tensor& tensor);
   const Slot& slot(graph::ValueId value, std::size_t batch) const;
 

@@ -19,12 +19,14 @@ class Simulation {
     for (const Batch& batch : request_.batches) tokens_ += static_cast<double>(batch.tokens());
   }
 
-  void begin(const std::string& name, const std::vector<std::string>& weights) {
+  /// `compressed`: weights that are replaced before anything computes with them.
+  void begin(const std::string& name, const std::vector<std::string>& weights,
+             const std::set<std::string>& compressed) {
     plan_.subgraphs.emplace_back();
     own().name = name;
     own().gram_bytes = gram_bytes_;  // those that an earlier subgraph has left for this one
     onloaded_ = 0;
-    for (const std::string& weight : weights) onload(weight);
+    for (const std::string& weight : weights) onload(weight, compressed.count(weight) != 0);
     note(0);
   }
 
@@ -60,11 +62,13 @@ class Simulation {
       const CompressionCost cost = modifier->cost(shapes);
       own().workspace_bytes = std::max(own().workspace_bytes, cost.workspace_bytes);
       for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
-      note(cost.workspace_bytes);
-      std::uint64_t dequantized = 0, replaced = 0;
+      // On a device the originals are copies; on a CPU they are views of the mapped file.
+      std::uint64_t held = 0;
+      if (!request_.placement.device.is_cpu())
+        for (const LinearShape& shape : shapes) held += bytes_of(shape.rows * shape.columns, shape.dtype);
+      note(held + cost.workspace_bytes);
       for (const LinearShape& shape : shapes) {
-        const std::uint64_t weight = bytes_of(shape.rows * shape.columns, request_.placement.dtype);
-        if (replace) dequantized += weight;
+        if (replace) held += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
         std::uint64_t packed = 0, written = 0;
         for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
           std::int64_t elements = 1;
@@ -73,10 +77,10 @@ class Simulation {
           if (part.suffix != "weight") packed += bytes_of(elements, part.dtype);  // plain codes go out as they are
         }
         own().written_bytes += written;
-        note(cost.result_bytes + dequantized - replaced + packed);
-        if (replace && shape.dtype != request_.placement.dtype) replaced += weight;  // its copy in that dtype goes
+        note(cost.result_bytes + held + packed);
       }
-      onloaded_ += dequantized - replaced;
+      for (const LinearShape& shape : shapes)
+        if (replace) onloaded_ += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
       own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
     }
   }
@@ -112,15 +116,17 @@ class Simulation {
     return bytes_of(request_.batches[batch].tokens() * request_.graph.values[value].features, request_.placement.dtype);
   }
 
-  void onload(const std::string& weight) {
+  void onload(const std::string& weight, bool is_replaced) {
     std::int64_t elements = 1;
     for (const std::int64_t size : shape_of(weight)) elements *= size;
     const at::ScalarType stored = request_.stored_dtype(weight);
     own().weight_bytes += bytes_of(elements, stored);
     own().read_bytes += bytes_of(elements, stored);
+    if (is_replaced) return;
+    const bool original = !request_.mapped || request_.mapped(weight);
     const bool in_place = request_.placement.device.is_cpu() && stored == request_.placement.dtype;
-    if (!in_place || (request_.mapped && !request_.mapped(weight)))
-      onloaded_ += bytes_of(elements, request_.placement.dtype);
+    if (!original) note(2 * static_cast<std::uint64_t>(elements));  // packed and unpacked codes while it is read back
+    if (!in_place || !original) onloaded_ += bytes_of(elements, request_.placement.dtype);
     own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
   }
 
@@ -244,7 +250,8 @@ MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<Subgrap
   std::map<graph::ValueId, int> users = users_of(all, request.assignments);
   std::set<graph::ValueId> collected;
   for (const SubgraphSchedule& subgraph : schedule) {
-    simulation.begin(subgraph.name, subgraph.weights);
+    const std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups);
+    simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()});
     if (subgraph.finished)
       simulation.own().mode = "replay";
     else if (subgraph.recomputes)
@@ -283,7 +290,7 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
   const std::vector<graph::Stage> stages = graph::split_stages(request.graph, whole, wanted, {});
   std::vector<graph::NodeId> nodes;
   for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
-  simulation.begin("calibration", weight_names(request.graph, nodes));
+  simulation.begin("calibration", weight_names(request.graph, nodes), {});
   // All batches pass one stage here and all stages one batch there; what is kept goes at once in both.
   for (std::size_t s = 0; s < wanted.size(); ++s) {
     std::vector<graph::ValueId> drops = stages[s].inputs;
@@ -292,7 +299,8 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
   }
   simulation.end();
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    simulation.begin(subgraphs[s].name, weights_of_groups(request.graph, groups[s]));
+    const std::vector<std::string> weights = weights_of_groups(request.graph, groups[s]);
+    simulation.begin(subgraphs[s].name, weights, {weights.begin(), weights.end()});
     for (const graph::LinearGroup& group : groups[s]) {
       simulation.compress(group, /*replace=*/false);
       if (users.count(group.input) != 0 && --users[group.input] == 0) simulation.drop_gram(group.input);
@@ -306,7 +314,7 @@ MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Su
                          const std::vector<bool>& finished) {
   Simulation simulation(request);
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    simulation.begin(subgraphs[s].name, {});
+    simulation.begin(subgraphs[s].name, {}, {});
     if (!finished.empty() && finished[s]) continue;
     const auto groups = assigned_groups(request.graph, subgraphs[s], request.assignments);
     std::uint64_t read = 0;

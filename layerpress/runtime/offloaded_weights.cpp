@@ -8,42 +8,61 @@
 
 namespace layerpress::runtime {
 
+/// The scratch file of one model, shared by everything that lies in it; removed with the last.
+struct OffloadedWeights::OffloadFile {
+  explicit OffloadFile(const std::filesystem::path& path) : file(path, /*keep=*/false) {}
+  ~OffloadFile() {
+    std::error_code ignored;
+    std::filesystem::remove(file.path(), ignored);
+  }
+  std::mutex mutex;  // guards file
+  ScratchFile file;
+};
+
+struct OffloadedWeights::OnDisk {
+  OnDisk(std::shared_ptr<OffloadFile> home, const at::Tensor& bytes) : scratch(std::move(home)) {
+    const std::lock_guard lock(scratch->mutex);
+    extent = scratch->file.allocate(bytes.nbytes());
+    scratch->file.write(extent, bytes.const_data_ptr());
+  }
+  ~OnDisk() {
+    const std::lock_guard lock(scratch->mutex);
+    scratch->file.free(extent);
+  }
+  std::shared_ptr<OffloadFile> scratch;
+  ScratchFile::Extent extent;
+};
+
 OffloadedWeights::OffloadedWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
                                    std::uint64_t memory_budget, std::filesystem::path offload_folder)
     : checkpoint_(std::move(checkpoint)), budget_(memory_budget), folder_(std::move(offload_folder)) {}
 
-OffloadedWeights::~OffloadedWeights() {
-  std::error_code ignored;
-  if (scratch_) std::filesystem::remove(scratch_->path(), ignored);
-}
-
-ScratchFile& OffloadedWeights::scratch() {
-  if (!scratch_)
-    scratch_ = std::make_unique<ScratchFile>(
-        folder_ / fmt::format(".layerpress-weights.{}.{}", ::getpid(), static_cast<const void*>(this)), /*keep=*/false);
-  return *scratch_;
-}
+OffloadedWeights::~OffloadedWeights() = default;
 
 at::Tensor OffloadedWeights::load(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto found = modified_.find(name);
   if (found == modified_.end()) return checkpoint_->tensor(name);
   const Modified& modified = found->second;
-  if (modified.tensor.defined() || modified.extent.length == 0)
-    return modified.tensor.defined() ? modified.tensor : at::empty(modified.shape, modified.dtype);
-  auto pages = scratch_->map(modified.extent);
+  if (modified.tensor.defined()) return modified.tensor;
+  auto pages = [&] {
+    const std::lock_guard file_lock(modified.disk->scratch->mutex);
+    return modified.disk->scratch->file.map(modified.disk->extent);
+  }();
+  if (pages == nullptr) return at::empty(modified.shape, modified.dtype);  // nothing in it
   auto* bytes = const_cast<std::byte*>(pages.get());
   return at::from_blob(
-      bytes, modified.shape, [pages = std::move(pages)](void*) {}, at::TensorOptions(modified.dtype));
+      bytes, modified.shape, [pages = std::move(pages), disk = modified.disk](void*) {},
+      at::TensorOptions(modified.dtype));
 }
 
 void OffloadedWeights::will_need(const std::string& name) const {
   const std::lock_guard lock(mutex_);
   const auto found = modified_.find(name);
-  if (found == modified_.end())
-    checkpoint_->will_need(name);
-  else if (!found->second.tensor.defined() && found->second.extent.length > 0)
-    scratch_->read_ahead(found->second.extent);
+  if (found == modified_.end()) return checkpoint_->will_need(name);
+  if (!found->second.disk) return;
+  const std::lock_guard file_lock(found->second.disk->scratch->mutex);
+  found->second.disk->scratch->file.read_ahead(found->second.disk->extent);
 }
 
 void OffloadedWeights::fetch(const std::string& name) const {
@@ -57,37 +76,29 @@ void OffloadedWeights::release(const std::string& name) const {
   if (place(name) == Place::kMapped) checkpoint_->release(name);
 }
 
-void OffloadedWeights::forget(const std::string& name) {
-  const auto found = modified_.find(name);
-  if (found == modified_.end()) return;
-  if (found->second.tensor.defined()) memory_bytes_ -= found->second.tensor.nbytes();
-  if (found->second.extent.length > 0) scratch_->free(found->second.extent);
-  modified_.erase(found);
-}
-
 void OffloadedWeights::update(const std::string& name, const at::Tensor& value) {
   (void)checkpoint_->spec(name);  // throws for a name that is not there
   const at::Tensor host = value.detach().to(at::kCPU).contiguous();
   const std::lock_guard lock(mutex_);
-  Modified modified;
-  modified.shape = host.sizes().vec();
-  modified.dtype = host.scalar_type();
   const auto old = modified_.find(name);
   const std::uint64_t freed = old != modified_.end() && old->second.tensor.defined() ? old->second.tensor.nbytes() : 0;
   const std::uint64_t held = memory_bytes_ - freed;
+  Modified modified;
+  modified.shape = host.sizes().vec();
+  modified.dtype = host.scalar_type();
   if (held <= budget_ && host.nbytes() <= budget_ - held) {
-    modified.tensor = host.is_same(value) ? host.clone() : host;
-    forget(name);
-    memory_bytes_ += modified.tensor.nbytes();
+    modified.tensor = host.is_alias_of(value) ? host.clone() : host;  // the caller may change theirs
   } else {
     if (folder_.empty())
       throw MemoryError(
           "[offload] '{}': {} of modified parameters are in memory and {} more do not fit; set offload_dir", name,
           format_bytes(held), format_bytes(host.nbytes()));
-    modified.extent = scratch().allocate(host.nbytes());
-    scratch_->write(modified.extent, host.const_data_ptr());
-    forget(name);
+    if (!scratch_)
+      scratch_ = std::make_shared<OffloadFile>(
+          folder_ / fmt::format(".layerpress-weights.{}.{}", ::getpid(), static_cast<const void*>(this)));
+    modified.disk = std::make_shared<OnDisk>(scratch_, host);
   }
+  memory_bytes_ = held + (modified.tensor.defined() ? modified.tensor.nbytes() : 0);
   modified_[name] = std::move(modified);
 }
 
@@ -105,7 +116,9 @@ std::uint64_t OffloadedWeights::memory_bytes() const {
 
 std::uint64_t OffloadedWeights::disk_bytes() const {
   const std::lock_guard lock(mutex_);
-  return scratch_ ? scratch_->used() : 0;
+  if (!scratch_) return 0;
+  const std::lock_guard file_lock(scratch_->mutex);
+  return scratch_->file.used();
 }
 
 }  // namespace layerpress::runtime

@@ -14,6 +14,8 @@ namespace layerpress::runtime {
 /// The parameters of a checkpoint, of which some have new values. Unmodified ones stay mapped, so that all processes of a
 /// node share one copy; modified ones are held in memory until the budget is used and then in a file of this process.
 class OffloadedWeights : public WeightSource {
+  struct OffloadFile;
+
  public:
   enum class Place { kMapped, kMemory, kDisk };
 
@@ -36,19 +38,19 @@ class OffloadedWeights : public WeightSource {
   std::uint64_t disk_bytes() const;
 
  private:
+  /// A piece of the scratch file, free again when the value and all views of it are gone.
+  struct OnDisk;
   struct Modified {
     at::Tensor tensor;  // in memory, or undefined
-    ScratchFile::Extent extent;
+    std::shared_ptr<const OnDisk> disk;
     std::vector<std::int64_t> shape;
     at::ScalarType dtype = at::kFloat;
   };
-  void forget(const std::string& name);
-  ScratchFile& scratch();
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
   std::uint64_t budget_;
   std::filesystem::path folder_;
   mutable std::mutex mutex_;
-  std::unique_ptr<ScratchFile> scratch_;
+  std::shared_ptr<OffloadFile> scratch_;
   std::map<std::string, Modified> modified_;
   std::uint64_t memory_bytes_ = 0;
 };

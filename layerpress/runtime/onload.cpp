@@ -9,9 +9,7 @@ namespace layerpress::runtime {
 Onload::Onload(const WeightSource& source, const std::vector<std::string>& names, const Placement& placement)
     : source_(source), placement_(placement) {
   for (const std::string& name : names) source_.will_need(name);
-  for (const std::string& name : names)
-    if (parameters_.count(name) == 0)
-      parameters_.emplace(name, source_.load(name).to(placement_.device, placement_.dtype));
+  for (const std::string& name : names) parameters_.try_emplace(name);
 }
 
 Onload::~Onload() {
@@ -24,6 +22,7 @@ Onload::~Onload() {
 const at::Tensor& Onload::parameter(const std::string& name) const {
   const auto found = parameters_.find(name);
   if (found == parameters_.end()) throw InternalError("[runtime.onload] parameter '{}' is not onloaded", name);
+  if (!found->second.defined()) found->second = source_.load(name).to(placement_.device, placement_.dtype);
   return found->second;
 }
 

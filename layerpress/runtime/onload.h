@@ -16,8 +16,8 @@ struct Placement {
   at::ScalarType dtype = at::kFloat;
 };
 
-/// Brings parameters to the computing device for the lifetime of the object and releases them at its end. On a CPU a
-/// parameter of the computing dtype is a view of the mapped file; nothing is copied.
+/// Brings parameters to the computing device for the lifetime of the object and releases them at its end, each when it is
+/// first used. On a CPU a parameter of the computing dtype is a view of the mapped file; nothing is copied. Not thread-safe.
 class Onload {
  public:
   Onload(const WeightSource& source, const std::vector<std::string>& names, const Placement& placement);
@@ -35,7 +35,7 @@ class Onload {
  private:
   const WeightSource& source_;
   Placement placement_;
-  std::map<std::string, at::Tensor> parameters_;
+  mutable std::map<std::string, at::Tensor> parameters_;  // undefined until first used
 };
 
 }  // namespace layerpress::runtime

@@ -13,6 +13,7 @@ import program
 import pytest
 import tiny_models
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from watched_runs import JOURNAL, WatchedRun, contents, differing, finished_subgraphs, killed, unfinished
 
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
@@ -96,6 +97,33 @@ def test_resume_of_a_complete_output(deep, solving, results, expected):
     outcome = resumed(deep, out, expected, *solving)
     assert time.monotonic() - start < 5 and times(out) == before
     assert "already complete" in outcome.output + outcome.errors
+
+
+def test_resume_of_a_complete_output_of_another_model(own_model, solving, results):
+    """The same architecture, fine-tuned: one norm differs."""
+    program.oneshot(own_model, results / "out", *solving)
+    tensors = load_file(own_model / "model.safetensors")
+    tensors["model.layers.1.input_layernorm.weight"][3] += 1
+    save_file(tensors, own_model / "model.safetensors", {"format": "pt"})
+    refused(own_model, results / "out", *solving, "--resume", fragments=["not what this run makes", "--overwrite"])
+
+
+def test_resume_into_a_folder_that_holds_something_else(deep, solving, results):
+    (results / "out").mkdir()
+    (results / "out" / "notes.txt").write_text("kept")
+    refused(deep, results / "out", *solving, "--resume", fragments=["no checkpoint", "--overwrite"])
+
+
+@pytest.mark.parametrize("damage", [{"boundary": None}, {"boundary": 7}, {"modules": "none"}, {"modules": [{"module": 1}]},
+                                    {"tensors": {}}, {"tensors": {"no such tensor": "00"}}, {"index": -1}])
+def test_journal_with_a_damaged_record(damage, deep, solving, results, expected):
+    """What the record cannot prove is done again."""
+    killed(deep, results / "out", *solving, "--sequential-offload-device", "disk")
+    path = unfinished(results / "out") / JOURNAL
+    lines = path.read_text().splitlines()
+    lines[2] = json.dumps({**json.loads(lines[2]), **damage})
+    path.write_text("\n".join(lines) + "\n")
+    resumed(deep, results / "out", expected, *solving, "--sequential-offload-device", "disk")
 
 
 def test_resume_of_a_complete_output_with_another_recipe(deep, solving, results):

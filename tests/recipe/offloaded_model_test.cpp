@@ -56,6 +56,29 @@ TEST(OffloadedModel, KeepsModifiedParametersInMemoryAndThenOnDisk) {
   EXPECT_TRUE(std::filesystem::exists(folder / "saved/tokenizer.json"));
 }
 
+TEST(OffloadedModel, TensorsGotBeforeKeepTheirValue) {
+  const test::TemporaryFolder folder;
+  write_model(folder, 3);
+  for (const char* map : {"cpu", "disk"}) {
+    OffloadOptions options;
+    options.device_map = map;
+    options.offload_dir = folder.path().string();
+    auto model = load_offloaded_model((folder / "model").string(), options);
+    at::Tensor mine = at::full({512, 1024}, 7, at::kBFloat16);
+    model.update("layers.0.weight", mine);
+    mine.fill_(8);  // the model has a copy
+    const at::Tensor before = model.parameter("layers.0.weight");
+    EXPECT_EQ(before[3][4].item<float>(), 7) << map;
+    model.update("layers.0.weight", at::full({512, 1024}, 9, at::kBFloat16));
+    model.update("layers.1.weight", at::full({512, 1024}, 10, at::kBFloat16));
+    model.update("layers.2.weight", model.parameter("layers.1.weight"));
+    model.update("layers.1.weight", at::full({512, 1024}, 11, at::kBFloat16));
+    EXPECT_EQ(before[3][4].item<float>(), 7) << map;
+    EXPECT_EQ(model.parameter("layers.0.weight")[3][4].item<float>(), 9) << map;
+    EXPECT_EQ(model.parameter("layers.2.weight")[3][4].item<float>(), 10) << map;
+  }
+}
+
 TEST(OffloadedModel, RefusesWhatItCannotKeep) {
   const test::TemporaryFolder folder;
   write_model(folder, 1);

@@ -125,7 +125,8 @@ class Oneshot {
     if (!holds_this_output(target)) {
       if (options_.overwrite) return false;
       throw UsageError(
-          "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; choose "
+          "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; "
+          "choose "
           "another --output or pass --overwrite",
           options_.output);
     }

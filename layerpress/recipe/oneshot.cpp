@@ -126,8 +126,7 @@ class Oneshot {
       if (options_.overwrite) return false;
       throw UsageError(
           "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; "
-          "choose "
-          "another --output or pass --overwrite",
+          "choose another --output or pass --overwrite",
           options_.output);
     }
     return true;

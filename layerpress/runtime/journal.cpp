@@ -3,16 +3,23 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <system_error>
-
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 
 namespace layerpress::runtime {
 namespace {
 
-std::string errno_text() { return std::generic_category().message(errno); }
+/// The records, one to a line, as a new file.
+int write_anew(const std::filesystem::path& path, const std::string& text) {
+  write_text_file(path, text);
+  return ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+}
+
+std::string lines_of(const std::vector<Json>& records) {
+  std::string text;
+  for (const Json& record : records) text += record.dump() + "\n";
+  return text;
+}
 
 }  // namespace
 
@@ -35,28 +42,17 @@ std::vector<Json> Journal::read(const std::filesystem::path& path) {
   return records;
 }
 
-Journal::Journal(std::filesystem::path path, const std::vector<Json>& records) : path_(std::move(path)) {
-  std::string text;
-  for (const Json& record : records) text += record.dump() + "\n";
-  write_text_file(path_, text);
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor_ < 0) throw CheckpointError("[runtime.journal] {}: {}", path_.string(), errno_text());
+Journal::Journal(std::filesystem::path path, const std::vector<Json>& records)
+    : path_(std::move(path)), descriptor_(write_anew(path_, lines_of(records))) {
+  if (descriptor_.value() < 0) throw CheckpointError("[runtime.journal] {}: {}", path_.string(), errno_text());
+  end_ = std::filesystem::file_size(path_);
 }
 
-Journal::~Journal() { ::close(descriptor_); }
-
 void Journal::append(const Json& record) {
-  const std::string line = record.dump() + "\n";
-  const char* next = line.data();
-  std::size_t left = line.size();
-  while (left > 0) {
-    const ssize_t written = ::write(descriptor_, next, left);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) throw CheckpointError("[runtime.journal] {}: {}", path_.string(), errno_text());
-    next += written;
-    left -= static_cast<std::size_t>(written);
-  }
-  if (::fdatasync(descriptor_) != 0) throw CheckpointError("[runtime.journal] {}: {}", path_.string(), errno_text());
+  const std::string line = lines_of({record});
+  if (!write_fully(descriptor_.value(), end_, line.data(), line.size()) || ::fdatasync(descriptor_.value()) != 0)
+    throw CheckpointError("[runtime.journal] {}: {}", path_.string(), errno_text());
+  end_ += line.size();
 }
 
 }  // namespace layerpress::runtime

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <string>
 #include <vector>
 
+#include "layerpress/base/descriptor.h"
 #include "layerpress/base/json.h"
 
 namespace layerpress::runtime {
@@ -20,16 +21,14 @@ class Journal {
 
   /// Starts a journal with `records` (written anew, atomically), or with those and what comes later.
   Journal(std::filesystem::path path, const std::vector<Json>& records);
-  ~Journal();
-  Journal(const Journal&) = delete;
-  Journal& operator=(const Journal&) = delete;
 
   /// Adds a record and waits until it is on disk. Throws CheckpointError.
   void append(const Json& record);
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
+  std::uint64_t end_ = 0;  // size of the file
 };
 
 }  // namespace layerpress::runtime

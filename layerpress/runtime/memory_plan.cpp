@@ -1,6 +1,7 @@
 #include "layerpress/runtime/memory_plan.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <set>
@@ -71,10 +72,9 @@ class Simulation {
         if (replace) held += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
         std::uint64_t packed = 0, written = 0;
         for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
-          std::int64_t elements = 1;
-          for (const std::int64_t size : part.shape) elements *= size;
-          written += bytes_of(elements, part.dtype);
-          if (part.suffix != "weight") packed += bytes_of(elements, part.dtype);  // plain codes go out as they are
+          const std::uint64_t bytes = bytes_of(c10::multiply_integers(part.shape), part.dtype);
+          written += bytes;
+          if (part.suffix != "weight") packed += bytes;  // plain codes go out as they are
         }
         own().written_bytes += written;
         note(cost.result_bytes + held + packed);
@@ -117,8 +117,7 @@ class Simulation {
   }
 
   void onload(const std::string& weight, bool is_replaced) {
-    std::int64_t elements = 1;
-    for (const std::int64_t size : shape_of(weight)) elements *= size;
+    const std::int64_t elements = c10::multiply_integers(shape_of(weight));
     const at::ScalarType stored = request_.stored_dtype(weight);
     own().weight_bytes += bytes_of(elements, stored);
     own().read_bytes += bytes_of(elements, stored);
@@ -205,7 +204,6 @@ class Simulation {
     }
     own().activation_bytes = std::max(own().activation_bytes, stored_memory_);
     own().activation_disk_bytes = std::max(own().activation_disk_bytes, stored_disk_);
-    plan_.peak_activation_bytes = std::max(plan_.peak_activation_bytes, stored_memory_);
   }
 
   void drop(graph::ValueId value, std::size_t batch) {

@@ -40,8 +40,7 @@ struct SubgraphPlan {
 struct MemoryPlan {
   std::vector<SubgraphPlan> subgraphs;
   Memory peak;
-  std::uint64_t spilled_bytes = 0;          ///< written to the scratch file, in all
-  std::uint64_t peak_activation_bytes = 0;  ///< values between stages in memory
+  std::uint64_t spilled_bytes = 0;  ///< written to the scratch file, in all
 };
 
 /// What a plan is made from. Batches need offsets only, no tokens.

@@ -66,10 +66,9 @@ class ScheduleMaker {
     SubgraphSchedule plan;
     plan.name = request_.subgraphs[s].name;
     plan.finished = is_finished(s);
-    plan.groups = groups_[s];
     const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
     plan.stages = graph::split_stages(graph_, running_[s], wanted_groups(s), outputs(s), keep);
-    insert_unwanted_groups(s, plan);
+    order_groups(s, plan);
     find_drops(s, plan);
 
     std::vector<graph::NodeId> nodes;
@@ -93,14 +92,12 @@ class ScheduleMaker {
     return wanted;
   }
 
-  /// Groups without statistics are compressed before anything runs that might read them.
-  void insert_unwanted_groups(std::size_t s, SubgraphSchedule& plan) const {
-    std::vector<graph::LinearGroup> ordered;
+  /// Groups without statistics come first: they are compressed before anything runs that might read them.
+  void order_groups(std::size_t s, SubgraphSchedule& plan) const {
     for (const graph::LinearGroup& group : groups_[s])
-      if (!wants_gram(group, request_.assignments)) ordered.push_back(group);
-    plan.stages.insert(plan.stages.begin(), ordered.size(), graph::Stage());
-    for (const graph::LinearGroup& group : wanted_groups(s)) ordered.push_back(group);
-    plan.groups = std::move(ordered);
+      if (!wants_gram(group, request_.assignments)) plan.groups.push_back(group);
+    plan.stages.insert(plan.stages.begin(), plan.groups.size(), graph::Stage());
+    for (const graph::LinearGroup& group : wanted_groups(s)) plan.groups.push_back(group);
   }
 
   void find_drops(std::size_t s, SubgraphSchedule& plan) const {

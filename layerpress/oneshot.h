@@ -7,6 +7,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
+#include "layerpress/distributed.h"
 
 namespace layerpress {
 
@@ -44,6 +45,7 @@ struct OneshotOptions {
   std::string max_shard_size = "5GB";
   bool overwrite = false;
   bool resume = false;
+  std::int64_t timeout = 600;
   std::string summary;
 
   template <typename Self, typename Visitor>
@@ -70,7 +72,7 @@ struct OneshotOptions {
           "how many of them are onloaded together");
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
     field("memory-budget", self.memory_budget,
-          "memory the run may take, such as 4GiB (default: what machine, container and ulimit leave)");
+          "memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)");
     field("device-memory-budget", self.device_memory_budget, "the same for the device's memory");
     field("sequential-offload-device", self.sequential_offload_device,
           "where activations wait: cpu, disk, none (the computing device), or auto: cpu while the budget lasts, then "
@@ -78,17 +80,19 @@ struct OneshotOptions {
     field("offload-dir", self.offload_dir, "folder for activations on disk (default: beside the output)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
-    field("threads", self.threads, "CPU threads (default: all usable cores)");
+    field("threads", self.threads, "CPU threads (default: all usable cores, divided by the ranks of this node)");
     field("max-shard-size", self.max_shard_size, "largest weight file");
     field("overwrite", self.overwrite,
           "replace the output directory if it is not empty; start over if it is unfinished");
     field("resume", self.resume, "continue an interrupted run; start from the beginning if there is none");
+    field("timeout", self.timeout, "seconds without a sign of life after which a rank of a distributed run counts as lost");
     field("summary", self.summary, "write a JSON summary to this file");
   }
 };
 
 /// What a run did; `details` is the JSON that --summary writes: seconds, memory predicted and measured, phases (seconds,
-/// flops, peak), and per module the error, the fallback used and the tokens seen.
+/// flops, peak), per module the error, the fallback used and the tokens seen; and of every rank its time, memory and traffic
+/// (complete on rank 0).
 struct OneshotSummary {
   bool already_complete = false;  ///< there was nothing left to do
   double seconds = 0;
@@ -108,14 +112,20 @@ struct OneshotSummary {
 ///   layerpress::OneshotOptions options;
 ///   options.model = "models/llama", options.output = "models/llama-w4a16", options.dataset = "calibration.jsonl";
 ///   const layerpress::OneshotSummary summary = layerpress::oneshot(options);
-OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {});
+///
+/// With `ranks` (distributed.h) all processes of the group call it with the same options and make one output together: each
+/// calibrates on its part of the samples, compresses its part of the rows and writes its part of the files. When every rank
+/// names a slice of its own in dataset_split, it reads that one. An error of one rank ends all: every rank throws, and
+/// ranks->failure() names the rank and the cause.
+OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// What oneshot() would do, without doing it: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",
 /// "batches", "samples", "tokens", "estimated_seconds", "machine": {rates measured just now}, "subgraphs": [{"name", "mode",
 /// "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes", "transient_bytes", "gram_bytes",
 /// "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes", "written_bytes",
 /// "seconds"}]}. Without a dataset, every sample is taken to be as long as allowed. Throws like oneshot().
-Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {});
+/// With `ranks` it is this rank's plan.
+Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// How far an unfinished run into `output` has come.
 struct UnfinishedRun {

@@ -16,6 +16,7 @@ class Descriptor {
   ~Descriptor() {
     if (value_ >= 0) ::close(value_);
   }
+  Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
   Descriptor(const Descriptor&) = delete;
   Descriptor& operator=(const Descriptor&) = delete;
   int value() const { return value_; }

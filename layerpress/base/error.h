@@ -9,7 +9,7 @@
 namespace layerpress {
 
 /// What went wrong, coarse enough to choose an exit code by.
-enum class ErrorKind { kUsage, kCheckpoint, kRecipe, kData, kMemory, kInterrupted, kInternal };
+enum class ErrorKind { kUsage, kCheckpoint, kRecipe, kData, kMemory, kDistributed, kInterrupted, kInternal };
 
 /// Base of all exceptions that Layerpress throws. The message is one line: `[room.function] where: what; what to do`.
 class Error : public std::runtime_error {
@@ -35,6 +35,7 @@ using CheckpointError = KindError<ErrorKind::kCheckpoint>;  ///< A model folder 
 using RecipeError = KindError<ErrorKind::kRecipe>;          ///< A recipe is malformed or asks for what does not exist.
 using DataError = KindError<ErrorKind::kData>;              ///< Calibration or evaluation data cannot be used.
 using MemoryError = KindError<ErrorKind::kMemory>;          ///< The work does not fit in memory.
+using DistributedError = KindError<ErrorKind::kDistributed>;   ///< Ranks cannot agree, or one of them failed.
 using InterruptedError = KindError<ErrorKind::kInterrupted>;  ///< SIGINT or SIGTERM asked the work to stop.
 
 /// A model's weights hold what no compression can make good, such as NaN; to continue such a run makes no sense.

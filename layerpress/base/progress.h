@@ -22,22 +22,34 @@ class EventSink {
   virtual void on_phase(const std::string& /*phase*/, std::uint64_t /*done*/, std::uint64_t /*total*/) {}
 };
 
+/// Somebody else who may end the work, such as another process that works on the same, and who is told that it goes on.
+class Supervisor {
+ public:
+  virtual ~Supervisor() = default;
+  /// What the work is at now.
+  virtual void on_step(const std::string& step) = 0;
+  /// Throws when the work has to end.
+  virtual void check() = 0;
+};
+
 /// What every long-running function is handed: where to report, and whether somebody asked it to stop.
-/// Holds no ownership; both pointers may be null.
+/// Holds no ownership; all pointers may be null.
 struct RunControl {
   EventSink* events = nullptr;
   const std::atomic<bool>* stop_requested = nullptr;
+  Supervisor* supervisor = nullptr;
 
   void message(LogLevel level, const std::string& text) const {
     if (events != nullptr) events->on_message(level, text);
   }
   void step(std::uint64_t done, std::uint64_t total, const std::string& name) const {
     if (events != nullptr) events->on_step(done, total, name);
+    if (supervisor != nullptr) supervisor->on_step(name);
   }
   void phase(const std::string& name, std::uint64_t done, std::uint64_t total) const {
     if (events != nullptr) events->on_phase(name, done, total);
   }
-  /// Throws InterruptedError when a stop was requested.
+  /// Throws InterruptedError when a stop was requested, and what the supervisor throws.
   void check_stop() const;
 };
 

@@ -1,12 +1,15 @@
 #include "layerpress/checkpoint/writer.h"
 
 #include <ATen/Functions.h>
+#include <fcntl.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "layerpress/base/checksum.h"
+#include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/shard_index.h"
@@ -15,7 +18,7 @@
 namespace layerpress::checkpoint {
 
 /// Where a tensor goes. `claimed` turns true when a thread begins to write it, `written` when its bytes are in the
-/// file; from then on the place does not change.
+/// file, whoever put them there; from then on the place does not change.
 struct CheckpointWriter::Place {
   TensorSpec spec;
   Shard* shard = nullptr;
@@ -27,27 +30,54 @@ struct CheckpointWriter::Place {
 
 struct CheckpointWriter::Shard {
   std::string name;
-  OutputFile file;
+  std::uint64_t size = 0;
+  std::unique_ptr<OutputFile> file{};        // of an own shard
+  std::unique_ptr<Descriptor> other_file{};  // of another writer's, once it was read from
   bool has_unsynced = false;
 };
 
 namespace {
 
-using ShardSpecs = std::vector<TensorSpec>;
+struct ShardSpecs {
+  int set = 0;
+  std::vector<TensorSpec> tensors{};
+};
 
-std::vector<ShardSpecs> divide_into_shards(const std::vector<TensorSpec>& specs, std::uint64_t max_shard_bytes) {
-  std::vector<ShardSpecs> shards(1);
-  std::uint64_t filled = 0;
-  for (const TensorSpec& spec : specs) {
-    if (!shards.back().empty() && filled + spec.nbytes() > max_shard_bytes) {
-      shards.emplace_back();
-      filled = 0;
+void check_sets(const std::vector<TensorSpec>& specs, const CheckpointWriter::Options& options) {
+  const bool complete = options.sets > 0 && (options.own.empty() || std::ssize(options.own) == options.sets) &&
+                        (options.set_of_spec.empty() || options.set_of_spec.size() == specs.size());
+  const auto outside = [&](int set) { return set < 0 || set >= options.sets; };
+  if (!complete || std::any_of(options.set_of_spec.begin(), options.set_of_spec.end(), outside))
+    throw InternalError("[writer.open] {} tensors do not divide into {} sets as given", specs.size(), options.sets);
+}
+
+/// The tensors of each set, set 0's first.
+std::vector<ShardSpecs> divide_into_sets(const std::vector<TensorSpec>& specs,
+                                         const CheckpointWriter::Options& options) {
+  std::vector<ShardSpecs> sets;
+  for (int set = 0; set < options.sets; ++set) sets.push_back({set});
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    sets[options.set_of_spec.empty() ? 0 : options.set_of_spec[i]].tensors.push_back(specs[i]);
+  return sets;
+}
+
+std::vector<ShardSpecs> divide_into_shards(const std::vector<TensorSpec>& specs,
+                                           const CheckpointWriter::Options& options) {
+  std::vector<ShardSpecs> shards;
+  for (const ShardSpecs& set : divide_into_sets(specs, options)) {
+    std::uint64_t filled = 0;
+    for (const TensorSpec& spec : set.tensors) {
+      if (shards.empty() || shards.back().set != set.set || filled + spec.nbytes() > options.max_shard_bytes) {
+        shards.push_back({set.set});
+        filled = 0;
+      }
+      shards.back().tensors.push_back(spec);
+      filled += spec.nbytes();
     }
-    shards.back().push_back(spec);
-    filled += spec.nbytes();
   }
+  if (shards.empty()) shards.emplace_back();  // a checkpoint without tensors has a file, too
   for (ShardSpecs& shard : shards)
-    std::stable_sort(shard.begin(), shard.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    std::stable_sort(shard.tensors.begin(), shard.tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
       return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
     });
   return shards;
@@ -57,9 +87,9 @@ std::string shard_name(std::size_t number, std::size_t count) {
   return count == 1 ? kSingleFileName : fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
 }
 
-std::uint64_t data_bytes(const ShardSpecs& shard) {
+std::uint64_t data_bytes(const std::vector<TensorSpec>& specs) {
   std::uint64_t bytes = 0;
-  for (const TensorSpec& spec : shard) bytes += spec.nbytes();
+  for (const TensorSpec& spec : specs) bytes += spec.nbytes();
   return bytes;
 }
 
@@ -88,6 +118,18 @@ bool is_reusable(const std::filesystem::path& path, std::uint64_t size, const st
   }
 }
 
+std::unique_ptr<Descriptor> open_written_by_other(const std::filesystem::path& path, std::uint64_t size) {
+  auto descriptor = std::make_unique<Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (descriptor->value() < 0 || ::fstat(descriptor->value(), &status) != 0)
+    throw CheckpointError("[writer.read] {}: {}; another process writes this file, give all of them the same folder",
+                          path.string(), errno_text());
+  if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
+    throw CheckpointError("[writer.read] {}: has {} bytes instead of {}; was it changed? Start over", path.string(),
+                          status.st_size, size);
+  return descriptor;
+}
+
 std::string stored_checksum(const OutputFile& file, std::uint64_t offset, std::uint64_t length) {
   constexpr std::uint64_t kPiece = 8u << 20;
   std::vector<std::byte> piece(std::min(length, kPiece));
@@ -105,49 +147,68 @@ std::string stored_checksum(const OutputFile& file, std::uint64_t offset, std::u
 CheckpointWriter::CheckpointWriter(std::filesystem::path directory, const std::vector<TensorSpec>& specs,
                                    Options options)
     : directory_(std::move(directory)) {
-  const std::vector<ShardSpecs> divided = divide_into_shards(specs, options.max_shard_bytes);
-  for (const ShardSpecs& shard_specs : divided) {
-    const std::string header = safetensors_header(shard_specs);
-    const std::string name = shard_name(shards_.size() + 1, divided.size());
-    const std::uint64_t size = header.size() + data_bytes(shard_specs);
-    const bool reused = options.reopen && is_reusable(directory_ / name, size, header);
-    if (options.reopen && !reused) remove_file(directory_ / name);
-    const auto mode = reused ? OutputFile::Mode::kReopen : OutputFile::Mode::kCreate;
-    shards_.push_back(std::unique_ptr<Shard>(new Shard{name, OutputFile(directory_ / name, size, mode)}));
-    if (!reused) shards_.back()->file.write_at(0, header.data(), header.size());
-    std::uint64_t offset = header.size();
-    for (const TensorSpec& spec : shard_specs) {
-      if (!places_.emplace(spec.name, Place{spec, shards_.back().get(), offset}).second)
-        throw InternalError("[writer.open] tensor {} is announced twice", in_quotes(spec.name));
-      offset += spec.nbytes();
-      total_bytes_ += spec.nbytes();
-      total_parameters_ += static_cast<std::uint64_t>(spec.numel());
-    }
+  check_sets(specs, options);
+  const std::vector<ShardSpecs> divided = divide_into_shards(specs, options);
+  for (const ShardSpecs& shard : divided) {
+    const bool own = options.own.empty() || options.own[shard.set];
+    add_shard({shard_name(shards_.size() + 1, divided.size())}, shard.tensors, own, options.reopen);
   }
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-CheckpointWriter::Place& CheckpointWriter::claim(const std::string& name, const char* doing) {
+void CheckpointWriter::add_shard(Shard shard, const std::vector<TensorSpec>& specs, bool own, bool reopen) {
+  const std::string header = safetensors_header(specs);
+  shard.size = header.size() + data_bytes(specs);
+  if (own) {
+    const std::filesystem::path path = directory_ / shard.name;
+    const bool reused = reopen && is_reusable(path, shard.size, header);
+    if (reopen && !reused) remove_file(path);
+    const auto mode = reused ? OutputFile::Mode::kReopen : OutputFile::Mode::kCreate;
+    shard.file = std::make_unique<OutputFile>(path, shard.size, mode);
+    if (!reused) shard.file->write_at(0, header.data(), header.size());
+  }
+  shards_.push_back(std::make_unique<Shard>(std::move(shard)));
+  std::uint64_t offset = header.size();
+  for (const TensorSpec& spec : specs) {
+    if (!places_.emplace(spec.name, Place{spec, shards_.back().get(), offset}).second)
+      throw InternalError("[writer.open] tensor {} is announced twice", in_quotes(spec.name));
+    offset += spec.nbytes();
+    total_bytes_ += spec.nbytes();
+    total_parameters_ += static_cast<std::uint64_t>(spec.numel());
+  }
+}
+
+const CheckpointWriter::Place& CheckpointWriter::announced_place(const std::string& name, const char* doing) const {
   const auto found = places_.find(name);
   if (found == places_.end()) throw InternalError("[writer.{}] tensor {} was not announced", doing, in_quotes(name));
-  const std::lock_guard lock(mutex_);
-  if (std::exchange(found->second.claimed, true))
-    throw InternalError("[writer.{}] tensor {} is written a second time", doing, in_quotes(name));
   return found->second;
 }
 
+bool CheckpointWriter::owns(const std::string& name) const {
+  return announced_place(name, "owns").shard->file != nullptr;
+}
+
+CheckpointWriter::Place& CheckpointWriter::claim(const std::string& name, const char* doing, bool own) {
+  if (owns(name) != own)
+    throw InternalError("[writer.{}] tensor {} is {}", doing, in_quotes(name), own ? "another writer's" : "own");
+  Place& place = places_.at(name);
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(place.claimed, true))
+    throw InternalError("[writer.{}] tensor {} is written a second time", doing, in_quotes(name));
+  return place;
+}
+
 void CheckpointWriter::write(const std::string& name, const at::Tensor& tensor) {
-  const auto found = places_.find(name);
-  if (found != places_.end()) check_matches(found->second.spec, tensor);
-  Place& place = claim(name, "write");
+  check_matches(announced_place(name, "write").spec, tensor);
+  Place& place = claim(name, "write", /*own=*/true);
   // Every tensor has its own range of its file, so the bytes go out without the lock.
   const at::Tensor contiguous = tensor.detach().to(at::kCPU).contiguous();
   const std::uint64_t length = place.spec.nbytes();
   std::string checksum = checksum_of(contiguous.const_data_ptr(), length);
-  place.shard->file.write_at(place.offset, contiguous.const_data_ptr(), length);
+  place.shard->file->write_at(place.offset, contiguous.const_data_ptr(), length);
   constexpr std::uint64_t kWorthFlushing = 1u << 20;
-  if (length >= kWorthFlushing) place.shard->file.flush_range(place.offset, length);
+  if (length >= kWorthFlushing) place.shard->file->flush_range(place.offset, length);
   const std::lock_guard lock(mutex_);
   place.checksum = std::move(checksum);
   place.written = true;
@@ -165,19 +226,40 @@ const CheckpointWriter::Place& CheckpointWriter::written_place(const std::string
 at::Tensor CheckpointWriter::read(const std::string& name) const {
   const Place& place = written_place(name);
   at::Tensor tensor = at::empty(place.spec.shape, place.spec.dtype);
-  place.shard->file.read_at(place.offset, tensor.mutable_data_ptr(), place.spec.nbytes());
+  if (place.shard->file != nullptr)
+    place.shard->file->read_at(place.offset, tensor.mutable_data_ptr(), place.spec.nbytes());
+  else
+    read_from_other(*place.shard, place.offset, tensor.mutable_data_ptr(), place.spec.nbytes());
   return tensor;
+}
+
+void CheckpointWriter::read_from_other(Shard& shard, std::uint64_t offset, void* bytes, std::uint64_t length) const {
+  const std::filesystem::path path = directory_ / shard.name;
+  {
+    const std::lock_guard lock(mutex_);
+    if (shard.other_file == nullptr) shard.other_file = open_written_by_other(path, shard.size);
+  }
+  if (read_fully(shard.other_file->value(), offset, bytes, length)) return;
+  throw CheckpointError("[writer.read] {}: bytes {} to {} cannot be read: {}", path.string(), offset, offset + length,
+                        errno == 0 ? "the file ends before" : errno_text());
 }
 
 std::string CheckpointWriter::checksum(const std::string& name) const { return written_place(name).checksum; }
 
 bool CheckpointWriter::accept(const std::string& name, const std::string& checksum) {
-  Place& place = claim(name, "accept");
-  const bool matches = stored_checksum(place.shard->file, place.offset, place.spec.nbytes()) == checksum;
+  Place& place = claim(name, "accept", /*own=*/true);
+  const bool matches = stored_checksum(*place.shard->file, place.offset, place.spec.nbytes()) == checksum;
   const std::lock_guard lock(mutex_);
   place.claimed = place.written = matches;
   if (matches) place.checksum = checksum;
   return matches;
+}
+
+void CheckpointWriter::adopt(const std::string& name, const std::string& checksum) {
+  Place& place = claim(name, "adopt", /*own=*/false);
+  const std::lock_guard lock(mutex_);
+  place.checksum = checksum;
+  place.written = true;
 }
 
 void CheckpointWriter::retract(const std::string& name) {
@@ -194,7 +276,7 @@ void CheckpointWriter::sync() {
       const std::lock_guard lock(mutex_);
       if (!std::exchange(shard->has_unsynced, false)) continue;
     }
-    shard->file.sync();
+    shard->file->sync();
   }
 }
 
@@ -205,24 +287,33 @@ std::vector<std::string> CheckpointWriter::file_names() const {
 }
 
 void CheckpointWriter::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> absent;
+    for (const auto& [name, place] : places_)
+      if (place.shard->file != nullptr && !place.written) absent.push_back(in_quotes(name));
+    if (!absent.empty()) {
+      const std::size_t count = absent.size();
+      absent.resize(std::min<std::size_t>(count, 5));
+      throw InternalError("[writer.finish] {} tensors were announced and not written: {}{}", count, join(absent),
+                          count > absent.size() ? ", ..." : "");
+    }
+    for (const auto& shard : shards_)
+      if (shard->file != nullptr) shard->file->sync_and_close();
+  }
+  if (std::all_of(shards_.begin(), shards_.end(), [](const auto& shard) { return shard->file != nullptr; }))
+    write_index();
+}
+
+void CheckpointWriter::write_index() {
   const std::lock_guard lock(mutex_);
-  std::vector<std::string> absent;
+  if (shards_.size() == 1 || index_written_) return;
   Json weight_map = Json::object();
-  for (const auto& [name, place] : places_) {
-    if (!place.written) absent.push_back(in_quotes(name));
-    weight_map[name] = place.shard->name;
-  }
-  if (!absent.empty()) {
-    const std::size_t count = absent.size();
-    absent.resize(std::min<std::size_t>(count, 5));
-    throw InternalError("[writer.finish] {} tensors were announced and not written: {}{}", count, join(absent),
-                        count > absent.size() ? ", ..." : "");
-  }
-  for (const auto& shard : shards_) shard->file.sync_and_close();
-  if (shards_.size() == 1) return;
+  for (const auto& [name, place] : places_) weight_map[name] = place.shard->name;
   const Json index = {{"metadata", {{"total_parameters", total_parameters_}, {"total_size", total_bytes_}}},
                       {"weight_map", std::move(weight_map)}};
   write_text_file(directory_ / kIndexName, index.dump(2) + "\n");
+  index_written_ = true;
 }
 
 }  // namespace layerpress::checkpoint

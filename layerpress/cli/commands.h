@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
+#include "layerpress/base/error.h"
 #include "layerpress/base/progress.h"
 
 namespace layerpress::cli {
@@ -16,6 +17,17 @@ struct CommonOptions {
 
 /// What a subcommand runs after parsing; returns the exit code.
 using Action = std::function<int(const RunControl&)>;
+
+/// Thrown by an action that failed without anything to say: another process says it.
+struct QuietExit {
+  int code;
+};
+
+/// 2 for what was asked wrongly, 130 for what was stopped, 1 for the rest.
+inline int exit_code(ErrorKind kind) {
+  if (kind == ErrorKind::kUsage) return 2;
+  return kind == ErrorKind::kInterrupted ? 130 : 1;
+}
 
 // Each adds its subcommand to `app` and sets `action` when that one is chosen.
 void add_oneshot(CLI::App& app, CommonOptions& common, Action& action);

@@ -108,9 +108,9 @@ int run(int argc, char** argv) {
     cli::TerminalProgress progress(log_level(common.log_level), !common.no_progress);
     return action({&progress, &stop_requested});
   } catch (const Error& error) {
-    return fail(error.what(), error.kind() == ErrorKind::kUsage         ? 2
-                              : error.kind() == ErrorKind::kInterrupted ? 130
-                                                                        : 1);
+    return fail(error.what(), cli::exit_code(error.kind()));
+  } catch (const cli::QuietExit& quiet) {
+    return quiet.code;
   } catch (const std::bad_alloc&) {
     return fail("[memory] out of memory; use smaller --batch-tokens or fewer samples", 1);
   } catch (const std::exception& error) {
@@ -122,5 +122,9 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prepare_process();
-  return run(argc, argv);
+  const int code = run(argc, argv);
+  if (code == 0) return 0;
+  // Threads of a distributed run that failed may wait for ranks that never come; nothing is left to be done for them.
+  std::fflush(nullptr);
+  std::_Exit(code);
 }

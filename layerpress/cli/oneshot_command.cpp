@@ -15,10 +15,9 @@ struct Settings {
   bool json = false;
 };
 
-int show_plan(const Settings& settings, const RunControl& control) {
-  const Json plan = plan_oneshot(settings.options, control);
-  fmt::print("{}", settings.json ? plan.dump(2) + "\n" : plan_text(plan));
-  return 0;
+void show_plan(const Settings& settings, const RunControl& control, Distributed& ranks) {
+  const Json plan = plan_oneshot(settings.options, control, &ranks);
+  if (ranks.is_first()) fmt::print("{}", settings.json ? plan.dump(2) + "\n" : plan_text(plan));
 }
 
 void print_summary(const OneshotSummary& summary) {
@@ -32,11 +31,44 @@ void print_summary(const OneshotSummary& summary) {
 }
 
 /// What to type to go on, when the run has left something to go on with.
-void print_resume_command(const CommonOptions& common, const OneshotOptions& options) {
+void print_resume_command(const CommonOptions& common, const OneshotOptions& options, int ranks) {
   try {
-    if (find_unfinished_run(options.output)) fmt::print(stderr, "continue with: {} --resume\n", common.command_line);
+    if (find_unfinished_run(options.output))
+      fmt::print(stderr, "continue{} with: {} --resume\n", ranks > 1 ? ", on any number of ranks," : "",
+                 common.command_line);
   } catch (const Error&) {
     // The error that ended the run is the one to show.
+  }
+}
+
+/// Of several ranks one speaks for all.
+[[noreturn]] void report_failure(const CommonOptions& common, const OneshotOptions& options, const Distributed& ranks,
+                                 ErrorKind kind, const std::string& message) {
+  if (!ranks.reports_failure()) throw QuietExit{exit_code(kind)};
+  if (kind != ErrorKind::kUsage) print_resume_command(common, options, ranks.size());
+  const std::string failure = ranks.failure();
+  throw Error(kind, failure.empty() ? message : failure);
+}
+
+int run(const Settings& settings, const CommonOptions& common, const RunControl& control) {
+  const OneshotOptions& options = settings.options;
+  const auto ranks = init_dist(std::chrono::seconds(options.timeout));
+  try {
+    if (settings.dry_run) {
+      show_plan(settings, control, *ranks);
+    } else {
+      const OneshotSummary summary = oneshot(options, control, ranks.get());
+      if (ranks->is_first()) print_summary(summary);
+    }
+    return 0;
+  } catch (const Error& error) {
+    if (ranks->size() > 1) report_failure(common, options, *ranks, error.kind(), error.what());
+    if (error.kind() != ErrorKind::kUsage) print_resume_command(common, options, 1);
+    throw;
+  } catch (const std::exception& error) {
+    if (ranks->size() > 1) report_failure(common, options, *ranks, ErrorKind::kInternal, error.what());
+    print_resume_command(common, options, 1);
+    throw;
   }
 }
 
@@ -53,19 +85,7 @@ void add_oneshot(CLI::App& app, CommonOptions& common, Action& action) {
   command->add_flag("--json", settings->json, "with --dry-run: print JSON")->needs(dry_run);
   add_common_options(*command, common);
   command->callback([settings, &common, &action] {
-    action = [settings, &common](const RunControl& control) {
-      if (settings->dry_run) return show_plan(*settings, control);
-      try {
-        print_summary(oneshot(settings->options, control));
-      } catch (const Error& error) {
-        if (error.kind() != ErrorKind::kUsage) print_resume_command(common, settings->options);
-        throw;
-      } catch (const std::exception&) {
-        print_resume_command(common, settings->options);
-        throw;
-      }
-      return 0;
-    };
+    action = [settings, &common](const RunControl& control) { return run(*settings, common, control); };
   });
 }
 

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
@@ -48,17 +49,27 @@ class TemporaryDirectory {
   fs::path path_;
 };
 
-std::string request_text(const DatasetOptions& options, const fs::path& model_directory, const fs::path& output) {
-  const Json request = {{"model", model_directory.string()},
-                        {"dataset", options.dataset},
-                        {"split", options.split},
-                        {"text_column", options.text_column},
-                        {"num_samples", options.num_samples},
-                        {"max_seq_length", options.max_seq_length},
-                        {"shuffle", options.shuffle},
-                        {"seed", options.seed},
-                        {"concatenate", options.concatenate},
-                        {"output", output.string()}};
+Json whole_request(const DatasetOptions& options, const fs::path& model_directory) {
+  return {{"model", model_directory.string()},
+          {"dataset", options.dataset},
+          {"split", options.split},
+          {"text_column", options.text_column},
+          {"num_samples", options.num_samples},
+          {"max_seq_length", options.max_seq_length},
+          {"shuffle", options.shuffle},
+          {"seed", options.seed},
+          {"concatenate", options.concatenate}};
+}
+
+Json rows_request(const DatasetOptions& options, const fs::path& model_directory, const Positions& positions) {
+  Json request = whole_request(options, model_directory);
+  request["concatenate"] = false;  // the caller joins the rows
+  request["uncut"] = options.concatenate;
+  request["rows"] = {positions.first, positions.last};
+  return request;
+}
+
+std::string request_text(const Json& request) {
   try {
     return request.dump() + "\n";
   } catch (const Json::type_error&) {
@@ -96,12 +107,34 @@ void check_success(const ChildResult& result, const std::string& interpreter) {
                   last_line(result.errors));
 }
 
-std::int64_t skipped_rows(const ChildResult& result) {
-  const Json summary = Json::parse(last_line(result.output), nullptr, false);
-  if (!summary.is_object() || !summary.contains("skipped_empty") || !summary["skipped_empty"].is_number_unsigned())
-    throw DataError("[data.prepare] the data helper wrote no summary; check {} and {}", kInterpreterVariable,
-                    kHelperVariable);
-  return summary["skipped_empty"].get<std::int64_t>();
+[[noreturn]] void refuse_summary() {
+  throw DataError("[data.prepare] the data helper wrote no summary; check {} and {}", kInterpreterVariable,
+                  kHelperVariable);
+}
+
+/// A count in the helper's summary.
+std::int64_t summary_count(const Json& summary, const char* name) {
+  if (!summary.is_object() || !summary.contains(name) || !summary[name].is_number_unsigned()) refuse_summary();
+  return summary[name].get<std::int64_t>();
+}
+
+/// What the helper left: the samples and its summary.
+struct HelperAnswer {
+  CalibrationSet set;
+  Json summary;
+};
+
+HelperAnswer run_helper(Json request, const RunControl& control) {
+  const std::string interpreter = helper_interpreter();
+  const TemporaryDirectory directory;
+  const fs::path output = directory.path() / "samples.safetensors";
+  request["output"] = output.string();
+  const std::string hint =
+      fmt::format("set {} to a Python 3 that has the packages of requirements.txt", kInterpreterVariable);
+  const ChildResult result =
+      run_child({interpreter, "-s", helper_script().string()}, request_text(request), hint, control);
+  check_success(result, interpreter);
+  return {read_token_file(output), Json::parse(last_line(result.output), nullptr, false)};
 }
 
 }  // namespace
@@ -132,17 +165,21 @@ fs::path helper_script() {
 
 Selection prepare_with_helper(const DatasetOptions& options, const fs::path& model_directory,
                               const RunControl& control) {
-  const std::string interpreter = helper_interpreter();
-  const TemporaryDirectory directory;
-  const fs::path output = directory.path() / "samples.safetensors";
-  const std::string hint =
-      fmt::format("set {} to a Python 3 that has the packages of requirements.txt", kInterpreterVariable);
   control.message(LogLevel::kInfo, fmt::format("[data] tokenizing {} with the tokenizer of {}", options.dataset,
                                                model_directory.string()));
-  const ChildResult result = run_child({interpreter, "-s", helper_script().string()},
-                                       request_text(options, model_directory, output), hint, control);
-  check_success(result, interpreter);
-  return {read_token_file(output), skipped_rows(result)};
+  HelperAnswer answer = run_helper(whole_request(options, model_directory), control);
+  return {std::move(answer.set), summary_count(answer.summary, "skipped_empty")};
+}
+
+RowPart prepare_rows_with_helper(const DatasetOptions& options, const fs::path& model_directory,
+                                 const Positions& positions, const RunControl& control) {
+  control.message(LogLevel::kInfo,
+                  fmt::format("[data] tokenizing {}, selected rows {} to {}, with the tokenizer of {}", options.dataset,
+                              positions.first + 1, positions.last, model_directory.string()));
+  HelperAnswer answer = run_helper(rows_request(options, model_directory, positions), control);
+  const std::int64_t rows = summary_count(answer.summary, "rows");
+  if (rows > positions.size() || rows < answer.set.sample_count()) refuse_summary();
+  return {std::move(answer.set), rows};
 }
 
 }  // namespace layerpress::data

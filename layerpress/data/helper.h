@@ -12,4 +12,8 @@ namespace layerpress::data {
 Selection prepare_with_helper(const DatasetOptions& options, const std::filesystem::path& model_directory,
                               const RunControl& control);
 
+/// The same for the rows at `positions` of the selected order alone, as read_rows gives them. No rows are no failure.
+RowPart prepare_rows_with_helper(const DatasetOptions& options, const std::filesystem::path& model_directory,
+                                 const Positions& positions, const RunControl& control);
+
 }  // namespace layerpress::data

@@ -4,42 +4,12 @@
 #include <limits>
 #include <optional>
 
-#include "layerpress/data/row_slice.h"
-
 namespace layerpress::data {
 namespace {
 
-/// The rows of the slice, one after the other, in the order in which they are to be taken.
-class RowOrder {
- public:
-  RowOrder(TokenRows& rows, const DatasetOptions& options) : rows_(rows), slice_(parse_row_slice(options.split)) {
-    if (!options.shuffle) return;
-    const std::int64_t stop = std::min(slice_.stop.value_or(rows.count()), rows.count());
-    shuffled_ = shuffled_order(std::max<std::int64_t>(stop - slice_.start, 0), options.seed);
-  }
-
-  std::optional<std::vector<std::int32_t>> next() {
-    const std::int64_t position = position_++;
-    if (shuffled_) {
-      if (position >= static_cast<std::int64_t>(shuffled_->size())) return std::nullopt;
-      return rows_.row(slice_.start + (*shuffled_)[static_cast<std::size_t>(position)]);
-    }
-    constexpr auto kNoLimit = std::numeric_limits<std::int64_t>::max();
-    if (position >= slice_.stop.value_or(kNoLimit) - slice_.start) return std::nullopt;
-    return rows_.row(slice_.start + position);
-  }
-
- private:
-  TokenRows& rows_;
-  RowSlice slice_;
-  std::optional<std::vector<std::int64_t>> shuffled_;
-  std::int64_t position_ = 0;
-};
-
-void append_row(CalibrationSet& set, const std::vector<std::int32_t>& row, std::int64_t max_seq_length) {
-  const auto length = std::min(static_cast<std::int64_t>(row.size()), max_seq_length);
-  set.tokens.insert(set.tokens.end(), row.begin(), row.begin() + length);
-  set.sample_offsets.push_back(static_cast<std::int64_t>(set.tokens.size()));
+std::optional<std::vector<std::int32_t>> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position) {
+  const auto index = order.index(position);
+  return index ? rows.row(*index) : std::nullopt;
 }
 
 /// The tokens behind the last sample wait for those of the next row.
@@ -55,20 +25,40 @@ void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row,
 Selection select_samples(TokenRows& rows, const DatasetOptions& options, const RunControl& control) {
   Selection selection;
   CalibrationSet& set = selection.set;
-  RowOrder order(rows, options);
-  while (set.sample_count() < options.num_samples) {
+  const RowOrder order(rows, options);
+  for (std::int64_t position = 0; set.sample_count() < options.num_samples; ++position) {
     control.check_stop();
-    const auto row = order.next();
+    const auto row = row_at(rows, order, position);
     if (!row) break;
     if (row->empty())
       ++selection.skipped_empty;
     else if (options.concatenate)
       append_to_stream(set, *row, options);
     else
-      append_row(set, *row, options.max_seq_length);
+      append_sample(set, *row, options.max_seq_length);
   }
   set.tokens.resize(static_cast<std::size_t>(set.token_count()));
   return selection;
+}
+
+RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& positions, const DatasetOptions& options,
+                  const RunControl& control) {
+  const std::int64_t limit = options.concatenate ? std::numeric_limits<std::int64_t>::max() : options.max_seq_length;
+  RowPart part;
+  for (std::int64_t position = positions.first; position < positions.last; ++position) {
+    control.check_stop();
+    const auto row = row_at(rows, order, position);
+    if (!row) break;
+    ++part.rows;
+    if (!row->empty()) append_sample(part.set, *row, limit);
+  }
+  return part;
+}
+
+void append_sample(CalibrationSet& set, const std::vector<std::int32_t>& tokens, std::int64_t limit) {
+  const auto length = std::min(static_cast<std::int64_t>(tokens.size()), limit);
+  set.tokens.insert(set.tokens.end(), tokens.begin(), tokens.begin() + length);
+  set.sample_offsets.push_back(static_cast<std::int64_t>(set.tokens.size()));
 }
 
 }  // namespace layerpress::data

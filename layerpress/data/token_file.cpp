@@ -1,5 +1,7 @@
 // A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], from 0 up to tokens;
 // metadata "format" names the version of this layout.
+#include "layerpress/data/token_file.h"
+
 #include <ATen/Functions.h>
 
 #include <limits>
@@ -60,29 +62,31 @@ std::vector<std::int64_t> read_offsets(const at::Tensor& stored, std::int64_t to
   return {offsets, offsets + count};
 }
 
-std::vector<std::int32_t> read_tokens(const at::Tensor& stored, const std::string& where) {
-  const at::Tensor wide = stored.to(at::kLong);
+}  // namespace
+
+TokenFile::TokenFile(const std::filesystem::path& path) : where_(path.string()) {
+  const auto file = open_file(path);
+  check_format(*file);
+  ids_ = read_vector(*file, kTokensName);
+  sample_offsets_ = read_offsets(read_vector(*file, kOffsetsName), ids_.numel(), where_);
+}
+
+std::vector<std::int32_t> TokenFile::tokens(std::int64_t first, std::int64_t last) const {
+  const at::Tensor wide = ids_.slice(0, first, last).to(at::kLong);
   const std::int64_t* values = wide.const_data_ptr<std::int64_t>();
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(wide.numel()));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (values[i] < 0 || values[i] > std::numeric_limits<std::int32_t>::max())
-      throw DataError("[data.tokens] {}: entry {} of '{}' is {}, which is no token id", where, i, kTokensName,
-                      values[i]);
+      throw DataError("[data.tokens] {}: entry {} of '{}' is {}, which is no token id", where_,
+                      static_cast<std::size_t>(first) + i, kTokensName, values[i]);
     tokens[i] = static_cast<std::int32_t>(values[i]);
   }
   return tokens;
 }
 
-}  // namespace
-
 CalibrationSet read_token_file(const std::filesystem::path& path) {
-  const auto file = open_file(path);
-  check_format(*file);
-  CalibrationSet set;
-  set.tokens = read_tokens(read_vector(*file, kTokensName), path.string());
-  set.sample_offsets =
-      read_offsets(read_vector(*file, kOffsetsName), static_cast<std::int64_t>(set.tokens.size()), path.string());
-  return set;
+  const TokenFile file(path);
+  return {file.tokens(0, file.sample_offsets().back()), file.sample_offsets()};
 }
 
 void write_token_file(const std::filesystem::path& path, const CalibrationSet& set) {

@@ -9,6 +9,7 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/json.h"
+#include "layerpress/data/token_file.h"
 
 namespace layerpress::data {
 namespace {
@@ -127,19 +128,20 @@ class JsonRows : public TokenRows {
 /// The samples of a token file.
 class StoredRows : public TokenRows {
  public:
-  explicit StoredRows(CalibrationSet set) : set_(std::move(set)) {}
+  explicit StoredRows(const fs::path& path) : file_(path) {}
 
   std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
     if (index >= count()) return std::nullopt;
-    const auto sample = static_cast<std::size_t>(index);
-    return std::vector<std::int32_t>(set_.tokens.begin() + set_.sample_offsets[sample],
-                                     set_.tokens.begin() + set_.sample_offsets[sample + 1]);
+    const std::int64_t* bounds = &file_.sample_offsets()[static_cast<std::size_t>(index)];
+    return file_.tokens(bounds[0], bounds[1]);
   }
 
-  std::int64_t count() override { return set_.sample_count(); }
+  std::int64_t count() override { return static_cast<std::int64_t>(file_.sample_offsets().size()) - 1; }
+
+  const std::vector<std::int64_t>* offsets() const override { return &file_.sample_offsets(); }
 
  private:
-  CalibrationSet set_;
+  TokenFile file_;
 };
 
 std::unique_ptr<TokenRows> open_json_lines(const fs::path& path) {
@@ -166,7 +168,7 @@ std::unique_ptr<TokenRows> open_token_rows(const fs::path& path) {
   if (ending != ".safetensors" && ending != ".jsonl" && ending != ".json") return nullptr;
   std::error_code failure;
   if (!fs::exists(path, failure)) throw DataError("[data.open] {}: no such file; check --dataset", path.string());
-  if (ending == ".safetensors") return std::make_unique<StoredRows>(read_token_file(path));
+  if (ending == ".safetensors") return std::make_unique<StoredRows>(path);
   try {
     return ending == ".jsonl" ? open_json_lines(path) : open_json(path);
   } catch (const CheckpointError& fault) {

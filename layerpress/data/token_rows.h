@@ -18,6 +18,9 @@ class TokenRows {
   virtual std::optional<std::vector<std::int32_t>> row(std::int64_t index) = 0;
   /// How many rows there are; may read the whole file.
   virtual std::int64_t count() = 0;
+  /// Where each row begins among all tokens (rows + 1 entries), when the file says so without being read and all its
+  /// rows hold tokens; else null.
+  virtual const std::vector<std::int64_t>* offsets() const { return nullptr; }
 };
 
 /// Opens `path` when it is a file of token ids: .safetensors, or .jsonl / .json (a list of objects) whose first row has

@@ -12,6 +12,13 @@ namespace layerpress::kernels {
 /// on shapes only (bf16), or on shapes and thread count.
 void accumulate_gram(at::Tensor& gram, const at::Tensor& x);
 
+/// Rows of the triangle that accumulate_gram_rows takes as a unit.
+inline constexpr std::int64_t kGramRowStep = 192;
+
+/// The same for rows [first, last) of the triangle only; first is a multiple of kGramRowStep, last too or the end. All rows,
+/// part after part, give the same bits as accumulate_gram.
+void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& x, std::int64_t first, std::int64_t last);
+
 /// Most memory that accumulate_gram allocates on a CPU for inputs of this width and dtype, in bytes.
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 

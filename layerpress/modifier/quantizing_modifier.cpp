@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/base/text.h"
+#include "layerpress/quant/row_transfer.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -143,6 +144,10 @@ const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::Mod
     }
   }
   return best == nullptr ? nullptr : &best->scheme;
+}
+
+std::int64_t QuantizingModifier::row_step(const runtime::LinearShape& linear) const {
+  return quant::rows_per_scale(*linear.scheme->weights);
 }
 
 const quant::ObserverSettings& QuantizingModifier::observer_for(const quant::QuantizationScheme* scheme) const {

@@ -15,6 +15,7 @@ namespace layerpress::modifier {
 class QuantizingModifier : public runtime::Modifier {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
+  std::int64_t row_step(const runtime::LinearShape& linear) const override;
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,

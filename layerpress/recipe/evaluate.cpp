@@ -38,7 +38,8 @@ void run_body(Evaluated& evaluated, const std::vector<runtime::Batch>& batches, 
   if (linear == nullptr) throw InternalError("[evaluate] the graph does not end in a head");
   const auto weights = evaluated.model.weights(evaluated.placement.dtype);
   PhaseTimes times;
-  const runtime::RunContext run{graph, *weights, evaluated.placement, batches, control, times};
+  dist::Group alone;
+  const runtime::RunContext run{graph, *weights, evaluated.placement, batches, control, times, alone};
   evaluated.hidden = runtime::run_to_value(run, recipe::cut_model(evaluated.model.traced, {}), head.inputs[0]);
   const auto parameter = [&](const std::string& name) {
     return weights->load(name).to(evaluated.placement.device, evaluated.placement.dtype);

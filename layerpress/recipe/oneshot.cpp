@@ -3,22 +3,23 @@
 #include <ATen/ATen.h>
 #include <linux/magic.h>
 #include <sys/statfs.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <set>
 
-#include "layerpress/base/checksum.h"
 #include "layerpress/base/file.h"
-#include "layerpress/base/machine.h"
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/base/text.h"
+#include "layerpress/data/row_slice.h"
+#include "layerpress/dist/division.h"
 #include "layerpress/recipe/dataset_options.h"
 #include "layerpress/recipe/output_writer.h"
 #include "layerpress/recipe/plan_report.h"
+#include "layerpress/recipe/rank_agreement.h"
 #include "layerpress/recipe/resumed_weights.h"
+#include "layerpress/recipe/run_folder.h"
 #include "layerpress/recipe/run_identity.h"
-#include "layerpress/recipe/run_setup.h"
+#include "layerpress/recipe/run_summary.h"
 #include "layerpress/runtime/host_memory.h"
 
 namespace layerpress {
@@ -27,43 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using runtime::Journal;
 
-void check_output(const OneshotOptions& options, const fs::path& model_directory) {
-  std::error_code failure;
-  const fs::path output = fs::weakly_canonical(options.output, failure),
-                 model = fs::canonical(model_directory, failure);
-  for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
-    if (folder == model)
-      throw UsageError("[options] --output: {} is the model's own folder or inside it; choose another", options.output);
-  if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
-    throw UsageError("[options] --offload-dir: {} is no directory", options.offload_dir);
-  if (options.summary.empty()) return;
-  // Found out now rather than after the work.
-  const fs::path summary = fs::absolute(options.summary, failure);
-  if (fs::is_directory(summary) || !fs::is_directory(summary.parent_path()) ||
-      ::access(summary.parent_path().c_str(), W_OK) != 0)
-    throw UsageError("[options] --summary: {} cannot be written; name a file in an existing, writable folder",
-                     options.summary);
-}
-
-/// The original config.json with the quantization_config.
-Json output_config(const recipe::RunSetup& setup) {
-  Json config = setup.model.checkpoint->config();
-  config["quantization_config"] = quant::to_json(recipe::quantization_config(setup.model, setup.assignments));
-  for (const auto& [node, assignment] : setup.assignments)
-    if (setup.model.traced.tied_head &&
-        setup.model.traced.graph.module_name(setup.model.traced.graph.nodes[node]) == "lm_head")
-      config["tie_word_embeddings"] = false;
-  return config;
-}
-
-data::CalibrationSet load_data(const OneshotOptions& options, const recipe::RunSetup& setup,
-                               const RunControl& control) {
-  if (setup.pipeline == recipe::Pipeline::kDatafree) return {};
-  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
-  return data::load_samples(recipe::dataset_options(options), setup.model.checkpoint->directory(),
-                            setup.model.traced.vocab_size, control);
-}
-
 std::vector<std::int64_t> lengths_of(const data::CalibrationSet& set) {
   std::vector<std::int64_t> lengths;
   for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i)
@@ -71,27 +35,63 @@ std::vector<std::int64_t> lengths_of(const data::CalibrationSet& set) {
   return lengths;
 }
 
-/// One run, from options to the finished folder.
+/// A slice that a rank reads by itself; empty when it holds no rows.
+data::CalibrationSet load_own_slice(data::DatasetOptions options, const recipe::RunSetup& setup,
+                                    const RunControl& control) {
+  const data::RowSlice slice = data::parse_row_slice(options.split);
+  if (slice.stop) {
+    if (slice.start >= *slice.stop) return {};
+    options.num_samples = std::min(options.num_samples, *slice.stop - slice.start);
+  }
+  return data::load_samples(options, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, control);
+}
+
+/// This rank's part of the calibration set.
+data::CalibrationSet load_data(const OneshotOptions& options, const recipe::RunSetup& setup,
+                               const recipe::DataDivision& division, dist::Group& group, const RunControl& control) {
+  if (setup.pipeline == recipe::Pipeline::kDatafree) return {};
+  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
+  const data::DatasetOptions dataset = recipe::dataset_options(options);
+  if (division.own_slices) return load_own_slice(dataset, setup, control);
+  if (group.size() == 1)
+    return data::load_samples(dataset, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, control);
+  recipe::RankLoaders loaders(group);
+  return data::load_partition(dataset, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, loaders,
+                              control);
+}
+
+/// What all ranks' parts are together, whoever has what.
+Json identity_of_all(const data::CalibrationSet& set, dist::Group& group) {
+  const at::Tensor sums = at::empty({3}, at::kLong);
+  auto* sum = sums.data_ptr<std::int64_t>();
+  sum[0] = set.sample_count();
+  sum[1] = set.token_count();
+  sum[2] = static_cast<std::int64_t>(recipe::checksum_of_samples(set));  // wraps around, which sums may
+  group.all_reduce(sums);
+  if (sum[0] == 0) return nullptr;
+  return recipe::identity_of_data(sum[0], sum[1], static_cast<std::uint64_t>(sum[2]));
+}
+
+/// One run, from options to the finished folder, as one rank goes through it.
 class Oneshot {
  public:
-  Oneshot(const OneshotOptions& options, const RunControl& control) : options_(options), control_(control) {}
+  Oneshot(const OneshotOptions& options, const RunControl& control, dist::Group& group)
+      : options_(options), control_(control), group_(group) {}
 
   OneshotSummary run() {
     const c10::InferenceMode inference;
     if (options_.output.empty()) throw UsageError("[options] --output is required");
     {
       const auto phase = times_.measure("open");
-      setup_ = recipe::set_up(options_);
-      check_output(options_, setup_.model.checkpoint->directory());
+      setup_ = recipe::set_up(options_, group_);
+      recipe::require_same_request(options_, setup_, group_);
+      division_ = recipe::agree_on_data(options_.dataset_split, group_);
     }
-    if (is_complete()) return already_complete();
+    folder_ = std::make_unique<recipe::RunFolder>(options_, setup_, group_);
+    if (folder_->is_complete()) return already_complete();
     const std::uint64_t shard_bytes = parse_bytes(options_.max_shard_size, "--max-shard-size");
-    // An unfinished folder is kept whatever was asked, until it is clear what it holds.
-    directory_ = std::make_unique<PendingDirectory>(
-        options_.output, PendingDirectory::Options{.overwrite = options_.overwrite,
-                                                   .resume = options_.resume || !options_.overwrite,
-                                                   .marker = Journal::kFileName});
-    read_journal();
+    folder_->open();
+    read_header();
     for (const std::string& warning : recipe::kernel_warnings(setup_.model, setup_.assignments))
       control_.message(LogLevel::kWarning, warning);
     prepare(shard_bytes);
@@ -116,87 +116,46 @@ class Oneshot {
  private:
   // ---- before the work
 
-  /// Whether --resume finds the finished output of the same run.
-  bool is_complete() const {
-    std::error_code failure;
-    const fs::path target = options_.output;
-    if (!options_.resume || !fs::is_directory(target, failure) || fs::is_empty(target, failure)) return false;
-    if (fs::exists(PendingDirectory::pending_path(target) / Journal::kFileName)) return false;
-    if (!holds_this_output(target)) {
-      if (options_.overwrite) return false;
-      throw UsageError(
-          "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; "
-          "choose another --output or pass --overwrite",
-          options_.output);
-    }
-    return true;
-  }
-
-  /// Config, recipe, and all weights that are copied; which data it was calibrated on cannot be seen any more.
-  bool holds_this_output(const fs::path& folder) const {
-    try {
-      const auto complete = checkpoint::Checkpoint::open(folder);
-      if (complete->config() != output_config(setup_) ||
-          read_text_file(folder / "recipe.yaml") != recipe::to_yaml(setup_.recipe))
-        return false;
-      const checkpoint::Checkpoint& original = *setup_.model.checkpoint;
-      for (const std::string& name : original.names())
-        if (complete->contains(name) && complete->spec(name).dtype == original.spec(name).dtype &&
-            !at::equal(complete->tensor(name), original.tensor(name)))
-          return false;
-      return true;
-    } catch (const CheckpointError&) {
-      return false;  // no checkpoint, or a damaged one
-    }
-  }
-
   OneshotSummary already_complete() const {
-    std::error_code failure;
-    fs::remove(fs::path(options_.output) / Journal::kFileName,
-               failure);  // left by a run that was killed at its very end
+    // Journals that a run left which was killed at its very end.
+    if (group_.is_first()) Journal::remove_all(options_.output);
     OneshotSummary summary;
     summary.already_complete = true;
     summary.output = options_.output;
     summary.seconds = timer_.seconds();
     summary.details = {{"layerpress", LAYERPRESS_VERSION}, {"output", options_.output}, {"already_complete", true}};
-    if (!options_.summary.empty()) write_text_file(options_.summary, summary.details.dump(2) + "\n");
+    if (group_.is_first() && !options_.summary.empty())
+      write_text_file(options_.summary, summary.details.dump(2) + "\n");
     return summary;
   }
 
-  void read_journal() {
-    if (!directory_->continued()) return;
-    journal_ = Journal::read(directory_->path() / Journal::kFileName);
-    if (journal_.empty()) return;
-    if (!options_.resume) {
-      directory_->keep();
-      const auto found = find_unfinished_run(options_.output);
-      throw UsageError(
-          "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or "
-          "start over "
-          "with --overwrite",
-          options_.output, found ? found->finished : 0, found ? found->subgraphs : 0);
-    }
-    const Json& header = journal_.front();
+  /// Of the run that is continued: what must be as it was.
+  void read_header() {
+    if (folder_->journal().empty()) return;
+    const Json& header = folder_->journal().front();
     const Json plan = header.contains("plan") ? header["plan"] : Json::object();
+    shard_sets_ = Journal::shard_sets(header);
+    if (json_get_or<int>(plan, "ranks", "journal", 1) != group_.size()) return;  // the work is divided anew
     if (options_.threads == 0)
       setup_.threads = recipe::set_threads(json_get_or<int>(plan, "threads", "journal", setup_.threads));
     batch_tokens_ = json_get_or<std::int64_t>(plan, "batch_tokens", "journal", 0);
   }
 
-  recipe::RunIdentity identity(const data::CalibrationSet& set) const {
+  recipe::RunIdentity identity() const {
     recipe::RunIdentity identity;
     identity.options = recipe::identity_of_options(options_);
+    identity.options["dataset-split"] = division_.split;
     identity.recipe = recipe::to_yaml(setup_.recipe);
     identity.software = recipe::identity_of_software(setup_.placement);
     identity.model = recipe::identity_of_model(setup_.model);
-    if (set.sample_count() > 0) identity.dataset = recipe::identity_of_data(set);
     identity.subgraphs = setup_.subgraphs.size();
     return identity;
   }
 
+  /// The header is rank 0's, and so is the comparison: other hosts' copies have other times.
   void require_same_run(const recipe::RunIdentity& identity) {
-    if (journal_.empty()) return;
-    const std::string found = recipe::difference(journal_.front(), identity);
+    if (folder_->journal().empty() || !group_.is_first()) return;
+    const std::string found = recipe::difference(folder_->journal().front(), identity);
     if (!found.empty())
       throw UsageError(
           "[resume] {}: the unfinished run cannot be continued: {}; use the same options and files, or start over with "
@@ -206,46 +165,82 @@ class Oneshot {
 
   /// Data, what an earlier run left, the plan, and the files that are written to.
   void prepare(std::uint64_t shard_bytes) {
-    recipe::RunIdentity identity = this->identity({});
-    if (!journal_.empty()) {  // what is cheap to compare is compared before the data is read
+    recipe::RunIdentity identity = this->identity();
+    if (!folder_->journal().empty()) {  // what is cheap to compare is compared before the data is read
       recipe::RunIdentity known = identity;
-      known.dataset = journal_.front().value("dataset", Json());
+      known.dataset = folder_->journal().front().value("dataset", Json());
       require_same_run(known);
     }
     data::CalibrationSet set;
     {
       const auto phase = times_.measure("data");
-      set = load_data(options_, setup_, control_);
+      control_.step(0, setup_.subgraphs.size(), "data");
+      set = load_data(options_, setup_, division_, group_, control_);
+      identity.dataset = identity_of_all(set, group_);
+      if (!identity.dataset.is_null()) all_tokens_ = identity.dataset["tokens"].get<std::int64_t>();
     }
-    identity = this->identity(set);
+    if (identity.dataset.is_null() && setup_.pipeline != recipe::Pipeline::kDatafree)
+      throw DataError("[data] {}, split {}: gives no samples; pass another dataset or split", options_.dataset,
+                      division_.split);
     require_same_run(identity);
     const auto phase = times_.measure("plan");
-    const auto open_output = [&] {
-      output_ = std::make_unique<recipe::OutputWriter>(
-          setup_.model, setup_.assignments, setup_.subgraphs,
-          recipe::OutputWriter::Options{directory_->path(), shard_bytes, directory_->continued()});
-    };
-    if (!journal_.empty()) {
-      open_output();
+    control_.step(0, setup_.subgraphs.size(), "plan");
+    if (!folder_->journal().empty()) {
+      open_output(shard_bytes);
       accept_earlier();
     }
     make_plan(set);
-    if (!output_) open_output();
-    identity.plan = {{"threads", setup_.threads}, {"batch_tokens", plan_.batch_tokens}};
-    output_->start_journal(identity.to_json());
+    if (!output_) open_output(shard_bytes);
+    identity.plan = {{"ranks", group_.size()}, {"threads", setup_.threads}, {"batch_tokens", plan_.batch_tokens}};
+    start_journal(identity.to_json());
   }
 
+  /// Rank 0 first: it removes what an earlier run left half done, and with its journal a run can be continued.
+  void open_output(std::uint64_t shard_bytes) {
+    if (!group_.is_first()) group_.barrier();
+    output_ = std::make_unique<recipe::OutputWriter>(
+        setup_.model, setup_.assignments, setup_.subgraphs,
+        recipe::OutputWriter::Options{.directory = folder_->path(),
+                                      .max_shard_bytes = shard_bytes,
+                                      .reopen = folder_->continued(),
+                                      .rank = group_.rank(),
+                                      .ranks = group_.size(),
+                                      .shard_sets = shard_sets_ > 0 ? shard_sets_ : group_.size(),
+                                      .linears_first = setup_.pipeline == recipe::Pipeline::kDatafree});
+    if (group_.is_first()) group_.barrier();
+  }
+
+  void start_journal(const Json& header) {
+    if (!group_.is_first()) group_.barrier();
+    output_->start_journal(header);
+    if (group_.is_first()) group_.barrier();
+  }
+
+  /// What one rank finds damaged is done again by all.
   void accept_earlier() {
-    for (const std::string& name : output_->accept(journal_))
-      control_.message(LogLevel::kWarning,
-                       fmt::format("{}: its tensors in {} are damaged and are made again", name, options_.output));
-    for (const bool finished : output_->finished()) resumed_ += finished ? 1 : 0;
+    output_->accept(folder_->journal());
+    std::string own;
+    for (const bool finished : output_->finished()) own += finished ? '1' : '0';
+    std::string all = own;
+    for (const std::string& other : group_.all_gather_text(own))
+      for (std::size_t s = 0; s < all.size(); ++s)
+        if (other[s] == '0') all[s] = '0';
+    for (const Json& record : folder_->journal()) {
+      const auto index = json_get_or<std::size_t>(record, "index", "journal", all.size());
+      if (index >= all.size() || all[index] == '1') continue;
+      output_->reject(index);
+      control_.message(LogLevel::kWarning, fmt::format("{}: its tensors in {} are damaged and are made again",
+                                                       setup_.subgraphs[index].name, options_.output));
+    }
+    resumed_ = static_cast<std::size_t>(std::count(all.begin(), all.end(), '1'));
     control_.message(LogLevel::kInfo,
                      fmt::format("{} of {} subgraphs are done already", resumed_, setup_.subgraphs.size()));
   }
 
   void make_plan(const data::CalibrationSet& set) {
     recipe::PlanInput input = recipe::plan_input(setup_, lengths_of(set));
+    input.division_rates = rates_ = agreed_rates();
+    if (output_) input.owns = [this](graph::NodeId linear) { return output_->owns(linear); };
     input.batch_tokens = batch_tokens_ > 0 ? batch_tokens_ : options_.batch_tokens;
     if (resumed_ > 0) {
       input.finished = output_->finished();
@@ -253,11 +248,25 @@ class Oneshot {
       if (setup_.pipeline == recipe::Pipeline::kSequential) resume_sequential(set, input);
     }
     plan_ = recipe::plan_run(input);
+    // Sums over batches come out the same everywhere only when batches are cut alike.
+    const std::int64_t least = recipe::agree_on_least(plan_.batch_tokens, group_);
+    if (least != plan_.batch_tokens) {
+      input.batch_tokens = least;
+      plan_ = recipe::plan_run(input);
+    }
     require_scratch_space();
     if (set.sample_count() == 0) return;
     batches_ = recipe::make_batches(set, plan_.batch_tokens);
-    control_.message(LogLevel::kInfo, fmt::format("{} samples, {} tokens in {} batches", set.sample_count(),
-                                                  set.token_count(), batches_.size()));
+    control_.message(LogLevel::kInfo, fmt::format("{} samples, {} tokens in {} batches{}", set.sample_count(),
+                                                  set.token_count(), batches_.size(),
+                                                  group_.size() > 1 ? " on rank 0" : ""));
+  }
+
+  /// All ranks divide by the same figures.
+  runtime::DivisionRates agreed_rates() {
+    runtime::DivisionRates rates;
+    rates.update_flops *= static_cast<double>(recipe::agree_on_least(setup_.threads, group_));
+    return rates;
   }
 
   void resume_sequential(const data::CalibrationSet& set, recipe::PlanInput& input) {
@@ -266,14 +275,6 @@ class Oneshot {
     input.mapped = [&resumed = *weights](const std::string& name) { return resumed.is_original(name); };
     weights_ = std::move(weights);
     restore_boundary(set, input);
-  }
-
-  fs::path scratch_path() const {
-    if (setup_.place != recipe::ActivationPlace::kAuto && setup_.place != recipe::ActivationPlace::kDisk) return {};
-    if (options_.offload_dir.empty()) return directory_->path() / recipe::OutputWriter::kScratchName;
-    const std::string output = directory_->path().string();
-    return fs::path(options_.offload_dir) /
-           fmt::format(".layerpress-activations-{}", checksum_of(output.data(), output.size()));
   }
 
   /// A disk that is too small for the activations shows now rather than hours later.
@@ -292,7 +293,7 @@ class Oneshot {
     }
     needed += boundary;
     std::error_code failure;
-    const fs::path folder = scratch_path().parent_path();
+    const fs::path folder = folder_->scratch().parent_path();
     struct statfs system {};
     if (::statfs(folder.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC)
       control_.message(
@@ -300,7 +301,7 @@ class Oneshot {
           fmt::format("{} is a disk in memory: activations there count against no budget", folder.string()));
     const fs::space_info space = fs::space(folder, failure);
     if (failure) return;
-    const std::uintmax_t used = fs::file_size(scratch_path(), failure);  // an earlier run's, which is used again
+    const std::uintmax_t used = fs::file_size(folder_->scratch(), failure);  // an earlier run's, which is used again
     const std::uintmax_t available = space.available + (failure ? 0 : used);
     if (available < needed)
       throw MemoryError(
@@ -312,7 +313,7 @@ class Oneshot {
 
   runtime::ActivationStore::Options store_options() const {
     runtime::ActivationStore::Options options;
-    options.scratch = scratch_path();
+    options.scratch = folder_->scratch();
     if (setup_.place == recipe::ActivationPlace::kNone) options.home = setup_.placement.device;
     return options;
   }
@@ -323,10 +324,10 @@ class Oneshot {
     while (next < input.finished.size() && input.finished[next]) ++next;
     const bool in_order = std::find(input.finished.begin() + static_cast<std::ptrdiff_t>(next), input.finished.end(),
                                     true) == input.finished.end();
-    if (next == 0 || next == input.finished.size() || !in_order || scratch_path().empty() || set.sample_count() == 0)
+    if (next == 0 || next == input.finished.size() || !in_order || folder_->scratch().empty() || set.sample_count() == 0)
       return;
-    const auto boundary = output_->records().at(next - 1).find("boundary");
-    if (boundary == output_->records().at(next - 1).end()) return;
+    const Json boundary = output_->boundary(next - 1);
+    if (boundary.is_null()) return;
     const auto schedule = runtime::make_schedule(
         {setup_.model.traced.graph, setup_.subgraphs, setup_.assignments, input.finished, {}, {}});
     runtime::ActivationStore::Expected expected;
@@ -336,7 +337,7 @@ class Oneshot {
     for (const runtime::Batch& batch : recipe::batches_of(lengths_of(set), input.batch_tokens))
       expected.tokens.push_back(batch.tokens());
     auto store = std::make_unique<runtime::ActivationStore>(expected.tokens.size(), store_options());
-    if (!store->restore(*boundary, expected)) return;
+    if (!store->restore(boundary, expected)) return;
     store_ = std::move(store);
     input.available = schedule[next - 1].boundary;
     control_.message(LogLevel::kInfo,
@@ -351,7 +352,7 @@ class Oneshot {
     const std::uint64_t process = now - std::min(now, memory_.used_bytes());
     memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
-    const runtime::RunContext run{setup_.model.traced.graph, *weights_, setup_.placement, batches_, control_, times_};
+    const runtime::RunContext run{setup_.model.traced.graph, *weights_, setup_.placement, batches_, control_, times_, group_, rates_, all_tokens_};
     switch (setup_.pipeline) {
       case recipe::Pipeline::kSequential: {
         if (!store_) store_ = std::make_unique<runtime::ActivationStore>(batches_.size(), store_options());
@@ -371,31 +372,35 @@ class Oneshot {
 
   void finish() {
     const auto phase = times_.measure("finish");
+    control_.step(setup_.subgraphs.size(), setup_.subgraphs.size(), "finish");
     store_.reset();
     output_->finish();
-    checkpoint::write_companions(*setup_.model.checkpoint, output_config(setup_), directory_->path(), {"recipe.yaml"});
-    write_text_file(directory_->path() / "recipe.yaml", recipe::to_yaml(setup_.recipe));
-    std::error_code failure;
-    if (!scratch_path().empty()) fs::remove(scratch_path(), failure);
-    control_.check_stop();
-    directory_->commit();
-    // Last: until the folder has its name, the journal says how to get there.
-    fs::remove(fs::path(options_.output) / Journal::kFileName, failure);
+    folder_->remove_scratch();
+    group_.barrier();  // all ranks' files are whole
+    if (group_.is_first()) {
+      output_->write_index();
+      checkpoint::write_companions(*setup_.model.checkpoint, recipe::output_config(setup_), folder_->path(),
+                                   {"recipe.yaml"});
+      write_text_file(folder_->path() / "recipe.yaml", recipe::to_yaml(setup_.recipe));
+      recipe::OutputWriter::remove_scratch(folder_->path());
+      control_.check_stop();
+      folder_->commit();
+    }
+    group_.barrier();
   }
 
   void keep_or_discard() {
     if (output_->records().empty())
       discard();
     else
-      directory_->keep();
+      folder_->keep();
   }
 
   /// The unfinished folder goes by itself; a scratch file elsewhere does not.
   void discard() {
-    if (directory_->continued()) return;  // an earlier run's, which stays
+    if (folder_->continued()) return;  // an earlier run's, which stays
     store_.reset();
-    std::error_code ignored;
-    if (!scratch_path().empty()) fs::remove(scratch_path(), ignored);
+    folder_->remove_scratch();
   }
 
   /// What to say when somebody asked to stop.
@@ -408,54 +413,42 @@ class Oneshot {
 
   OneshotSummary summarize() {
     OneshotSummary summary;
-    summary.seconds = timer_.seconds();
     summary.output = options_.output;
     summary.output_bytes = output_->total_bytes();
-    Json modules = Json::array(), phases = Json::object();
-    for (const runtime::ModuleReport& report : output_->reports()) {
-      modules.push_back(report.to_json());
+    summary.seconds = timer_.seconds();
+    const recipe::RankReport report{summary.seconds, sampler_.peak_bytes(), spilled_bytes_, times_, plan_,
+                                    output_->reports()};
+    summary.details = recipe::run_summary(options_, setup_, report, group_);
+    if (summary.details.is_null()) return summary;
+    summary.details["layerpress"] = LAYERPRESS_VERSION;
+    summary.details["output_bytes"] = summary.output_bytes;
+    summary.details["resumed_subgraphs"] = resumed_;
+    for (const Json& module : summary.details["modules"]) {
       ++summary.modules;
-      if (report.fallback.empty()) continue;
+      if (!module["fallback"].is_string()) continue;
       ++summary.fallbacks;
-      control_.message(LogLevel::kWarning, fmt::format("{}: {}", report.module, report.fallback));
+      control_.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
+                                                       module["fallback"].get<std::string>()));
     }
-    for (const auto& [name, phase] : times_.phases())
-      phases[name] = {{"seconds", phase.seconds}, {"flops", phase.flops}, {"peak_bytes", phase.peak_resident_bytes}};
-    const Json plan = recipe::plan_numbers(setup_, plan_);
-    summary.details = {{"layerpress", LAYERPRESS_VERSION},
-                       {"model", options_.model},
-                       {"architecture", setup_.model.architecture},
-                       {"output", options_.output},
-                       {"output_bytes", summary.output_bytes},
-                       {"recipe", recipe::to_yaml(setup_.recipe)},
-                       {"device", setup_.placement.device.str()},
-                       {"dtype", recipe::dtype_word(setup_.placement.dtype)},
-                       {"threads", setup_.threads},
-                       {"samples", plan["samples"]},
-                       {"tokens", plan["tokens"]},
-                       {"seconds", summary.seconds},
-                       {"plan", plan},
-                       {"peak_bytes", peak_resident_bytes()},
-                       {"peak_anonymous_bytes", sampler_.peak_bytes()},
-                       {"spilled_bytes", spilled_bytes_},
-                       {"resumed_subgraphs", resumed_},
-                       {"phases", std::move(phases)},
-                       {"modules", std::move(modules)}};
     if (!options_.summary.empty()) write_text_file(options_.summary, summary.details.dump(2) + "\n");
     return summary;
   }
 
   const OneshotOptions& options_;
   const RunControl& control_;
+  dist::Group& group_;
   Timer timer_;
   PhaseTimes times_;
   MemorySampler sampler_;
   runtime::HostMemory memory_;
   recipe::RunSetup setup_;
-  std::unique_ptr<PendingDirectory> directory_;
-  std::vector<Json> journal_;  // of the run that is continued
+  recipe::DataDivision division_;
+  std::unique_ptr<recipe::RunFolder> folder_;
+  int shard_sets_ = 0;  // of the run that is continued
   std::int64_t batch_tokens_ = 0;
   std::size_t resumed_ = 0;
+  runtime::DivisionRates rates_;
+  std::int64_t all_tokens_ = 0;
   recipe::RunPlan plan_;
   std::vector<runtime::Batch> batches_;
   std::unique_ptr<recipe::OutputWriter> output_;
@@ -464,30 +457,66 @@ class Oneshot {
   std::uint64_t spilled_bytes_ = 0;
 };
 
-}  // namespace
-
-OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control) {
-  return Oneshot(options, control).run();
+/// Of several ranks the first reports, and all watch each other.
+RunControl control_of(const RunControl& control, dist::Group& group) {
+  if (group.size() == 1) return control;
+  RunControl own = control;
+  own.supervisor = &group;
+  if (!group.is_first()) own.events = nullptr;
+  return own;
 }
 
-Json plan_oneshot(const OneshotOptions& options, const RunControl& control) {
-  const recipe::RunSetup setup = recipe::set_up(options);
-  std::vector<std::int64_t> lengths;
-  if (!options.dataset.empty()) {
-    lengths = lengths_of(load_data(options, setup, control));
-  } else if (setup.pipeline != recipe::Pipeline::kDatafree) {
-    if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
-      throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
-    lengths.assign(static_cast<std::size_t>(options.num_calibration_samples), options.max_seq_length);
+/// Runs `function` and lets the other ranks know when it throws.
+template <typename Function>
+auto run_together(dist::Group& group, Function&& function) {
+  try {
+    return function();
+  } catch (const InterruptedError& error) {
+    // The end of another rank can look like a request: its launcher stops the others.
+    if (const std::string failure = group.failure(); !failure.empty()) group.check();
+    group.fail(error.what(), /*on_request=*/true);
+    throw;
+  } catch (const std::exception& error) {
+    group.fail(error.what());
+    throw;
   }
-  recipe::PlanInput input = recipe::plan_input(setup, std::move(lengths));
-  input.batch_tokens = options.batch_tokens;
-  const recipe::RunPlan plan = recipe::plan_run(input);
-  return recipe::plan_report(setup, plan, recipe::measure_rates(setup, options.output));
+}
+
+}  // namespace
+
+OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+  dist::Group alone;
+  dist::Group& group = ranks != nullptr ? *ranks : alone;
+  return run_together(group, [&] {
+    const RunControl own = control_of(control, group);
+    return Oneshot(options, own, group).run();
+  });
+}
+
+Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+  dist::Group alone;
+  dist::Group& group = ranks != nullptr ? *ranks : alone;
+  return run_together(group, [&] {
+    const RunControl own = control_of(control, group);
+    const recipe::RunSetup setup = recipe::set_up(options, group);
+    std::vector<std::int64_t> lengths;
+    if (!options.dataset.empty()) {
+      lengths = lengths_of(load_data(options, setup, recipe::agree_on_data(options.dataset_split, group), group, own));
+    } else if (setup.pipeline != recipe::Pipeline::kDatafree) {
+      if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
+        throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
+      const auto samples = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
+      lengths.assign(static_cast<std::size_t>(samples), options.max_seq_length);
+    }
+    recipe::PlanInput input = recipe::plan_input(setup, std::move(lengths));
+    input.batch_tokens = options.batch_tokens;
+    const recipe::RunPlan plan = recipe::plan_run(input);
+    return recipe::plan_report(setup, plan, recipe::measure_rates(setup, options.output));
+  });
 }
 
 std::optional<UnfinishedRun> find_unfinished_run(const std::string& output) {
-  const std::vector<Json> records = Journal::read(PendingDirectory::pending_path(output) / Journal::kFileName);
+  const std::vector<Json> records = Journal::read_all(PendingDirectory::pending_path(output));
   if (records.empty()) return std::nullopt;
   UnfinishedRun run;
   run.finished = records.size() - 1;

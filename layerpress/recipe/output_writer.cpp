@@ -2,53 +2,91 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <tuple>
+
 #include "layerpress/kernels/finite.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::recipe {
 namespace {
 
-/// All tensors of the output in the order of the graph, then those that the graph does not read.
-std::vector<checkpoint::TensorSpec> output_specs(const OpenedModel& model, const runtime::Assignments& assignments,
-                                                 std::set<std::string>& plain) {
-  const graph::Graph& graph = model.traced.graph;
+/// Tensors that one rank writes together: what replaces a linear's weight, or a tensor that is copied.
+struct Part {
+  std::size_t subgraph;                 // the first that reads it, or one behind the last
+  std::optional<graph::NodeId> linear;  // that it is the weight of, when compressed
+  std::vector<checkpoint::TensorSpec> tensors;
+  std::uint64_t bytes = 0;
+  int set = 0;
+};
+
+/// What takes the place of a compressed linear's weight.
+std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
+                                                     const runtime::Assignment& assignment) {
+  const auto& linear = std::get<graph::Linear>(graph.nodes[n].operation);
   std::vector<checkpoint::TensorSpec> specs;
-  std::set<std::string> replaced;
-  // A compressed head that shares the embedding's weight is untied: the embedding stays as it is beside it.
-  std::set<std::string> embeddings;
-  for (const graph::Node& node : graph.nodes)
-    if (const auto* op = std::get_if<graph::Embedding>(&node.operation)) embeddings.insert(op->weight);
-  for (const auto& [node, assignment] : assignments) {
-    const std::string& weight = std::get<graph::Linear>(graph.nodes[node].operation).weight;
-    if (embeddings.count(weight) == 0) replaced.insert(weight);
-  }
-  const auto add_plain = [&](const std::string& name) {
-    if (replaced.count(name) == 0 && plain.insert(name).second) specs.push_back(model.checkpoint->spec(name));
-  };
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
-    const graph::Node& node = graph.nodes[n];
-    const auto assigned = assignments.find(n);
-    if (assigned != assignments.end()) {
-      const auto& linear = std::get<graph::Linear>(node.operation);
-      for (const quant::CompressedTensorSpec& part : quant::compressed_layout(
-               *assigned->second.scheme, linear.out_features, linear.in_features, assigned->second.scale_dtype))
-        specs.push_back({graph.module_name(node) + "." + part.suffix, part.dtype, part.shape});
-    }
-    for (const graph::WeightUse& use : graph::weights_of(node.operation)) add_plain(use.name);
-  }
-  for (const std::string& name : model.checkpoint->names()) add_plain(name);
+  for (const quant::CompressedTensorSpec& part :
+       quant::compressed_layout(*assignment.scheme, linear.out_features, linear.in_features, assignment.scale_dtype))
+    specs.push_back({graph.module_name(graph.nodes[n]) + "." + part.suffix, part.dtype, part.shape});
   return specs;
 }
 
-/// What takes the place of a compressed linear's weight.
-std::vector<std::string> compressed_names(const graph::Graph& graph, graph::NodeId n,
-                                          const runtime::Assignment& assignment) {
-  const auto& linear = std::get<graph::Linear>(graph.nodes[n].operation);
-  std::vector<std::string> names;
-  for (const quant::CompressedTensorSpec& part :
-       quant::compressed_layout(*assignment.scheme, linear.out_features, linear.in_features, assignment.scale_dtype))
-    names.push_back(graph.module_name(graph.nodes[n]) + "." + part.suffix);
-  return names;
+/// The weights that are not in the output. A compressed head that shares the embedding's weight is untied: the embedding
+/// stays as it is beside it.
+std::set<std::string> replaced_weights(const graph::Graph& graph, const runtime::Assignments& assignments) {
+  std::set<std::string> replaced;
+  for (const auto& [node, assignment] : assignments)
+    replaced.insert(std::get<graph::Linear>(graph.nodes[node].operation).weight);
+  for (const graph::Node& node : graph.nodes)
+    if (const auto* op = std::get_if<graph::Embedding>(&node.operation)) replaced.erase(op->weight);
+  return replaced;
+}
+
+/// All tensors of the output in the order of the graph, then those that the graph does not read.
+std::vector<Part> output_parts(const OpenedModel& model, const runtime::Assignments& assignments,
+                               const std::vector<graph::Subgraph>& subgraphs) {
+  const graph::Graph& graph = model.traced.graph;
+  std::vector<std::size_t> subgraph_of(graph.nodes.size(), subgraphs.size());
+  for (std::size_t s = 0; s < subgraphs.size(); ++s)
+    for (const graph::NodeId n : subgraphs[s].nodes) subgraph_of[n] = s;
+  std::vector<Part> parts;
+  std::set<std::string> left_out = replaced_weights(graph, assignments);
+  const auto add_plain = [&](std::size_t subgraph, const std::string& name) {
+    if (left_out.insert(name).second) parts.push_back({subgraph, std::nullopt, {model.checkpoint->spec(name)}});
+  };
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const auto assigned = assignments.find(n);
+    if (assigned != assignments.end())
+      parts.push_back({subgraph_of[n], n, compressed_specs(graph, n, assigned->second)});
+    for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) add_plain(subgraph_of[n], use.name);
+  }
+  for (const std::string& name : model.checkpoint->names()) add_plain(subgraphs.size(), name);
+  for (Part& part : parts)
+    for (const checkpoint::TensorSpec& tensor : part.tensors) part.bytes += tensor.nbytes();
+  return parts;
+}
+
+/// Each part goes to the set that has the fewest bytes so far: subgraph by subgraph, in each the largest parts first, so
+/// that ranks have about the same to write all the time. Subgraphs with the largest tensors (embedding, head) come first,
+/// because only what comes after them can make good for them. With `linears_first` all linears come before what is copied.
+void divide_into_sets(std::vector<Part>& parts, int sets, bool linears_first) {
+  std::map<std::size_t, std::uint64_t> largest;
+  std::vector<Part*> order;
+  for (Part& part : parts) {
+    largest[part.subgraph] = std::max(largest[part.subgraph], part.bytes);
+    order.push_back(&part);
+  }
+  const auto later = [&](const Part* part) { return linears_first && !part->linear; };
+  std::stable_sort(order.begin(), order.end(), [&](const Part* a, const Part* b) {
+    return std::tuple(later(a), largest[b->subgraph], a->subgraph, b->bytes) <
+           std::tuple(later(b), largest[a->subgraph], b->subgraph, a->bytes);
+  });
+  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(sets), 0);
+  for (Part* part : order) {
+    const auto least = std::min_element(bytes.begin(), bytes.end());
+    part->set = static_cast<int>(least - bytes.begin());
+    *least += part->bytes;
+  }
 }
 
 /// Weights that are not compressed are not looked at anywhere else; one NaN in them spoils every statistic after it.
@@ -64,24 +102,57 @@ OutputWriter::OutputWriter(const OpenedModel& model, const runtime::Assignments&
     : model_(model),
       assignments_(assignments),
       subgraphs_(subgraphs),
-      directory_(options.directory),
+      options_(options),
       finished_(subgraphs.size(), false) {
-  const std::vector<checkpoint::TensorSpec> specs = output_specs(model, assignments, plain_);
-  for (const checkpoint::TensorSpec& spec : specs) announced_.insert(spec.name);
-  writer_ = std::make_unique<checkpoint::CheckpointWriter>(
-      directory_, specs,
-      checkpoint::CheckpointWriter::Options{.max_shard_bytes = options.max_shard_bytes, .reopen = options.reopen});
-  if (options.reopen) remove_leftovers();
+  lay_out();
+  if (options_.reopen && options_.rank == 0) remove_leftovers();
+}
+
+void OutputWriter::lay_out() {
+  std::vector<Part> parts = output_parts(model_, assignments_, subgraphs_);
+  divide_into_sets(parts, options_.shard_sets, options_.linears_first);
+  checkpoint::CheckpointWriter::Options files;
+  files.max_shard_bytes = options_.max_shard_bytes;
+  files.reopen = options_.reopen;
+  files.sets = options_.shard_sets;
+  for (int set = 0; set < options_.shard_sets; ++set) files.own.push_back(is_own(set));
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const Part& part : parts) {
+    if (part.linear) {
+      set_of_linear_[*part.linear] = part.set;
+      if (is_own(part.set))
+        own_modules_.insert(model_.traced.graph.module_name(model_.traced.graph.nodes[*part.linear]));
+    } else {
+      plain_.insert(part.tensors.front().name);
+    }
+    for (const checkpoint::TensorSpec& spec : part.tensors) {
+      specs.push_back(spec);
+      announced_.insert(spec.name);
+      files.set_of_spec.push_back(part.set);
+    }
+  }
+  writer_ = std::make_unique<checkpoint::CheckpointWriter>(options_.directory, specs, std::move(files));
 }
 
 /// Whatever else an earlier run left is half written or will be written again.
 void OutputWriter::remove_leftovers() const {
-  std::set<std::string> wanted = {runtime::Journal::kFileName, kScratchName};
+  std::set<std::string> wanted;
   for (const std::string& name : writer_->file_names()) wanted.insert(name);
   std::vector<std::filesystem::path> leftovers;
-  for (const auto& entry : std::filesystem::directory_iterator(directory_))
-    if (wanted.count(entry.path().filename().string()) == 0) leftovers.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
+    const std::string name = entry.path().filename().string();
+    if (wanted.count(name) == 0 && !runtime::Journal::is_file_name(name) && !name.starts_with(kScratchName))
+      leftovers.push_back(entry.path());
+  }
   for (const std::filesystem::path& path : leftovers) std::filesystem::remove_all(path);
+}
+
+void OutputWriter::remove_scratch(const std::filesystem::path& directory) {
+  std::error_code ignored;
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored))
+    if (entry.path().filename().string().starts_with(kScratchName)) files.push_back(entry.path());
+  for (const std::filesystem::path& file : files) std::filesystem::remove(file, ignored);
 }
 
 namespace {
@@ -100,21 +171,34 @@ bool has_reports(const Json& record) {
 
 }  // namespace
 
-bool OutputWriter::accept_tensors(std::size_t index, const Json& tensors) {
+std::set<std::string> OutputWriter::compressed_names(std::size_t index) const {
+  std::set<std::string> names;
   for (const graph::NodeId n : subgraphs_[index].nodes)
     if (const auto assigned = assignments_.find(n); assigned != assignments_.end())
-      for (const std::string& name : compressed_names(model_.traced.graph, n, assigned->second))
-        if (!tensors.contains(name)) return false;
+      for (const checkpoint::TensorSpec& spec : compressed_specs(model_.traced.graph, n, assigned->second))
+        names.insert(spec.name);
+  return names;
+}
+
+/// Whether a record names all that the subgraph's compressed linears have, and else only what is copied and not yet there.
+bool OutputWriter::names_tensors_of(std::size_t index, const Json& tensors) const {
+  std::set<std::string> compressed = compressed_names(index);
   for (const auto& [name, checksum] : tensors.items())
-    if (announced_.count(name) == 0 || !accepted_.insert(name).second) return false;
+    if (!checksum.is_string() || (compressed.erase(name) == 0 && plain_.count(name) == 0)) return false;
+  return compressed.empty();
+}
+
+bool OutputWriter::accept_tensors(std::size_t index, const Json& tensors) {
+  if (!names_tensors_of(index, tensors)) return false;
   std::vector<std::string> accepted;
   for (const auto& [name, checksum] : tensors.items()) {
-    if (checksum.is_string() && writer_->accept(name, checksum.get<std::string>())) {
-      accepted.push_back(name);
-      continue;
+    if (!writer_->owns(name)) {
+      writer_->adopt(name, checksum.get<std::string>());
+    } else if (!writer_->accept(name, checksum.get<std::string>())) {
+      for (const std::string& other : accepted) writer_->retract(other);
+      return false;
     }
-    for (const std::string& other : accepted) writer_->retract(other);
-    return false;
+    accepted.push_back(name);
   }
   for (const std::string& name : accepted) plain_.erase(name);
   return true;
@@ -126,6 +210,7 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
     const auto index = json_get_or<std::size_t>(record, "index", "journal", subgraphs_.size());
     const auto tensors = record.find("tensors");
     if (index >= subgraphs_.size() || finished_[index] || tensors == record.end() || !tensors->is_object()) continue;
+    if (!runtime::Journal::has_all_sets(record, options_.shard_sets)) continue;  // somebody was not yet done with it
     if (has_reports(record) && accept_tensors(index, *tensors)) {
       finished_[index] = true;
       records_[index] = record;
@@ -136,16 +221,34 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
   return damaged;
 }
 
+void OutputWriter::reject(std::size_t index) {
+  const auto record = records_.find(index);
+  if (record == records_.end()) return;
+  const std::set<std::string> compressed = compressed_names(index);
+  for (const auto& [name, checksum] : record->second["tensors"].items()) {
+    writer_->retract(name);
+    if (compressed.count(name) == 0) plain_.insert(name);
+  }
+  records_.erase(record);
+  finished_[index] = false;
+}
+
 void OutputWriter::start_journal(const Json& header) {
   std::vector<Json> records = {header};
-  for (const auto& [index, record] : records_) records.push_back(record);
-  journal_ = std::make_unique<runtime::Journal>(directory_ / runtime::Journal::kFileName, records);
+  records[0]["shard_sets"] = options_.shard_sets;
+  const bool takes_over = options_.rank == 0;
+  if (takes_over)
+    for (const auto& [index, record] : records_) records.push_back(record);
+  journal_ =
+      std::make_unique<runtime::Journal>(options_.directory / runtime::Journal::file_name(options_.rank), records);
+  if (takes_over) runtime::Journal::remove_others(options_.directory);
   committer_ = std::make_unique<SubgraphCommitter>(*writer_, *journal_);
 }
 
 void OutputWriter::on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                                  const runtime::CompressedModule& result) {
   const std::string& module = model_.traced.graph.module_name(node);
+  if (own_modules_.count(module) == 0) return;
   for (const auto& [suffix, tensor] : quant::compress(scheme, result.weight)) {
     written_.push_back(module + "." + suffix);
     writer_->write(written_.back(), tensor);
@@ -165,8 +268,10 @@ void OutputWriter::copy(const std::string& name) {
 void OutputWriter::on_subgraph_done(std::size_t index, const Json& boundary) {
   for (const graph::NodeId n : subgraphs_[index].nodes)
     for (const graph::WeightUse& use : graph::weights_of(model_.traced.graph.nodes[n].operation))
-      if (plain_.count(use.name) != 0) copy(use.name);
-  Json record = {{"record", "subgraph"}, {"index", index}, {"name", subgraphs_[index].name}, {"boundary", boundary}};
+      if (plain_.count(use.name) != 0 && writer_->owns(use.name)) copy(use.name);
+  Json record = {{"record", "subgraph"}, {"index", index},          {"name", subgraphs_[index].name},
+                 {"boundary", boundary}, {"ranks", options_.ranks}, {"sets", Json::array()}};
+  for (int set = options_.rank; set < options_.shard_sets; set += options_.ranks) record["sets"].push_back(set);
   record["tensors"] = Json::object();
   for (const std::string& name : written_) record["tensors"][name] = writer_->checksum(name);
   record["modules"] = Json::array();
@@ -182,17 +287,31 @@ std::optional<std::size_t> OutputWriter::durable_subgraph() {
   return committer_ ? committer_->durable() : std::nullopt;
 }
 
+Json OutputWriter::boundary(std::size_t index) const {
+  const auto found = records_.find(index);
+  if (found == records_.end()) return nullptr;
+  const Json& record = found->second;
+  if (!record.contains("ranks") || record["ranks"] != options_.ranks) return nullptr;
+  if (record.contains("boundary")) return record["boundary"];
+  const auto boundaries = record.find("boundaries");
+  const std::string rank = std::to_string(options_.rank);
+  return boundaries != record.end() && boundaries->contains(rank) ? (*boundaries)[rank] : Json();
+}
+
 std::vector<runtime::ModuleReport> OutputWriter::reports() const {
   std::vector<runtime::ModuleReport> reports;
   for (const auto& [index, record] : records_)
-    if (record.contains("modules"))
-      for (const Json& module : record["modules"]) reports.push_back(runtime::ModuleReport::from_json(module));
+    for (const Json& module : record.at("modules")) {
+      runtime::ModuleReport report = runtime::ModuleReport::from_json(module);
+      if (own_modules_.count(report.module) != 0) reports.push_back(std::move(report));
+    }
   return reports;
 }
 
 void OutputWriter::finish() {
   if (committer_) committer_->finish();
-  while (!plain_.empty()) copy(*plain_.begin());
+  for (const std::string& name : std::set<std::string>(plain_))
+    if (writer_->owns(name)) copy(name);
   writer_->finish();
 }
 

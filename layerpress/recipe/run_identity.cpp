@@ -11,6 +11,8 @@
 namespace layerpress::recipe {
 namespace {
 
+constexpr int kFormat = 2;  // of the journal
+
 /// Options that say where and how fast, not what; and those that other parts of the identity stand for.
 const std::set<std::string>& options_left_out() {
   static const std::set<std::string> kNames = {"output",
@@ -19,6 +21,7 @@ const std::set<std::string>& options_left_out() {
                                                "threads",
                                                "overwrite",
                                                "resume",
+                                               "timeout",
                                                "summary",
                                                "dry-run",
                                                "json",
@@ -45,7 +48,7 @@ std::string first_difference(const Json& then, const Json& now, const std::strin
 }  // namespace
 
 Json RunIdentity::to_json() const {
-  return {{"record", "header"}, {"format", 1},          {"options", options},
+  return {{"record", "header"}, {"format", kFormat},          {"options", options},
           {"recipe", recipe},   {"software", software}, {"model", model},
           {"dataset", dataset}, {"plan", plan},         {"subgraphs", subgraphs}};
 }
@@ -79,17 +82,24 @@ Json identity_of_model(const OpenedModel& model) {
   return files;
 }
 
-Json identity_of_data(const data::CalibrationSet& set) {
-  Checksum checksum;
-  checksum.add(set.tokens.data(), set.tokens.size() * sizeof(set.tokens[0]));
-  checksum.add(set.sample_offsets.data(), set.sample_offsets.size() * sizeof(set.sample_offsets[0]));
-  return {{"samples", set.sample_count()}, {"tokens", set.token_count()}, {"checksum", checksum.text()}};
+std::uint64_t checksum_of_samples(const data::CalibrationSet& set) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i) {
+    const std::int64_t first = set.sample_offsets[i], tokens = set.sample_offsets[i + 1] - first;
+    sum += std::stoull(checksum_of(set.tokens.data() + first, static_cast<std::size_t>(tokens) * sizeof(set.tokens[0])),
+                       nullptr, 16);
+  }
+  return sum;
+}
+
+Json identity_of_data(std::int64_t samples, std::int64_t tokens, std::uint64_t checksum) {
+  return {{"samples", samples}, {"tokens", tokens}, {"checksum", fmt::format("{:016x}", checksum)}};
 }
 
 std::string difference(const Json& header, const RunIdentity& now) {
   const Json then = header.is_object() ? header : Json::object();
   const auto part = [&](const char* name) { return then.contains(name) ? then[name] : Json(); };
-  if (part("format") != 1) return "its journal was written by another version";
+  if (part("format") != kFormat) return "its journal was written by another version";
   if (std::string found = first_difference(part("software"), now.software, "the "); !found.empty()) return found;
   for (const auto& [name, file] : now.model.items())
     if (!part("model").is_object() || part("model").value(name, Json()) != file)

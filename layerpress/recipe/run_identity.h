@@ -19,7 +19,7 @@ struct RunIdentity {
   Json software = Json::object();
   Json model = Json::object();
   Json dataset;                ///< null without data
-  Json plan = Json::object();  ///< threads, batch_tokens
+  Json plan = Json::object();  ///< ranks, threads, batch_tokens
   std::size_t subgraphs = 0;
 
   Json to_json() const;
@@ -28,7 +28,9 @@ struct RunIdentity {
 Json identity_of_options(const OneshotOptions& options);
 Json identity_of_software(const runtime::Placement& placement);
 Json identity_of_model(const OpenedModel& model);
-Json identity_of_data(const data::CalibrationSet& set);
+/// A sum over samples, in any order and divided in any way: parts' sums add up.
+std::uint64_t checksum_of_samples(const data::CalibrationSet& set);
+Json identity_of_data(std::int64_t samples, std::int64_t tokens, std::uint64_t checksum);
 
 /// Names the first difference between the run that wrote `header` and this one, or "" when one can continue the other.
 std::string difference(const Json& header, const RunIdentity& now);

@@ -145,7 +145,10 @@ class Planner {
         .stored_dtype = [&](const std::string& name) { return input_.model.checkpoint->spec(name).dtype; },
         .mapped = input_.mapped,
         .baseline = baseline_,
-        .threads = input_.threads};
+        .threads = input_.threads,
+        .ranks = input_.ranks,
+        .division_rates = input_.division_rates,
+        .owns = input_.owns};
     switch (input_.pipeline) {
       case Pipeline::kSequential:
         plan.schedule = make_schedule(pattern);
@@ -209,10 +212,10 @@ class Planner {
                         worst->name, format_bytes(least.memory.peak.device), format_bytes(input_.device_budget),
                         advice.empty() ? "" : " or use " + join(advice, " or "));
     throw MemoryError(
-        "[plan] {} MiB of memory may be used, the run needs at least {} MiB (subgraph {}: Gram matrices {}, workspace "
+        "[plan] {} MiB of memory may be used{}, the run needs at least {} MiB (subgraph {}: Gram matrices {}, workspace "
         "{}, "
         "weights {}); raise --memory-budget{}",
-        input_.budget / kMebibyte, mebibytes, worst->name, format_bytes(worst->gram_bytes),
+        input_.budget / kMebibyte, input_.ranks > 1 ? " by each rank" : "", mebibytes, worst->name, format_bytes(worst->gram_bytes),
         format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes),
         advice.empty() ? "" : " or use " + join(advice, " or "));
   }

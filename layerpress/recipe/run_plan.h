@@ -34,6 +34,9 @@ struct PlanInput {
   std::uint64_t budget = 0;                        ///< of host memory, in all
   std::uint64_t device_budget = std::numeric_limits<std::uint64_t>::max();
   int threads = 1;
+  int ranks = 1;  ///< that divide the work; sample_lengths are this rank's
+  runtime::DivisionRates division_rates{};
+  std::function<bool(graph::NodeId)> owns;  ///< without data: whether this rank compresses a linear (empty: all)
 };
 
 /// How a run is done.

@@ -33,14 +33,16 @@ std::uint64_t host_budget(const std::string& asked) {
 
 }  // namespace
 
-RunSetup set_up(const OneshotOptions& options) {
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   RunSetup setup;
-  setup.threads = set_threads(options.threads);
+  setup.ranks = group.size();
+  setup.threads = set_threads(options.threads > 0 ? options.threads : std::max(1, usable_cores() / group.local_size()));
   setup.recipe = recipe_of(options);
   setup.modifiers = make_modifiers(setup.recipe);
   setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
   setup.place = parse_activation_place(options.sequential_offload_device);
   setup.budget = host_budget(options.memory_budget);
+  if (setup.budget != kUnlimited) setup.budget /= static_cast<std::uint64_t>(group.local_size());
   setup.device_budget = options.device_memory_budget.empty()
                             ? kUnlimited
                             : parse_bytes(options.device_memory_budget, "--device-memory-budget");
@@ -68,7 +70,10 @@ PlanInput plan_input(const RunSetup& setup, std::vector<std::int64_t> sample_len
           .batch_tokens = 0,
           .budget = setup.budget,
           .device_budget = setup.device_budget,
-          .threads = setup.threads};
+          .threads = setup.threads,
+          .ranks = setup.ranks,
+          .division_rates = {},
+          .owns = {}};
 }
 
 }  // namespace layerpress::recipe

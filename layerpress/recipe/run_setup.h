@@ -21,12 +21,14 @@ struct RunSetup {
   std::vector<graph::Subgraph> subgraphs;
   runtime::Placement placement;
   ActivationPlace place = ActivationPlace::kAuto;
-  std::uint64_t budget = 0;  ///< of host memory, in all
+  int ranks = 1;
+  std::uint64_t budget = 0;  ///< of host memory, this rank's part of its machine's
   std::uint64_t device_budget = 0;
 };
 
-/// Throws layerpress::Error for what cannot be done. Sets the number of threads.
-RunSetup set_up(const OneshotOptions& options);
+/// Throws layerpress::Error for what cannot be done. Sets the number of threads; threads and memory that are not given, and
+/// memory that is, are divided among the ranks of this machine.
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group);
 
 /// What plan_run needs for samples of these lengths. Refers to `setup`.
 PlanInput plan_input(const RunSetup& setup, std::vector<std::int64_t> sample_lengths);

@@ -2,6 +2,7 @@
 
 #include "layerpress/runtime/compression.h"
 #include "layerpress/runtime/group_compression.h"
+#include "layerpress/runtime/statistics_store.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -44,6 +45,9 @@ class BasicRun {
     std::vector<graph::NodeId> nodes;
     for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
     const Onload parameters(run_.weights, weight_names(run_.graph, nodes), run_.placement);
+    // A rank without samples adds nothing, and still takes part.
+    if (run_.batches.empty())
+      for (const graph::LinearGroup& group : wanted) statistics_.add_last_and_merge(run_, group.input, {});
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
       run_.control.step(b, steps_, fmt::format("batch {}", b));
       ActivationStore store(run_.batches.size());
@@ -54,7 +58,11 @@ class BasicRun {
           const auto phase = run_.times.measure("forward");
           x = run_stage(run_, stages[s], parameters, b, store);
         }
-        statistics_.add(run_, wanted[s].input, x);
+        const bool is_last = b + 1 == run_.batches.size();
+        if (is_last)
+          statistics_.add_last_and_merge(run_, wanted[s].input, x);
+        else
+          statistics_.add(run_, wanted[s].input, x);
         drop_unread(stages, s, b, store);
       }
     }
@@ -77,7 +85,7 @@ class BasicRun {
     run_.control.check_stop();
     Onload parameters(run_.weights, weight_names(run_.graph, group.linears), run_.placement);
     const bool has = statistics_.has(group.input);
-    compress_group(run_, group, assignments_, has ? &statistics_.get(group.input) : nullptr, parameters,
+    compress_group(run_, divide_work(run_, group, assignments_, -1), assignments_, has ? &statistics_.get(group.input) : nullptr, parameters,
                    /*replace=*/false, sink_);
     if (has && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
   }

@@ -14,6 +14,8 @@ namespace layerpress::runtime {
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
+  /// Whether this process is the one that stores a linear's results; without data it is also the only one to make them.
+  virtual bool owns(graph::NodeId) const { return true; }
   /// A module's codes, as soon as they are final.
   virtual void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                              const CompressedModule& result) = 0;
@@ -36,7 +38,7 @@ void run_sequential(const RunContext& run, const std::vector<SubgraphSchedule>& 
 void run_basic(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
                const std::vector<bool>& finished, ResultSink& sink);
 
-/// Weights only, without data: linears one after the other, kernels use all threads.
+/// Weights only, without data: linears one after the other, kernels use all threads. Each rank does those that the sink owns.
 void run_datafree(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
                   const std::vector<bool>& finished, ResultSink& sink);
 

@@ -5,32 +5,42 @@
 namespace layerpress::runtime {
 namespace {
 
-/// Weights that are read for the next subgraph to be done, or nothing.
+/// Weights that are read for the next subgraph to be done, or nothing. Of several ranks each reads what it compresses.
 std::vector<std::string> next_weights(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
-                                      const std::vector<bool>& finished, std::size_t s) {
+                                      const Assignments& assignments, const std::vector<bool>& finished,
+                                      const ResultSink& sink, std::size_t s) {
   while (s < subgraphs.size() && !finished.empty() && finished[s]) ++s;
-  return s < subgraphs.size() ? weight_names(run.graph, subgraphs[s].nodes) : std::vector<std::string>();
+  if (s >= subgraphs.size()) return {};
+  std::vector<graph::NodeId> nodes;
+  for (const graph::NodeId n : subgraphs[s].nodes)
+    if (run.group.size() == 1 || (assignments.count(n) != 0 && sink.owns(n))) nodes.push_back(n);
+  return weight_names(run.graph, nodes);
 }
 
 }  // namespace
 
 void run_datafree(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs, const Assignments& assignments,
                   const std::vector<bool>& finished, ResultSink& sink) {
+  // What a rank does here concerns no other.
+  dist::Group nobody_else;
+  const RunContext alone{run.graph, run.weights, run.placement, run.batches, run.control, run.times, nobody_else};
   WeightPrefetch prefetch(run.weights);
-  prefetch.start(next_weights(run, subgraphs, finished, 0));
+  prefetch.start(next_weights(run, subgraphs, assignments, finished, sink, 0));
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
     run.control.step(s, subgraphs.size(), subgraphs[s].name);
     if (!finished.empty() && finished[s]) continue;
     {
       const auto phase = run.times.measure("load");
       prefetch.wait();
-      prefetch.start(next_weights(run, subgraphs, finished, s + 1));
+      prefetch.start(next_weights(run, subgraphs, assignments, finished, sink, s + 1));
     }
     for (const graph::LinearGroup& group : assigned_groups(run.graph, subgraphs[s], assignments))
       for (const graph::NodeId n : group.linears) {
+        if (!sink.owns(n)) continue;
         run.control.check_stop();
         Onload parameters(run.weights, weight_names(run.graph, {n}), run.placement);
-        compress_group(run, {group.input, {n}}, assignments, nullptr, parameters, /*replace=*/false, sink);
+        compress_group(alone, divide_work(alone, {group.input, {n}}, assignments, -1), assignments, nullptr, parameters,
+                       /*replace=*/false, sink);
       }
     const auto phase = run.times.measure("write");
     sink.on_subgraph_done(s, nullptr);

@@ -5,21 +5,10 @@
 #include <algorithm>
 
 #include "layerpress/kernels/finite.h"
-#include "layerpress/kernels/gram.h"
 #include "layerpress/kernels/relative_error.h"
+#include "layerpress/runtime/divided_compression.h"
 
 namespace layerpress::runtime {
-
-void StatisticsStore::add(const RunContext& run, graph::ValueId value, const at::Tensor& x) {
-  const auto phase = run.times.measure("gram");
-  Statistics& statistics = statistics_[value];
-  if (!statistics.gram.defined()) statistics.gram = at::zeros({x.size(1), x.size(1)}, x.options().dtype(at::kFloat));
-  kernels::accumulate_gram(statistics.gram, x);
-  statistics.tokens += x.size(0);
-  // One triangle: tokens x K x (K + 1) / 2 products, counted twice.
-  run.times.add_flops(
-      "gram", static_cast<double>(x.size(0)) * static_cast<double>(x.size(1)) * static_cast<double>(x.size(1) + 1));
-}
 
 std::vector<graph::LinearGroup> assigned_groups(const graph::Graph& graph, const graph::Subgraph& subgraph,
                                                 const Assignments& assignments) {
@@ -43,24 +32,35 @@ void require_finite(const LinearWeight& linear) {
         "[runtime.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged", linear.module);
 }
 
-/// The group's linears by who compresses them, in order.
-std::vector<std::pair<const Modifier*, std::vector<graph::NodeId>>> by_modifier(const graph::LinearGroup& group,
-                                                                                const Assignments& assignments) {
-  std::vector<std::pair<const Modifier*, std::vector<graph::NodeId>>> parts;
-  for (const graph::NodeId n : group.linears) {
-    const Modifier* modifier = assignments.at(n).modifier;
-    auto part = std::find_if(parts.begin(), parts.end(), [&](const auto& entry) { return entry.first == modifier; });
-    if (part == parts.end()) part = parts.insert(parts.end(), {modifier, {}});
-    part->second.push_back(n);
-  }
-  return parts;
-}
-
 }  // namespace
 
-void compress_group(const RunContext& run, const graph::LinearGroup& group, const Assignments& assignments,
+LinearShape shape_of(const graph::Graph& graph, graph::NodeId linear, const Assignments& assignments) {
+  const auto& operation = std::get<graph::Linear>(graph.nodes[linear].operation);
+  const Assignment& assignment = assignments.at(linear);
+  return {operation.out_features, operation.in_features, assignment.scale_dtype, assignment.scheme};
+}
+
+std::vector<GroupWork> divide_work(const RunContext& run, const graph::LinearGroup& group,
+                                   const Assignments& assignments, int owner) {
+  std::vector<GroupWork> works;
+  for (const graph::NodeId n : group.linears) {
+    const Modifier* modifier = assignments.at(n).modifier;
+    auto work = std::find_if(works.begin(), works.end(), [&](const auto& entry) { return entry.modifier == modifier; });
+    if (work == works.end()) work = works.insert(works.end(), {modifier, {}, {}});
+    work->linears.push_back(n);
+  }
+  for (GroupWork& work : works) {
+    std::vector<LinearShape> shapes;
+    for (const graph::NodeId n : work.linears) shapes.push_back(shape_of(run.graph, n, assignments));
+    work.division =
+        divide_group(*work.modifier, shapes, run.group.size(), works.size() == 1 ? owner : -1, run.division_rates);
+  }
+  return works;
+}
+
+void compress_group(const RunContext& run, const std::vector<GroupWork>& works, const Assignments& assignments,
                     const Statistics* statistics, Onload& parameters, bool replace, ResultSink& sink) {
-  for (const auto& [modifier, nodes] : by_modifier(group, assignments)) {
+  for (const auto& [modifier, nodes, division] : works) {
     std::vector<LinearWeight> linears;
     for (const graph::NodeId n : nodes) {
       const auto& operation = std::get<graph::Linear>(run.graph.nodes[n].operation);
@@ -70,7 +70,7 @@ void compress_group(const RunContext& run, const graph::LinearGroup& group, cons
       const auto phase = run.times.measure("check");
       require_finite(linears.back());
     }
-    std::vector<CompressedModule> results = modifier->compress(linears, statistics, run.times);
+    std::vector<CompressedModule> results = compress_over_ranks(run, *modifier, linears, statistics, division);
     for (std::size_t i = 0; i < results.size(); ++i) {
       const graph::Node& node = run.graph.nodes[nodes[i]];
       {

@@ -7,8 +7,10 @@
 #include <set>
 
 #include "layerpress/kernels/gram.h"
+#include "layerpress/runtime/divided_compression.h"
 #include "layerpress/runtime/group_compression.h"
 #include "layerpress/runtime/node_execution.h"
+#include "layerpress/runtime/statistics_store.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -42,6 +44,7 @@ class Simulation {
       own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
       own().flops["gram"] += tokens_ * static_cast<double>(features * (features + 1));
       gram_workspace_ = kernels::gram_workspace_bytes(static_cast<std::int64_t>(features), request_.placement.dtype);
+      if (request_.ranks > 1) gram_workspace_ += merge_workspace_bytes(static_cast<std::int64_t>(features));
     }
     for (std::size_t b = 0; b < request_.batches.size(); ++b) {
       run_batch(stage, b, collect);
@@ -50,17 +53,17 @@ class Simulation {
     for (const graph::ValueId value : drops) values_.erase(value);
   }
 
-  /// A modifier at work on a group. `replace`: the compressed weights are used from here on.
-  void compress(const graph::LinearGroup& group, bool replace) {
+  /// A modifier at work on a group, divided among ranks or not. `replace`: the compressed weights are used from here on.
+  void compress(const graph::LinearGroup& group, bool replace, bool divide) {
     std::map<const Modifier*, std::vector<LinearShape>> by_modifier;
     for (const graph::NodeId n : group.linears) {
-      const auto& linear = std::get<graph::Linear>(request_.graph.nodes[n].operation);
-      const Assignment& assignment = request_.assignments.at(n);
-      by_modifier[assignment.modifier].push_back(
-          {linear.out_features, linear.in_features, assignment.scale_dtype, assignment.scheme});
+      by_modifier[request_.assignments.at(n).modifier].push_back(runtime::shape_of(request_.graph, n, request_.assignments));
     }
     for (const auto& [modifier, shapes] : by_modifier) {
-      const CompressionCost cost = modifier->cost(shapes);
+      const int ranks = divide ? request_.ranks : 1;
+      const GroupDivision division = divide_group(*modifier, shapes, ranks, -1, request_.division_rates);
+      const CompressionCost cost = largest_cost(*modifier, shapes, division);
+      const std::uint64_t exchange = exchange_workspace_bytes(shapes, division);
       own().workspace_bytes = std::max(own().workspace_bytes, cost.workspace_bytes);
       for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
       // On a device the originals are copies; on a CPU they are views of the mapped file.
@@ -68,6 +71,13 @@ class Simulation {
       if (!request_.placement.device.is_cpu())
         for (const LinearShape& shape : shapes) held += bytes_of(shape.rows * shape.columns, shape.dtype);
       note(held + cost.workspace_bytes);
+      std::uint64_t results = cost.result_bytes;
+      if (ranks > 1) {
+        results = 0;
+        for (const LinearShape& shape : shapes)
+          results += quant::quantized_bytes(*shape.scheme->weights, shape.rows, shape.columns, shape.dtype);
+        note(held + exchange + std::max(cost.result_bytes, 2 * results));  // joined from parts
+      }
       for (const LinearShape& shape : shapes) {
         if (replace) held += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
         std::uint64_t packed = 0, written = 0;
@@ -77,7 +87,7 @@ class Simulation {
           if (part.suffix != "weight") packed += bytes;  // plain codes go out as they are
         }
         own().written_bytes += written;
-        note(cost.result_bytes + held + packed);
+        note(results + held + packed);
       }
       for (const LinearShape& shape : shapes)
         if (replace) onloaded_ += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
@@ -103,6 +113,24 @@ class Simulation {
   }
 
  private:
+  /// What the rank with the most rows has to do.
+  static CompressionCost largest_cost(const Modifier& modifier, const std::vector<LinearShape>& shapes,
+                                      const GroupDivision& division) {
+    const auto rows_of = [](const std::vector<RowPart>& parts) {
+      std::int64_t rows = 0;
+      for (const RowPart& part : parts) rows += part.rows();
+      return rows;
+    };
+    const auto most = std::max_element(division.parts.begin(), division.parts.end(),
+                                       [&](const auto& a, const auto& b) { return rows_of(a) < rows_of(b); });
+    std::vector<LinearShape> own;
+    for (const RowPart& part : *most) {
+      own.push_back(shapes[part.linear]);
+      own.back().rows = part.rows();
+    }
+    return modifier.cost(own);
+  }
+
   struct Stored {
     std::uint64_t bytes = 0;
     bool on_disk = false;
@@ -263,7 +291,7 @@ MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<Subgrap
       else
         simulation.run_stage({}, subgraph.drops[g], false);
       if (group == nullptr) continue;
-      simulation.compress(*group, /*replace=*/true);
+      simulation.compress(*group, /*replace=*/true, /*divide=*/true);
       if (wants && --users[group->input] == 0) simulation.drop_gram(group->input);
     }
     simulation.end();
@@ -300,7 +328,7 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
     const std::vector<std::string> weights = weights_of_groups(request.graph, groups[s]);
     simulation.begin(subgraphs[s].name, weights, {weights.begin(), weights.end()});
     for (const graph::LinearGroup& group : groups[s]) {
-      simulation.compress(group, /*replace=*/false);
+      simulation.compress(group, /*replace=*/false, /*divide=*/true);
       if (users.count(group.input) != 0 && --users[group.input] == 0) simulation.drop_gram(group.input);
     }
     simulation.end();
@@ -318,7 +346,8 @@ MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Su
     std::uint64_t read = 0;
     for (const graph::LinearGroup& group : groups)
       for (const graph::NodeId n : group.linears) {
-        simulation.compress({group.input, {n}}, /*replace=*/false);
+        if (request.owns && !request.owns(n)) continue;
+        simulation.compress({group.input, {n}}, /*replace=*/false, /*divide=*/false);
         const auto& linear = std::get<graph::Linear>(request.graph.nodes[n].operation);
         read += static_cast<std::uint64_t>(linear.in_features * linear.out_features) *
                 c10::elementSize(request.stored_dtype(linear.weight));

@@ -57,6 +57,9 @@ struct PlanRequest {
   std::function<bool(const std::string& weight)> mapped;
   std::uint64_t baseline = 0;  ///< host memory that the process holds beside everything planned here
   int threads = 1;
+  int ranks = 1;  ///< that divide the work; batches are this rank's
+  DivisionRates division_rates{};
+  std::function<bool(graph::NodeId)> owns;  ///< without data: whether this rank compresses a linear (empty: all)
 };
 
 MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<SubgraphSchedule>& schedule);

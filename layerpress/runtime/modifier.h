@@ -85,6 +85,10 @@ class Modifier {
 
   virtual StatisticsWanted statistics_wanted() const = 0;
 
+  /// Rows of a weight are compressed independently, given the statistics: any run of rows that begins at a multiple of this
+  /// gives the same codes as within the whole. 0: all rows belong together.
+  virtual std::int64_t row_step(const LinearShape& linear) const = 0;
+
   /// Memory and arithmetic of compress() for linears of these shapes.
   virtual CompressionCost cost(const std::vector<LinearShape>& linears) const = 0;
 

@@ -4,9 +4,11 @@
 #include <vector>
 
 #include "layerpress/base/phase_times.h"
+#include "layerpress/dist/group.h"
 #include "layerpress/graph/stages.h"
 #include "layerpress/runtime/activation_store.h"
 #include "layerpress/runtime/batch.h"
+#include "layerpress/runtime/group_division.h"
 #include "layerpress/runtime/onload.h"
 
 namespace layerpress::runtime {
@@ -19,6 +21,9 @@ struct RunContext {
   const std::vector<Batch>& batches;
   RunControl control;
   PhaseTimes& times;
+  dist::Group& group;
+  DivisionRates division_rates{};
+  std::int64_t all_tokens = 0;  ///< of all ranks' batches; used when there are several
 };
 
 /// Runs the nodes of `stage` on one batch: reads its inputs from the store and puts what it keeps there. Values inside

@@ -45,14 +45,16 @@ def prepare(request: Request) -> dict[str, int]:
     source, split = open_dataset(request)
     tokenizer = load_tokenizer(request.model_directory)
     samples = collect_samples(selected_rows(source, split, request), source, tokenizer, request)
-    if not samples.tokens:
+    if not samples.tokens and request.rows is None:
         raise DataError(_nothing_left(request, samples.skipped_empty))
-    return {
+    summary = {
         "samples": len(samples.tokens),
         "tokens": write_token_file(Path(request.output), samples.tokens),
         "skipped_empty": samples.skipped_empty,
-        "requested": request.num_samples,
     }
+    if request.rows is not None:
+        return {**summary, "rows": samples.rows}
+    return {**summary, "requested": request.num_samples}
 
 
 def _nothing_left(request: Request, skipped: int) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Optional
 
 from .errors import DataError, one_line
 
 _REQUIRED = ("model", "dataset", "output")
 _MINIMUM = {"num_samples": 1, "max_seq_length": 1, "seed": 0}
 _MAXIMUM = {"num_samples": 2**31 - 1, "max_seq_length": 2**31 - 1, "seed": 2**64 - 1}
+_LAST_POSITION = 2**62
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class Request:
     shuffle: bool = False
     seed: int = 0
     concatenate: bool = False
+    # One of several programs that divide a dataset asks for positions [first, last) of the selected order.
+    rows: Optional[list] = None
+    uncut: bool = False
 
     @property
     def model_directory(self) -> Path:
@@ -51,12 +56,15 @@ def parse_request(document: bytes) -> Request:
     for name, value in values.items():
         _check_value(name, known[name], value)
     request = Request(**values)
+    _check_combination(request)
     if not request.model_directory.is_dir():
         raise DataError(f"model '{request.model}' is not a directory: pass a checkpoint directory")
     return request
 
 
 def _check_value(name: str, kind: str, value: object) -> None:
+    if name == "rows":
+        return _check_rows(value)
     expected = {"str": str, "int": int, "bool": bool}[kind]
     # bool is an int in Python, so an exact comparison of types is needed.
     if type(value) is not expected:
@@ -65,3 +73,20 @@ def _check_value(name: str, kind: str, value: object) -> None:
         raise DataError(f"request field '{name}' is empty")
     if kind == "int" and not _MINIMUM[name] <= value <= _MAXIMUM[name]:
         raise DataError(f"request field '{name}' is {value}: it must lie between {_MINIMUM[name]} and {_MAXIMUM[name]}")
+
+
+def _check_rows(value: object) -> None:
+    if value is None:
+        return
+    numbers = value if isinstance(value, list) and all(type(bound) is int for bound in value) else []
+    if len(numbers) != 2 or not 0 <= numbers[0] <= numbers[1] <= _LAST_POSITION:
+        raise DataError(
+            f"request field 'rows' is {str(value)[:40]}: pass null or [first, last] with 0 <= first <= last"
+        )
+
+
+def _check_combination(request: Request) -> None:
+    if request.rows is None and request.uncut:
+        raise DataError("request field 'uncut' is for 'rows' only: pass both or concatenate")
+    if request.rows is not None and request.concatenate:
+        raise DataError("request fields 'rows' and 'concatenate' exclude each other: pass 'uncut' and join the rows")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 from itertools import islice
-from typing import Iterable, Iterator, NamedTuple, Sequence
+from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from .content import Content, Kind, row_content
 from .order import shuffled_order
@@ -19,20 +20,28 @@ _ROWS_PER_CALL = 64
 class Samples(NamedTuple):
     tokens: list[Sequence[int]]
     skipped_empty: int
+    rows: int  # how many were read
 
 
 def selected_rows(source: RowSource, split: Split, request: Request) -> Iterator[Row]:
-    """Yields the rows of the slice, in file order or shuffled; lazily, so that only what is taken is read."""
+    """Yields the rows of the slice, in file order or shuffled; lazily, so that only what is taken is read.
+
+    With `request.rows`, those at these positions of that order, as far as they exist.
+    """
+    first, last = request.rows or (0, None)
     if not request.shuffle and not split.from_end:
-        return source.rows(split.start or 0, split.stop)
+        start = split.start or 0
+        bounds = [bound for bound in (split.stop, None if last is None else start + last) if bound is not None]
+        return source.rows(start + first, min(bounds, default=None))
     indices = range(source.count())[split.start : split.stop]
     if not request.shuffle:
-        return source.rows(indices.start, indices.stop)
-    return source.pick(indices[i] for i in shuffled_order(len(indices), request.seed))
+        chosen = indices[first:last]
+        return source.rows(chosen.start, chosen.stop)
+    return source.pick(indices[i] for i in shuffled_order(len(indices), request.seed)[first:last])
 
 
 def collect_samples(rows: Iterable[Row], source: RowSource, tokenizer, request: Request) -> Samples:
-    """Takes samples until there are as many as requested or no more rows."""
+    """Takes samples until there are as many as requested or no more rows; all rows where `request.rows` names them."""
     contents = (row_content(source.place(row), row.values, request.text_column) for row in rows)
     take = _concatenated if request.concatenate else _one_per_row
     return take(contents, tokenizer, request)
@@ -41,14 +50,15 @@ def collect_samples(rows: Iterable[Row], source: RowSource, tokenizer, request: 
 def _one_per_row(contents: Iterator[Content], tokenizer, request: Request) -> Samples:
     samples: list[Sequence[int]] = []
     skipped = 0
-    while len(samples) < request.num_samples:
-        chunk = list(islice(contents, min(_ROWS_PER_CALL, request.num_samples - len(samples))))
+    wanted = sys.maxsize if request.rows is not None else request.num_samples
+    while len(samples) < wanted:
+        chunk = list(islice(contents, min(_ROWS_PER_CALL, wanted - len(samples))))
         if not chunk:
             break
-        encoded = _encode(chunk, tokenizer, request.max_seq_length)
+        encoded = _encode(chunk, tokenizer, None if request.uncut else request.max_seq_length)
         samples += [tokens for tokens in encoded if tokens]
         skipped += sum(not tokens for tokens in encoded)
-    return Samples(samples, skipped)
+    return Samples(samples, skipped, len(samples) + skipped)
 
 
 def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> Samples:
@@ -57,6 +67,7 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
     stream = array("i")
     skipped = 0
     longest = 0
+    read = 0
     while len(stream) < wanted:
         # One row at first; then so few that rows no longer than those seen do not overshoot.
         rows = max(1, min(_ROWS_PER_CALL, (wanted - len(stream)) // longest)) if longest else 1
@@ -67,11 +78,12 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
             stream.extend(tokens)
             skipped += not tokens
             longest = max(longest, len(tokens))
+        read += len(chunk)
     count = min(request.num_samples, len(stream) // length)
-    return Samples([stream[i * length : (i + 1) * length] for i in range(count)], skipped)
+    return Samples([stream[i * length : (i + 1) * length] for i in range(count)], skipped, read)
 
 
-def _encode(chunk: list[Content], tokenizer, max_length: int | None) -> list[Sequence[int]]:
+def _encode(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[Sequence[int]]:
     """Encodes each content in its own way; an empty one gives no tokens, not even special ones."""
     encoded: list[Sequence[int]] = [()] * len(chunk)
     for kind, add_special_tokens in ((Kind.TEXT, True), (Kind.CONVERSATION, False)):

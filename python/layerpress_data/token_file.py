@@ -20,7 +20,7 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]]) -> int:
     import numpy
 
     offsets = numpy.zeros(len(samples) + 1, dtype=numpy.int64)
-    numpy.cumsum([len(sample) for sample in samples], out=offsets[1:])
+    numpy.cumsum([len(sample) for sample in samples], dtype=numpy.int64, out=offsets[1:])
     tokens = numpy.empty(int(offsets[-1]), dtype=numpy.int32)
     for sample, start in zip(samples, offsets):
         tokens[start : start + len(sample)] = sample

@@ -75,6 +75,29 @@ TEST_F(FakeHelperTest, SendsTheRequestAndReadsTheTokens) {
   EXPECT_FALSE(fs::exists(output.parent_path())) << "the temporary folder is left behind";
 }
 
+TEST_F(FakeHelperTest, AsksForRowsAndCountsThem) {
+  interpreter_does(copy_tokens() + "echo '{\"samples\":2,\"tokens\":3,\"skipped_empty\":5,\"rows\":7}'\n");
+  const auto rows = [&](std::int64_t first, std::int64_t last) {
+    return prepare_rows_with_helper(options_, folder_.path(), {first, last}, {});
+  };
+  const RowPart part = rows(10, 20);
+  EXPECT_EQ(part.set.sample_offsets, (std::vector<std::int64_t>{0, 2, 3}));
+  EXPECT_EQ(part.rows, 7);
+  EXPECT_EQ(request().at("rows"), (Json{10, 20}));
+  EXPECT_EQ(request().at("uncut"), false);
+
+  options_.concatenate = true;  // rows are joined here, over several helpers
+  rows(10, 20);
+  EXPECT_EQ(request().at("uncut"), true);
+  EXPECT_EQ(request().at("concatenate"), false);
+
+  expect_says(message_of<DataError>([&] { rows(10, 16); }), {"no summary"});
+  interpreter_does(copy_tokens() + "echo '{\"samples\":2,\"tokens\":3,\"skipped_empty\":0,\"rows\":1}'\n");
+  expect_says(message_of<DataError>([&] { rows(10, 20); }), {"no summary"});
+  interpreter_does(copy_tokens() + "echo '{\"samples\":2,\"tokens\":3,\"skipped_empty\":0}'\n");
+  expect_says(message_of<DataError>([&] { rows(10, 20); }), {"no summary"});
+}
+
 TEST_F(FakeHelperTest, ItsErrorLineIsTheMessage) {
   interpreter_does("echo 'error: first' >&2; echo 'error: [data.prepare] x.jsonl, line 3: broken' >&2; exit 2\n");
   EXPECT_EQ(error(), "[data.prepare] x.jsonl, line 3: broken");

@@ -27,7 +27,8 @@ at::Tensor logits_of(const std::string& model_name, const std::string& token_fil
   const auto weights = model.weights(placement.dtype);
   PhaseTimes times;
   const RunControl control;
-  const runtime::RunContext run{model.traced.graph, *weights, placement, batches, control, times};
+  dist::Group alone;
+  const runtime::RunContext run{model.traced.graph, *weights, placement, batches, control, times, alone};
   const auto values = runtime::run_to_value(run, recipe::cut_model(model.traced, {}), model.traced.graph.output);
   return values.front().to(at::kFloat);
 }

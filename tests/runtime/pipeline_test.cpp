@@ -79,7 +79,8 @@ RecordingModifier run(const Setting& setting, RecordingSink& sink) {
       assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, setting.per_batch);
   PhaseTimes times;
-  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times};
+  dist::Group alone;
+  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
   const std::vector<graph::Subgraph> subgraphs = model.cut(setting.targets);
   if (setting.kind == Kind::kSequential) {
     std::vector<std::vector<bool>> keep;
@@ -181,7 +182,8 @@ TEST(Pipelines, StopWhenAsked) {
   const std::atomic<bool> stop{true};
   const std::vector<Batch> batches = random_batches({4}, 1);
   PhaseTimes times;
-  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {nullptr, &stop}, times};
+  dist::Group alone;
+  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {nullptr, &stop, nullptr}, times, alone};
   RecordingSink sink;
   const std::vector<graph::Subgraph> subgraphs = model.cut("Layer");
   ActivationStore store(1);
@@ -194,7 +196,8 @@ TEST(RunToValue, PackedSamplesEqualSamplesAlone) {
   PhaseTimes times;
   const auto logits = [&](std::size_t per_batch) {
     const std::vector<Batch> batches = random_batches({7, 1, 12}, per_batch);
-    const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times};
+    dist::Group alone;
+    const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
     return at::cat(run_to_value(context, model.cut("Layer"), model.graph.output));
   };
   EXPECT_TRUE(at::allclose(logits(3), logits(1), 1e-5, 1e-5));
@@ -211,7 +214,8 @@ TEST(CompressGroup, NamesATensorThatIsNotFinite) {
         assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   PhaseTimes times;
   const std::vector<Batch> none;
-  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, none, {}, times};
+  dist::Group alone;
+  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, none, {}, times, alone};
   RecordingSink sink;
   try {
     run_datafree(context, model.cut("Layer"), assignments, {}, sink);

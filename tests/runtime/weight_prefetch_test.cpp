@@ -93,7 +93,8 @@ double run_seconds(std::chrono::milliseconds fetching, std::chrono::milliseconds
       assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   const std::vector<Batch> batches = random_batches({5, 9}, 2);
   PhaseTimes times;
-  const RunContext context{model.graph, weights, {at::kCPU, at::kFloat}, batches, {}, times};
+  dist::Group alone;
+  const RunContext context{model.graph, weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
   const std::vector<graph::Subgraph> subgraphs = model.cut("Linear");
   const auto schedule = make_schedule({model.graph, subgraphs, assignments, {}, {}, {}});
   ActivationStore store(batches.size());

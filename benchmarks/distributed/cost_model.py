@@ -1,0 +1,167 @@
+"""Seconds that a GPTQ run takes on R ranks, term by term. docs/distributed.md explains where each comes from.
+
+Divided by R: the forward pass and the Gram matrices (by samples), the choice of scales and the solver (by rows), saving (by
+bytes). Not divided: start-up, reading weights, the factorization of a group and the dequantization of the gathered rows.
+Growing towards a constant: the bytes that a rank sends; growing with R: the latency of a collective operation's steps.
+"""
+import math
+from dataclasses import dataclass, replace
+
+from shapes import LinearGroup, Shape
+
+TERMS = ["start", "load", "forward", "gram", "reduce", "factorize", "observe", "solve", "gather", "dequantize", "save"]
+PARALLEL = {"forward", "gram", "observe", "solve", "save"}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What one rank does per second, and what connects ranks. Rates in operations, weights or bytes per second."""
+    name: str
+    forward: float           # operations
+    gram: float              # operations, one triangle
+    factorize: float         # operations, K^3 / 3
+    solve: float             # operations, rows x K^2
+    observe: float           # weights
+    dequantize: float        # weights
+    load: float              # bytes of weights, from where they are cached to the computing device
+    write: float             # bytes, one rank
+    write_all: float         # bytes, all ranks together
+    link: float              # bytes between two ranks of a node
+    network: float           # bytes between two nodes
+    latency: float           # seconds of one step of a collective operation
+    ranks_per_node: int
+    start: float             # seconds until the first layer, data included
+
+
+# An assumption for orientation, not a measurement: 8 accelerators with fast links, nodes joined at 400 Gbit/s.
+GPU_NODE = Machine("node of 8 GPUs (assumed figures)", forward=350e12, gram=200e12, factorize=8e12, solve=15e12,
+                   observe=20e9, dequantize=200e9, load=25e9, write=2e9, write_all=20e9, link=150e9, network=45e9,
+                   latency=15e-6, ranks_per_node=8, start=3.0)
+# One thread per rank; docs/benchmarks.md, halved. --check takes the rates of a measured run instead.
+CPU_CORE = Machine("one core of a 2-core machine per rank", forward=164e9, gram=160e9, factorize=19e9, solve=24e9,
+                   observe=140e6, dequantize=900e6, load=4e9, write=1e9, write_all=2e9, link=1.5e9, network=1e9,
+                   latency=60e-6, ranks_per_node=2, start=0.9)
+MACHINES = {"gpu": GPU_NODE, "cpu": CPU_CORE}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Calibration and scheme."""
+    samples: int
+    tokens: int          # per sample
+    bits: int = 4
+    group_size: int = 128
+
+    @property
+    def all_tokens(self) -> int:
+        return self.samples * self.tokens
+
+
+def largest_share(count: int, ranks: int) -> float:
+    """The share of `count` indivisible things that the rank with the most of them has."""
+    return math.ceil(count / ranks) / count
+
+
+def packed_bytes(weights: float, job: Job) -> float:
+    """Codes and bf16 scales."""
+    return weights * (job.bits / 8 + 2 / job.group_size)
+
+
+def reduced_bytes(group: LinearGroup, ranks: int) -> float:
+    """Sent by a rank for a layer's groups of this kind. Several go to one owner each; a single one goes to all."""
+    passes = 2 if group.count == 1 else 1
+    return passes * (ranks - 1) / ranks * group.triangle_bytes * group.count
+
+
+def gathered_bytes(group: LinearGroup, job: Job, ranks: int) -> float:
+    return (ranks - 1) / ranks * packed_bytes(group.weights, job)
+
+
+def sent_bytes(shape: Shape, job: Job, ranks: int) -> float:
+    """By one rank in the whole run."""
+    return shape.layers * sum(reduced_bytes(group, ranks) + gathered_bytes(group, job, ranks) for group in shape.groups)
+
+
+def bandwidth(machine: Machine, ranks: int) -> float:
+    """Of a ring over all ranks: its slowest link."""
+    return machine.link if ranks <= machine.ranks_per_node else machine.network
+
+
+def group_seconds(group: LinearGroup, job: Job, machine: Machine, ranks: int) -> dict[str, float]:
+    """The terms of one layer's groups of one kind."""
+    share = largest_share(job.samples, ranks)
+    # A single group is factorized by everybody and its rows are divided; of many, each rank owns some.
+    factorized = 1 if group.count == 1 else math.ceil(group.count / ranks)
+    rows = largest_share(group.rows, ranks) if group.count == 1 else largest_share(group.count, ranks)
+    square = group.columns**2
+    steps = (ranks - 1) * machine.latency
+    return {
+        "forward": share * 2 * job.all_tokens * group.weights / machine.forward,
+        "gram": share * job.all_tokens * group.columns * (group.columns + 1) * group.count / machine.gram,
+        "reduce": reduced_bytes(group, ranks) / bandwidth(machine, ranks) + 2 * steps,
+        "factorize": factorized * group.columns**3 / 3 / machine.factorize,
+        "observe": rows * group.weights / machine.observe,
+        "solve": rows * group.rows * square * group.count / machine.solve,
+        "gather": gathered_bytes(group, job, ranks) / bandwidth(machine, ranks) + steps,
+        "dequantize": group.weights / machine.dequantize,
+    }
+
+
+def attention_seconds(shape: Shape, job: Job, machine: Machine, ranks: int) -> float:
+    """Causal attention of one layer: every token meets half of its sample."""
+    operations = 2 * job.all_tokens * job.tokens * shape.attention_features
+    return largest_share(job.samples, ranks) * operations / machine.forward
+
+
+def seconds(shape: Shape, job: Job, machine: Machine, ranks: int) -> dict[str, float]:
+    """All terms of a run; their sum is its time, since only the reading of weights is taken to overlap."""
+    terms = dict.fromkeys(TERMS, 0.0)
+    for group in shape.groups:
+        for term, value in group_seconds(group, job, machine, ranks).items():
+            terms[term] += shape.layers * value
+    terms["forward"] += shape.layers * attention_seconds(shape, job, machine, ranks)
+    output = packed_bytes(shape.layers * shape.layer_weights, job) + 2 * shape.embedding_weights
+    terms["save"] = max(output / ranks / machine.write, output / machine.write_all)
+    # The next layer's weights are read while this one works.
+    hidden = sum(terms[term] for term in ("forward", "gram", "factorize", "observe", "solve"))
+    terms["load"] = max(0.0, shape.bytes / machine.load - hidden)
+    terms["start"] = machine.start
+    return terms
+
+
+def blame(shape: Shape, job: Job, machine: Machine, ranks: int) -> str:
+    """The term that is furthest above its share of the time of one rank."""
+    one, many = seconds(shape, job, machine, 1), seconds(shape, job, machine, ranks)
+    return max(TERMS, key=lambda term: many[term] - one[term] / ranks)
+
+
+def speed_up(shape: Shape, job: Job, machine: Machine, ranks: int) -> float:
+    return sum(seconds(shape, job, machine, 1).values()) / sum(seconds(shape, job, machine, ranks).values())
+
+
+def first_below(share: float, shape: Shape, job: Job, machine: Machine, most: int) -> int | None:
+    """The smallest number of ranks whose speed-up is below `share` of linear, from where on it stays there."""
+    below = None
+    for ranks in range(2, most + 1):
+        if speed_up(shape, job, machine, ranks) < share * ranks:
+            below = below or ranks
+        else:
+            below = None
+    return below
+
+
+def machine_of(summary: dict, machine: Machine, shape: Shape, job: Job) -> Machine:
+    """`machine` with the rates at which a measured run of one rank did its phases."""
+    phases = {name: phase["seconds"] for name, phase in summary["ranks"][0]["phases"].items()}
+    predicted = seconds(shape, job, machine, 1)
+    rates = {}
+    for term in ("forward", "gram", "factorize", "observe", "solve", "dequantize"):
+        if phases.get(term, 0) > 0:
+            rates[term] = getattr(machine, term) * predicted[term] / phases[term]
+    measured_save = phases.get("write", 0) + phases.get("finish", 0)
+    if measured_save > 0:
+        rates["write"] = machine.write * predicted["save"] / measured_save
+        rates["write_all"] = math.inf  # the page cache takes what these ranks write
+    named = sum(phases.get(term, 0) for term in ("forward", "gram", "factorize", "observe", "solve", "dequantize"))
+    rates["start"] = max(0.0, summary["ranks"][0]["seconds"] - named - measured_save)
+    return replace(machine, name=f"rates of {summary['model']} on one rank", load=math.inf, **rates)

@@ -1,0 +1,141 @@
+"""Runs `layerpress oneshot` on some ranks of this machine and collects what the summary and the network interface say."""
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# The other benchmarks' text, tables and machine name, and the demo's model and way of measuring serve here too.
+sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
+
+from contenders import OFFLINE, PROGRAM, PYTHON, ROOT  # noqa: E402
+from measured_process import Measured, run_measured  # noqa: E402
+
+DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
+LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
+# What readers care for, and the phases of which it is made.
+STEPS = {"calibrate": ("forward", "gram"), "reduce": ("reduce",), "factorize": ("factorize",),
+         "solve": ("observe", "solve"), "gather": ("gather", "dequantize"), "save": ("write", "finish")}
+
+
+@dataclass
+class RankedJob:
+    """What is compressed, and with what."""
+    model: Path
+    calibration: Path
+    evaluation: Path
+    samples: int
+    max_seq_length: int
+    group_size: int
+    evaluation_samples: int
+    threads: int  # of every rank; 0: the program's default
+    work: Path
+
+
+@dataclass
+class RankedRuns:
+    """All runs of one number of ranks."""
+    ranks: int
+    job: RankedJob
+    summaries: list[dict] = field(default_factory=list)
+    wall_seconds: list[float] = field(default_factory=list)
+    loopback_bytes: list[int] = field(default_factory=list)
+    quality: dict = field(default_factory=dict)
+    evaluation_seconds: float = 0
+
+    @property
+    def output(self) -> Path:
+        return self.job.work / f"{self.job.model.name}-{self.ranks}-ranks"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.summary.json")
+
+    def median(self, figure) -> float:
+        return statistics.median(figure(summary) for summary in self.summaries)
+
+    def largest(self, key: str) -> float:
+        """The rank with the most, in the median run."""
+        return self.median(lambda summary: max(rank[key] for rank in summary["ranks"]))
+
+    @property
+    def seconds(self) -> float:
+        return self.largest("seconds")
+
+    def step_seconds(self, step: str) -> float:
+        """The slowest rank's."""
+        spent = lambda rank: sum(rank["phases"].get(phase, {"seconds": 0})["seconds"] for phase in STEPS[step])
+        return self.median(lambda summary: max(map(spent, summary["ranks"])))
+
+    def rest_seconds(self) -> float:
+        """The slowest rank's time that no step counts: start, data, and waiting outside of phases."""
+        spent = {phase for phases in STEPS.values() for phase in phases}
+        rest = lambda rank: rank["seconds"] - sum(phase["seconds"] for name, phase in rank["phases"].items() if name in spent)
+        return self.median(lambda summary: max(map(rest, summary["ranks"])))
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr: stdout is the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def launcher(ranks: int) -> list[str]:
+    """One rank needs none."""
+    if ranks == 1:
+        return []
+    return [str(PYTHON), "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node", str(ranks)]
+
+
+def command(runs: RankedRuns) -> list[str]:
+    job = runs.job
+    threads = ["--threads", str(job.threads)] if job.threads else []
+    return [*launcher(runs.ranks), str(PROGRAM), "oneshot", str(job.model), "--output", str(runs.output), "--overwrite",
+            "--no-progress", "--summary", str(runs.summary_file), "--scheme", "W4A16", "--group-size", str(job.group_size),
+            "--dataset", str(job.calibration), "--num-calibration-samples", str(job.samples), "--max-seq-length",
+            str(job.max_seq_length), *threads]
+
+
+def run_once(runs: RankedRuns) -> Measured:
+    """One more run; its messages go to a log file."""
+    runs.summary_file.unlink(missing_ok=True)
+    before = int(LOOPBACK.read_text())
+    measured = run_measured(command(runs), OFFLINE, runs.output.with_name(f"{runs.output.name}.log"))
+    runs.loopback_bytes.append(int(LOOPBACK.read_text()) - before)
+    runs.wall_seconds.append(measured.seconds)
+    runs.summaries.append(json.loads(runs.summary_file.read_text(encoding="utf-8")))
+    return measured
+
+
+def evaluate(runs: RankedRuns) -> None:
+    """KL divergence and perplexity of the output on held-out text."""
+    job = runs.job
+    measured = run_measured([str(PROGRAM), "eval", str(runs.output), "--reference", str(job.model), "--dataset",
+                             str(job.evaluation), "--num-samples", str(job.evaluation_samples), "--max-seq-length",
+                             str(job.max_seq_length), "--no-progress"], OFFLINE, job.work / "evaluate.log")
+    runs.quality = json.loads(measured.output)
+    runs.evaluation_seconds = measured.seconds
+
+
+def find_local_gsm8k() -> bool:
+    """Whether the task's data is in the local datasets cache."""
+    probe = "import datasets; datasets.load_dataset('openai/gsm8k', 'main')"
+    environment = {**os.environ, **OFFLINE, "HF_DATASETS_OFFLINE": "1"}
+    return subprocess.run([str(PYTHON), "-c", probe], env=environment, capture_output=True, check=False).returncode == 0
+
+
+def flexible_extract(runs: RankedRuns, limit: int) -> float:
+    """lm-evaluation-harness's gsm8k on the output; keeps its wall time as the evaluation's."""
+    folder = runs.job.work / f"{runs.output.name}-harness"
+    folder.mkdir(exist_ok=True)
+    for old in folder.rglob("results_*.json"):
+        old.unlink()
+    measured = run_measured([str(PYTHON), "-m", "lm_eval", "run", "--model", "hf", "--model_args",
+                             f"pretrained={runs.output},dtype=bfloat16", "--tasks", "gsm8k", "--batch_size", "auto",
+                             *(["--limit", str(limit)] if limit else []), "--output_path", str(folder)],
+                            {**OFFLINE, "HF_DATASETS_OFFLINE": "1"}, folder / "log")
+    runs.evaluation_seconds = measured.seconds
+    results = json.loads(next(folder.rglob("results_*.json")).read_text(encoding="utf-8"))["results"]
+    return results["gsm8k"]["exact_match,flexible-extract"]

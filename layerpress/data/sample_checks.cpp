@@ -1,0 +1,48 @@
+#include "layerpress/data/sample_checks.h"
+
+#include <algorithm>
+#include <string>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::data {
+
+void check_options(const DatasetOptions& options) {
+  if (options.dataset.empty()) throw UsageError("[data] no dataset is named; pass --dataset");
+  if (options.num_samples < 1)
+    throw UsageError("[data] --num-samples is {}; at least 1 is needed", options.num_samples);
+  if (options.max_seq_length < 1)
+    throw UsageError("[data] --max-seq-length is {}; at least 1 is needed", options.max_seq_length);
+}
+
+void report_count(const SampleCount& count, const DatasetOptions& options, const RunControl& control) {
+  const std::string skipped =
+      count.skipped_empty == 0 ? "" : fmt::format(" ({} rows without tokens were skipped)", count.skipped_empty);
+  if (count.samples == 0 && options.concatenate)
+    throw DataError("[data] {}, split {}: all rows together give fewer than {} tokens{}; lower --max-seq-length",
+                    options.dataset, options.split, options.max_seq_length, skipped);
+  if (count.samples == 0)
+    throw DataError("[data] {}, split {}: gives no samples{}; pass another dataset or split", options.dataset,
+                    options.split, skipped);
+  if (count.samples < options.num_samples)
+    control.message(LogLevel::kWarning,
+                    fmt::format("[data] {}: {} samples were asked for, {} are there and all are used{}",
+                                options.dataset, options.num_samples, count.samples, skipped));
+}
+
+void check_vocabulary(const CalibrationSet& set, const std::vector<std::int64_t>* numbers, std::int64_t vocabulary_size,
+                      const DatasetOptions& options) {
+  const auto outside = std::find_if(set.tokens.begin(), set.tokens.end(),
+                                    [&](std::int32_t token) { return token < 0 || token >= vocabulary_size; });
+  if (outside == set.tokens.end()) return;
+  const auto position = static_cast<std::int64_t>(outside - set.tokens.begin());
+  const auto next = std::upper_bound(set.sample_offsets.begin(), set.sample_offsets.end(), position);
+  const std::int64_t sample = next - set.sample_offsets.begin() - 1;
+  throw DataError(
+      "[data] {}: sample {} (from 1) holds token id {}, the model's vocabulary has {}; prepare the data with "
+      "this model's tokenizer",
+      options.dataset, 1 + (numbers == nullptr ? sample : numbers->at(static_cast<std::size_t>(sample))), *outside,
+      vocabulary_size);
+}
+
+}  // namespace layerpress::data

@@ -1,0 +1,223 @@
+#include "layerpress/data/shared_loading.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include "layerpress/base/error.h"
+#include "layerpress/data/helper.h"
+#include "layerpress/data/load_samples.h"
+#include "layerpress/data/row_order.h"
+#include "layerpress/data/sample_checks.h"
+#include "layerpress/data/sample_selection.h"
+#include "layerpress/data/token_rows.h"
+
+namespace layerpress::data {
+namespace {
+
+/// Reads the rows at some positions of the selected order.
+using ReadRows = std::function<RowPart(const Positions&)>;
+
+/// What one loader keeps, and what all of them found.
+struct Part {
+  CalibrationSet set;
+  std::vector<std::int64_t> numbers;  ///< of each sample in the whole set, from 0
+  SampleCount whole;
+};
+
+/// The first two numbers that every loader sends.
+enum Sent : std::size_t { kRows, kSamples, kTokens };
+
+Positions own_part(const Positions& all, const LoaderGroup& group) {
+  // floor(count * i / size), in two parts because the product may not fit.
+  const std::int64_t size = group.size();
+  const auto bound = [&](std::int64_t i) { return all.first + all.size() / size * i + all.size() % size * i / size; };
+  return {bound(group.rank()), bound(group.rank() + 1)};
+}
+
+/// A loader that has no rows to read opens nothing and starts nothing.
+RowPart read_own(const ReadRows& read, const Positions& window, const LoaderGroup& group) {
+  const Positions own = own_part(window, group);
+  return own.size() == 0 ? RowPart{} : read(own);
+}
+
+std::vector<std::vector<std::int64_t>> gather(LoaderGroup& group, const std::vector<std::int64_t>& own) {
+  auto found = group.all_gather(own);
+  const auto usable = [](const std::vector<std::int64_t>& sent) {
+    return sent.size() >= kTokens && 0 <= sent[kSamples] && sent[kSamples] <= sent[kRows];
+  };
+  if (std::cmp_not_equal(found.size(), group.size()) || !std::all_of(found.begin(), found.end(), usable))
+    throw DistributedError(
+        "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
+  return found;
+}
+
+void append_samples(Part& part, const CalibrationSet& samples, std::int64_t first_number) {
+  const auto end = static_cast<std::int64_t>(part.set.tokens.size());
+  part.set.tokens.insert(part.set.tokens.end(), samples.tokens.begin(), samples.tokens.end());
+  for (std::int64_t sample = 0; sample < samples.sample_count(); ++sample) {
+    part.set.sample_offsets.push_back(end + samples.sample_offsets[static_cast<std::size_t>(sample) + 1]);
+    part.numbers.push_back(first_number + sample);
+  }
+}
+
+/// A sample for each row: first the N first rows, then as many more as were found to be empty.
+Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup& group) {
+  Part part;
+  Positions window{0, options.num_samples};
+  while (true) {
+    const RowPart own = read_own(read, window, group);
+    const auto found = gather(group, {own.rows, own.set.sample_count()});
+    std::int64_t rows = 0;
+    for (int rank = 0; rank < group.size(); ++rank) {
+      const auto& sent = found[static_cast<std::size_t>(rank)];
+      if (rank == group.rank()) append_samples(part, own.set, part.whole.samples);
+      rows += sent[kRows];
+      part.whole.samples += sent[kSamples];
+      part.whole.skipped_empty += sent[kRows] - sent[kSamples];
+    }
+    const std::int64_t missing = options.num_samples - part.whole.samples;
+    if (missing <= 0 || rows < window.size()) return part;
+    window = {window.last, window.last + missing};
+  }
+}
+
+/// The joined tokens of all rows read so far; every loader has the same.
+struct Stream {
+  std::vector<std::int32_t> tokens;
+  std::int64_t rows = 0;
+  std::int64_t skipped_empty = 0;
+};
+
+/// How many rows to read next, when `missing` tokens are still wanted.
+std::int64_t window_rows(const Stream& stream, std::int64_t missing, int ranks) {
+  constexpr std::int64_t kFirstRowsPerRank = 64;
+  constexpr std::int64_t kShortRow = 128;             // tokens; most rows are longer
+  constexpr std::int64_t kTokensPerRound = 16 << 20;  // bounds the memory of an exchange
+  missing = std::min(missing, kTokensPerRound);
+  if (stream.rows == 0) return std::min(kFirstRowsPerRank * ranks, (missing + kShortRow - 1) / kShortRow);
+  if (stream.tokens.empty()) return 2 * stream.rows;
+  // An eighth more than the mean length asks for, so that no further round is likely.
+  const double mean = static_cast<double>(stream.tokens.size()) / static_cast<double>(stream.rows);
+  return static_cast<std::int64_t>(std::ceil(1.125 * static_cast<double>(missing) / mean));
+}
+
+void append_tokens(Stream& stream, const std::vector<std::int64_t>& sent) {
+  for (std::size_t i = kTokens; i < sent.size(); ++i) {
+    if (sent[i] < 0 || sent[i] > std::numeric_limits<std::int32_t>::max())
+      throw DistributedError("[data.partition] a rank sent {}, which is no token id; start the same program on all",
+                             sent[i]);
+    stream.tokens.push_back(static_cast<std::int32_t>(sent[i]));
+  }
+  stream.rows += sent[kRows];
+  stream.skipped_empty += sent[kRows] - sent[kSamples];
+}
+
+/// Reads and exchanges rows until there are `wanted` tokens or no more rows.
+Stream join_rows(const ReadRows& read, std::int64_t wanted, LoaderGroup& group) {
+  Stream stream;
+  Positions window;
+  while (stream.rows == window.last && std::cmp_less(stream.tokens.size(), wanted)) {
+    const std::int64_t missing = wanted - static_cast<std::int64_t>(stream.tokens.size());
+    window = {window.last, window.last + window_rows(stream, missing, group.size())};
+    const RowPart own = read_own(read, window, group);
+    std::vector<std::int64_t> sent{own.rows, own.set.sample_count()};
+    sent.insert(sent.end(), own.set.tokens.begin(), own.set.tokens.end());
+    for (const auto& received : gather(group, sent)) append_tokens(stream, received);
+  }
+  return stream;
+}
+
+/// Samples that cross rows, as `concatenate` asks for.
+Part cut_stream(const DatasetOptions& options, const ReadRows& read, LoaderGroup& group) {
+  const std::int64_t length = options.max_seq_length;
+  constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t wanted = options.num_samples > kLargest / length ? kLargest : options.num_samples * length;
+  const Stream stream = join_rows(read, wanted, group);
+  Part part;
+  part.whole.samples = std::min(options.num_samples, static_cast<std::int64_t>(stream.tokens.size()) / length);
+  part.whole.skipped_empty = stream.skipped_empty;
+  const Positions own = own_part({0, part.whole.samples}, group);
+  part.set.tokens.assign(stream.tokens.begin() + own.first * length, stream.tokens.begin() + own.last * length);
+  for (std::int64_t number = own.first; number < own.last; ++number) {
+    part.numbers.push_back(number);
+    part.set.sample_offsets.push_back(part.set.sample_offsets.back() + length);
+  }
+  return part;
+}
+
+/// Deals samples of these lengths, longest first, in turns of alternating direction; returns those of one rank, in
+/// order.
+std::vector<std::int64_t> dealt_samples(const std::vector<std::int64_t>& lengths, const LoaderGroup& group) {
+  std::vector<std::int64_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  const auto length = [&](std::int64_t sample) { return lengths[static_cast<std::size_t>(sample)]; };
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return length(a) > length(b); });
+  const auto ranks = static_cast<std::size_t>(group.size());
+  std::vector<std::int64_t> own;
+  for (std::size_t dealt = 0; dealt < order.size(); ++dealt) {
+    const std::size_t place = dealt % ranks;
+    const std::size_t rank = dealt / ranks % 2 == 0 ? place : ranks - 1 - place;
+    if (std::cmp_equal(rank, group.rank())) own.push_back(order[dealt]);
+  }
+  std::sort(own.begin(), own.end());
+  return own;
+}
+
+/// Samples of a file that says how long each is: nothing needs to be exchanged.
+Part deal_rows(TokenRows& rows, const DatasetOptions& options, const LoaderGroup& group, const RunControl& control) {
+  const RowOrder order(rows, options);
+  const std::vector<std::int64_t>& offsets = *rows.offsets();
+  std::vector<std::int64_t> lengths;
+  while (std::cmp_less(lengths.size(), options.num_samples)) {
+    const auto index = order.index(static_cast<std::int64_t>(lengths.size()));
+    if (!index || *index >= rows.count()) break;
+    const std::int64_t* bounds = &offsets[static_cast<std::size_t>(*index)];
+    lengths.push_back(std::min(bounds[1] - bounds[0], options.max_seq_length));
+  }
+  Part part;
+  part.whole.samples = static_cast<std::int64_t>(lengths.size());
+  part.numbers = dealt_samples(lengths, group);
+  for (const std::int64_t sample : part.numbers) {
+    control.check_stop();
+    append_sample(part.set, rows.row(order.index(sample).value()).value(), options.max_seq_length);
+  }
+  return part;
+}
+
+Part load_part(const DatasetOptions& options, const std::filesystem::path& model_directory, LoaderGroup& group,
+               const RunControl& control) {
+  const auto take = options.concatenate ? cut_stream : take_rows;
+  const auto rows = open_token_rows(options.dataset);
+  if (!rows) {
+    const ReadRows tokenize = [&](const Positions& positions) {
+      return prepare_rows_with_helper(options, model_directory, positions, control);
+    };
+    return take(options, tokenize, group);
+  }
+  if (rows->offsets() != nullptr && !options.concatenate) return deal_rows(*rows, options, group, control);
+  const RowOrder order(*rows, options);
+  const ReadRows read = [&](const Positions& positions) {
+    return read_rows(*rows, order, positions, options, control);
+  };
+  return take(options, read, group);
+}
+
+}  // namespace
+
+CalibrationSet load_partition(const DatasetOptions& options, const std::filesystem::path& model_directory,
+                              std::int64_t vocabulary_size, LoaderGroup& group, const RunControl& control) {
+  if (group.size() == 1) return load_samples(options, model_directory, vocabulary_size, control);
+  check_options(options);
+  Part part = load_part(options, model_directory, group, control);
+  RunControl told_once = control;
+  if (group.rank() != 0) told_once.events = nullptr;
+  report_count(part.whole, options, told_once);
+  check_vocabulary(part.set, &part.numbers, vocabulary_size, options);
+  return std::move(part.set);
+}
+
+}  // namespace layerpress::data

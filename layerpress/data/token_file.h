@@ -1,0 +1,31 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace layerpress::data {
+
+/// A token file, mapped; ids are read and checked when asked for, so that loaders that divide a file each touch their
+/// part.
+class TokenFile {
+ public:
+  /// Validates all but the ids. Throws DataError naming the file and the fault.
+  explicit TokenFile(const std::filesystem::path& path);
+
+  /// samples + 1 entries, strictly ascending from 0: no sample is empty.
+  const std::vector<std::int64_t>& sample_offsets() const { return sample_offsets_; }
+  /// The ids at [first, last). REQUIRES: 0 <= first <= last <= sample_offsets().back(). Throws DataError for one that
+  /// is no token id.
+  std::vector<std::int32_t> tokens(std::int64_t first, std::int64_t last) const;
+
+ private:
+  std::string where_;
+  at::Tensor ids_;
+  std::vector<std::int64_t> sample_offsets_;
+};
+
+}  // namespace layerpress::data

@@ -1,0 +1,86 @@
+#include "layerpress/dist/environment.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <string_view>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/machine.h"
+
+namespace layerpress::dist {
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// A launcher's names for the four numbers; the last may be missing and is then found out by meeting the others.
+struct Names {
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+  const char* local_world_size;
+};
+
+constexpr Names kTorchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kLaunchers[] = {
+    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
+    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+};
+
+/// The variable as a number from `least` to `most`.
+int number(const char* name, int least, int most) {
+  const std::string text = variable(name);
+  int value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc() || end != text.data() + text.size() || value < least || value > most)
+    throw DistributedError("[dist.environment] {} is '{}'; it must be a number from {} to {}", name, text, least, most);
+  return value;
+}
+
+const Names* launcher() {
+  if (!variable(kTorchrun.rank).empty() || !variable(kTorchrun.world_size).empty()) return &kTorchrun;
+  if (variable("MASTER_ADDR").empty()) return nullptr;
+  for (const Names& names : kLaunchers)
+    if (!variable(names.rank).empty() && !variable(names.world_size).empty()) return &names;
+  return nullptr;
+}
+
+}  // namespace
+
+std::optional<Environment> read_environment() {
+  const Names* names = launcher();
+  if (names == nullptr) return std::nullopt;
+  constexpr int kMostRanks = 1 << 20;
+  Environment environment;
+  environment.world_size = number(names->world_size, 1, kMostRanks);
+  environment.rank = number(names->rank, 0, environment.world_size - 1);
+  if (environment.world_size == 1) return environment;
+  // A launcher on one machine need not say who is where.
+  environment.local_world_size =
+      variable(names->local_world_size).empty() ? 0 : number(names->local_world_size, 1, environment.world_size);
+  environment.local_rank =
+      variable(names->local_rank).empty() ? environment.rank : number(names->local_rank, 0, environment.world_size - 1);
+  environment.master_address = variable("MASTER_ADDR");
+  if (environment.master_address.empty())
+    throw DistributedError(
+        "[dist.environment] {} says {} processes, but MASTER_ADDR is not set; start them with torchrun, or set "
+        "MASTER_ADDR and MASTER_PORT to where rank 0 is",
+        names->world_size, environment.world_size);
+  environment.master_port = number("MASTER_PORT", 1, 65535);
+  const std::string agent = variable("TORCHELASTIC_USE_AGENT_STORE");
+  environment.has_agent_store = agent == "True" || agent == "1";
+  environment.run = variable("TORCHELASTIC_RUN_ID") + "/" + variable("TORCHELASTIC_RESTART_COUNT");
+  return environment;
+}
+
+int usable_cores_per_rank() {
+  const auto environment = read_environment();
+  const int sharing = environment ? std::max(1, environment->local_world_size) : 1;
+  return std::max(1, usable_cores() / sharing);
+}
+
+}  // namespace layerpress::dist

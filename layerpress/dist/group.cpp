@@ -1,0 +1,296 @@
+#include "layerpress/dist/group.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "layerpress/base/error.h"
+#include "layerpress/dist/heartbeat.h"
+#include "layerpress/dist/rendezvous.h"
+
+namespace layerpress::dist {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Operations end when the ranks do; how long one takes says nothing.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+
+/// What an operation's own thread tells the one that waits for it.
+struct Completion {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+};
+
+void require_plain(const at::Tensor& tensor) {
+  if (!tensor.is_contiguous()) throw InternalError("[dist.group] a tensor of a collective operation is not contiguous");
+}
+
+}  // namespace
+
+struct Group::Connections {
+  c10::intrusive_ptr<c10d::Store> store;
+  std::unique_ptr<Heartbeat> heartbeat;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  std::vector<Peer> peers;
+  bool serves_store = false;
+};
+
+struct Group::Pending::State {
+  Group* group = nullptr;
+  at::Tensor target;  // where the result belongs
+  at::Tensor staged;  // what the operation works on
+  c10::intrusive_ptr<c10d::Work> work;
+  std::shared_ptr<Completion> completion = std::make_shared<Completion>();
+};
+
+Group::Pending::Pending() = default;
+Group::Pending::Pending(Pending&&) noexcept = default;
+Group::Pending& Group::Pending::operator=(Pending&&) noexcept = default;
+Group::Pending::~Pending() = default;
+
+void Group::Pending::wait() {
+  if (!state_) return;
+  state_->group->wait(*state_);
+  state_.reset();
+}
+
+Group::Group() = default;
+
+Group::Group(const Environment& environment, std::chrono::milliseconds timeout) : environment_(environment) {
+  if (size() == 1) return;
+  auto connections = std::make_unique<Connections>();
+  connections->serves_store = !environment.has_agent_store && is_first();
+  connections->store = connect_store(environment, connections->serves_store, timeout);
+  connections->peers = meet(*connections->store, environment, timeout);
+  // A beat must not wait for an answer longer than others wait for the beat.
+  auto beats = connect_store(environment, false, std::max<std::chrono::milliseconds>(timeout / 2, 1s));
+  connections->heartbeat = std::make_unique<Heartbeat>(std::move(beats), connections->peers, rank(), timeout);
+  if (environment_.local_world_size == 0) {
+    const std::string& host = connections->peers[static_cast<std::size_t>(rank())].host;
+    environment_.local_rank = 0;
+    for (const Peer& peer : connections->peers) {
+      if (peer.host != host) continue;
+      ++environment_.local_world_size;
+      if (peer.rank < rank()) ++environment_.local_rank;
+    }
+  }
+  connections->gloo = connect_gloo(connections->store, environment, timeout);
+  connections_ = std::move(connections);
+}
+
+Group::~Group() {
+  if (!connections_) return;
+  if (connections_->heartbeat->has_failed()) {
+    // Operations that will never end hold threads that cannot be waited for.
+    (void)connections_->gloo.release();
+    (void)connections_.release()->heartbeat.release();
+    return;
+  }
+  connections_->heartbeat->leave();
+  connections_->gloo.reset();
+  connections_->heartbeat.reset();
+  if (!connections_->serves_store) return;
+  // The store is of use until the last has left.
+  for (int other = 0; other < size(); ++other) try {
+      connections_->store->wait({fmt::format("left/{}", other)}, 10s);
+    } catch (const std::exception&) {
+      return;
+    }
+}
+
+void Group::wait(Pending::State& state) {
+  if (!state.work) return;
+  Heartbeat& heartbeat = *connections_->heartbeat;
+  const Timer timer;
+  const Heartbeat::Waiting waiting(heartbeat);
+  Completion& completion = *state.completion;
+  std::unique_lock lock(completion.mutex);
+  while (!completion.changed.wait_for(lock, 50ms, [&] { return completion.done; }))
+    if (heartbeat.has_failed()) check();
+  lock.unlock();
+  waited_seconds_ += timer.seconds();
+  try {
+    state.work->wait(kForever);
+  } catch (const std::exception& error) {
+    // A lost connection is what a lost rank looks like; give the one that knows a moment to say so.
+    for (int attempt = 0; attempt < 40 && !heartbeat.look(); ++attempt) std::this_thread::sleep_for(50ms);
+    if (!heartbeat.look())
+      heartbeat.fail(fmt::format("[dist] rank {} lost its connection to another rank: {}", rank(), cause_of(error)),
+                     false);
+    check();
+  }
+  if (!state.target.is_same(state.staged)) state.target.copy_(state.staged);
+}
+
+namespace {
+
+/// Calls back into `completion` when the work is done.
+void notify_when_done(c10d::Work& work, const std::shared_ptr<Completion>& completion) {
+  work.getFuture()->addCallback([completion](c10::ivalue::Future&) {
+    {
+      const std::lock_guard lock(completion->mutex);
+      completion->done = true;
+    }
+    completion->changed.notify_all();
+  });
+}
+
+/// The part of a ring's traffic that each rank sends.
+double ring_share(int size) { return static_cast<double>(size - 1) / size; }
+
+}  // namespace
+
+Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
+  require_plain(tensor);
+  Pending pending;
+  if (!connections_) return pending;
+  check();
+  pending.state_ = std::make_unique<Pending::State>();
+  Pending::State& state = *pending.state_;
+  state.group = this;
+  state.target = tensor;
+  state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
+  c10d::AllreduceOptions options;
+  options.timeout = kForever;
+  std::vector<at::Tensor> tensors = {state.staged};
+  state.work = connections_->gloo->allreduce(tensors, options);
+  notify_when_done(*state.work, state.completion);
+  sent_bytes_ += static_cast<std::uint64_t>(2 * ring_share(size()) * static_cast<double>(tensor.nbytes()));
+  return pending;
+}
+
+Group::Pending Group::start_reduce(const at::Tensor& tensor, int root) {
+  require_plain(tensor);
+  Pending pending;
+  if (!connections_) return pending;
+  check();
+  pending.state_ = std::make_unique<Pending::State>();
+  Pending::State& state = *pending.state_;
+  state.group = this;
+  state.target = tensor;
+  state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
+  c10d::ReduceOptions options;
+  options.timeout = kForever;
+  options.rootRank = root;
+  std::vector<at::Tensor> tensors = {state.staged};
+  state.work = connections_->gloo->reduce(tensors, options);
+  notify_when_done(*state.work, state.completion);
+  sent_bytes_ += static_cast<std::uint64_t>((rank() == root ? ring_share(size()) : 1) * static_cast<double>(tensor.nbytes()));
+  return pending;
+}
+
+void Group::all_reduce(const at::Tensor& tensor) { start_all_reduce(tensor).wait(); }
+
+std::vector<at::Tensor> Group::all_gather(const at::Tensor& own) {
+  require_plain(own);
+  if (!connections_) return {own};
+  check();
+  Pending::State state;
+  state.group = this;
+  const at::Tensor staged = own.to(at::kCPU);
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int r = 0; r < size(); ++r) outputs.front().push_back(at::empty_like(staged));
+  std::vector<at::Tensor> inputs = {staged};
+  c10d::AllgatherOptions options;
+  options.timeout = kForever;
+  state.target = state.staged = staged;
+  state.work = connections_->gloo->allgather(outputs, inputs, options);
+  notify_when_done(*state.work, state.completion);
+  wait(state);
+  sent_bytes_ += static_cast<std::uint64_t>(size() - 1) * own.nbytes();
+  if (!own.is_cpu())
+    for (at::Tensor& tensor : outputs.front()) tensor = tensor.to(own.device());
+  return std::move(outputs.front());
+}
+
+std::vector<std::string> Group::all_gather_text(const std::string& own) {
+  if (!connections_) return {own};
+  std::int64_t longest = 0;
+  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
+  const std::vector<at::Tensor> lengths = all_gather(length);
+  for (const at::Tensor& other : lengths) longest = std::max(longest, other.item<std::int64_t>());
+  const at::Tensor padded = at::zeros({std::max<std::int64_t>(longest, 1)}, at::kByte);
+  std::memcpy(padded.data_ptr<std::uint8_t>(), own.data(), own.size());
+  const std::vector<at::Tensor> gathered = all_gather(padded);
+  std::vector<std::string> texts;
+  for (std::size_t r = 0; r < gathered.size(); ++r)
+    texts.emplace_back(reinterpret_cast<const char*>(gathered[r].const_data_ptr<std::uint8_t>()),
+                       static_cast<std::size_t>(lengths[r].item<std::int64_t>()));
+  return texts;
+}
+
+void Group::broadcast(const at::Tensor& tensor, int root) {
+  require_plain(tensor);
+  if (!connections_) return;
+  check();
+  Pending::State state;
+  state.group = this;
+  state.target = tensor;
+  state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
+  c10d::BroadcastOptions options;
+  options.timeout = kForever;
+  options.rootRank = root;
+  std::vector<at::Tensor> tensors = {state.staged};
+  state.work = connections_->gloo->broadcast(tensors, options);
+  notify_when_done(*state.work, state.completion);
+  wait(state);
+  if (rank() == root) sent_bytes_ += tensor.nbytes();
+}
+
+std::string Group::broadcast_text(const std::string& own, int root) {
+  if (!connections_) return own;
+  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
+  broadcast(length, root);
+  const auto size = length.item<std::int64_t>();
+  const at::Tensor text = at::zeros({std::max<std::int64_t>(size, 1)}, at::kByte);
+  if (rank() == root) std::memcpy(text.data_ptr<std::uint8_t>(), own.data(), own.size());
+  broadcast(text, root);
+  return {reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), static_cast<std::size_t>(size)};
+}
+
+void Group::barrier() { all_reduce(at::zeros({1}, at::kInt)); }
+
+void Group::fail(const std::string& cause, bool on_request) noexcept {
+  if (!connections_) return;
+  try {
+    connections_->heartbeat->fail(
+        fmt::format("rank {} ({}): {}", rank(), connections_->peers[static_cast<std::size_t>(rank())].host, cause),
+        on_request);
+  } catch (...) {
+    // There is nobody left to tell.
+  }
+}
+
+std::string Group::failure() const {
+  if (!connections_) return "";
+  const auto failure = connections_->heartbeat->look();
+  return failure ? failure->text : "";
+}
+
+bool Group::reports_failure() const {
+  if (!connections_) return true;
+  const auto failure = connections_->heartbeat->look();
+  return !failure || connections_->heartbeat->reports(*failure);
+}
+
+void Group::on_step(const std::string& step) {
+  if (connections_) connections_->heartbeat->on_step(step);
+}
+
+void Group::check() {
+  if (!connections_) return;
+  connections_->heartbeat->on_progress();
+  if (!connections_->heartbeat->has_failed()) return;
+  const auto failure = connections_->heartbeat->look();
+  if (failure->on_request) throw InterruptedError("{}", failure->text);
+  throw DistributedError("{}", failure->text);
+}
+
+}  // namespace layerpress::dist

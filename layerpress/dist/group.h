@@ -1,0 +1,94 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/progress.h"
+#include "layerpress/dist/environment.h"
+
+namespace layerpress::dist {
+
+/// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
+///
+/// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous; those on
+/// another device than the CPU are staged through host memory. An operation waits until all ranks have come to it, as long as
+/// they are alive: a rank that does nothing for the time-out, or ends, ends them all, and every operation (and check())
+/// throws DistributedError naming that rank, its step and what happened. A rank that waits for the others, uses the
+/// processor or calls check() is alive.
+class Group : public Supervisor {
+ public:
+  /// An operation under way. Its tensor is in use until wait() returns.
+  class Pending {
+   public:
+    Pending();
+    Pending(Pending&&) noexcept;
+    Pending& operator=(Pending&&) noexcept;
+    ~Pending();
+    /// Throws DistributedError.
+    void wait();
+
+   private:
+    friend class Group;
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+  /// One process by itself.
+  Group();
+  /// Meets the other ranks at the store. Throws DistributedError when they do not come within the time-out.
+  Group(const Environment& environment, std::chrono::milliseconds timeout);
+  ~Group() override;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return environment_.rank; }
+  int size() const { return environment_.world_size; }
+  int local_rank() const { return environment_.local_rank; }
+  int local_size() const { return environment_.local_world_size; }
+  bool is_first() const { return rank() == 0; }
+
+  /// Adds the tensors of all ranks (same shape and dtype), in place.
+  void all_reduce(const at::Tensor& tensor);
+  Pending start_all_reduce(const at::Tensor& tensor);
+  /// The same, but only `root` gets the sum; elsewhere the tensor's contents are unspecified afterwards.
+  Pending start_reduce(const at::Tensor& tensor, int root);
+  /// The tensors of all ranks (same shape and dtype) in the order of ranks.
+  std::vector<at::Tensor> all_gather(const at::Tensor& own);
+  /// The texts of all ranks, of any length, in the order of ranks.
+  std::vector<std::string> all_gather_text(const std::string& own);
+  void broadcast(const at::Tensor& tensor, int root);
+  std::string broadcast_text(const std::string& own, int root);
+  void barrier();
+
+  /// Tells all ranks why this one ends, unless another was faster; `on_request`: because somebody asked it to, and check()
+  /// throws InterruptedError then. Does nothing alone. Never throws.
+  void fail(const std::string& cause, bool on_request = false) noexcept;
+  /// Why the ranks end, if they do: "rank 3: ..." or "rank 3 (host, process 17) ...". Looks once more at who is still there.
+  std::string failure() const;
+  /// Whether this rank is the one of its node to say so.
+  bool reports_failure() const;
+
+  /// Supervisor: what this rank is at, for messages of others; and whether all ranks are still there.
+  void on_step(const std::string& step) override;
+  void check() override;
+
+  /// Bytes that this rank has sent in collective operations, by their algorithms' formulas (docs/distributed.md).
+  std::uint64_t sent_bytes() const { return sent_bytes_; }
+  /// Seconds spent waiting in operations.
+  double waited_seconds() const { return waited_seconds_; }
+
+ private:
+  struct Connections;
+  void wait(Pending::State& state);
+  Environment environment_;
+  std::unique_ptr<Connections> connections_;  // null alone
+  std::uint64_t sent_bytes_ = 0;
+  double waited_seconds_ = 0;
+};
+
+}  // namespace layerpress::dist

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+
+#include "layerpress/quant/compressed_weight.h"
+
+namespace layerpress::quant {
+
+/// How a weight in codes travels between processes: integer codes packed to their bits, fp8 bytes, then scales and zero
+/// points as they are. Between processes of the same program, so the layout is nobody else's.
+std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+                             at::ScalarType scale_dtype);
+
+/// Writes transfer_bytes bytes.
+void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target);
+
+/// Reads them back; the result owns its memory.
+QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+                              at::ScalarType scale_dtype, const std::uint8_t* source);
+
+/// Rows that must be quantized together under the scheme: a multiple of it may be cut off; 0 when all share a scale.
+std::int64_t rows_per_scale(const QuantizationArgs& weights);
+
+/// Puts weights that are runs of rows of one weight together.
+QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts);
+
+}  // namespace layerpress::quant

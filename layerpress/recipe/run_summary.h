@@ -1,0 +1,23 @@
+#pragma once
+
+#include "layerpress/base/phase_times.h"
+#include "layerpress/dist/group.h"
+#include "layerpress/recipe/run_setup.h"
+
+namespace layerpress::recipe {
+
+/// What one rank has to say of itself at the end.
+struct RankReport {
+  double seconds = 0;
+  std::uint64_t peak_anonymous_bytes = 0;
+  std::uint64_t spilled_bytes = 0;
+  const PhaseTimes& times;
+  const RunPlan& plan;
+  std::vector<runtime::ModuleReport> modules;  ///< those that this rank writes
+};
+
+/// What a run did, as --summary writes it; rank 0's figures at the top, every rank's under "ranks". On other ranks than the first
+/// it is null. Collective.
+Json run_summary(const OneshotOptions& options, const RunSetup& setup, const RankReport& report, dist::Group& group);
+
+}  // namespace layerpress::recipe

@@ -1,0 +1,75 @@
+"""Tiny checkpoints and data for runs of several processes; no test may reach for the network."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# Set before any Hugging Face package is imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+# Threads that wait for others sleep, so that ranks do not stand in each other's way.
+os.environ["OMP_WAIT_POLICY"] = "passive"
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS / "cli"), str(TESTS / "parity"), str(TESTS / "distributed")]
+
+import exact_model  # noqa: E402
+import program  # noqa: E402
+import ranked_runs  # noqa: E402
+import tiny_models  # noqa: E402
+from watched_runs import contents  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def exact(tmp_path_factory):
+    """A checkpoint and samples whose statistics have no rounding; tests must not change it."""
+    return exact_model.ExactModel(tmp_path_factory.mktemp("exact"))
+
+
+@pytest.fixture(scope="session")
+def alone(exact, tmp_path_factory):
+    """What one process makes of the exact model with some options: the folder, made once per choice of options."""
+    made = {}
+
+    def get(*options):
+        key = tuple(map(str, options))
+        if key not in made:
+            made[key] = program.oneshot(exact.folder, tmp_path_factory.mktemp("alone") / "out", *key, "--threads", "1")
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def expected(exact, alone):
+    """The tensors of an undisturbed run with `exact.solving`."""
+    return tiny_models.tensors(alone(*exact.solving))
+
+
+@pytest.fixture
+def results(tmp_path):
+    """The folder that outputs are made in; empty."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """No run leaves processes or shared memory behind, however it ends."""
+    before = set(os.listdir("/dev/shm"))
+    yield
+    left = ranked_runs.survivors()
+    for process in left:
+        process.kill()
+    assert left == []
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+@pytest.fixture
+def untouched(exact):
+    """The exact model's files stay as they are."""
+    before = contents(exact.folder)
+    yield
+    assert contents(exact.folder) == before

@@ -1,5 +1,6 @@
 #include "layerpress/dist/rendezvous.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -73,6 +74,8 @@ double seconds(std::chrono::milliseconds time) { return std::chrono::duration<do
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bool serve,
                                               std::chrono::milliseconds timeout) {
+  // What fails is thrown and said once, in our own words; the library's account with stack traces is for its developers.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(environment.master_port);
   options.isServer = serve;

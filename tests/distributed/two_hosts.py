@@ -3,7 +3,9 @@
 import os
 import shutil
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 ADDRESSES = ["10.213.7.1", "10.213.7.2"]
 BROKEN_AFTER = 20
@@ -31,6 +33,9 @@ class TwoHosts:
 
     def __enter__(self):
         self.names = [f"lp{os.getpid()}h{host}" for host in (0, 1)]
+        self.folder = tempfile.TemporaryDirectory()
+        names = [f"{address} {self.host_name(host)}\n" for host, address in enumerate(ADDRESSES)]
+        Path(self.folder.name, "hosts").write_text("127.0.0.1 localhost\n" + "".join(names))
         try:
             for name in self.names:
                 ip("netns", "add", name)
@@ -47,10 +52,12 @@ class TwoHosts:
     def __exit__(self, *_):
         for name in self.names:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        self.folder.cleanup()
 
     def prefix(self, host, *commands):
         """Words before a command that is to run on a host, as whose root `commands` of the shell run first."""
-        setup = " && ".join([f"hostname {self.host_name(host)}", *commands, 'exec "$@"'])
+        setup = " && ".join([f"hostname {self.host_name(host)}", f'mount --bind "{self.folder.name}/hosts" /etc/hosts',
+                             *commands, 'exec "$@"'])
         return ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child",
                 "--mount-proc", "sh", "-c", setup, "sh"]
 

@@ -56,6 +56,7 @@ class SlowModifier : public Modifier {
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
   bool needs_data() const override { return true; }
   StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
+  std::int64_t row_step(const LinearShape&) const override { return 1; }
   CompressionCost cost(const std::vector<LinearShape>&) const override { return {}; }
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics*,
                                          PhaseTimes&) const override {

@@ -41,8 +41,9 @@ class ExactModel:
         self.make_exact()
         self.samples = tiny_models.random_samples(LENGTHS, seed=3)
         self.dataset = program.write_samples(parent / "samples.jsonl", self.samples)
+        self.data = ["--num-calibration-samples", str(len(LENGTHS)), "--dataset", self.dataset]
         self.scheme = [*EXACT, "--group-size", "64"]
-        self.solving = [*self.scheme, "--num-calibration-samples", str(len(LENGTHS)), "--dataset", self.dataset]
+        self.solving = [*self.scheme, *self.data]
 
     def make_exact(self):
         tensors = load_file(self.folder / "model.safetensors")

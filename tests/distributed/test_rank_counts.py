@@ -59,13 +59,13 @@ def test_torchrun(exact, expected, results):
     ["--group-size", "64", "--max-shard-size", "200KB"], ["--group-size", "64", "--batch-tokens", "100"],
 ], ids=" ".join)
 def test_options(options, exact, alone, results):
-    how = [*EXACT, "--dataset", exact.dataset, *options]
+    how = [*EXACT, *exact.data, *options]
     assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 
 def test_recipe(exact, alone, results, tmp_path):
     (tmp_path / "recipe.json").write_text(json.dumps(CHANNEL))
-    how = ["--recipe", tmp_path / "recipe.json", "--dataset", exact.dataset]
+    how = ["--recipe", tmp_path / "recipe.json", *exact.data]
     assert differing(ranked_runs.run(2, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 

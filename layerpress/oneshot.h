@@ -7,9 +7,13 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
-#include "layerpress/distributed.h"
 
 namespace layerpress {
+
+namespace dist {
+class Group;
+}
+using Distributed = dist::Group;  // distributed.h
 
 /// Everything that `layerpress oneshot` can be told; the fields are the command line's options, which is made from
 /// visit(): name, field, help. Empty strings, empty lists and zeros mean the default that the help names.

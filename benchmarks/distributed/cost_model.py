@@ -37,10 +37,11 @@ class Machine:
 GPU_NODE = Machine("node of 8 GPUs (assumed figures)", forward=350e12, gram=200e12, factorize=8e12, solve=15e12,
                    observe=20e9, dequantize=200e9, load=25e9, write=2e9, write_all=20e9, link=150e9, network=45e9,
                    latency=15e-6, ranks_per_node=8, start=3.0)
-# One thread per rank; docs/benchmarks.md, halved. --check takes the rates of a measured run instead.
-CPU_CORE = Machine("one core of a 2-core machine per rank", forward=164e9, gram=160e9, factorize=19e9, solve=24e9,
-                   observe=140e6, dequantize=900e6, load=4e9, write=1e9, write_all=2e9, link=1.5e9, network=1e9,
-                   latency=60e-6, ranks_per_node=2, start=0.9)
+# Measured by benchmarks/distributed/run: SmolLM2-135M on one thread of an AMD EPYC with two cores. Link and latency are fitted
+# to two ranks on loopback; a network between machines is taken to be the same. --check takes the rates of another run.
+CPU_CORE = Machine("one core of a 2-core machine per rank", forward=174e9, gram=187e9, factorize=43e9, solve=36e9,
+                   observe=140e6, dequantize=1.5e9, load=4e9, write=680e6, write_all=1.36e9, link=350e6, network=350e6,
+                   latency=500e-6, ranks_per_node=2, start=0.35)
 MACHINES = {"gpu": GPU_NODE, "cpu": CPU_CORE}
 
 

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -13,9 +14,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// One process writes a file: one that was thought dead must not go on beside its successor.
+void lock(int descriptor, const fs::path& path) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw CheckpointError("[file.open] {}: another process still writes it; end that one first", path.string());
+}
+
 int create(const fs::path& path, std::uint64_t size) {
   Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (descriptor.value() < 0) throw CheckpointError("[file.create] {}: {}", path.string(), errno_text());
+  lock(descriptor.value(), path);
   if (!reserve_space(descriptor.value(), 0, size)) {
     const std::string reason = errno_text();
     ::unlink(path.c_str());
@@ -33,6 +41,7 @@ int reopen(const fs::path& path, std::uint64_t size) {
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
     throw CheckpointError("[file.open] {}: has {} bytes instead of {}; remove it and start again", path.string(),
                           status.st_size, size);
+  lock(descriptor.value(), path);
   return descriptor.release();
 }
 

@@ -1,3 +1,4 @@
+#include <c10/util/Logging.h>
 #include <malloc.h>
 #include <unistd.h>
 
@@ -48,6 +49,8 @@ void explain_bus_errors() {
 }
 
 void prepare_process() {
+  // What fails is thrown and said once, in our own words; libraries' accounts with stack traces are for their developers.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
   // Freed memory goes back to the kernel instead of staying with the process, which promises how much it takes.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 8 << 20);

@@ -4,6 +4,7 @@
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/plan_text.h"
+#include "layerpress/distributed.h"
 #include "layerpress/oneshot.h"
 
 namespace layerpress::cli {
@@ -52,7 +53,7 @@ void print_resume_command(const CommonOptions& common, const OneshotOptions& opt
 
 int run(const Settings& settings, const CommonOptions& common, const RunControl& control) {
   const OneshotOptions& options = settings.options;
-  const auto ranks = init_dist(std::chrono::seconds(options.timeout));
+  const auto ranks = init_dist(std::chrono::seconds(options.timeout), control);
   try {
     if (settings.dry_run) {
       show_plan(settings, control, *ranks);

@@ -28,6 +28,7 @@ struct DatasetOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool concatenate = false;
+  bool may_be_empty = false;  ///< no samples at all is no error
 };
 
 /// Reads a token file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], as prepare writes it.

@@ -72,6 +72,8 @@ class SpawnSettings {
     posix_spawn_file_actions_adddup2(&actions_, input.theirs.get(), STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions_, output.theirs.get(), STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions_, errors.theirs.get(), STDERR_FILENO);
+    // Not all libraries mark their sockets, and a connection that a child holds open does not look lost to the other side.
+    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
     sigset_t reset;
     sigset_t blocked;
     sigemptyset(&blocked);

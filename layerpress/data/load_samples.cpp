@@ -13,8 +13,16 @@ CalibrationSet load_samples(const DatasetOptions& options, const std::filesystem
                             std::int64_t vocabulary_size, const RunControl& control) {
   check_options(options);
   const auto rows = open_token_rows(options.dataset);
-  Selection selection =
-      rows ? select_samples(*rows, options, control) : prepare_with_helper(options, model_directory, control);
+  Selection selection;
+  if (rows) {
+    selection = select_samples(*rows, options, control);
+  } else if (options.may_be_empty && !options.concatenate) {
+    // Asked for by their places, rows may be missing.
+    RowPart part = prepare_rows_with_helper(options, model_directory, {0, options.num_samples}, control);
+    selection = {std::move(part.set), 0};
+  } else {
+    selection = prepare_with_helper(options, model_directory, control);
+  }
   report_count({selection.set.sample_count(), selection.skipped_empty}, options, control);
   check_vocabulary(selection.set, nullptr, vocabulary_size, options);
   return std::move(selection.set);

@@ -28,7 +28,7 @@ struct Part {
   SampleCount whole;
 };
 
-/// The first two numbers that every loader sends.
+/// What every loader sends: two numbers, then tokens.
 enum Sent : std::size_t { kRows, kSamples, kTokens };
 
 Positions own_part(const Positions& all, const LoaderGroup& group) {
@@ -64,9 +64,40 @@ void append_samples(Part& part, const CalibrationSet& samples, std::int64_t firs
   }
 }
 
+/// Samples stay with who read them unless somebody then has more than one more than another: when there are fewer rows than
+/// were asked for, the last loaders find none. Then all exchange them and each keeps its part.
+void even_out(Part& part, const std::vector<std::int64_t>& counts, LoaderGroup& group) {
+  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+  if (*most - *least <= 1) return;
+  std::vector<std::int64_t> sent;
+  for (std::int64_t i = 0; i < part.set.sample_count(); ++i) {
+    const auto offset = static_cast<std::size_t>(i);
+    sent.push_back(part.set.sample_offsets[offset + 1] - part.set.sample_offsets[offset]);
+    sent.insert(sent.end(), part.set.tokens.begin() + part.set.sample_offsets[offset],
+                part.set.tokens.begin() + part.set.sample_offsets[offset + 1]);
+  }
+  const Positions own = own_part({0, part.whole.samples}, group);
+  part.set = {};
+  part.numbers.clear();
+  std::int64_t number = 0;
+  for (const std::vector<std::int64_t>& received : group.all_gather(sent))
+    for (std::size_t at = 0; at < received.size(); ++number) {
+      const std::size_t length = static_cast<std::size_t>(received[at]), first = at + 1;
+      if (received[at] <= 0 || length > received.size() - first)
+        throw DistributedError(
+            "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
+      at = first + length;
+      if (number < own.first || number >= own.last) continue;
+      for (std::size_t i = first; i < at; ++i) part.set.tokens.push_back(static_cast<std::int32_t>(received[i]));
+      part.set.sample_offsets.push_back(static_cast<std::int64_t>(part.set.tokens.size()));
+      part.numbers.push_back(number);
+    }
+}
+
 /// A sample for each row: first the N first rows, then as many more as were found to be empty.
 Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup& group) {
   Part part;
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), 0);
   Positions window{0, options.num_samples};
   while (true) {
     const RowPart own = read_own(read, window, group);
@@ -75,14 +106,17 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
     for (int rank = 0; rank < group.size(); ++rank) {
       const auto& sent = found[static_cast<std::size_t>(rank)];
       if (rank == group.rank()) append_samples(part, own.set, part.whole.samples);
+      counts[static_cast<std::size_t>(rank)] += sent[kSamples];
       rows += sent[kRows];
       part.whole.samples += sent[kSamples];
       part.whole.skipped_empty += sent[kRows] - sent[kSamples];
     }
     const std::int64_t missing = options.num_samples - part.whole.samples;
-    if (missing <= 0 || rows < window.size()) return part;
+    if (missing <= 0 || rows < window.size()) break;
     window = {window.last, window.last + missing};
   }
+  even_out(part, counts, group);
+  return part;
 }
 
 /// The joined tokens of all rows read so far; every loader has the same.

@@ -1,12 +1,9 @@
 #include "layerpress/dist/environment.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <string_view>
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/machine.h"
 
 namespace layerpress::dist {
 namespace {
@@ -16,20 +13,16 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// A launcher's names for the four numbers; the last may be missing and is then found out by meeting the others.
+/// A launcher's names for the two numbers.
 struct Names {
   const char* rank;
   const char* world_size;
-  const char* local_rank;
-  const char* local_world_size;
 };
 
-constexpr Names kTorchrun = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
-constexpr Names kLaunchers[] = {
-    {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
-    {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-};
+constexpr Names kTorchrun = {"RANK", "WORLD_SIZE"};
+constexpr Names kLaunchers[] = {{"SLURM_PROCID", "SLURM_NTASKS"},
+                                {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                {"PMI_RANK", "PMI_SIZE"}};
 
 /// The variable as a number from `least` to `most`.
 int number(const char* name, int least, int most) {
@@ -59,11 +52,6 @@ std::optional<Environment> read_environment() {
   environment.world_size = number(names->world_size, 1, kMostRanks);
   environment.rank = number(names->rank, 0, environment.world_size - 1);
   if (environment.world_size == 1) return environment;
-  // A launcher on one machine need not say who is where.
-  environment.local_world_size =
-      variable(names->local_world_size).empty() ? 0 : number(names->local_world_size, 1, environment.world_size);
-  environment.local_rank =
-      variable(names->local_rank).empty() ? environment.rank : number(names->local_rank, 0, environment.world_size - 1);
   environment.master_address = variable("MASTER_ADDR");
   if (environment.master_address.empty())
     throw DistributedError(
@@ -75,12 +63,6 @@ std::optional<Environment> read_environment() {
   environment.has_agent_store = agent == "True" || agent == "1";
   environment.run = variable("TORCHELASTIC_RUN_ID") + "/" + variable("TORCHELASTIC_RESTART_COUNT");
   return environment;
-}
-
-int usable_cores_per_rank() {
-  const auto environment = read_environment();
-  const int sharing = environment ? std::max(1, environment->local_world_size) : 1;
-  return std::max(1, usable_cores() / sharing);
 }
 
 }  // namespace layerpress::dist

@@ -1,6 +1,7 @@
 #include "layerpress/dist/group.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <condition_variable>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/machine.h"
 #include "layerpress/dist/heartbeat.h"
 #include "layerpress/dist/rendezvous.h"
 
@@ -47,6 +49,7 @@ struct Group::Pending::State {
   at::Tensor target;  // where the result belongs
   at::Tensor staged;  // what the operation works on
   c10::intrusive_ptr<c10d::Work> work;
+  std::uint64_t operation = 0;
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
 };
 
@@ -61,70 +64,94 @@ void Group::Pending::wait() {
   state_.reset();
 }
 
-Group::Group() = default;
+Group::Group() : cores_(usable_cores()) {}
 
-Group::Group(const Environment& environment, std::chrono::milliseconds timeout) : environment_(environment) {
+Group::Group(const Environment& environment, std::chrono::milliseconds timeout, const RunControl& control)
+    : environment_(environment), cores_(usable_cores()), control_(control) {
+  control_.supervisor = nullptr;
   if (size() == 1) return;
+  MeetingOptions meeting{timeout, [this] { control_.check_stop(); }};
   auto connections = std::make_unique<Connections>();
   connections->serves_store = !environment.has_agent_store && is_first();
-  connections->store = connect_store(environment, connections->serves_store, timeout);
-  connections->peers = meet(*connections->store, environment, timeout);
+  const auto plain = connect_store(environment, connections->serves_store, meeting);
+  const std::string prefix = meeting_prefix(*plain, environment);
+  connections->store = c10::make_intrusive<c10d::PrefixStore>(prefix, plain);
+  connections->peers = meet(connections->store, environment, meeting);
+  const Peer& own = connections->peers[static_cast<std::size_t>(rank())];
+  const std::vector<int> local = ranks_of_machine(connections->peers, own);
+  local_size_ = static_cast<int>(local.size());
+  local_rank_ = static_cast<int>(std::find(local.begin(), local.end(), rank()) - local.begin());
+  cores_ = cores_of(connections->peers, own);
   // A beat must not wait for an answer longer than others wait for the beat.
-  auto beats = connect_store(environment, false, std::max<std::chrono::milliseconds>(timeout / 2, 1s));
-  connections->heartbeat = std::make_unique<Heartbeat>(std::move(beats), connections->peers, rank(), timeout);
-  if (environment_.local_world_size == 0) {
-    const std::string& host = connections->peers[static_cast<std::size_t>(rank())].host;
-    environment_.local_rank = 0;
-    for (const Peer& peer : connections->peers) {
-      if (peer.host != host) continue;
-      ++environment_.local_world_size;
-      if (peer.rank < rank()) ++environment_.local_rank;
-    }
-  }
-  connections->gloo = connect_gloo(connections->store, environment, timeout);
+  meeting.timeout = std::max<std::chrono::milliseconds>(timeout / 2, 1s);
+  auto beats = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(environment, false, meeting));
+  connections->heartbeat =
+      std::make_unique<Heartbeat>(std::move(beats), connections->peers, rank(), timeout,
+                                  environment.has_agent_store ? "the launcher" : connections->peers.front().name());
   connections_ = std::move(connections);
+  meeting.timeout = timeout;
+  meeting.wait_on = [this] {
+    control_.check_stop();
+    check();
+  };
+  try {
+    connections_->gloo = connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", connections_->store), environment,
+                                      connections_->peers, meeting);
+  } catch (const std::exception& error) {
+    fail(error.what());
+    leave();
+    throw;
+  }
 }
 
-Group::~Group() {
+Group::~Group() { leave(); }
+
+/// Ends the connections, and lets the store live until all others have taken their leave.
+void Group::leave() {
   if (!connections_) return;
-  if (connections_->heartbeat->has_failed()) {
-    // Operations that will never end hold threads that cannot be waited for.
-    (void)connections_->gloo.release();
-    (void)connections_.release()->heartbeat.release();
+  const bool failed = connections_->heartbeat->has_failed();
+  const bool ended = connections_->heartbeat->stop();
+  if (connections_->serves_store && ended) {
+    const auto until = std::chrono::steady_clock::now() + (failed ? 3s : 10s);
+    std::vector<std::string> keys;
+    for (int other = 0; other < size(); ++other) keys.push_back(fmt::format("{}/{}", failed ? "seen" : "left", other));
+    try {
+      while (!connections_->store->check(keys) && std::chrono::steady_clock::now() < until)
+        std::this_thread::sleep_for(20ms);
+    } catch (const std::exception&) {
+      // It is of no use to anybody any more.
+    }
+  }
+  // Operations that will never end hold threads that cannot be waited for.
+  if (failed) (void)connections_->gloo.release();
+  if (failed || !ended) {
+    (void)connections_.release();
     return;
   }
-  connections_->heartbeat->leave();
-  connections_->gloo.reset();
-  connections_->heartbeat.reset();
-  if (!connections_->serves_store) return;
-  // The store is of use until the last has left.
-  for (int other = 0; other < size(); ++other) try {
-      connections_->store->wait({fmt::format("left/{}", other)}, 10s);
-    } catch (const std::exception&) {
-      return;
-    }
+  connections_.reset();
 }
 
 void Group::wait(Pending::State& state) {
   if (!state.work) return;
   Heartbeat& heartbeat = *connections_->heartbeat;
   const Timer timer;
-  const Heartbeat::Waiting waiting(heartbeat);
+  const Heartbeat::Waiting waiting(heartbeat, state.operation);
   Completion& completion = *state.completion;
   std::unique_lock lock(completion.mutex);
   while (!completion.changed.wait_for(lock, 50ms, [&] { return completion.done; }))
-    if (heartbeat.has_failed()) check();
+    if (heartbeat.has_failed())
+      check();
+    else
+      control_.check_stop();
   lock.unlock();
   waited_seconds_ += timer.seconds();
   try {
     state.work->wait(kForever);
-  } catch (const std::exception& error) {
-    // A lost connection is what a lost rank looks like; give the one that knows a moment to say so.
-    for (int attempt = 0; attempt < 40 && !heartbeat.look(); ++attempt) std::this_thread::sleep_for(50ms);
-    if (!heartbeat.look())
-      heartbeat.fail(fmt::format("[dist] rank {} lost its connection to another rank: {}", rank(), cause_of(error)),
-                     false);
+  } catch (const std::exception&) {
+    // A lost connection is what a lost rank looks like.
+    heartbeat.find_lost();
     check();
+    throw;
   }
   if (!state.target.is_same(state.staged)) state.target.copy_(state.staged);
 }
@@ -155,6 +182,7 @@ Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
   pending.state_ = std::make_unique<Pending::State>();
   Pending::State& state = *pending.state_;
   state.group = this;
+  state.operation = ++operations_;
   state.target = tensor;
   state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
   c10d::AllreduceOptions options;
@@ -174,6 +202,7 @@ Group::Pending Group::start_reduce(const at::Tensor& tensor, int root) {
   pending.state_ = std::make_unique<Pending::State>();
   Pending::State& state = *pending.state_;
   state.group = this;
+  state.operation = ++operations_;
   state.target = tensor;
   state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
   c10d::ReduceOptions options;
@@ -194,6 +223,7 @@ std::vector<at::Tensor> Group::all_gather(const at::Tensor& own) {
   check();
   Pending::State state;
   state.group = this;
+  state.operation = ++operations_;
   const at::Tensor staged = own.to(at::kCPU);
   std::vector<std::vector<at::Tensor>> outputs(1);
   for (int r = 0; r < size(); ++r) outputs.front().push_back(at::empty_like(staged));
@@ -232,6 +262,7 @@ void Group::broadcast(const at::Tensor& tensor, int root) {
   check();
   Pending::State state;
   state.group = this;
+  state.operation = ++operations_;
   state.target = tensor;
   state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
   c10d::BroadcastOptions options;
@@ -257,12 +288,11 @@ std::string Group::broadcast_text(const std::string& own, int root) {
 
 void Group::barrier() { all_reduce(at::zeros({1}, at::kInt)); }
 
-void Group::fail(const std::string& cause, bool on_request) noexcept {
+void Group::fail(const std::string& cause, FailureKind kind) noexcept {
   if (!connections_) return;
   try {
     connections_->heartbeat->fail(
-        fmt::format("rank {} ({}): {}", rank(), connections_->peers[static_cast<std::size_t>(rank())].host, cause),
-        on_request);
+        fmt::format("rank {} ({}): {}", rank(), connections_->peers[static_cast<std::size_t>(rank())].host, cause), kind);
   } catch (...) {
     // There is nobody left to tell.
   }
@@ -275,9 +305,7 @@ std::string Group::failure() const {
 }
 
 bool Group::reports_failure() const {
-  if (!connections_) return true;
-  const auto failure = connections_->heartbeat->look();
-  return !failure || connections_->heartbeat->reports(*failure);
+  return !connections_ || !connections_->heartbeat->failure() || connections_->heartbeat->reports();
 }
 
 void Group::on_step(const std::string& step) {
@@ -288,8 +316,9 @@ void Group::check() {
   if (!connections_) return;
   connections_->heartbeat->on_progress();
   if (!connections_->heartbeat->has_failed()) return;
-  const auto failure = connections_->heartbeat->look();
-  if (failure->on_request) throw InterruptedError("{}", failure->text);
+  const auto failure = connections_->heartbeat->failure();
+  if (failure->kind == FailureKind::kOnRequest) throw InterruptedError("{}", failure->text);
+  if (failure->kind == FailureKind::kHopeless) throw DamagedWeightsError("{}", failure->text);
   throw DistributedError("{}", failure->text);
 }
 

@@ -10,6 +10,7 @@
 
 #include "layerpress/base/progress.h"
 #include "layerpress/dist/environment.h"
+#include "layerpress/dist/failure.h"
 
 namespace layerpress::dist {
 
@@ -40,16 +41,20 @@ class Group : public Supervisor {
 
   /// One process by itself.
   Group();
-  /// Meets the other ranks at the store. Throws DistributedError when they do not come within the time-out.
-  Group(const Environment& environment, std::chrono::milliseconds timeout);
+  /// Meets the other ranks at the store. Throws DistributedError when they do not come within the time-out, and what
+  /// control.check_stop() throws. The calling thread is the one whose work counts as a sign of life.
+  Group(const Environment& environment, std::chrono::milliseconds timeout, const RunControl& control = {});
   ~Group() override;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
   int rank() const { return environment_.rank; }
   int size() const { return environment_.world_size; }
-  int local_rank() const { return environment_.local_rank; }
-  int local_size() const { return environment_.local_world_size; }
+  /// Among the ranks of this machine.
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  /// Cores that are this rank's: every core that it may use, divided by the ranks of this machine that may use it, too.
+  int cores() const { return cores_; }
   bool is_first() const { return rank() == 0; }
 
   /// Adds the tensors of all ranks (same shape and dtype), in place.
@@ -65,12 +70,12 @@ class Group : public Supervisor {
   std::string broadcast_text(const std::string& own, int root);
   void barrier();
 
-  /// Tells all ranks why this one ends, unless another was faster; `on_request`: because somebody asked it to, and check()
-  /// throws InterruptedError then. Does nothing alone. Never throws.
-  void fail(const std::string& cause, bool on_request = false) noexcept;
+  /// Tells all ranks why this one ends, unless another was faster. check() then throws InterruptedError for kOnRequest,
+  /// DamagedWeightsError for kHopeless, DistributedError else. Does nothing alone. Never throws.
+  void fail(const std::string& cause, FailureKind kind = FailureKind::kError) noexcept;
   /// Why the ranks end, if they do: "rank 3: ..." or "rank 3 (host, process 17) ...". Looks once more at who is still there.
   std::string failure() const;
-  /// Whether this rank is the one of its node to say so.
+  /// Whether this rank is the one of its machine to say so.
   bool reports_failure() const;
 
   /// Supervisor: what this rank is at, for messages of others; and whether all ranks are still there.
@@ -85,8 +90,12 @@ class Group : public Supervisor {
  private:
   struct Connections;
   void wait(Pending::State& state);
+  void leave();
   Environment environment_;
+  int local_rank_ = 0, local_size_ = 1, cores_ = 1;
+  RunControl control_;
   std::unique_ptr<Connections> connections_;  // null alone
+  std::uint64_t operations_ = 0;
   std::uint64_t sent_bytes_ = 0;
   double waited_seconds_ = 0;
 };

@@ -1,9 +1,10 @@
 #include "layerpress/dist/heartbeat.h"
 
 #include <c10/util/Exception.h>
-#include <ctime>
 
 #include <algorithm>
+#include <ctime>
+#include <sstream>
 #include <utility>
 
 #include "layerpress/base/error.h"
@@ -14,6 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kFailure = "failure";
+constexpr auto kPatience = 3s;  // with a store that has answered so far
 
 std::string key(const char* kind, int rank) { return fmt::format("{}/{}", kind, rank); }
 
@@ -24,15 +26,18 @@ std::string to_text(const Failure& failure) {
   return Json{{"text", failure.text},
               {"machine", failure.machine},
               {"reporter", failure.reporter},
-              {"on_request", failure.on_request}}
+              {"kind", static_cast<int>(failure.kind)}}
       .dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 Failure failure_from(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {"a rank failed and could not say why", "", 0, false};
-  return {json.value("text", ""), json.value("machine", ""), json.value("reporter", 0), json.value("on_request", false)};
+  if (!json.is_object()) return {"a rank failed and could not say why", "", 0, FailureKind::kError};
+  return {json.value("text", ""), json.value("machine", ""), json.value("reporter", 0),
+          static_cast<FailureKind>(json.value("kind", 0))};
 }
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
@@ -46,178 +51,306 @@ std::string cause_of(const std::exception& error) {
 }
 
 Heartbeat::Heartbeat(c10::intrusive_ptr<c10d::Store> store, std::vector<Peer> peers, int rank,
-                     std::chrono::milliseconds timeout)
+                     std::chrono::milliseconds timeout, std::string store_name)
     : store_(std::move(store)),
       peers_(std::move(peers)),
       rank_(rank),
       timeout_(timeout),
       interval_(std::clamp(timeout / 20, 50ms, 500ms)),
-      local_(peers_, peers_[static_cast<std::size_t>(rank)]),
+      store_name_(std::move(store_name)),
+      local_(peers_, peer(rank)),
+      last_answer_(Clock::now().time_since_epoch().count()),
       step_("start"),
       next_changed_(Clock::now()),
-      last_answer_(Clock::now()),
       last_look_(Clock::now()) {
   ::pthread_getcpuclockid(::pthread_self(), &worker_clock_);
   thread_ = std::thread([this] { run(); });
 }
 
-Heartbeat::~Heartbeat() {
-  {
-    const std::lock_guard lock(stop_mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+Heartbeat::~Heartbeat() { thread_.join(); }
+
+Heartbeat::Waiting::Waiting(Heartbeat& heartbeat, std::uint64_t operation) : heartbeat_(heartbeat) {
+  heartbeat_.operation_ = operation;
+  heartbeat_.waiting_since_ = Clock::now().time_since_epoch().count();
+  heartbeat_.waiting_ = true;
 }
+
+Heartbeat::Waiting::~Waiting() { heartbeat_.waiting_ = false; }
+
+// ---- what the working thread calls
 
 void Heartbeat::on_step(const std::string& step) {
   on_progress();
-  const std::lock_guard lock(mutex_);
-  if (!step.empty()) step_ = step;
+  {
+    const std::lock_guard lock(mutex_);
+    if (step.empty() || step == step_) return;
+    step_ = step;
+    ++asked_;  // so that others know it at once
+  }
+  changed_.notify_all();
 }
+
+bool Heartbeat::has_failed() {
+  if (failed_.load(std::memory_order_acquire)) return true;
+  const Clock::duration silence = Clock::now().time_since_epoch() - Clock::duration(last_answer_.load());
+  if (silence <= timeout_ + interval_) return false;
+  fail_alone(fmt::format("[dist] the ranks' store, which {} serves, gave no answer for {:.0f} s", store_name_,
+                         seconds(silence)));
+  return true;
+}
+
+std::optional<Failure> Heartbeat::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+/// Lets the thread go round once more, if it does within `patience`.
+void Heartbeat::ask(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience) {
+  const std::uint64_t question = ++asked_;
+  changed_.notify_all();
+  changed_.wait_for(lock, patience, [&] { return answered_ >= question || stopped_; });
+}
+
+std::optional<Failure> Heartbeat::look() {
+  std::unique_lock lock(mutex_);
+  if (!failure_) ask(lock, 1s);
+  return failure_;
+}
+
+void Heartbeat::find_lost() {
+  std::unique_lock lock(mutex_);
+  suspects_ = true;
+  const auto until = Clock::now() + 2 * kPatience + timeout_ / 10;
+  while (!failure_ && Clock::now() < until) ask(lock, interval_);
+  lock.unlock();
+  fail(fmt::format("[dist] rank {} lost its connection to another rank", rank_), FailureKind::kError);
+}
+
+void Heartbeat::fail(const std::string& text, FailureKind kind) {
+  std::unique_lock lock(mutex_);
+  if (failure_) return;
+  to_publish_ = Failure{text, peer(rank_).machine, rank_, kind};
+  ask(lock, kPatience);
+  if (failure_) return;
+  lock.unlock();
+  set_failure({text, peer(rank_).machine, rank_, kind}, /*reports=*/true);  // nobody else can be told
+}
+
+bool Heartbeat::stop() {
+  std::unique_lock lock(mutex_);
+  stop_ = true;
+  changed_.notify_all();
+  return changed_.wait_for(lock, kPatience, [&] { return stopped_; });
+}
+
+// ---- the thread
 
 void Heartbeat::run() {
-  std::unique_lock lock(stop_mutex_);
-  while (!stop_) {
+  std::unique_lock lock(mutex_);
+  while (!stop_ && !failure_) {
+    const std::uint64_t question = asked_;
     lock.unlock();
-    const bool more = beat();
+    beat();
     lock.lock();
-    if (!more) return;
-    changed_.wait_for(lock, interval_, [&] { return stop_; });
+    answered_ = question;
+    changed_.notify_all();
+    changed_.wait_for(lock, interval_, [&] { return stop_ || failure_ || asked_ > answered_; });
   }
+  const bool failed = failure_.has_value();
+  lock.unlock();
+  try {
+    const std::string end = key(failed ? "seen" : "left", rank_);
+    store_->set(end, bytes_of("1"));
+    (void)store_->check({end});  // a set is not answered, this is: now it is there
+  } catch (const std::exception&) {
+    // Who watches will see the process end.
+  }
+  lock.lock();
+  stopped_ = true;
+  changed_.notify_all();
 }
 
-bool Heartbeat::beat() {
-  const std::lock_guard one(store_mutex_);
+void Heartbeat::beat() {
   // A process that was stopped for a while must not blame others for its own silence.
-  if (Clock::now() - last_look_ > interval_ + timeout_ / 2) next_changed_ = last_answer_ = Clock::now();
+  if (Clock::now() - last_look_ > interval_ + timeout_ / 2) {
+    next_changed_ = Clock::now();
+    suspects_said_.clear();
+  }
   last_look_ = Clock::now();
   try {
     find_failure();
-    if (has_failed()) return false;
+    publish_failure();
+    if (failed_) return;
     publish();
     find_ended();
     watch_next();
-    last_answer_ = Clock::now();
+    find_deadlock();
+    compare_all();
+    last_answer_ = Clock::now().time_since_epoch().count();
   } catch (const std::exception& error) {
-    find_ended();
+    for (const int rank : local_.ended())
+      if (!failed_) fail_alone(fmt::format("{} ended", peer(rank).name()));
     // A broken connection does not heal, a slow one may.
-    if (Clock::now() - last_answer_ > std::min<std::chrono::milliseconds>(timeout_, 2s) && !has_failed())
-      set_failure({fmt::format("[dist] rank {} ({}) cannot reach the ranks' store: {}", rank_,
-                               peers_[static_cast<std::size_t>(rank_)].host, cause_of(error)),
-                   "", -1, false});
+    const Clock::duration silence = Clock::now().time_since_epoch() - Clock::duration(last_answer_.load());
+    if (!failed_ && silence > std::min<Clock::duration>(timeout_, 2s))
+      fail_alone(fmt::format("[dist] the ranks' store, which {} serves, cannot be reached any more: {}", store_name_,
+                             cause_of(error)));
   }
-  return !has_failed();
 }
 
 bool Heartbeat::uses_processor() {
   struct timespec time {};
   if (::clock_gettime(worker_clock_, &time) != 0) return false;
-  const double seconds = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  const double used = static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
   constexpr double kIdle = 1e-4;
-  return seconds - std::exchange(last_processor_seconds_, seconds) > kIdle;
+  return used - std::exchange(last_processor_seconds_, used) > kIdle;
 }
 
 void Heartbeat::publish() {
   const std::uint64_t progress = progress_.load(std::memory_order_relaxed);
-  const bool works = uses_processor();
-  if (waiting_ || works || progress != std::exchange(last_progress_, progress)) ++beats_;
+  const bool works = uses_processor(), moved = progress != std::exchange(last_progress_, progress);
+  const bool waits = waiting_;
+  if (waits || works || moved) ++beats_;
   std::string step;
   {
     const std::lock_guard lock(mutex_);
     step = step_;
   }
-  store_->set(key("beat", rank_), bytes_of(fmt::format("{} {}", beats_, step)));
+  store_->set(key("beat", rank_), bytes_of(fmt::format("{} {} {} {} {}", ++sequence_, beats_, operation_.load(),
+                                                       waits ? 1 : 0, step)));
 }
 
 void Heartbeat::find_failure() {
   if (!store_->check({kFailure})) return;
-  set_failure(failure_from(text_of(store_->get(kFailure))));
+  Failure failure = failure_from(text_of(store_->get(kFailure)));
+  const std::string& own = peer(rank_).machine;
+  // On other machines than the reporter's the first to ask says it.
+  const bool reports =
+      failure.machine == own ? failure.reporter == rank_ : store_->add("said/" + own, 1) == 1;
+  set_failure(std::move(failure), reports);
+}
+
+void Heartbeat::publish_failure() {
+  std::optional<Failure> own;
+  {
+    const std::lock_guard lock(mutex_);
+    own = std::exchange(to_publish_, std::nullopt);
+  }
+  if (!own || failed_) return;
+  (void)store_->compareSet(kFailure, {}, bytes_of(to_text(*own)));
+  find_failure();  // this one, or another that was first
+}
+
+std::map<int, Heartbeat::Said> Heartbeat::said_by_all() {
+  std::vector<std::string> keys;
+  std::vector<int> ranks;
+  for (const Peer& other : peers_) {
+    if (other.rank == rank_ || !store_->check({key("beat", other.rank)})) continue;
+    keys.push_back(key("beat", other.rank));
+    ranks.push_back(other.rank);
+  }
+  std::map<int, Said> said;
+  if (keys.empty()) return said;
+  const auto texts = store_->multiGet(keys);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    std::istringstream text(text_of(texts[i]));
+    Said& own = said[ranks[i]];
+    text >> own.sequence >> own.beats >> own.operation >> own.waits >> std::ws;
+    std::getline(text, own.step);
+  }
+  return said;
 }
 
 std::string Heartbeat::step_of(int rank) {
-  try {
-    if (!store_->check({key("beat", rank)})) return "start";
-    const std::string said = text_of(store_->get(key("beat", rank)));
-    return said.substr(std::min(said.size(), said.find(' ') + 1));
-  } catch (const std::exception&) {
-    return "unknown";
-  }
+  const auto said = said_by_all();
+  const auto found = said.find(rank);
+  return found == said.end() || found->second.step.empty() ? "start" : found->second.step;
 }
+
+bool Heartbeat::has_left(int rank) { return store_->check({key("left", rank)}); }
 
 void Heartbeat::find_ended() {
   for (const int rank : local_.ended()) {
-    bool left = false;
-    try {
-      left = store_->check({key("left", rank)});
-    } catch (const std::exception&) {
-      // The store went with that rank.
-    }
-    if (left || has_failed()) continue;
-    fail(fmt::format("{} ended in step {}", peers_[static_cast<std::size_t>(rank)].name(), step_of(rank)), false);
+    if (failed_ || has_left(rank)) continue;
+    find_failure();  // it may have said why
+    if (!failed_) fail_from_thread(fmt::format("{} ended in step {}", peer(rank).name(), step_of(rank)));
   }
 }
 
 void Heartbeat::watch_next() {
+  if (failed_) return;
   const int next = (rank_ + 1) % static_cast<int>(peers_.size());
-  const std::string said =
-      store_->check({key("beat", next)}) ? text_of(store_->get(key("beat", next))) : std::string();
-  if (said != next_said_ || store_->check({key("left", next)})) {
-    next_said_ = said;
-    next_changed_ = Clock::now();
+  Said said;
+  if (store_->check({key("beat", next)})) {
+    std::istringstream text(text_of(store_->get(key("beat", next))));
+    text >> said.sequence >> said.beats >> said.operation >> said.waits >> std::ws;
+    std::getline(text, said.step);
   }
+  if (said.beats != next_said_.beats || has_left(next)) next_changed_ = Clock::now();
+  next_said_ = said;
   if (Clock::now() - next_changed_ <= timeout_) return;
-  fail(fmt::format("{} gave no sign of life for {:g} s in step {}", peers_[static_cast<std::size_t>(next)].name(),
-                   std::chrono::duration<double>(timeout_).count(), step_of(next)),
-       false);
+  fail_from_thread(fmt::format("{} gave no sign of life for {:g} s in step {}", peer(next).name(), seconds(timeout_),
+                               said.step.empty() ? "start" : said.step));
 }
 
-void Heartbeat::set_failure(Failure failure) {
+/// Ranks that all wait will wait for ever.
+void Heartbeat::find_deadlock() {
+  const Clock::duration waited = Clock::now().time_since_epoch() - Clock::duration(waiting_since_.load());
+  if (failed_ || !waiting_ || waited <= timeout_) return;
+  int last = rank_;
+  std::uint64_t least = operation_;
+  for (const auto& [rank, said] : said_by_all()) {
+    if (!said.waits && !has_left(rank)) return;
+    if (said.operation < least) last = rank, least = said.operation;
+  }
+  if (last != rank_)
+    fail_from_thread(fmt::format("all ranks have waited for {:g} s, {} in an earlier operation than rank {}",
+                                 seconds(timeout_), peer(last).name(), rank_));
+  else
+    fail_from_thread(fmt::format(
+        "all ranks have waited for each other for {:g} s; is the network between their hosts whole?", seconds(timeout_)));
+}
+
+/// Tells which rank is silent when somebody has lost a connection.
+void Heartbeat::compare_all() {
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = std::move(failure);
+    if (!suspects_ || failed_) return;
   }
-  failed_.store(true, std::memory_order_release);
+  if (suspects_said_.empty()) {
+    suspects_said_ = said_by_all();
+    suspected_at_ = Clock::now();
+    return;
+  }
+  // Every rank beats in every interval, whatever it does.
+  if (Clock::now() - suspected_at_ < std::max<Clock::duration>(6 * interval_, 1s)) return;
+  for (const auto& [rank, said] : said_by_all())
+    if (said.sequence == suspects_said_[rank].sequence && !failed_)
+      fail_from_thread(fmt::format("{} ended or cannot be reached in step {}", peer(rank).name(), said.step));
 }
 
-void Heartbeat::fail(const std::string& text, bool on_request) {
-  const Failure failure = {text, peers_[static_cast<std::size_t>(rank_)].machine, rank_, on_request};
-  try {
-    set_failure(failure_from(text_of(store_->compareSet(kFailure, {}, bytes_of(to_text(failure))))));
-  } catch (const std::exception&) {
-    set_failure({text, "", -1, on_request});  // nobody can be told
+void Heartbeat::fail_from_thread(const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    to_publish_ = Failure{text, peer(rank_).machine, rank_, FailureKind::kError};
   }
+  publish_failure();
 }
 
-std::optional<Failure> Heartbeat::look() {
-  if (!has_failed()) {
-    const std::lock_guard one(store_mutex_);
-    try {
-      find_failure();
-      if (!has_failed()) find_ended();
-    } catch (const std::exception&) {
-      find_ended();
-    }
-  }
+void Heartbeat::fail_alone(const std::string& text) {
+  // Nobody can be asked, so a fixed rule says who speaks: the first rank of the machine, which is not the store's server.
+  const std::vector<int> ranks = ranks_of_machine(peers_, peer(rank_));
+  const int speaker = ranks.front() == 0 && ranks.size() > 1 ? ranks[1] : ranks.front();
+  set_failure({text, "", -1, FailureKind::kError}, speaker == rank_);
+}
+
+void Heartbeat::set_failure(Failure failure, bool reports) {
   const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-void Heartbeat::leave() {
-  try {
-    store_->set(key("left", rank_), bytes_of("1"));
-  } catch (const std::exception&) {
-    // Who watches will see the process end.
-  }
-}
-
-bool Heartbeat::reports(const Failure& failure) const {
-  const Peer& own = peers_[static_cast<std::size_t>(rank_)];
-  if (failure.reporter >= 0 && failure.machine == own.machine) return failure.reporter == rank_;
-  const std::vector<int> ended = local_.ended();
-  for (const int rank : local_.ranks())
-    if (std::find(ended.begin(), ended.end(), rank) == ended.end()) return rank == rank_;
-  return true;
+  if (failure_) return;
+  failure_ = std::move(failure);
+  reports_ = reports;
+  failed_.store(true, std::memory_order_release);
+  changed_.notify_all();
 }
 
 }  // namespace layerpress::dist

@@ -1,6 +1,7 @@
 #include "layerpress/dist/peers.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,7 +10,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
-#include "layerpress/base/text.h"
+#include "layerpress/base/machine.h"
 
 namespace layerpress::dist {
 namespace {
@@ -39,12 +40,25 @@ bool has_ended(int process) {
   return ::poll(&state, 1, 0) == 1 && (state.revents & POLLIN) != 0;
 }
 
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
 }  // namespace
 
-Peer Peer::self(int rank) { return {rank, host_name(), machine_name(), static_cast<int>(::getpid())}; }
+Peer Peer::self(int rank, std::string address) {
+  return {rank, host_name(), machine_name(), static_cast<int>(::getpid()), std::move(address), allowed_cores()};
+}
 
 std::string Peer::to_text() const {
-  return Json{{"rank", rank}, {"host", host}, {"machine", machine}, {"process", process}}.dump(
+  return Json{{"rank", rank}, {"host", host}, {"machine", machine}, {"process", process}, {"address", address},
+              {"cores", cores}}.dump(
       -1, ' ', true, Json::error_handler_t::replace);
 }
 
@@ -52,7 +66,8 @@ Peer Peer::from_text(const std::string& text) {
   try {
     const Json json = Json::parse(text);
     return {json.at("rank").get<int>(), json.at("host").get<std::string>(), json.at("machine").get<std::string>(),
-            json.at("process").get<int>()};
+            json.at("process").get<int>(), json.at("address").get<std::string>(),
+            json.at("cores").get<std::vector<int>>()};
   } catch (const Json::exception&) {
     throw DistributedError("[dist.join] a rank introduces itself in words that are not understood: is it another version?");
   }
@@ -60,11 +75,33 @@ Peer Peer::from_text(const std::string& text) {
 
 std::string Peer::name() const { return fmt::format("rank {} ({}, process {})", rank, host, process); }
 
+std::vector<int> ranks_of_machine(const std::vector<Peer>& peers, const Peer& own) {
+  std::vector<int> ranks;
+  for (const Peer& peer : peers)
+    if (peer.machine == own.machine) ranks.push_back(peer.rank);
+  return ranks;
+}
+
+int cores_of(const std::vector<Peer>& peers, const Peer& own) {
+  const std::vector<int> ranks = ranks_of_machine(peers, own);
+  double share = 0;
+  for (const int core : own.cores) {
+    int sharing = 0;
+    for (const int rank : ranks) {
+      const std::vector<int>& cores = peers[static_cast<std::size_t>(rank)].cores;
+      sharing += static_cast<int>(std::count(cores.begin(), cores.end(), core));
+    }
+    share += 1.0 / std::max(1, sharing);
+  }
+  // A container's quota counts for all of its ranks.
+  const int usable = usable_cores();
+  if (usable < static_cast<int>(own.cores.size())) share = std::min(share, usable / static_cast<double>(ranks.size()));
+  return std::max(1, static_cast<int>(share + 1e-6));
+}
+
 LocalPeers::LocalPeers(const std::vector<Peer>& peers, const Peer& own) {
   for (const Peer& peer : peers) {
-    if (peer.machine != own.machine) continue;
-    ranks_.push_back(peer.rank);
-    if (peer.rank == own.rank) continue;
+    if (peer.machine != own.machine || peer.rank == own.rank) continue;
     Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, peer.process, 0)));
     // A process that is gone already, or an old kernel: then its silence tells.
     if (process.value() >= 0) watched_.push_back({peer.rank, std::move(process)});

@@ -1,25 +1,20 @@
 #include "layerpress/dist/rendezvous.h"
 
-#include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <sstream>
 
 #include "layerpress/base/error.h"
+#include "layerpress/dist/bounded.h"
 #include "layerpress/dist/heartbeat.h"
 
 namespace layerpress::dist {
 namespace {
-
-/// A launcher's store outlives a restart, and a process may join more than once: each meeting has keys of its own.
-std::string prefix_of(const Environment& environment) { return "layerpress/" + environment.run; }
 
 std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
 
@@ -30,13 +25,53 @@ struct AddressList {
   }
 };
 
-/// The address of this machine from which packets to the master go out, "" when none do.
-std::string address_towards(const Environment& environment) {
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+/// Where the master's name means this machine itself, the way to another machine's rank is the one that others can come.
+std::string own_address(const std::vector<Peer>& peers, const Peer& own) {
+  if (!is_loopback(own.address)) return own.address;
+  for (const Peer& other : peers)
+    if (other.host != own.host && !is_loopback(other.address) && !other.address.empty())
+      return address_towards(other.address, 1);
+  return own.address;
+}
+
+std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environment& environment,
+                                                               const std::vector<Peer>& peers) {
+  std::vector<std::shared_ptr<::gloo::transport::Device>> result;
+  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
+  std::istringstream names(named == nullptr ? "" : named);
+  for (std::string name; std::getline(names, name, ',');)
+    if (!name.empty()) result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
+  if (!result.empty()) return result;
+  const std::string address = own_address(peers, peers[static_cast<std::size_t>(environment.rank)]);
+  if (address.empty())
+    throw DistributedError(
+        "[dist.join] no network interface leads to MASTER_ADDR {}; name one with GLOO_SOCKET_IFNAME",
+        environment.master_address);
+  result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  return result;
+}
+
+double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+/// Throws `failure` when the time is over, and what the options' own look throws.
+std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail) {
+  // A library's own time-out comes first, as it may know more.
+  const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::milliseconds(500);
+  return [end, fail = std::move(fail), wait_on = options.wait_on] {
+    if (wait_on) wait_on();
+    if (std::chrono::steady_clock::now() > end) fail();
+  };
+}
+
+}  // namespace
+
+std::string address_towards(const std::string& host, int port) {
   AddressList list;
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
-  const std::string port = std::to_string(environment.master_port);
-  if (::getaddrinfo(environment.master_address.c_str(), port.c_str(), &hints, &list.first) != 0) return "";
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list.first) != 0) return "";
   for (const addrinfo* info = list.first; info != nullptr; info = info->ai_next) {
     const Descriptor socket(::socket(info->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage own{};
@@ -52,93 +87,116 @@ std::string address_towards(const Environment& environment) {
   return "";
 }
 
-std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environment& environment) {
-  std::vector<std::shared_ptr<::gloo::transport::Device>> result;
-  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
-  std::istringstream names(named == nullptr ? "" : named);
-  for (std::string name; std::getline(names, name, ',');)
-    if (!name.empty()) result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
-  if (!result.empty()) return result;
-  const std::string address = address_towards(environment);
-  if (address.empty())
-    throw DistributedError(
-        "[dist.join] no network interface leads to MASTER_ADDR {}; name one with GLOO_SOCKET_IFNAME",
-        environment.master_address);
-  result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-  return result;
-}
-
-double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
-
-}  // namespace
-
 c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bool serve,
-                                              std::chrono::milliseconds timeout) {
-  // What fails is thrown and said once, in our own words; the library's account with stack traces is for its developers.
-  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment.master_port);
-  options.isServer = serve;
-  options.waitWorkers = false;
-  options.timeout = timeout;
+                                              const MeetingOptions& options) {
+  using StorePointer = c10::intrusive_ptr<c10d::Store>;
+  c10d::TCPStoreOptions store;
+  store.port = static_cast<std::uint16_t>(environment.master_port);
+  store.isServer = serve;
+  store.waitWorkers = false;
+  store.timeout = options.timeout;
+  const auto no_answer = [&](const std::string& cause) {
+    throw DistributedError(
+        "[dist.join] rank {}: no store answers at {}:{} within {:g} s{}; check MASTER_ADDR, MASTER_PORT and that rank 0 "
+        "runs",
+        environment.rank, environment.master_address, environment.master_port, seconds(options.timeout), cause);
+  };
   try {
-    return c10::make_intrusive<c10d::PrefixStore>(
-        prefix_of(environment), c10::make_intrusive<c10d::TCPStore>(environment.master_address, options));
+    // Somebody else may listen there, who never answers a greeting.
+    return run_bounded<StorePointer>(
+        [address = environment.master_address, store] {
+          return StorePointer(c10::make_intrusive<c10d::TCPStore>(address, store));
+        },
+        until_timeout(options, [&] { no_answer(""); }));
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception& error) {
     const std::string cause = cause_of(error);
     if (serve)
       throw DistributedError("[dist.join] rank 0 cannot serve the ranks' store on port {}: {}; set another MASTER_PORT",
                              environment.master_port, cause);
-    throw DistributedError(
-        "[dist.join] rank {}: no store answers at {}:{} within {:g} s: {}; check MASTER_ADDR, MASTER_PORT and that rank 0 "
-        "runs",
-        environment.rank, environment.master_address, environment.master_port, seconds(timeout), cause);
+    no_answer(": " + cause);
+    throw;
   }
 }
 
-std::vector<Peer> meet(c10d::Store& store, const Environment& environment, std::chrono::milliseconds timeout) {
-  const auto key = [](int rank) { return fmt::format("peer/{}", rank); };
-  const auto until = std::chrono::steady_clock::now() + timeout;
-  store.set(key(environment.rank), bytes_of(Peer::self(environment.rank).to_text()));
-  std::vector<int> absent;
-  std::vector<Peer> peers;
-  for (int rank = 0; rank < environment.world_size; ++rank) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
-    try {
-      if (left.count() > 0) store.wait({key(rank)}, left);
-      if (left.count() > 0 || store.check({key(rank)})) {
-        const std::vector<std::uint8_t> text = store.get(key(rank));
-        peers.push_back(Peer::from_text({text.begin(), text.end()}));
-        continue;
-      }
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception&) {
-      // Not there in time.
-    }
-    absent.push_back(rank);
-  }
-  if (!absent.empty())
+std::string meeting_prefix(c10d::Store& store, const Environment& environment) {
+  const std::string run = "layerpress/" + environment.run;
+  return fmt::format("{}/{}", run, store.add(fmt::format("{}/meetings/{}", run, environment.rank), 1));
+}
+
+std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
+                       const MeetingOptions& options) {
+  const Peer own =
+      Peer::self(environment.rank, address_towards(environment.master_address, environment.master_port));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < environment.world_size; ++rank) keys.push_back(fmt::format("peer/{}", rank));
+  store->set(keys[static_cast<std::size_t>(environment.rank)], bytes_of(own.to_text()));
+  const auto absent = [&](const std::vector<int>& ranks) {
     throw DistributedError("[dist.join] {} {} of {} did not come to {}:{} within {:g} s; see why they did not start",
-                           absent.size() == 1 ? "rank" : "ranks", fmt::join(absent, ", "), environment.world_size,
-                           environment.master_address, environment.master_port, seconds(timeout));
+                           ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,
+                           environment.master_address, environment.master_port, seconds(options.timeout));
+  };
+  using Texts = std::vector<std::vector<std::uint8_t>>;
+  // Nothing when some did not come: then those are named.
+  const auto texts = run_bounded<Texts>(
+      [store, keys, timeout = options.timeout]() -> Texts {
+        try {
+          store->wait(keys, timeout);
+        } catch (const std::exception&) {
+          return {};
+        }
+        return store->multiGet(keys);
+      },
+      until_timeout(options, [&] {
+        throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} does not answer any more", environment.rank,
+                               environment.master_address, environment.master_port);
+      }));
+  if (texts.empty()) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < environment.world_size; ++rank)
+      try {
+        if (rank != environment.rank && !store->check({keys[static_cast<std::size_t>(rank)]})) ranks.push_back(rank);
+      } catch (const std::exception&) {
+        ranks.assign(1, 0);  // the store went with the rank that served it
+        break;
+      }
+    absent(ranks);
+  }
+  std::vector<Peer> peers;
+  for (const auto& text : texts) peers.push_back(Peer::from_text({text.begin(), text.end()}));
   return peers;
 }
 
 c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                                        const Environment& environment,
-                                                        std::chrono::milliseconds timeout) {
+                                                        const Environment& environment, const std::vector<Peer>& peers,
+                                                        const MeetingOptions& options) {
+  using GroupPointer = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+  const auto failed = [&](const std::string& cause) {
+    throw DistributedError(
+        "[dist.join] rank {} cannot connect to the other ranks{}; name the network interface with GLOO_SOCKET_IFNAME",
+        environment.rank, cause);
+  };
   try {
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices = devices(environment);
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>("gloo", store),
-                                                       environment.rank, environment.world_size, options);
+    auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    gloo->devices = devices(environment, peers);
+    return run_bounded<GroupPointer>(
+        [store, gloo, rank = environment.rank, size = environment.world_size] {
+          return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo);
+        },
+        until_timeout(options, [&] { failed(""); }));
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    throw DistributedError(
-        "[dist.join] rank {} cannot connect to the other ranks: {}; name the network interface with GLOO_SOCKET_IFNAME",
-        environment.rank, cause_of(error));
+    if (options.wait_on) {
+      // What another rank has to say explains more than a refused connection.
+      for (int attempt = 0; attempt < 40; ++attempt) {
+        options.wait_on();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    }
+    failed("");
+    throw;
   }
 }
 

@@ -4,7 +4,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
-#include <memory>
+#include <functional>
 #include <vector>
 
 #include "layerpress/dist/environment.h"
@@ -12,18 +12,32 @@
 
 namespace layerpress::dist {
 
+/// How long ranks are waited for, and what is looked at meanwhile: `wait_on` may throw, which ends the waiting.
+struct MeetingOptions {
+  std::chrono::milliseconds timeout;
+  std::function<void()> wait_on;
+};
+
 /// Where ranks meet: the launcher's store, or one that rank 0 serves. Every connection is one; `serve` only for the first of
 /// rank 0. Throws DistributedError when nobody answers at the address within the time-out, or its port is in use.
 c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bool serve,
-                                              std::chrono::milliseconds timeout);
+                                              const MeetingOptions& options);
+
+/// The prefix of this meeting's keys: launchers' stores outlive restarts, and processes may meet more than once.
+std::string meeting_prefix(c10d::Store& store, const Environment& environment);
+
+/// The address of this machine from which packets to `host` go out, "" when none do.
+std::string address_towards(const std::string& host, int port);
 
 /// Introduces this rank and waits for all others; throws DistributedError naming those that do not come.
-std::vector<Peer> meet(c10d::Store& store, const Environment& environment, std::chrono::milliseconds timeout);
+std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
+                       const MeetingOptions& options);
 
 /// Connects the ranks for collective operations on the network interfaces that GLOO_SOCKET_IFNAME names, else on the one
-/// through which the master's address is reached. Throws DistributedError.
+/// through which the master's address is reached (another rank's, where the master's name means this machine itself). Throws
+/// DistributedError.
 c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
-                                                        const Environment& environment,
-                                                        std::chrono::milliseconds timeout);
+                                                        const Environment& environment, const std::vector<Peer>& peers,
+                                                        const MeetingOptions& options);
 
 }  // namespace layerpress::dist

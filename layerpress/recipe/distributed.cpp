@@ -1,19 +1,20 @@
 #include "layerpress/distributed.h"
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/machine.h"
 #include "layerpress/data/row_slice.h"
 #include "layerpress/dist/division.h"
 #include "layerpress/recipe/open_model.h"
 
 namespace layerpress {
 
-std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout) {
-  if (timeout.count() < 1) throw UsageError("[dist] a time-out of {} s is none; at least 1 is needed", timeout.count());
+std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout, const RunControl& control) {
+  constexpr std::int64_t kLongest = 10'000'000;
+  if (timeout.count() < 1 || timeout.count() > kLongest)
+    throw UsageError("[dist] a time-out must be from 1 to {} s; it is {}", kLongest, timeout.count());
   const auto environment = dist::read_environment();
   if (!environment) return std::make_unique<Distributed>();
-  auto ranks = std::make_unique<Distributed>(*environment, timeout);
-  recipe::set_threads(std::max(1, usable_cores() / ranks->local_size()));
+  auto ranks = std::make_unique<Distributed>(*environment, timeout, control);
+  recipe::set_threads(ranks->cores());
   return ranks;
 }
 

@@ -1,8 +1,6 @@
 #include "layerpress/oneshot.h"
 
 #include <ATen/ATen.h>
-#include <linux/magic.h>
-#include <sys/statfs.h>
 
 #include <filesystem>
 #include <set>
@@ -20,6 +18,7 @@
 #include "layerpress/recipe/run_folder.h"
 #include "layerpress/recipe/run_identity.h"
 #include "layerpress/recipe/run_summary.h"
+#include "layerpress/recipe/scratch_space.h"
 #include "layerpress/runtime/host_memory.h"
 
 namespace layerpress {
@@ -35,7 +34,7 @@ std::vector<std::int64_t> lengths_of(const data::CalibrationSet& set) {
   return lengths;
 }
 
-/// A slice that a rank reads by itself; empty when it holds no rows.
+/// A slice that a rank reads by itself; empty when the dataset has no such rows.
 data::CalibrationSet load_own_slice(data::DatasetOptions options, const recipe::RunSetup& setup,
                                     const RunControl& control) {
   const data::RowSlice slice = data::parse_row_slice(options.split);
@@ -43,6 +42,7 @@ data::CalibrationSet load_own_slice(data::DatasetOptions options, const recipe::
     if (slice.start >= *slice.stop) return {};
     options.num_samples = std::min(options.num_samples, *slice.stop - slice.start);
   }
+  options.may_be_empty = true;
   return data::load_samples(options, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, control);
 }
 
@@ -110,7 +110,7 @@ class Oneshot {
       keep_or_discard();
       throw;
     }
-    return summarize();
+    return summary_;
   }
 
  private:
@@ -135,9 +135,11 @@ class Oneshot {
     const Json& header = folder_->journal().front();
     const Json plan = header.contains("plan") ? header["plan"] : Json::object();
     shard_sets_ = Journal::shard_sets(header);
-    if (json_get_or<int>(plan, "ranks", "journal", 1) != group_.size()) return;  // the work is divided anew
+    same_ranks_ = json_get_or<int>(plan, "ranks", "journal", 1) == group_.size();
+    if (!same_ranks_) return;  // the work is divided anew
     if (options_.threads == 0)
-      setup_.threads = recipe::set_threads(json_get_or<int>(plan, "threads", "journal", setup_.threads));
+      setup_.threads = recipe::set_threads(
+          json_get<std::vector<int>>(plan, "threads", "journal").at(static_cast<std::size_t>(group_.rank())));
     batch_tokens_ = json_get_or<std::int64_t>(plan, "batch_tokens", "journal", 0);
   }
 
@@ -191,13 +193,17 @@ class Oneshot {
     }
     make_plan(set);
     if (!output_) open_output(shard_bytes);
-    identity.plan = {{"ranks", group_.size()}, {"threads", setup_.threads}, {"batch_tokens", plan_.batch_tokens}};
+    std::vector<int> threads;
+    for (const at::Tensor& other : group_.all_gather(at::full({1}, setup_.threads, at::kInt)))
+      threads.push_back(other.item<int>());
+    identity.plan = {{"ranks", group_.size()}, {"threads", threads}, {"batch_tokens", plan_.batch_tokens}};
     start_journal(identity.to_json());
   }
 
   /// Rank 0 first: it removes what an earlier run left half done, and with its journal a run can be continued.
   void open_output(std::uint64_t shard_bytes) {
     if (!group_.is_first()) group_.barrier();
+    if (group_.is_first() && !same_ranks_) recipe::OutputWriter::remove_scratch(folder_->path());
     output_ = std::make_unique<recipe::OutputWriter>(
         setup_.model, setup_.assignments, setup_.subgraphs,
         recipe::OutputWriter::Options{.directory = folder_->path(),
@@ -254,7 +260,7 @@ class Oneshot {
       input.batch_tokens = least;
       plan_ = recipe::plan_run(input);
     }
-    require_scratch_space();
+    recipe::require_scratch_space(setup_, plan_, folder_->scratch(), options_.offload_dir.empty(), group_, control_);
     if (set.sample_count() == 0) return;
     batches_ = recipe::make_batches(set, plan_.batch_tokens);
     control_.message(LogLevel::kInfo, fmt::format("{} samples, {} tokens in {} batches{}", set.sample_count(),
@@ -275,40 +281,6 @@ class Oneshot {
     input.mapped = [&resumed = *weights](const std::string& name) { return resumed.is_original(name); };
     weights_ = std::move(weights);
     restore_boundary(set, input);
-  }
-
-  /// A disk that is too small for the activations shows now rather than hours later.
-  void require_scratch_space() const {
-    std::uint64_t needed = 0, boundary = 0, tokens = 0;
-    for (const runtime::SubgraphPlan& subgraph : plan_.memory.subgraphs)
-      needed = std::max(needed, subgraph.activation_disk_bytes);
-    if (needed == 0) return;
-    // The values behind the last subgraph stay until those behind the next are safe.
-    for (const runtime::Batch& batch : plan_.batches) tokens += static_cast<std::uint64_t>(batch.tokens());
-    for (const runtime::SubgraphSchedule& subgraph : plan_.schedule) {
-      std::uint64_t features = 0;
-      for (const graph::ValueId value : subgraph.boundary)
-        features += static_cast<std::uint64_t>(setup_.model.traced.graph.values[value].features);
-      boundary = std::max(boundary, tokens * features * c10::elementSize(setup_.placement.dtype));
-    }
-    needed += boundary;
-    std::error_code failure;
-    const fs::path folder = folder_->scratch().parent_path();
-    struct statfs system {};
-    if (::statfs(folder.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC)
-      control_.message(
-          LogLevel::kWarning,
-          fmt::format("{} is a disk in memory: activations there count against no budget", folder.string()));
-    const fs::space_info space = fs::space(folder, failure);
-    if (failure) return;
-    const std::uintmax_t used = fs::file_size(folder_->scratch(), failure);  // an earlier run's, which is used again
-    const std::uintmax_t available = space.available + (failure ? 0 : used);
-    if (available < needed)
-      throw MemoryError(
-          "[plan] activations need {} on disk, {} has {} free; choose another --offload-dir, or use fewer samples or a "
-          "larger "
-          "--memory-budget",
-          format_bytes(needed), folder.string(), format_bytes(available));
   }
 
   runtime::ActivationStore::Options store_options() const {
@@ -376,7 +348,7 @@ class Oneshot {
     store_.reset();
     output_->finish();
     folder_->remove_scratch();
-    group_.barrier();  // all ranks' files are whole
+    summarize();  // and all ranks' files are whole
     if (group_.is_first()) {
       output_->write_index();
       checkpoint::write_companions(*setup_.model.checkpoint, recipe::output_config(setup_), folder_->path(),
@@ -385,6 +357,7 @@ class Oneshot {
       recipe::OutputWriter::remove_scratch(folder_->path());
       control_.check_stop();
       folder_->commit();
+      if (!options_.summary.empty()) write_text_file(options_.summary, summary_.details.dump(2) + "\n");
     }
     group_.barrier();
   }
@@ -411,15 +384,16 @@ class Oneshot {
                        output_->records().size(), setup_.subgraphs.size());
   }
 
-  OneshotSummary summarize() {
-    OneshotSummary summary;
+  /// Collective, and before the output has its name: a rank that is lost here must not make a finished one look failed.
+  void summarize() {
+    OneshotSummary& summary = summary_;
     summary.output = options_.output;
     summary.output_bytes = output_->total_bytes();
     summary.seconds = timer_.seconds();
     const recipe::RankReport report{summary.seconds, sampler_.peak_bytes(), spilled_bytes_, times_, plan_,
                                     output_->reports()};
     summary.details = recipe::run_summary(options_, setup_, report, group_);
-    if (summary.details.is_null()) return summary;
+    if (summary.details.is_null()) return;
     summary.details["layerpress"] = LAYERPRESS_VERSION;
     summary.details["output_bytes"] = summary.output_bytes;
     summary.details["resumed_subgraphs"] = resumed_;
@@ -430,8 +404,6 @@ class Oneshot {
       control_.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
                                                        module["fallback"].get<std::string>()));
     }
-    if (!options_.summary.empty()) write_text_file(options_.summary, summary.details.dump(2) + "\n");
-    return summary;
   }
 
   const OneshotOptions& options_;
@@ -444,7 +416,8 @@ class Oneshot {
   recipe::RunSetup setup_;
   recipe::DataDivision division_;
   std::unique_ptr<recipe::RunFolder> folder_;
-  int shard_sets_ = 0;  // of the run that is continued
+  int shard_sets_ = 0;      // of the run that is continued
+  bool same_ranks_ = true;  // as then
   std::int64_t batch_tokens_ = 0;
   std::size_t resumed_ = 0;
   runtime::DivisionRates rates_;
@@ -455,6 +428,7 @@ class Oneshot {
   std::unique_ptr<runtime::WeightSource> weights_;
   std::unique_ptr<runtime::ActivationStore> store_;
   std::uint64_t spilled_bytes_ = 0;
+  OneshotSummary summary_;
 };
 
 /// Of several ranks the first reports, and all watch each other.
@@ -473,8 +447,11 @@ auto run_together(dist::Group& group, Function&& function) {
     return function();
   } catch (const InterruptedError& error) {
     // The end of another rank can look like a request: its launcher stops the others.
-    if (const std::string failure = group.failure(); !failure.empty()) group.check();
-    group.fail(error.what(), /*on_request=*/true);
+    if (!group.failure().empty()) group.check();
+    group.fail(error.what(), dist::FailureKind::kOnRequest);
+    throw;
+  } catch (const DamagedWeightsError& error) {
+    group.fail(error.what(), dist::FailureKind::kHopeless);
     throw;
   } catch (const std::exception& error) {
     group.fail(error.what());
@@ -487,10 +464,9 @@ auto run_together(dist::Group& group, Function&& function) {
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
-  return run_together(group, [&] {
-    const RunControl own = control_of(control, group);
-    return Oneshot(options, own, group).run();
-  });
+  const RunControl own = control_of(control, group);
+  Oneshot run(options, own, group);  // outlives the message to the others, who write into its folder until then
+  return run_together(group, [&] { return run.run(); });
 }
 
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
@@ -499,6 +475,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   return run_together(group, [&] {
     const RunControl own = control_of(control, group);
     const recipe::RunSetup setup = recipe::set_up(options, group);
+    recipe::require_same_request(options, setup, group);
     std::vector<std::int64_t> lengths;
     if (!options.dataset.empty()) {
       lengths = lengths_of(load_data(options, setup, recipe::agree_on_data(options.dataset_split, group), group, own));
@@ -511,7 +488,9 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     recipe::PlanInput input = recipe::plan_input(setup, std::move(lengths));
     input.batch_tokens = options.batch_tokens;
     const recipe::RunPlan plan = recipe::plan_run(input);
-    return recipe::plan_report(setup, plan, recipe::measure_rates(setup, options.output));
+    const Json report = recipe::plan_report(setup, plan, recipe::measure_rates(setup, options.output));
+    group.barrier();
+    return report;
   });
 }
 

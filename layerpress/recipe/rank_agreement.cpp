@@ -46,6 +46,7 @@ Json request_of(const OneshotOptions& options, const RunSetup& setup) {
   Json request = Json::object();
   request["the program"] = {{"version", identity_of_software(setup.placement)["layerpress"]},
                             {"torch", identity_of_software(setup.placement)["torch"]},
+                            {"instruction set", identity_of_software(setup.placement)["instruction set"]},
                             {"binary", fingerprint("/proc/self/exe")}};
   request["the computing dtype"] = dtype_word(setup.placement.dtype);
   request["the kind of device"] = c10::DeviceTypeName(setup.placement.device.type(), /*lower_case=*/true);
@@ -84,9 +85,10 @@ std::string random_token() {
 }
 
 /// Whether the folder holds the token; shared storage may show new files a little later.
-bool sees_token(const fs::path& folder, const std::string& token) {
+bool sees_token(const fs::path& folder, const std::string& token, dist::Group& group) {
   for (int attempt = 0; attempt < 25; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    group.check();
     try {
       std::error_code failure;
       if (!fs::exists(folder / kTokenName, failure)) continue;
@@ -151,7 +153,7 @@ void require_shared_folder(const fs::path& folder, dist::Group& group) {
   const std::string token = group.broadcast_text(group.is_first() ? random_token() : "", 0);
   if (group.is_first()) write_text_file(folder / kTokenName, token);
   group.barrier();
-  const std::vector<std::string> seen = group.all_gather_text(sees_token(folder, token) ? "yes" : "no");
+  const std::vector<std::string> seen = group.all_gather_text(sees_token(folder, token, group) ? "yes" : "no");
   std::error_code ignored;
   if (group.is_first()) fs::remove(folder / kTokenName, ignored);
   for (std::size_t rank = 0; rank < seen.size(); ++rank)

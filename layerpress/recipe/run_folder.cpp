@@ -97,9 +97,10 @@ void RunFolder::open() {
     if (continued_) read_journal();
   }
   require_shared_folder(path_, group_);
-  continued_ = group_.broadcast_text(continued_ ? "yes" : "no", 0) == "yes";
-  if (continued_ && !group_.is_first()) read_journal();
-  group_.barrier();  // before anybody changes a journal
+  // One rank reads: storage may show others something else.
+  const Json found = Json::parse(group_.broadcast_text(Json{{"continued", continued_}, {"journal", journal_}}.dump(), 0));
+  continued_ = found["continued"].get<bool>();
+  journal_ = found["journal"].get<std::vector<Json>>();
 }
 
 void RunFolder::read_journal() {

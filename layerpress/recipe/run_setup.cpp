@@ -1,5 +1,8 @@
 #include "layerpress/recipe/run_setup.h"
 
+#include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include <algorithm>
 
 #include "layerpress/base/machine.h"
@@ -31,12 +34,21 @@ std::uint64_t host_budget(const std::string& asked) {
   return available == 0 ? kUnlimited : available + anonymous_bytes();
 }
 
+/// Ranks of one machine compute on devices of their own.
+void choose_own_device(const OneshotOptions& options, const dist::Group& group, at::Device& device) {
+  if (!device.is_cuda() || group.local_size() == 1) return;
+  if (options.device.find(':') != std::string::npos)
+    throw UsageError("[options] --device {}: {} ranks on this machine need devices of their own; say cuda", options.device,
+                     group.local_size());
+  device.set_index(static_cast<at::DeviceIndex>(group.local_rank() % at::detail::getCUDAHooks().deviceCount()));
+}
+
 }  // namespace
 
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   RunSetup setup;
   setup.ranks = group.size();
-  setup.threads = set_threads(options.threads > 0 ? options.threads : std::max(1, usable_cores() / group.local_size()));
+  setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
   setup.recipe = recipe_of(options);
   setup.modifiers = make_modifiers(setup.recipe);
   setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
@@ -53,6 +65,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   setup.assignments = assign(setup.model, setup.modifiers);
   setup.subgraphs = cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
+  choose_own_device(options, group, setup.placement.device);
   return setup;
 }
 

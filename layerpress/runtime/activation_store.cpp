@@ -94,6 +94,7 @@ void ActivationStore::drop(graph::ValueId value) {
 }
 
 Json ActivationStore::boundary(std::size_t index, const std::vector<graph::ValueId>& values) {
+  if (batches_ == 0) return nullptr;
   Json described = Json::object();
   for (const graph::ValueId value : values)
     for (std::size_t batch = 0; batch < batches_; ++batch) {

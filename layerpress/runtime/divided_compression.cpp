@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "layerpress/quant/row_transfer.h"
 
@@ -85,7 +86,7 @@ class Exchange {
   std::vector<CompressedModule> assembled(const std::vector<at::Tensor>& bytes) const {
     std::vector<std::vector<quant::QuantizedWeight>> rows(shapes_.size());
     std::vector<CompressedModule> modules(shapes_.size());
-    std::vector<double> errors(shapes_.size(), 0);
+    std::map<const quant::QuantizationScheme*, MeanError> errors;  // linears of one scheme are solved as one stack
     for (std::size_t rank = 0; rank < division_.parts.size(); ++rank) {
       const std::uint8_t* place = bytes[rank].const_data_ptr<std::uint8_t>();
       for (const RowPart& part : division_.parts[rank]) {
@@ -93,23 +94,29 @@ class Exchange {
         rows[part.linear].push_back(quant::read_transfer(*linear.scheme->weights, part.rows(), linear.columns,
                                                          linear.dtype, place + kReportBytes));
         join_report(read_report(linears_[part.linear].module, place), static_cast<double>(part.rows()),
-                    modules[part.linear].report, errors[part.linear]);
+                    modules[part.linear].report, errors[linear.scheme]);
         place += part_bytes(linear, part);
       }
     }
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       modules[i].weight = on_device(quant::join_rows(rows[i]));
       rows[i].clear();
-      if (modules[i].report.output_error) modules[i].report.output_error = errors[i] / static_cast<double>(shapes_[i].rows);
+      if (modules[i].report.output_error) modules[i].report.output_error = errors[shapes_[i].scheme].mean();
     }
     return modules;
   }
 
-  static void join_report(const ModuleReport& part, double rows, ModuleReport& whole, double& error) {
+  struct MeanError {
+    double sum = 0, rows = 0;
+    double mean() const { return sum / rows; }
+  };
+
+  static void join_report(const ModuleReport& part, double rows, ModuleReport& whole, MeanError& error) {
     if (whole.module.empty()) whole = part;
     if (whole.fallback.empty()) whole.fallback = part.fallback;
     if (!part.output_error) whole.output_error.reset();
-    error += part.output_error.value_or(0) * rows;
+    error.sum += part.output_error.value_or(0) * rows;
+    error.rows += rows;
   }
 
   quant::QuantizedWeight on_device(quant::QuantizedWeight weight) const {
@@ -145,8 +152,8 @@ std::vector<CompressedModule> compress_over_ranks(const RunContext& run, const M
 
 std::uint64_t exchange_workspace_bytes(const std::vector<LinearShape>& linears, const GroupDivision& division) {
   if (division.parts.size() <= 1) return 0;
-  // What is sent, and what comes from every rank; the owner's goes in place.
-  return most_bytes(linears, division) * (division.owner >= 0 ? 1 : division.parts.size() + 1);
+  // What is sent, what comes from every rank, and that laid end to end, as c10d receives it; the owner's goes in place.
+  return most_bytes(linears, division) * (division.owner >= 0 ? 1 : 2 * division.parts.size() + 1);
 }
 
 }  // namespace layerpress::runtime

@@ -34,7 +34,10 @@ std::int64_t nearest(const std::vector<std::int64_t>& places, std::int64_t wante
 }
 
 /// The update's share that splitting saves against what sending the triangle to everybody costs.
-bool is_worth_splitting(const std::vector<LinearShape>& linears, int ranks, const DivisionRates& rates) {
+bool is_worth_splitting(const Modifier& modifier, const std::vector<LinearShape>& linears, int ranks,
+                        const DivisionRates& rates) {
+  if (!modifier.statistics_wanted().gram) return true;
+
   const auto columns = static_cast<double>(linears.front().columns);
   double rows = 0;
   for (const LinearShape& linear : linears) rows += static_cast<double>(linear.rows);
@@ -72,7 +75,7 @@ GroupDivision divide_group(const Modifier& modifier, const std::vector<LinearSha
     steps.push_back(modifier.row_step(linear));
   }
   GroupDivision division;
-  if (ranks == 1 || owner < 0 || is_worth_splitting(linears, ranks, rates)) {
+  if (ranks == 1 || owner < 0 || is_worth_splitting(modifier, linears, ranks, rates)) {
     division.parts = split_rows(rows, steps, ranks);
     return division;
   }

@@ -46,6 +46,7 @@ class Simulation {
       gram_workspace_ = kernels::gram_workspace_bytes(static_cast<std::int64_t>(features), request_.placement.dtype);
       if (request_.ranks > 1) gram_workspace_ += merge_workspace_bytes(static_cast<std::int64_t>(features));
     }
+    if (collect && request_.batches.empty()) note(gram_workspace_);
     for (std::size_t b = 0; b < request_.batches.size(); ++b) {
       run_batch(stage, b, collect);
       for (const graph::ValueId value : drops) drop(value, b);
@@ -61,7 +62,7 @@ class Simulation {
     }
     for (const auto& [modifier, shapes] : by_modifier) {
       const int ranks = divide ? request_.ranks : 1;
-      const GroupDivision division = divide_group(*modifier, shapes, ranks, -1, request_.division_rates);
+      const GroupDivision division = divide_group(*modifier, shapes, ranks, /*owner=*/0, request_.division_rates);
       const CompressionCost cost = largest_cost(*modifier, shapes, division);
       const std::uint64_t exchange = exchange_workspace_bytes(shapes, division);
       own().workspace_bytes = std::max(own().workspace_bytes, cost.workspace_bytes);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import traceback
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
     On failure exactly one line goes to `diagnostics`.
     """
     _silence_libraries()
+    _end_with_parent()
     try:
         summary = prepare(parse_request(request_stream.read()))
     except PrepareError as fault:
@@ -72,6 +74,20 @@ def _silence_libraries() -> None:
     os.environ.update(TRANSFORMERS_NO_ADVISORY_WARNINGS="1", TRANSFORMERS_VERBOSITY="critical")
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
+
+
+def _end_with_parent() -> None:
+    """A program that is killed leaves nobody who wants the samples."""
+    parent = os.getppid()
+    try:
+        import ctypes
+
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG, Linux
+        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM)
+    except (ImportError, OSError, AttributeError):
+        return
+    if os.getppid() != parent:
+        raise SystemExit(1)
 
 
 def _unforeseen(fault: BaseException) -> str:

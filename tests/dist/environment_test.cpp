@@ -63,8 +63,6 @@ TEST(Environment, OfTorchrun) {
   ASSERT_TRUE(environment.has_value());
   EXPECT_EQ(environment->rank, 3);
   EXPECT_EQ(environment->world_size, 8);
-  EXPECT_EQ(environment->local_rank, 1);
-  EXPECT_EQ(environment->local_world_size, 2);
   EXPECT_EQ(environment->master_address, "node-0");
   EXPECT_EQ(environment->master_port, 29400);
   EXPECT_TRUE(environment->has_agent_store);
@@ -84,7 +82,6 @@ TEST(Environment, OfSlurmAndMpiNeedsAnAddress) {
                            {"MASTER_PORT", "1234"}});
     EXPECT_EQ(read_environment()->rank, 2);
     EXPECT_FALSE(read_environment()->has_agent_store);
-    EXPECT_EQ(read_environment()->local_world_size, 0);  // found out later
   }
   const Variables mpi({{"OMPI_COMM_WORLD_RANK", "1"},
                        {"OMPI_COMM_WORLD_SIZE", "2"},
@@ -92,7 +89,7 @@ TEST(Environment, OfSlurmAndMpiNeedsAnAddress) {
                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                        {"MASTER_ADDR", "a"},
                        {"MASTER_PORT", "1234"}});
-  EXPECT_EQ(read_environment()->local_rank, 1);
+  EXPECT_EQ(read_environment()->rank, 1);
 }
 
 TEST(Environment, RefusesWhatCannotBe) {

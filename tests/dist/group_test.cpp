@@ -109,7 +109,7 @@ TEST(Group, CarriesAnErrorToRanksThatCompute) {
 TEST(Group, ARequestToStopIsNoFailure) {
   run_ranks(2, [](Group& group) {
     if (group.rank() == 1) {
-      group.fail("stopped on request", /*on_request=*/true);
+      group.fail("stopped on request", FailureKind::kOnRequest);
       return;
     }
     EXPECT_THROW(group.barrier(), InterruptedError);

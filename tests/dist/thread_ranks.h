@@ -30,8 +30,8 @@ inline int free_port() {
 
 inline Environment rank_environment(int rank, int size, int port) {
   Environment environment;
-  environment.rank = environment.local_rank = rank;
-  environment.world_size = environment.local_world_size = size;
+  environment.rank = rank;
+  environment.world_size = size;
   environment.master_address = "127.0.0.1";
   environment.master_port = port;
   return environment;

@@ -43,7 +43,7 @@ def test_times(summary):
 
 def test_modules_of_all_ranks(summary, exact, results, tmp_path):
     """The same modules as on one process, each once, with the error and the tokens of the whole."""
-    program.oneshot(exact.folder, results / "alone", *exact.solving, "--summary", tmp_path / "alone.json")
+    program.oneshot(exact.folder, results / "alone", *exact.solving, "--threads", "1", "--summary", tmp_path / "alone.json")
     alone = {entry["module"]: entry for entry in json.loads((tmp_path / "alone.json").read_text())["modules"]}
     assert sorted(entry["module"] for entry in summary["modules"]) == sorted(alone)
     for entry in summary["modules"]:

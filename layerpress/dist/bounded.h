@@ -1,0 +1,52 @@
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+namespace layerpress::dist {
+
+/// Runs `work` in a thread of its own and waits for its result, as long as `wait_on` (called every 50 ms) does not throw. For
+/// calls of libraries that may never return: when `wait_on` throws, the thread is left to itself with what it holds.
+template <typename Result>
+Result run_bounded(std::function<Result()> work, const std::function<void()>& wait_on) {
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<Result> result;
+    std::exception_ptr failure;
+    bool done = false;
+  };
+  const auto shared = std::make_shared<Shared>();
+  std::thread([shared, work = std::move(work)] {
+    std::optional<Result> result;
+    std::exception_ptr failure;
+    try {
+      result.emplace(work());
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(shared->mutex);
+      shared->result = std::move(result);
+      shared->failure = failure;
+      shared->done = true;
+    }
+    shared->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(shared->mutex);
+  while (!shared->changed.wait_for(lock, std::chrono::milliseconds(50), [&] { return shared->done; })) {
+    lock.unlock();
+    wait_on();
+    lock.lock();
+  }
+  if (shared->failure) std::rethrow_exception(shared->failure);
+  return std::move(*shared->result);
+}
+
+}  // namespace layerpress::dist

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "layerpress/base/error.h"
@@ -72,26 +74,31 @@ void even_out(Part& part, const std::vector<std::int64_t>& counts, LoaderGroup& 
   std::vector<std::int64_t> sent;
   for (std::int64_t i = 0; i < part.set.sample_count(); ++i) {
     const auto offset = static_cast<std::size_t>(i);
+    sent.push_back(part.numbers[offset]);
     sent.push_back(part.set.sample_offsets[offset + 1] - part.set.sample_offsets[offset]);
     sent.insert(sent.end(), part.set.tokens.begin() + part.set.sample_offsets[offset],
                 part.set.tokens.begin() + part.set.sample_offsets[offset + 1]);
   }
   const Positions own = own_part({0, part.whole.samples}, group);
-  part.set = {};
-  part.numbers.clear();
-  std::int64_t number = 0;
-  for (const std::vector<std::int64_t>& received : group.all_gather(sent))
-    for (std::size_t at = 0; at < received.size(); ++number) {
-      const std::size_t length = static_cast<std::size_t>(received[at]), first = at + 1;
-      if (received[at] <= 0 || length > received.size() - first)
+  const auto all = group.all_gather(sent);
+  std::map<std::int64_t, std::span<const std::int64_t>> samples;
+  for (const std::vector<std::int64_t>& received : all)
+    for (std::size_t at = 0; at < received.size();) {
+      const std::size_t left = received.size() - at;
+      if (left < 2 || received[at + 1] <= 0 || std::cmp_greater(received[at + 1], left - 2))
         throw DistributedError(
             "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
-      at = first + length;
-      if (number < own.first || number >= own.last) continue;
-      for (std::size_t i = first; i < at; ++i) part.set.tokens.push_back(static_cast<std::int32_t>(received[i]));
-      part.set.sample_offsets.push_back(static_cast<std::int64_t>(part.set.tokens.size()));
-      part.numbers.push_back(number);
+      const auto length = static_cast<std::size_t>(received[at + 1]);
+      samples[received[at]] = {received.data() + at + 2, length};
+      at += 2 + length;
     }
+  part.set = {};
+  part.numbers.clear();
+  for (auto sample = samples.lower_bound(own.first); sample != samples.end() && sample->first < own.last; ++sample) {
+    for (const std::int64_t token : sample->second) part.set.tokens.push_back(static_cast<std::int32_t>(token));
+    part.set.sample_offsets.push_back(static_cast<std::int64_t>(part.set.tokens.size()));
+    part.numbers.push_back(sample->first);
+  }
 }
 
 /// A sample for each row: first the N first rows, then as many more as were found to be empty.

@@ -92,7 +92,13 @@ void Heartbeat::on_step(const std::string& step) {
 
 bool Heartbeat::has_failed() {
   if (failed_.load(std::memory_order_acquire)) return true;
-  const Clock::duration silence = Clock::now().time_since_epoch() - Clock::duration(last_answer_.load());
+  // After a stop of this process itself the store gets its time again.
+  const Clock::time_point now = Clock::now();
+  if (now - std::exchange(asked_at_, now) > timeout_ / 2) {
+    last_answer_ = now.time_since_epoch().count();
+    return false;
+  }
+  const Clock::duration silence = now.time_since_epoch() - Clock::duration(last_answer_.load());
   if (silence <= timeout_ + interval_) return false;
   fail_alone(fmt::format("[dist] the ranks' store, which {} serves, gave no answer for {:.0f} s", store_name_,
                          seconds(silence)));
@@ -171,11 +177,7 @@ void Heartbeat::run() {
 }
 
 void Heartbeat::beat() {
-  // A process that was stopped for a while must not blame others for its own silence.
-  if (Clock::now() - last_look_ > interval_ + timeout_ / 2) {
-    next_changed_ = Clock::now();
-    suspects_said_.clear();
-  }
+  (void)was_paused();
   last_look_ = Clock::now();
   try {
     find_failure();
@@ -188,6 +190,7 @@ void Heartbeat::beat() {
     compare_all();
     last_answer_ = Clock::now().time_since_epoch().count();
   } catch (const std::exception& error) {
+    (void)was_paused();
     for (const int rank : local_.ended())
       if (!failed_) fail_alone(fmt::format("{} ended", peer(rank).name()));
     // A broken connection does not heal, a slow one may.
@@ -196,6 +199,17 @@ void Heartbeat::beat() {
       fail_alone(fmt::format("[dist] the ranks' store, which {} serves, cannot be reached any more: {}", store_name_,
                              cause_of(error)));
   }
+}
+
+/// Whether this process was stopped for a while since the beat began: then it must not blame others for its own silence.
+bool Heartbeat::was_paused() {
+  const Clock::duration pause = Clock::now() - last_look_;
+  if (pause <= interval_ + timeout_ / 2) return false;
+  was_stopped_ = was_stopped_ || pause > timeout_;
+  next_changed_ = Clock::now();
+  suspects_said_.clear();
+  waiting_said_.clear();
+  return true;
 }
 
 bool Heartbeat::uses_processor() {
@@ -288,7 +302,7 @@ void Heartbeat::watch_next() {
   }
   if (said.beats != next_said_.beats || has_left(next)) next_changed_ = Clock::now();
   next_said_ = said;
-  if (Clock::now() - next_changed_ <= timeout_) return;
+  if (Clock::now() - next_changed_ <= timeout_ || was_paused()) return;
   fail_from_thread(fmt::format("{} gave no sign of life for {:g} s in step {}", peer(next).name(), seconds(timeout_),
                                said.step.empty() ? "start" : said.step));
 }
@@ -296,13 +310,24 @@ void Heartbeat::watch_next() {
 /// Ranks that all wait will wait for ever.
 void Heartbeat::find_deadlock() {
   const Clock::duration waited = Clock::now().time_since_epoch() - Clock::duration(waiting_since_.load());
-  if (failed_ || !waiting_ || waited <= timeout_) return;
+  if (failed_ || !waiting_ || waited <= timeout_) return waiting_said_.clear();
   int last = rank_;
   std::uint64_t least = operation_;
-  for (const auto& [rank, said] : said_by_all()) {
-    if (!said.waits && !has_left(rank)) return;
+  const std::map<int, Said> now = said_by_all();
+  for (const auto& [rank, said] : now) {
+    if (!said.waits && !has_left(rank)) return waiting_said_.clear();
     if (said.operation < least) last = rank, least = said.operation;
   }
+  if (waiting_said_.empty()) {
+    waiting_said_ = now;
+    all_wait_since_ = Clock::now();
+    return;
+  }
+  // Whoever is silent has said that it waits before; that is another case.
+  if (Clock::now() - all_wait_since_ < std::max<Clock::duration>(6 * interval_, 1s)) return;
+  for (const auto& [rank, said] : now)
+    if (said.sequence == waiting_said_[rank].sequence || said.operation != waiting_said_[rank].operation)
+      return waiting_said_.clear();
   if (last != rank_)
     fail_from_thread(fmt::format("all ranks have waited for {:g} s, {} in an earlier operation than rank {}",
                                  seconds(timeout_), peer(last).name(), rank_));
@@ -330,6 +355,8 @@ void Heartbeat::compare_all() {
 }
 
 void Heartbeat::fail_from_thread(const std::string& text) {
+  (void)was_paused();
+  if (was_stopped_) return fail_alone(text);
   {
     const std::lock_guard lock(mutex_);
     to_publish_ = Failure{text, peer(rank_).machine, rank_, FailureKind::kError};
@@ -347,6 +374,8 @@ void Heartbeat::fail_alone(const std::string& text) {
 void Heartbeat::set_failure(Failure failure, bool reports) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
+  // Others have ended because this rank was stopped, and have said so.
+  if (was_stopped_ && failure.reporter != rank_) reports = false;
   failure_ = std::move(failure);
   reports_ = reports;
   failed_.store(true, std::memory_order_release);

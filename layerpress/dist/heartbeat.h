@@ -88,6 +88,7 @@ class Heartbeat {
   void watch_next();
   void find_deadlock();
   void compare_all();
+  bool was_paused();
   bool uses_processor();
   std::map<int, Said> said_by_all();
   std::string step_of(int rank);
@@ -108,6 +109,7 @@ class Heartbeat {
   std::atomic<std::uint64_t> progress_{0}, operation_{0};
   std::atomic<bool> waiting_{false}, failed_{false}, reports_{false};
   std::atomic<Clock::duration::rep> last_answer_, waiting_since_{0};
+  Clock::time_point asked_at_;  // by the working thread
 
   mutable std::mutex mutex_;  // over what follows
   std::condition_variable changed_;
@@ -121,7 +123,9 @@ class Heartbeat {
   double last_processor_seconds_ = 0;
   Said next_said_;
   Clock::time_point next_changed_, last_look_, suspected_at_;
-  std::map<int, Said> suspects_said_;
+  std::map<int, Said> suspects_said_, waiting_said_;
+  Clock::time_point all_wait_since_;
+  std::atomic<bool> was_stopped_{false};  // this process, for so long that others have noticed
   std::thread thread_;  // last: starts when everything above is there
 };
 

@@ -343,11 +343,13 @@ class Oneshot {
   }
 
   void finish() {
-    const auto phase = times_.measure("finish");
     control_.step(setup_.subgraphs.size(), setup_.subgraphs.size(), "finish");
-    store_.reset();
-    output_->finish();
-    folder_->remove_scratch();
+    {
+      const auto phase = times_.measure("finish");
+      store_.reset();
+      output_->finish();
+      folder_->remove_scratch();
+    }
     summarize();  // and all ranks' files are whole
     if (group_.is_first()) {
       output_->write_index();

@@ -297,7 +297,7 @@ TEST_F(SharedLoadingTest, EachRankChecksItsOwnTokens) {
     expect_says(shared.ranks[guilty].error,
                 {"x.jsonl", "sample 3 (from 1)", "token id 1000000", "vocabulary has 1000000"});
   };
-  expect_fault_of(share(options, 4), 0);  // 512 samples are asked for: all rows are rank 0's
+  expect_fault_of(share(options, 4), 3);  // 512 are asked for: rank 0 reads all rows, and each rank keeps its part
   options.num_samples = 3;
   expect_fault_of(share(options, 3), 2);  // one is missing after the first round, and one row is the last rank's
   options.concatenate = true;

@@ -37,7 +37,7 @@ def test_other_recipe(exact, results, tmp_path):
     for rank, bits in enumerate((4, 8)):
         arguments = {"targets": ["Linear"], "ignore": ["lm_head"], "config_groups": {"group_0": {
             "targets": ["Linear"], "weights": {"num_bits": bits, "strategy": "channel"}}}}
-        (tmp_path / f"{rank}.json").write_text(json.dumps({"s": {"m_modifiers": {"GPTQModifier": arguments}}}))
+        (tmp_path / f"{rank}.json").write_text(json.dumps({"test_stage": {"m_modifiers": {"GPTQModifier": arguments}}}))
     run = RankedRun(2, exact.folder, results / "out", "--dataset", exact.dataset, *LIMIT,
                     own=lambda rank: ["--recipe", tmp_path / f"{rank}.json"])
     refused(run, results, "rank 1", "recipe")

@@ -19,16 +19,6 @@ inline constexpr std::int64_t kGramRowStep = 192;
 /// part after part, give the same bits as accumulate_gram.
 void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& x, std::int64_t first, std::int64_t last);
 
-/// cross += (reference - x)ᵀ x for reference and x [tokens, features] of one dtype; cross is fp32 [features, features], the
-/// whole square. The difference is formed in fp32; of bf16 inputs it is rounded to bf16, products and sums are as above. Gram
-/// matrices are never subtracted from each other: little would be left of their digits.
-void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x);
-/// The same for rows [first, last) of the square, with bounds as above.
-void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, std::int64_t first,
-                                std::int64_t last);
-/// Most memory that accumulate_cross_gram allocates on a CPU, in bytes.
-std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
-
 /// Most memory that accumulate_gram allocates on a CPU for inputs of this width and dtype, in bytes.
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 

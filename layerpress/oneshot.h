@@ -89,7 +89,8 @@ struct OneshotOptions {
     field("overwrite", self.overwrite,
           "replace the output directory if it is not empty; start over if it is unfinished");
     field("resume", self.resume, "continue an interrupted run; start from the beginning if there is none");
-    field("timeout", self.timeout, "seconds without a sign of life after which a rank of a distributed run counts as lost");
+    field("timeout", self.timeout,
+          "seconds without a sign of life after which a rank of a distributed run counts as lost");
     field("summary", self.summary, "write a JSON summary to this file");
   }
 };

@@ -35,7 +35,7 @@ using CheckpointError = KindError<ErrorKind::kCheckpoint>;  ///< A model folder 
 using RecipeError = KindError<ErrorKind::kRecipe>;          ///< A recipe is malformed or asks for what does not exist.
 using DataError = KindError<ErrorKind::kData>;              ///< Calibration or evaluation data cannot be used.
 using MemoryError = KindError<ErrorKind::kMemory>;          ///< The work does not fit in memory.
-using DistributedError = KindError<ErrorKind::kDistributed>;   ///< Ranks cannot agree, or one of them failed.
+using DistributedError = KindError<ErrorKind::kDistributed>;  ///< Ranks cannot agree, or one of them failed.
 using InterruptedError = KindError<ErrorKind::kInterrupted>;  ///< SIGINT or SIGTERM asked the work to stop.
 
 /// A model's weights hold what no compression can make good, such as NaN; to continue such a run makes no sense.

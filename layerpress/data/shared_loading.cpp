@@ -30,7 +30,7 @@ struct Part {
   SampleCount whole;
 };
 
-/// What every loader sends: two numbers, then tokens.
+/// What every loader sends: two numbers, then the lengths of its samples, or their tokens.
 enum Sent : std::size_t { kRows, kSamples, kTokens };
 
 Positions own_part(const Positions& all, const LoaderGroup& group) {
@@ -46,14 +46,18 @@ RowPart read_own(const ReadRows& read, const Positions& window, const LoaderGrou
   return own.size() == 0 ? RowPart{} : read(own);
 }
 
+[[noreturn]] void throw_disagreement() {
+  throw DistributedError(
+      "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
+}
+
 std::vector<std::vector<std::int64_t>> gather(LoaderGroup& group, const std::vector<std::int64_t>& own) {
   auto found = group.all_gather(own);
   const auto usable = [](const std::vector<std::int64_t>& sent) {
     return sent.size() >= kTokens && 0 <= sent[kSamples] && sent[kSamples] <= sent[kRows];
   };
   if (std::cmp_not_equal(found.size(), group.size()) || !std::all_of(found.begin(), found.end(), usable))
-    throw DistributedError(
-        "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
+    throw_disagreement();
   return found;
 }
 
@@ -66,63 +70,113 @@ void append_samples(Part& part, const CalibrationSet& samples, std::int64_t firs
   }
 }
 
-/// Samples stay with who read them unless somebody then has more than one more than another: when there are fewer rows than
-/// were asked for, the last loaders find none. Then all exchange them and each keeps its part.
-void even_out(Part& part, const std::vector<std::int64_t>& counts, LoaderGroup& group) {
-  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
-  if (*most - *least <= 1) return;
-  std::vector<std::int64_t> sent;
-  for (std::int64_t i = 0; i < part.set.sample_count(); ++i) {
-    const auto offset = static_cast<std::size_t>(i);
-    sent.push_back(part.numbers[offset]);
-    sent.push_back(part.set.sample_offsets[offset + 1] - part.set.sample_offsets[offset]);
-    sent.insert(sent.end(), part.set.tokens.begin() + part.set.sample_offsets[offset],
-                part.set.tokens.begin() + part.set.sample_offsets[offset + 1]);
+/// Deals samples of these lengths, longest first, each to the rank with the fewest tokens so far that may take one more: no
+/// rank gets two more than another. Returns each sample's rank.
+std::vector<int> dealt(const std::vector<std::int64_t>& lengths, int size) {
+  std::vector<std::size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return lengths[a] > lengths[b]; });
+  const auto ranks = static_cast<std::size_t>(size);
+  const std::size_t each = lengths.size() / ranks;
+  std::size_t with_one_more = lengths.size() % ranks;
+  std::vector<std::int64_t> tokens(ranks, 0);
+  std::vector<std::size_t> counts(ranks, 0);
+  std::vector<int> owners(lengths.size());
+  for (const std::size_t sample : order) {
+    std::size_t chosen = ranks;
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const bool may_take = counts[rank] < each || (counts[rank] == each && with_one_more > 0);
+      if (may_take && (chosen == ranks || tokens[rank] < tokens[chosen])) chosen = rank;
+    }
+    if (counts[chosen]++ == each) --with_one_more;
+    tokens[chosen] += lengths[sample];
+    owners[sample] = static_cast<int>(chosen);
   }
-  const Positions own = own_part({0, part.whole.samples}, group);
+  return owners;
+}
+
+/// Whether sending tokens around is worth it: a rank lacks samples that others have, or the one with the most tokens, for
+/// whom all wait, would have clearly fewer.
+bool is_better(const std::vector<int>& owners, const std::vector<int>& present,
+               const std::vector<std::int64_t>& lengths, int size) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(size), 0), tokens(counts), wanted(counts);
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    ++counts[static_cast<std::size_t>(present[i])];
+    tokens[static_cast<std::size_t>(present[i])] += lengths[i];
+    wanted[static_cast<std::size_t>(owners[i])] += lengths[i];
+  }
+  const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+  if (*most - *least > 1) return true;
+  constexpr std::int64_t kMostTokens = 32 << 20;  // bounds the memory of an exchange
+  constexpr double kClearly = 0.998;
+  const auto largest = [](const std::vector<std::int64_t>& of) {
+    return static_cast<double>(*std::max_element(of.begin(), of.end()));
+  };
+  return std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) <= kMostTokens &&
+         largest(wanted) < kClearly * largest(tokens);
+}
+
+/// Samples stay with who tokenized them unless another division is better; then all exchange them, and each keeps its own.
+/// `lengths` and `present`: of all samples, who has them.
+void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::vector<int>& present,
+              LoaderGroup& group) {
+  const std::vector<int> owners = dealt(lengths, group.size());
+  if (lengths.empty() || !is_better(owners, present, lengths, group.size())) return;
+  std::vector<std::int64_t> sent;
+  for (std::size_t i = 0; i < part.numbers.size(); ++i) {
+    const std::int64_t first = part.set.sample_offsets[i], last = part.set.sample_offsets[i + 1];
+    sent.push_back(part.numbers[i]);
+    sent.push_back(last - first);
+    sent.insert(sent.end(), part.set.tokens.begin() + first, part.set.tokens.begin() + last);
+  }
   const auto all = group.all_gather(sent);
   std::map<std::int64_t, std::span<const std::int64_t>> samples;
   for (const std::vector<std::int64_t>& received : all)
     for (std::size_t at = 0; at < received.size();) {
       const std::size_t left = received.size() - at;
-      if (left < 2 || received[at + 1] <= 0 || std::cmp_greater(received[at + 1], left - 2))
-        throw DistributedError(
-            "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
+      if (left < 2 || received[at + 1] <= 0 || std::cmp_greater(received[at + 1], left - 2)) throw_disagreement();
       const auto length = static_cast<std::size_t>(received[at + 1]);
       samples[received[at]] = {received.data() + at + 2, length};
       at += 2 + length;
     }
   part.set = {};
   part.numbers.clear();
-  for (auto sample = samples.lower_bound(own.first); sample != samples.end() && sample->first < own.last; ++sample) {
-    for (const std::int64_t token : sample->second) part.set.tokens.push_back(static_cast<std::int32_t>(token));
+  for (std::int64_t number = 0; number < part.whole.samples; ++number) {
+    if (owners[static_cast<std::size_t>(number)] != group.rank()) continue;
+    part.numbers.push_back(number);
+    for (const std::int64_t token : samples[number]) part.set.tokens.push_back(static_cast<std::int32_t>(token));
     part.set.sample_offsets.push_back(static_cast<std::int64_t>(part.set.tokens.size()));
-    part.numbers.push_back(sample->first);
   }
 }
 
 /// A sample for each row: first the N first rows, then as many more as were found to be empty.
 Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup& group) {
   Part part;
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()), 0);
+  std::vector<std::int64_t> lengths;
+  std::vector<int> present;
   Positions window{0, options.num_samples};
   while (true) {
     const RowPart own = read_own(read, window, group);
-    const auto found = gather(group, {own.rows, own.set.sample_count()});
+    std::vector<std::int64_t> sent{own.rows, own.set.sample_count()};
+    for (std::size_t i = 0; i + 1 < own.set.sample_offsets.size(); ++i)
+      sent.push_back(own.set.sample_offsets[i + 1] - own.set.sample_offsets[i]);
+    const auto found = gather(group, sent);
     std::int64_t rows = 0;
     for (int rank = 0; rank < group.size(); ++rank) {
-      const auto& sent = found[static_cast<std::size_t>(rank)];
+      const auto& received = found[static_cast<std::size_t>(rank)];
+      if (std::cmp_not_equal(received.size() - kTokens, received[kSamples])) throw_disagreement();
+      lengths.insert(lengths.end(), received.begin() + kTokens, received.end());
+      present.resize(lengths.size(), rank);
       if (rank == group.rank()) append_samples(part, own.set, part.whole.samples);
-      counts[static_cast<std::size_t>(rank)] += sent[kSamples];
-      rows += sent[kRows];
-      part.whole.samples += sent[kSamples];
-      part.whole.skipped_empty += sent[kRows] - sent[kSamples];
+      rows += received[kRows];
+      part.whole.samples += received[kSamples];
+      part.whole.skipped_empty += received[kRows] - received[kSamples];
     }
     const std::int64_t missing = options.num_samples - part.whole.samples;
     if (missing <= 0 || rows < window.size()) break;
     window = {window.last, window.last + missing};
   }
-  even_out(part, counts, group);
+  even_out(part, lengths, present, group);
   return part;
 }
 
@@ -190,24 +244,6 @@ Part cut_stream(const DatasetOptions& options, const ReadRows& read, LoaderGroup
   return part;
 }
 
-/// Deals samples of these lengths, longest first, in turns of alternating direction; returns those of one rank, in
-/// order.
-std::vector<std::int64_t> dealt_samples(const std::vector<std::int64_t>& lengths, const LoaderGroup& group) {
-  std::vector<std::int64_t> order(lengths.size());
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  const auto length = [&](std::int64_t sample) { return lengths[static_cast<std::size_t>(sample)]; };
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return length(a) > length(b); });
-  const auto ranks = static_cast<std::size_t>(group.size());
-  std::vector<std::int64_t> own;
-  for (std::size_t dealt = 0; dealt < order.size(); ++dealt) {
-    const std::size_t place = dealt % ranks;
-    const std::size_t rank = dealt / ranks % 2 == 0 ? place : ranks - 1 - place;
-    if (std::cmp_equal(rank, group.rank())) own.push_back(order[dealt]);
-  }
-  std::sort(own.begin(), own.end());
-  return own;
-}
-
 /// Samples of a file that says how long each is: nothing needs to be exchanged.
 Part deal_rows(TokenRows& rows, const DatasetOptions& options, const LoaderGroup& group, const RunControl& control) {
   const RowOrder order(rows, options);
@@ -221,7 +257,9 @@ Part deal_rows(TokenRows& rows, const DatasetOptions& options, const LoaderGroup
   }
   Part part;
   part.whole.samples = static_cast<std::int64_t>(lengths.size());
-  part.numbers = dealt_samples(lengths, group);
+  const std::vector<int> owners = dealt(lengths, group.size());
+  for (std::size_t i = 0; i < owners.size(); ++i)
+    if (owners[i] == group.rank()) part.numbers.push_back(static_cast<std::int64_t>(i));
   for (const std::int64_t sample : part.numbers) {
     control.check_stop();
     append_sample(part.set, rows.row(order.index(sample).value()).value(), options.max_seq_length);

@@ -25,9 +25,9 @@ class LoaderGroup {
 /// Rows are divided first, so each loader reads and tokenizes only its own: rank r of R takes rows floor(N r / R) to
 /// floor(N (r + 1) / R) of the N first of the (sliced, seeded) order. Rows without tokens are made good for by the rows
 /// behind, divided likewise, until there are N samples or no more rows; no row is read that load_samples does not read.
-/// Where there are fewer rows than N, samples are exchanged so that counts differ by at most one.
-/// - A token file, whose lengths are known beforehand, is divided so that tokens are balanced: the N samples, longest
-///   first, are dealt in turns, each turn in the opposite direction; so sample counts still differ by at most one.
+/// Where that leaves a rank with more tokens than others, or with samples and others without, samples are dealt anew, longest
+/// first, each to the rank with the fewest tokens that may take one more; counts differ by at most one.
+/// - A token file, whose lengths are known beforehand, is dealt like that from the start.
 /// - With `concatenate`, samples cross rows: rows are read in windows as large as the token count still missing
 ///   suggests, their tokens are exchanged, and rank r keeps samples floor(S r / R) to floor(S (r + 1) / R) of the S
 ///   that the joined stream gives. The last window may hold rows behind those that are needed, which have to be

@@ -20,9 +20,8 @@ struct Names {
 };
 
 constexpr Names kTorchrun = {"RANK", "WORLD_SIZE"};
-constexpr Names kLaunchers[] = {{"SLURM_PROCID", "SLURM_NTASKS"},
-                                {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-                                {"PMI_RANK", "PMI_SIZE"}};
+constexpr Names kLaunchers[] = {
+    {"SLURM_PROCID", "SLURM_NTASKS"}, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, {"PMI_RANK", "PMI_SIZE"}};
 
 /// The variable as a number from `least` to `most`.
 int number(const char* name, int least, int most) {

@@ -1,13 +1,13 @@
 #include "layerpress/dist/group.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/machine.h"
@@ -211,7 +211,8 @@ Group::Pending Group::start_reduce(const at::Tensor& tensor, int root) {
   std::vector<at::Tensor> tensors = {state.staged};
   state.work = connections_->gloo->reduce(tensors, options);
   notify_when_done(*state.work, state.completion);
-  sent_bytes_ += static_cast<std::uint64_t>((rank() == root ? ring_share(size()) : 1) * static_cast<double>(tensor.nbytes()));
+  sent_bytes_ +=
+      static_cast<std::uint64_t>((rank() == root ? ring_share(size()) : 1) * static_cast<double>(tensor.nbytes()));
   return pending;
 }
 
@@ -292,7 +293,8 @@ void Group::fail(const std::string& cause, FailureKind kind) noexcept {
   if (!connections_) return;
   try {
     connections_->heartbeat->fail(
-        fmt::format("rank {} ({}): {}", rank(), connections_->peers[static_cast<std::size_t>(rank())].host, cause), kind);
+        fmt::format("rank {} ({}): {}", rank(), connections_->peers[static_cast<std::size_t>(rank())].host, cause),
+        kind);
   } catch (...) {
     // There is nobody left to tell.
   }

@@ -230,8 +230,8 @@ void Heartbeat::publish() {
     const std::lock_guard lock(mutex_);
     step = step_;
   }
-  store_->set(key("beat", rank_), bytes_of(fmt::format("{} {} {} {} {}", ++sequence_, beats_, operation_.load(),
-                                                       waits ? 1 : 0, step)));
+  store_->set(key("beat", rank_),
+              bytes_of(fmt::format("{} {} {} {} {}", ++sequence_, beats_, operation_.load(), waits ? 1 : 0, step)));
 }
 
 void Heartbeat::find_failure() {
@@ -239,8 +239,7 @@ void Heartbeat::find_failure() {
   Failure failure = failure_from(text_of(store_->get(kFailure)));
   const std::string& own = peer(rank_).machine;
   // On other machines than the reporter's the first to ask says it.
-  const bool reports =
-      failure.machine == own ? failure.reporter == rank_ : store_->add("said/" + own, 1) == 1;
+  const bool reports = failure.machine == own ? failure.reporter == rank_ : store_->add("said/" + own, 1) == 1;
   set_failure(std::move(failure), reports);
 }
 
@@ -332,8 +331,9 @@ void Heartbeat::find_deadlock() {
     fail_from_thread(fmt::format("all ranks have waited for {:g} s, {} in an earlier operation than rank {}",
                                  seconds(timeout_), peer(last).name(), rank_));
   else
-    fail_from_thread(fmt::format(
-        "all ranks have waited for each other for {:g} s; is the network between their hosts whole?", seconds(timeout_)));
+    fail_from_thread(
+        fmt::format("all ranks have waited for each other for {:g} s; is the network between their hosts whole?",
+                    seconds(timeout_)));
 }
 
 /// Tells which rank is silent when somebody has lost a connection.

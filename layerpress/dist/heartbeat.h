@@ -1,7 +1,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
 #include "layerpress/dist/failure.h"
@@ -126,7 +126,7 @@ class Heartbeat {
   std::map<int, Said> suspects_said_, waiting_said_;
   Clock::time_point all_wait_since_;
   std::atomic<bool> was_stopped_{false};  // this process, for so long that others have noticed
-  std::thread thread_;  // last: starts when everything above is there
+  std::thread thread_;                    // last: starts when everything above is there
 };
 
 /// The text of an exception of the libraries, without their stack traces.

@@ -57,19 +57,20 @@ Peer Peer::self(int rank, std::string address) {
 }
 
 std::string Peer::to_text() const {
-  return Json{{"rank", rank}, {"host", host}, {"machine", machine}, {"process", process}, {"address", address},
-              {"cores", cores}}.dump(
-      -1, ' ', true, Json::error_handler_t::replace);
+  return Json{{"rank", rank},       {"host", host},       {"machine", machine},
+              {"process", process}, {"address", address}, {"cores", cores}}
+      .dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 Peer Peer::from_text(const std::string& text) {
   try {
     const Json json = Json::parse(text);
-    return {json.at("rank").get<int>(), json.at("host").get<std::string>(), json.at("machine").get<std::string>(),
-            json.at("process").get<int>(), json.at("address").get<std::string>(),
-            json.at("cores").get<std::vector<int>>()};
+    return {
+        json.at("rank").get<int>(),    json.at("host").get<std::string>(),    json.at("machine").get<std::string>(),
+        json.at("process").get<int>(), json.at("address").get<std::string>(), json.at("cores").get<std::vector<int>>()};
   } catch (const Json::exception&) {
-    throw DistributedError("[dist.join] a rank introduces itself in words that are not understood: is it another version?");
+    throw DistributedError(
+        "[dist.join] a rank introduces itself in words that are not understood: is it another version?");
   }
 }
 

@@ -14,7 +14,7 @@ struct Peer {
   std::string host;
   std::string machine;  ///< the same for processes that see each other's process numbers
   int process = 0;
-  std::string address;    ///< on which it can be reached by others of the network that leads to the master
+  std::string address;     ///< on which it can be reached by others of the network that leads to the master
   std::vector<int> cores;  ///< that it may use
 
   /// This process.

@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 #include <netdb.h>
 #include <sys/socket.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "layerpress/base/error.h"
 #include "layerpress/dist/bounded.h"
@@ -37,7 +37,7 @@ std::string own_address(const std::vector<Peer>& peers, const Peer& own) {
 }
 
 std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environment& environment,
-                                                               const std::vector<Peer>& peers) {
+                                                                const std::vector<Peer>& peers) {
   std::vector<std::shared_ptr<::gloo::transport::Device>> result;
   const char* named = std::getenv("GLOO_SOCKET_IFNAME");
   std::istringstream names(named == nullptr ? "" : named);
@@ -46,9 +46,8 @@ std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environmen
   if (!result.empty()) return result;
   const std::string address = own_address(peers, peers[static_cast<std::size_t>(environment.rank)]);
   if (address.empty())
-    throw DistributedError(
-        "[dist.join] no network interface leads to MASTER_ADDR {}; name one with GLOO_SOCKET_IFNAME",
-        environment.master_address);
+    throw DistributedError("[dist.join] no network interface leads to MASTER_ADDR {}; name one with GLOO_SOCKET_IFNAME",
+                           environment.master_address);
   result.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   return result;
 }
@@ -97,7 +96,8 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bo
   store.timeout = options.timeout;
   const auto no_answer = [&](const std::string& cause) {
     throw DistributedError(
-        "[dist.join] rank {}: no store answers at {}:{} within {:g} s{}; check MASTER_ADDR, MASTER_PORT and that rank 0 "
+        "[dist.join] rank {}: no store answers at {}:{} within {:g} s{}; check MASTER_ADDR, MASTER_PORT and that rank "
+        "0 "
         "runs",
         environment.rank, environment.master_address, environment.master_port, seconds(options.timeout), cause);
   };
@@ -127,8 +127,7 @@ std::string meeting_prefix(c10d::Store& store, const Environment& environment) {
 
 std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
                        const MeetingOptions& options) {
-  const Peer own =
-      Peer::self(environment.rank, address_towards(environment.master_address, environment.master_port));
+  const Peer own = Peer::self(environment.rank, address_towards(environment.master_address, environment.master_port));
   std::vector<std::string> keys;
   for (int rank = 0; rank < environment.world_size; ++rank) keys.push_back(fmt::format("peer/{}", rank));
   store->set(keys[static_cast<std::size_t>(environment.rank)], bytes_of(own.to_text()));
@@ -149,13 +148,12 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
         return store->multiGet(keys);
       },
       until_timeout(options, [&] {
-        throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} does not answer any more", environment.rank,
-                               environment.master_address, environment.master_port);
+        throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} does not answer any more",
+                               environment.rank, environment.master_address, environment.master_port);
       }));
   if (texts.empty()) {
     std::vector<int> ranks;
-    for (int rank = 0; rank < environment.world_size; ++rank)
-      try {
+    for (int rank = 0; rank < environment.world_size; ++rank) try {
         if (rank != environment.rank && !store->check({keys[static_cast<std::size_t>(rank)]})) ranks.push_back(rank);
       } catch (const std::exception&) {
         ranks.assign(1, 0);  // the store went with the rank that served it

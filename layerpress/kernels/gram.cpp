@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kBlock = kGramRowStep;  // rows of the triangle that are computed at once
 constexpr std::int64_t kTokens = 2048;         // tokens widened to fp32 at once where there are no bf16 products
-constexpr std::int64_t kChunk = 512;           // tokens packed at once: two panels of a chunk stay in the second-level cache
+constexpr std::int64_t kChunk = 512;  // tokens packed at once: two panels of a chunk stay in the second-level cache
 
 static_assert(kBlock % cpu::kGramPanel == 0);
 

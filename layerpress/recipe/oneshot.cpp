@@ -263,9 +263,9 @@ class Oneshot {
     recipe::require_scratch_space(setup_, plan_, folder_->scratch(), options_.offload_dir.empty(), group_, control_);
     if (set.sample_count() == 0) return;
     batches_ = recipe::make_batches(set, plan_.batch_tokens);
-    control_.message(LogLevel::kInfo, fmt::format("{} samples, {} tokens in {} batches{}", set.sample_count(),
-                                                  set.token_count(), batches_.size(),
-                                                  group_.size() > 1 ? " on rank 0" : ""));
+    control_.message(LogLevel::kInfo,
+                     fmt::format("{} samples, {} tokens in {} batches{}", set.sample_count(), set.token_count(),
+                                 batches_.size(), group_.size() > 1 ? " on rank 0" : ""));
   }
 
   /// All ranks divide by the same figures.
@@ -296,7 +296,8 @@ class Oneshot {
     while (next < input.finished.size() && input.finished[next]) ++next;
     const bool in_order = std::find(input.finished.begin() + static_cast<std::ptrdiff_t>(next), input.finished.end(),
                                     true) == input.finished.end();
-    if (next == 0 || next == input.finished.size() || !in_order || folder_->scratch().empty() || set.sample_count() == 0)
+    if (next == 0 || next == input.finished.size() || !in_order || folder_->scratch().empty() ||
+        set.sample_count() == 0)
       return;
     const Json boundary = output_->boundary(next - 1);
     if (boundary.is_null()) return;
@@ -324,7 +325,15 @@ class Oneshot {
     const std::uint64_t process = now - std::min(now, memory_.used_bytes());
     memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
-    const runtime::RunContext run{setup_.model.traced.graph, *weights_, setup_.placement, batches_, control_, times_, group_, rates_, all_tokens_};
+    const runtime::RunContext run{setup_.model.traced.graph,
+                                  *weights_,
+                                  setup_.placement,
+                                  batches_,
+                                  control_,
+                                  times_,
+                                  group_,
+                                  rates_,
+                                  all_tokens_};
     switch (setup_.pipeline) {
       case recipe::Pipeline::kSequential: {
         if (!store_) store_ = std::make_unique<runtime::ActivationStore>(batches_.size(), store_options());
@@ -392,8 +401,8 @@ class Oneshot {
     summary.output = options_.output;
     summary.output_bytes = output_->total_bytes();
     summary.seconds = timer_.seconds();
-    const recipe::RankReport report{summary.seconds, sampler_.peak_bytes(), spilled_bytes_, times_, plan_,
-                                    output_->reports()};
+    const recipe::RankReport report{summary.seconds, sampler_.peak_bytes(), spilled_bytes_, times_,
+                                    plan_,           output_->reports()};
     summary.details = recipe::run_summary(options_, setup_, report, group_);
     if (summary.details.is_null()) return;
     summary.details["layerpress"] = LAYERPRESS_VERSION;

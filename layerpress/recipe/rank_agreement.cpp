@@ -141,7 +141,8 @@ DataDivision agree_on_data(const std::string& split, dist::Group& group) {
     for (std::size_t b = a + 1; b < slices.size(); ++b)
       if (slices[b].start < slices[b].stop && slices[a].start < slices[b].stop && slices[b].start < slices[a].stop)
         throw DistributedError(
-            "[dist.start] --dataset-split: {} on rank {} and {} on rank {} overlap; give every rank rows of its own, or all "
+            "[dist.start] --dataset-split: {} on rank {} and {} on rank {} overlap; give every rank rows of its own, "
+            "or all "
             "the same split",
             all[a], a, all[b], b);
   }
@@ -159,7 +160,8 @@ void require_shared_folder(const fs::path& folder, dist::Group& group) {
   for (std::size_t rank = 0; rank < seen.size(); ++rank)
     if (seen[rank] != "yes")
       throw DistributedError(
-          "[dist.start] rank {} does not see the output folder {} that rank 0 made; put --output on storage that all hosts "
+          "[dist.start] rank {} does not see the output folder {} that rank 0 made; put --output on storage that all "
+          "hosts "
           "share",
           rank, folder.string());
 }

@@ -98,7 +98,8 @@ void RunFolder::open() {
   }
   require_shared_folder(path_, group_);
   // One rank reads: storage may show others something else.
-  const Json found = Json::parse(group_.broadcast_text(Json{{"continued", continued_}, {"journal", journal_}}.dump(), 0));
+  const Json found =
+      Json::parse(group_.broadcast_text(Json{{"continued", continued_}, {"journal", journal_}}.dump(), 0));
   continued_ = found["continued"].get<bool>();
   journal_ = found["journal"].get<std::vector<Json>>();
 }
@@ -109,7 +110,8 @@ void RunFolder::read_journal() {
   if (pending_) pending_->keep();
   const auto found = find_unfinished_run(options_.output);
   throw UsageError(
-      "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start over "
+      "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start "
+      "over "
       "with --overwrite",
       options_.output, found ? found->finished : 0, found ? found->subgraphs : 0);
 }

@@ -48,7 +48,7 @@ std::string first_difference(const Json& then, const Json& now, const std::strin
 }  // namespace
 
 Json RunIdentity::to_json() const {
-  return {{"record", "header"}, {"format", kFormat},          {"options", options},
+  return {{"record", "header"}, {"format", kFormat},    {"options", options},
           {"recipe", recipe},   {"software", software}, {"model", model},
           {"dataset", dataset}, {"plan", plan},         {"subgraphs", subgraphs}};
 }

@@ -212,11 +212,12 @@ class Planner {
                         worst->name, format_bytes(least.memory.peak.device), format_bytes(input_.device_budget),
                         advice.empty() ? "" : " or use " + join(advice, " or "));
     throw MemoryError(
-        "[plan] {} MiB of memory may be used{}, the run needs at least {} MiB (subgraph {}: Gram matrices {}, workspace "
+        "[plan] {} MiB of memory may be used{}, the run needs at least {} MiB (subgraph {}: Gram matrices {}, "
+        "workspace "
         "{}, "
         "weights {}); raise --memory-budget{}",
-        input_.budget / kMebibyte, input_.ranks > 1 ? " by each rank" : "", mebibytes, worst->name, format_bytes(worst->gram_bytes),
-        format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes),
+        input_.budget / kMebibyte, input_.ranks > 1 ? " by each rank" : "", mebibytes, worst->name,
+        format_bytes(worst->gram_bytes), format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes),
         advice.empty() ? "" : " or use " + join(advice, " or "));
   }
 

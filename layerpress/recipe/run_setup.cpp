@@ -38,8 +38,8 @@ std::uint64_t host_budget(const std::string& asked) {
 void choose_own_device(const OneshotOptions& options, const dist::Group& group, at::Device& device) {
   if (!device.is_cuda() || group.local_size() == 1) return;
   if (options.device.find(':') != std::string::npos)
-    throw UsageError("[options] --device {}: {} ranks on this machine need devices of their own; say cuda", options.device,
-                     group.local_size());
+    throw UsageError("[options] --device {}: {} ranks on this machine need devices of their own; say cuda",
+                     options.device, group.local_size());
   device.set_index(static_cast<at::DeviceIndex>(group.local_rank() % at::detail::getCUDAHooks().deviceCount()));
 }
 

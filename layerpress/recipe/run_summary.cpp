@@ -68,8 +68,7 @@ Json modules_in_order(const RunSetup& setup, std::vector<Json>& ranks) {
 
 Json run_summary(const OneshotOptions& options, const RunSetup& setup, const RankReport& report, dist::Group& group) {
   const Json own = rank_json(setup, report, group);
-  const std::vector<std::string> all =
-      group.all_gather_text(own.dump(-1, ' ', true, Json::error_handler_t::replace));
+  const std::vector<std::string> all = group.all_gather_text(own.dump(-1, ' ', true, Json::error_handler_t::replace));
   if (!group.is_first()) return nullptr;
   std::vector<Json> ranks;
   std::int64_t samples = 0, tokens = 0;

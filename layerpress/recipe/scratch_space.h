@@ -11,7 +11,7 @@ namespace layerpress::recipe {
 /// Makes sure that the disk holds the activations of all ranks that put them on it, so that one that is too small shows now
 /// rather than hours later. `scratch` is this rank's file; what an earlier run left there is used again. `shared`: all hosts
 /// see the same folder. Throws MemoryError; warns of disks in memory. Collective.
-void require_scratch_space(const RunSetup& setup, const RunPlan& plan, const std::filesystem::path& scratch, bool shared,
-                           dist::Group& group, const RunControl& control);
+void require_scratch_space(const RunSetup& setup, const RunPlan& plan, const std::filesystem::path& scratch,
+                           bool shared, dist::Group& group, const RunControl& control);
 
 }  // namespace layerpress::recipe

@@ -85,7 +85,8 @@ class BasicRun {
     run_.control.check_stop();
     Onload parameters(run_.weights, weight_names(run_.graph, group.linears), run_.placement);
     const bool has = statistics_.has(group.input);
-    compress_group(run_, divide_work(run_, group, assignments_, -1), assignments_, has ? &statistics_.get(group.input) : nullptr, parameters,
+    compress_group(run_, divide_work(run_, group, assignments_, -1), assignments_,
+                   has ? &statistics_.get(group.input) : nullptr, parameters,
                    /*replace=*/false, sink_);
     if (has && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
   }

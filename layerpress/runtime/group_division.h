@@ -25,8 +25,8 @@ struct GroupDivision {
 /// What the division goes by, the same on all ranks: rough speeds of one rank, and the shapes. Constants and their
 /// measurements: docs/distributed.md.
 struct DivisionRates {
-  double update_flops = 6e10;   ///< per second, of the column updates on one thread
-  double network_bytes = 1e9;   ///< per second and rank, in collective operations
+  double update_flops = 6e10;       ///< per second, of the column updates on one thread
+  double network_bytes = 1e9;       ///< per second and rank, in collective operations
   double operation_seconds = 1e-4;  ///< that every collective operation takes, however small
 };
 

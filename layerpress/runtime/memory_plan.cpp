@@ -58,7 +58,8 @@ class Simulation {
   void compress(const graph::LinearGroup& group, bool replace, bool divide) {
     std::map<const Modifier*, std::vector<LinearShape>> by_modifier;
     for (const graph::NodeId n : group.linears) {
-      by_modifier[request_.assignments.at(n).modifier].push_back(runtime::shape_of(request_.graph, n, request_.assignments));
+      by_modifier[request_.assignments.at(n).modifier].push_back(
+          runtime::shape_of(request_.graph, n, request_.assignments));
     }
     for (const auto& [modifier, shapes] : by_modifier) {
       const int ranks = divide ? request_.ranks : 1;

@@ -155,6 +155,16 @@ TEST_F(SharedLoadingTest, RowsAreDividedBeforeTheyAreRead) {
   EXPECT_EQ(shared.gathers, 1);
 }
 
+TEST_F(SharedLoadingTest, TokensAreBalanced) {
+  DatasetOptions options = rows({40, 38, 36, 35, 1, 2, 3, 4, 20});
+  const Shared shared = share(options, 3);  // 512 are asked for: rank 0 reads all
+  for (const auto& rank : shared.ranks) {
+    EXPECT_EQ(rank.set.sample_count(), 3);
+    EXPECT_NEAR(static_cast<double>(rank.set.token_count()), 179.0 / 3, 15);  // rank 0 would have had all
+  }
+  EXPECT_EQ(shared.gathers, 2);
+}
+
 TEST_F(SharedLoadingTest, OneSampleOnFourRanks) {
   DatasetOptions options = rows({3, 4, 5});
   options.num_samples = 1;
@@ -172,8 +182,8 @@ TEST_F(SharedLoadingTest, EmptyRowsAreMadeGoodFor) {
       options.num_samples = count;
       expect_same(options, size);
     }
-  options.num_samples = 8;  // rows 0 to 7 hold 2 samples, 8 to 13 the 6 that are missing
-  EXPECT_EQ(share(options, 3).gathers, 2);
+  options.num_samples = 8;                  // rows 0 to 7 hold 2 samples, 8 to 13 the 6 that are missing
+  EXPECT_EQ(share(options, 3).gathers, 3);  // and samples are dealt anew
 }
 
 TEST_F(SharedLoadingTest, SlicesAndShuffle) {
@@ -297,9 +307,9 @@ TEST_F(SharedLoadingTest, EachRankChecksItsOwnTokens) {
     expect_says(shared.ranks[guilty].error,
                 {"x.jsonl", "sample 3 (from 1)", "token id 1000000", "vocabulary has 1000000"});
   };
-  expect_fault_of(share(options, 4), 3);  // 512 are asked for: rank 0 reads all rows, and each rank keeps its part
+  expect_fault_of(share(options, 4), 0);  // the longest sample is dealt first
   options.num_samples = 3;
-  expect_fault_of(share(options, 3), 2);  // one is missing after the first round, and one row is the last rank's
+  expect_fault_of(share(options, 3), 0);  // one is missing after the first round
   options.concatenate = true;
   options.max_seq_length = 1;
   options.num_samples = 5;
@@ -349,10 +359,10 @@ TEST_F(SharedLoadingTest, RanksReadOnlyTheirSamplesOfATokenFile) {
   write_token_file(folder_ / "tokens.safetensors", set);
   DatasetOptions options;
   options.dataset = (folder_ / "tokens.safetensors").string();
-  const Shared shared = share(options, 3);  // equal lengths, dealt in order: 0 1 2 2 1 0
-  EXPECT_EQ(samples_of(shared.ranks[0].set), (Samples{{1}, {6}}));
+  const Shared shared = share(options, 3);  // equal lengths, dealt in order: 0 1 2 0 1 2
+  EXPECT_EQ(samples_of(shared.ranks[0].set), (Samples{{1}, {4}}));
   expect_says(shared.ranks[1].error, {"tokens.safetensors", "entry 4", "-5"});
-  EXPECT_EQ(samples_of(shared.ranks[2].set), (Samples{{3}, {4}}));
+  EXPECT_EQ(samples_of(shared.ranks[2].set), (Samples{{3}, {6}}));
 }
 
 TEST_F(SharedLoadingTest, AnswersOfOtherRanksAreChecked) {

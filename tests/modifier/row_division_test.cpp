@@ -22,8 +22,8 @@ Divided compress(const runtime::Modifier& modifier, const at::Tensor& weight, co
   for (const auto& parts : runtime::split_rows({weight.size(0)}, {modifier.row_step(shape)}, ranks))
     for (const runtime::RowPart& part : parts) {
       PhaseTimes times;
-      const auto result = modifier.compress(
-          {{"m", weight.narrow(0, part.first, part.rows()), scheme, at::kBFloat16}}, &statistics, times);
+      const auto result = modifier.compress({{"m", weight.narrow(0, part.first, part.rows()), scheme, at::kBFloat16}},
+                                            &statistics, times);
       codes.push_back(result.at(0).weight.codes.view(at::kChar));
       scales.push_back(result.at(0).weight.scale);
     }
@@ -60,7 +60,8 @@ TEST(RowDivision, ChangesNoCode) {
 }
 
 TEST(RowDivision, LeavesOneScaleForAllRowsWhole) {
-  const auto modifier = make_modifier("QuantizationModifier", arguments({{"num_bits", 8}, {"strategy", "tensor"}}), "test");
+  const auto modifier =
+      make_modifier("QuantizationModifier", arguments({{"num_bits", 8}, {"strategy", "tensor"}}), "test");
   const auto* scheme = modifier->scheme_for({"m", {"Linear"}});
   EXPECT_EQ(modifier->row_step({400, kColumns, at::kBFloat16, scheme}), 0);
 }

@@ -184,7 +184,8 @@ TEST(Pipelines, StopWhenAsked) {
   const std::vector<Batch> batches = random_batches({4}, 1);
   PhaseTimes times;
   dist::Group alone;
-  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {nullptr, &stop, nullptr}, times, alone};
+  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {nullptr, &stop, nullptr},
+                           times,       alone};
   RecordingSink sink;
   const std::vector<graph::Subgraph> subgraphs = model.cut("Layer");
   ActivationStore store(1);

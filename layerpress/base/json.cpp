@@ -1,22 +1,70 @@
 #include "layerpress/base/json.h"
 
+#include <set>
+#include <vector>
+
 #include "layerpress/base/file.h"
 
 namespace layerpress {
+namespace {
 
-Json parse_json(std::string_view text, const std::string& where) {
-  constexpr int kMaximumDepth = 200;  // a recursive reader of hostile nesting would overflow the stack
-  const auto limit_depth = [&](int depth, nlohmann::json::parse_event_t, Json&) {
-    if (depth > kMaximumDepth) throw CheckpointError("[json] {}: nested deeper than {} levels", where, kMaximumDepth);
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), limit_depth);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw CheckpointError("[json] {}: not valid JSON at byte {}", where, error.byte);
-  } catch (const nlohmann::json::exception&) {
-    throw CheckpointError("[json] {}: not valid JSON: a number is out of range", where);
+/// Walks through a text before a value is made of it: the library's own way to look on while it does takes time quadratic in
+/// the members of an object, and headers have tens of thousands.
+class Inspector : public nlohmann::json_sax<Json> {
+ public:
+  Inspector(const std::string& where, const JsonRules& rules) : where_(where), rules_(rules) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_float(Json::number_float_t, const Json::string_t&) override { return true; }
+  bool string(Json::string_t&) override { return true; }
+  bool binary(Json::binary_t&) override { return true; }
+  bool start_object(std::size_t) override {
+    if (rules_.on_repeated_key) keys_.emplace_back();
+    return enter();
   }
+  bool key(Json::string_t& name) override {
+    if (rules_.on_repeated_key && !keys_.back().insert(name).second) rules_.on_repeated_key(name);
+    return true;
+  }
+  bool end_object() override {
+    if (rules_.on_repeated_key) keys_.pop_back();
+    --depth_;
+    return true;
+  }
+  bool start_array(std::size_t) override { return enter(); }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool parse_error(std::size_t byte, const std::string&, const nlohmann::detail::exception& error) override {
+    constexpr int kNumberOutOfRange = 406;
+    if (error.id == kNumberOutOfRange)
+      throw CheckpointError("[json] {}: not valid JSON: a number is out of range", where_);
+    throw CheckpointError("[json] {}: not valid JSON at byte {}", where_, byte);
+  }
+
+ private:
+  bool enter() {
+    // A recursive reader of hostile nesting would overflow the stack.
+    if (++depth_ > rules_.most_levels)
+      throw CheckpointError("[json] {}: nested deeper than {} levels", where_, rules_.most_levels);
+    return true;
+  }
+  const std::string& where_;
+  const JsonRules& rules_;
+  int depth_ = 0;
+  std::vector<std::set<std::string>> keys_;  // of the objects around the present place
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, const JsonRules& rules) {
+  Inspector inspector(where, rules);
+  Json::sax_parse(text.begin(), text.end(), &inspector);
+  return Json::parse(text.begin(), text.end());
 }
 
 Json read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -12,8 +13,15 @@ namespace layerpress {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-/// Parses `text`; a syntax error or a nesting deeper than 200 levels becomes a CheckpointError that names `where`.
-Json parse_json(std::string_view text, const std::string& where);
+/// What parse_json looks for beside the syntax.
+struct JsonRules {
+  int most_levels = 200;  ///< of nesting
+  /// Called with a key that an object names twice, if there is one; it may throw.
+  std::function<void(const std::string& key)> on_repeated_key{};
+};
+
+/// Parses `text`; a syntax error or too deep a nesting becomes a CheckpointError that names `where`.
+Json parse_json(std::string_view text, const std::string& where, const JsonRules& rules = {});
 
 /// Reads and parses a JSON file.
 Json read_json_file(const std::filesystem::path& path);

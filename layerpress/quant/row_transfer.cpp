@@ -27,9 +27,8 @@ void append(const at::Tensor& tensor, std::uint8_t*& target) {
   target += plain.nbytes();
 }
 
-at::Tensor take(const std::vector<std::int64_t>& shape, at::ScalarType dtype, const std::uint8_t*& source) {
-  at::Tensor tensor = at::empty(shape, dtype);
-  std::memcpy(tensor.mutable_data_ptr(), source, tensor.nbytes());
+at::Tensor take(const std::vector<std::int64_t>& shape, at::ScalarType dtype, std::uint8_t*& source) {
+  at::Tensor tensor = at::from_blob(source, shape, dtype);
   source += tensor.nbytes();
   return tensor;
 }
@@ -50,7 +49,7 @@ void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weig
 }
 
 QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
-                              at::ScalarType scale_dtype, const std::uint8_t* source) {
+                              at::ScalarType scale_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
   if (is_packed(weights)) {
     const std::int64_t words = (columns * weights.num_bits + 31) / 32;
@@ -78,16 +77,15 @@ std::int64_t rows_per_scale(const QuantizationArgs& weights) {
 }
 
 QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts) {
-  if (parts.size() == 1) return parts.front();
   std::vector<at::Tensor> codes, scales, zero_points;
   for (const QuantizedWeight& part : parts) {
-    codes.push_back(part.codes.scalar_type() == at::kFloat8_e4m3fn ? part.codes.view(at::kChar) : part.codes);
+    // Bytes, because not all operations know fp8.
+    codes.push_back(part.codes.view(at::kChar));
     scales.push_back(part.scale);
     if (part.zero_point.defined()) zero_points.push_back(part.zero_point);
   }
   QuantizedWeight joined;
-  joined.codes = at::cat(codes);
-  if (parts.front().codes.scalar_type() == at::kFloat8_e4m3fn) joined.codes = joined.codes.view(at::kFloat8_e4m3fn);
+  joined.codes = at::cat(codes).view(parts.front().codes.scalar_type());
   joined.scale = at::cat(scales);
   if (!zero_points.empty()) joined.zero_point = at::cat(zero_points);
   return joined;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "layerpress/quant/row_transfer.h"
 
@@ -19,7 +20,10 @@ LinearShape shape_of(const LinearWeight& linear) {
 constexpr std::uint64_t kReportBytes = 1024;
 
 std::uint64_t part_bytes(const LinearShape& linear, const RowPart& part) {
-  return kReportBytes + quant::transfer_bytes(*linear.scheme->weights, part.rows(), linear.columns, linear.dtype);
+  const std::uint64_t bytes =
+      kReportBytes + quant::transfer_bytes(*linear.scheme->weights, part.rows(), linear.columns, linear.dtype);
+  constexpr std::uint64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 void write_report(ModuleReport report, std::uint8_t* place) {
@@ -60,10 +64,9 @@ class Exchange {
   /// Gives away this rank's results, in the order of its parts, and returns every linear's.
   std::vector<CompressedModule> trade(std::vector<CompressedModule> own) {
     const at::Tensor sent = packed(own);
-    own.clear();
-    if (division_.owner < 0) return assembled(run_.group.all_gather(sent));
+    if (division_.owner < 0) return assembled(own, run_.group.all_gather(sent));
     run_.group.broadcast(sent, division_.owner);
-    return assembled(std::vector<at::Tensor>(division_.parts.size(), sent));
+    return assembled(own, std::vector<at::Tensor>(division_.parts.size(), sent));
   }
 
  private:
@@ -83,23 +86,27 @@ class Exchange {
   }
 
   /// Parts come in the order of the stacked rows, rank by rank.
-  std::vector<CompressedModule> assembled(const std::vector<at::Tensor>& bytes) const {
+  std::vector<CompressedModule> assembled(const std::vector<CompressedModule>& own,
+                                          const std::vector<at::Tensor>& bytes) const {
     std::vector<std::vector<quant::QuantizedWeight>> rows(shapes_.size());
     std::vector<CompressedModule> modules(shapes_.size());
     std::map<const quant::QuantizationScheme*, MeanError> errors;  // linears of one scheme are solved as one stack
     for (std::size_t rank = 0; rank < division_.parts.size(); ++rank) {
-      const std::uint8_t* place = bytes[rank].const_data_ptr<std::uint8_t>();
-      for (const RowPart& part : division_.parts[rank]) {
+      std::uint8_t* place = bytes[rank].data_ptr<std::uint8_t>();
+      const bool is_own = std::cmp_equal(rank, run_.group.rank());
+      for (std::size_t i = 0; i < division_.parts[rank].size(); ++i) {
+        const RowPart& part = division_.parts[rank][i];
         const LinearShape& linear = shapes_[part.linear];
-        rows[part.linear].push_back(quant::read_transfer(*linear.scheme->weights, part.rows(), linear.columns,
-                                                         linear.dtype, place + kReportBytes));
+        rows[part.linear].push_back(is_own ? on_device(own[i].weight, at::kCPU)
+                                           : quant::read_transfer(*linear.scheme->weights, part.rows(), linear.columns,
+                                                                  linear.dtype, place + kReportBytes));
         join_report(read_report(linears_[part.linear].module, place), static_cast<double>(part.rows()),
                     modules[part.linear].report, errors[linear.scheme]);
         place += part_bytes(linear, part);
       }
     }
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
-      modules[i].weight = on_device(quant::join_rows(rows[i]));
+      modules[i].weight = on_device(quant::join_rows(rows[i]), run_.placement.device);
       rows[i].clear();
       if (modules[i].report.output_error) modules[i].report.output_error = errors[shapes_[i].scheme].mean();
     }
@@ -119,8 +126,7 @@ class Exchange {
     error.rows += rows;
   }
 
-  quant::QuantizedWeight on_device(quant::QuantizedWeight weight) const {
-    const at::Device device = run_.placement.device;
+  static quant::QuantizedWeight on_device(quant::QuantizedWeight weight, at::Device device) {
     weight.codes = weight.codes.to(device);
     weight.scale = weight.scale.to(device);
     if (weight.zero_point.defined()) weight.zero_point = weight.zero_point.to(device);

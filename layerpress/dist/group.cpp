@@ -174,7 +174,8 @@ double ring_share(int size) { return static_cast<double>(size - 1) / size; }
 
 }  // namespace
 
-Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
+template <typename Launch>
+Group::Pending Group::start(const at::Tensor& tensor, Launch&& launch) {
   require_plain(tensor);
   Pending pending;
   if (!connections_) return pending;
@@ -185,59 +186,55 @@ Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
   state.operation = ++operations_;
   state.target = tensor;
   state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
-  c10d::AllreduceOptions options;
-  options.timeout = kForever;
   std::vector<at::Tensor> tensors = {state.staged};
-  state.work = connections_->gloo->allreduce(tensors, options);
+  state.work = launch(*connections_->gloo, tensors);
   notify_when_done(*state.work, state.completion);
-  sent_bytes_ += static_cast<std::uint64_t>(2 * ring_share(size()) * static_cast<double>(tensor.nbytes()));
   return pending;
 }
 
+Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
+  sent_bytes_ += static_cast<std::uint64_t>(2 * ring_share(size()) * static_cast<double>(tensor.nbytes()));
+  return start(tensor, [](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+    c10d::AllreduceOptions options;
+    options.timeout = kForever;
+    return gloo.allreduce(tensors, options);
+  });
+}
+
 Group::Pending Group::start_reduce(const at::Tensor& tensor, int root) {
-  require_plain(tensor);
-  Pending pending;
-  if (!connections_) return pending;
-  check();
-  pending.state_ = std::make_unique<Pending::State>();
-  Pending::State& state = *pending.state_;
-  state.group = this;
-  state.operation = ++operations_;
-  state.target = tensor;
-  state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
-  c10d::ReduceOptions options;
-  options.timeout = kForever;
-  options.rootRank = root;
-  std::vector<at::Tensor> tensors = {state.staged};
-  state.work = connections_->gloo->reduce(tensors, options);
-  notify_when_done(*state.work, state.completion);
-  sent_bytes_ +=
-      static_cast<std::uint64_t>((rank() == root ? ring_share(size()) : 1) * static_cast<double>(tensor.nbytes()));
-  return pending;
+  const double share = rank() == root || size() == 1 ? ring_share(size()) : 1;
+  sent_bytes_ += static_cast<std::uint64_t>(share * static_cast<double>(tensor.nbytes()));
+  return start(tensor, [root](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+    c10d::ReduceOptions options;
+    options.timeout = kForever;
+    options.rootRank = root;
+    return gloo.reduce(tensors, options);
+  });
 }
 
 void Group::all_reduce(const at::Tensor& tensor) { start_all_reduce(tensor).wait(); }
 
+void Group::broadcast(const at::Tensor& tensor, int root) {
+  if (rank() == root && size() > 1) sent_bytes_ += tensor.nbytes();
+  start(tensor, [root](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+    c10d::BroadcastOptions options;
+    options.timeout = kForever;
+    options.rootRank = root;
+    return gloo.broadcast(tensors, options);
+  }).wait();
+}
+
 std::vector<at::Tensor> Group::all_gather(const at::Tensor& own) {
-  require_plain(own);
   if (!connections_) return {own};
-  check();
-  Pending::State state;
-  state.group = this;
-  state.operation = ++operations_;
-  const at::Tensor staged = own.to(at::kCPU);
   std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int r = 0; r < size(); ++r) outputs.front().push_back(at::empty_like(staged));
-  std::vector<at::Tensor> inputs = {staged};
-  c10d::AllgatherOptions options;
-  options.timeout = kForever;
-  state.target = state.staged = staged;
-  state.work = connections_->gloo->allgather(outputs, inputs, options);
-  notify_when_done(*state.work, state.completion);
-  wait(state);
+  for (int r = 0; r < size(); ++r) outputs.front().push_back(at::empty_like(own, own.options().device(at::kCPU)));
+  start(own, [&outputs](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+    c10d::AllgatherOptions options;
+    options.timeout = kForever;
+    return gloo.allgather(outputs, tensors, options);
+  }).wait();
   sent_bytes_ += static_cast<std::uint64_t>(size() - 1) * own.nbytes();
-  if (!own.is_cpu())
-    for (at::Tensor& tensor : outputs.front()) tensor = tensor.to(own.device());
+  for (at::Tensor& tensor : outputs.front()) tensor = tensor.to(own.device());
   return std::move(outputs.front());
 }
 
@@ -255,25 +252,6 @@ std::vector<std::string> Group::all_gather_text(const std::string& own) {
     texts.emplace_back(reinterpret_cast<const char*>(gathered[r].const_data_ptr<std::uint8_t>()),
                        static_cast<std::size_t>(lengths[r].item<std::int64_t>()));
   return texts;
-}
-
-void Group::broadcast(const at::Tensor& tensor, int root) {
-  require_plain(tensor);
-  if (!connections_) return;
-  check();
-  Pending::State state;
-  state.group = this;
-  state.operation = ++operations_;
-  state.target = tensor;
-  state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
-  c10d::BroadcastOptions options;
-  options.timeout = kForever;
-  options.rootRank = root;
-  std::vector<at::Tensor> tensors = {state.staged};
-  state.work = connections_->gloo->broadcast(tensors, options);
-  notify_when_done(*state.work, state.completion);
-  wait(state);
-  if (rank() == root) sent_bytes_ += tensor.nbytes();
 }
 
 std::string Group::broadcast_text(const std::string& own, int root) {

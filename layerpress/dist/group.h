@@ -89,6 +89,8 @@ class Group : public Supervisor {
 
  private:
   struct Connections;
+  template <typename Launch>
+  Pending start(const at::Tensor& tensor, Launch&& launch);
   void wait(Pending::State& state);
   void leave();
   Environment environment_;

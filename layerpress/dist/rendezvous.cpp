@@ -57,7 +57,7 @@ double seconds(std::chrono::milliseconds time) { return std::chrono::duration<do
 /// Throws `failure` when the time is over, and what the options' own look throws.
 std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail) {
   // A library's own time-out comes first, as it may know more.
-  const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::milliseconds(500);
+  const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::seconds(2);
   return [end, fail = std::move(fail), wait_on = options.wait_on] {
     if (wait_on) wait_on();
     if (std::chrono::steady_clock::now() > end) fail();

@@ -2,10 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <limits>
-#include <numeric>
 
 #include "layerpress/base/error.h"
 
@@ -40,47 +37,6 @@ TEST(Partition, MistakesAreCaught) {
   EXPECT_THROW(partition(3, -1, 2), InternalError);
   EXPECT_THROW(partition(3, 2, 2), InternalError);
   EXPECT_THROW(partition(3, 0, 0), InternalError);
-}
-
-std::vector<double> loads(const std::vector<double>& costs, const std::vector<int>& owners, int ranks) {
-  std::vector<double> sums(static_cast<std::size_t>(ranks));
-  for (std::size_t item = 0; item < costs.size(); ++item)
-    sums.at(static_cast<std::size_t>(owners[item])) += costs[item];
-  return sums;
-}
-
-TEST(DivideByCost, TheLargestGoFirst) {
-  EXPECT_EQ(divide_by_cost({1, 5, 4, 2, 3}, 2), (std::vector<int>{0, 0, 1, 0, 1}));
-  EXPECT_EQ(divide_by_cost({1, 1, 10}, 2), (std::vector<int>{1, 1, 0}));
-  EXPECT_EQ(divide_by_cost({3, 2}, 4), (std::vector<int>{0, 1}));
-  EXPECT_EQ(divide_by_cost({}, 3), std::vector<int>{});
-  EXPECT_EQ(divide_by_cost({7, 8}, 1), (std::vector<int>{0, 0}));
-}
-
-TEST(DivideByCost, EqualCostsAreDealtInOrder) {
-  EXPECT_EQ(divide_by_cost({2, 2, 2, 2, 2}, 3), (std::vector<int>{0, 1, 2, 0, 1}));
-  EXPECT_EQ(divide_by_cost({0, 0, 0, 0}, 2), (std::vector<int>{0, 1, 0, 1}));
-}
-
-TEST(DivideByCost, LoadsAreClose) {
-  std::vector<double> costs;
-  for (int i = 0; i < 200; ++i) costs.push_back(1 + i * 37 % 101);
-  const double total = std::accumulate(costs.begin(), costs.end(), 0.0);
-  for (const int ranks : {1, 2, 3, 4, 8, 64}) {
-    const std::vector<double> sums = loads(costs, divide_by_cost(costs, ranks), ranks);
-    const double largest = *std::max_element(sums.begin(), sums.end());
-    EXPECT_LE(largest, 4.0 / 3.0 * std::max(total / ranks, 101.0)) << ranks;
-    // Whoever has the most took its last item when it had the least.
-    EXPECT_LE(largest - *std::min_element(sums.begin(), sums.end()), 101.0) << ranks;
-    EXPECT_DOUBLE_EQ(std::accumulate(sums.begin(), sums.end(), 0.0), total);
-  }
-}
-
-TEST(DivideByCost, MistakesAreCaught) {
-  EXPECT_THROW(divide_by_cost({1}, 0), InternalError);
-  EXPECT_THROW(divide_by_cost({1, -1}, 2), InternalError);
-  EXPECT_THROW(divide_by_cost({std::numeric_limits<double>::quiet_NaN()}, 2), InternalError);
-  EXPECT_THROW(divide_by_cost({std::numeric_limits<double>::infinity()}, 2), InternalError);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
+#include "layerpress/base/progress.h"
 
 namespace layerpress {
 
@@ -12,7 +13,11 @@ struct InspectOptions {
   std::string model;
   std::vector<std::string> sequential_targets;
   std::int64_t sequential_targets_per_subgraph = 1;
+  bool moe_calibrate_all_experts = true;
   bool graph = false;
+  std::string svg;
+  std::string dot;
+  bool full = false;
   bool plan = false;
   // What is planned, as in OneshotOptions.
   std::string recipe;
@@ -32,7 +37,12 @@ struct InspectOptions {
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
     field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,
           "how many of them are onloaded together");
+    field("moe-calibrate-all-experts", self.moe_calibrate_all_experts,
+          "show the graph of a run whose experts see all tokens, not only those routed to them");
     field("graph", self.graph, "print the traced graph, node by node, instead");
+    field("svg", self.svg, "draw the graph into this file instead; needs Graphviz");
+    field("dot", self.dot, "write the graph in Graphviz's language into this file instead");
+    field("full", self.full, "with --svg or --dot: every layer and every expert, not one of those that are alike");
     field("plan", self.plan, "show memory, disk and time of a one-shot run instead");
     field("recipe", self.recipe, "with --plan: recipe file");
     field("algorithm", self.algorithm, "with --plan: gptq or rtn");
@@ -51,7 +61,11 @@ struct InspectOptions {
 /// Describes a model as the pipelines see it: architecture, parameters, bytes, and each subgraph with its linear groups.
 /// {"model", "architecture", "parameters", "bytes", "quantization", "subgraphs": [{"name", "nodes", "parameters",
 /// "bytes", "linear_groups": [{"modules", "in_features", "out_features"}]}]}. With `graph`: {"graph": text}; with `plan`:
-/// {"plan": what plan_oneshot (oneshot.h) returns}.
-Json inspect(const InspectOptions& options);
+/// {"plan": what plan_oneshot (oneshot.h) returns}; with `svg` or `dot`: {"pictures": [files], "subgraphs", "nodes"}.
+/// UsageError when the options contradict each other; DataError when Graphviz is asked for and cannot be run.
+Json inspect(const InspectOptions& options, const RunControl& control = {});
+
+/// All model families: [{"model_type", "class", "special"}].
+Json list_architectures();
 
 }  // namespace layerpress

@@ -25,6 +25,7 @@ struct OneshotOptions {
   std::string scheme = "W4A16";
   std::int64_t group_size = 0;
   std::string observer;
+  std::string quality = "balanced";
   std::vector<std::string> targets = {"Linear"};
   std::vector<std::string> ignore = {"lm_head"};
   std::string dataset;
@@ -35,6 +36,8 @@ struct OneshotOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool concatenate = false;
+  bool moe_calibrate_all_experts = true;
+  std::int64_t min_tokens_per_expert = 0;
   std::string pipeline;
   std::vector<std::string> sequential_targets;
   std::int64_t sequential_targets_per_subgraph = 1;
@@ -60,6 +63,10 @@ struct OneshotOptions {
     field("scheme", self.scheme, "preset such as W4A16, W8A8, FP8_DYNAMIC");
     field("group-size", self.group_size, "columns that share a scale (default: the preset's)");
     field("observer", self.observer, "minmax, mse or hessian (default: hessian for gptq, mse for rtn)");
+    field(
+        "quality", self.quality,
+        "fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an "
+        "observer or recipe key that is given wins");
     field("targets", self.targets, "modules to compress: class names, module names, re:patterns");
     field("ignore", self.ignore, "modules to leave alone; beats --targets");
     field("dataset", self.dataset, "calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
@@ -70,6 +77,10 @@ struct OneshotOptions {
     field("shuffle", self.shuffle, "take samples in seeded random order");
     field("seed", self.seed, "seed of --shuffle");
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
+    field("moe-calibrate-all-experts", self.moe_calibrate_all_experts,
+          "every expert sees all tokens for its statistics, not only those routed to it (default: yes)");
+    field("min-tokens-per-expert", self.min_tokens_per_expert,
+          "tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)");
     field("pipeline", self.pipeline, "sequential, basic or datafree (default: sequential when data is needed)");
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
     field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,

@@ -1,7 +1,8 @@
 """Seconds that a GPTQ run takes on R ranks, term by term. docs/distributed.md explains where each comes from.
 
 Divided by R: the forward pass and the Gram matrices (by samples), the choice of scales and the solver (by rows), saving (by
-bytes). Not divided: start-up, reading weights, the factorization of a group and the dequantization of the gathered rows.
+bytes), and the factorizations of a layer's many equal groups (experts). Not divided: start-up, reading weights, the
+factorization of a single group and the dequantization of the gathered rows.
 Growing towards a constant: the bytes that a rank sends; growing with R: the latency of a collective operation's steps.
 """
 import math
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from shapes import LinearGroup, Shape
 
 TERMS = ["start", "load", "forward", "gram", "reduce", "factorize", "observe", "solve", "gather", "dequantize", "save"]
+STEP_GRAM_BYTES = 64 << 20  # of groups that are compressed in one step, as in runtime/schedule.h
 PARALLEL = {"forward", "gram", "observe", "solve", "save"}
 
 
@@ -68,10 +70,30 @@ def packed_bytes(weights: float, job: Job) -> float:
     return weights * (job.bits / 8 + 2 / job.group_size)
 
 
+def steps_of(group: LinearGroup) -> list[int]:
+    """How many of a layer's groups of this kind share a pass over the samples: their Gram matrices fit into a budget."""
+    most = max(1, STEP_GRAM_BYTES // (4 * group.columns**2))
+    full, rest = divmod(group.count, most)
+    return [most] * full + [rest] * (rest > 0)
+
+
+def owned(group: LinearGroup, count: int, ranks: int) -> int:
+    """How many of a step's groups are dealt out to ranks as a whole: all, as many for each rank, or none. The others are
+    factorized by every rank, and their rows are divided. The choice goes by operations alone, as the program's does."""
+    factor, update = group.columns**3 / 3, group.rows * group.columns**2
+    if ranks == 1 or count == 1:
+        return 0
+
+    def operations(whole: int) -> float:
+        return math.ceil(whole / ranks) * (factor + update) + (count - whole) * (factor + update / ranks)
+
+    return min((0, count - count % ranks, count), key=operations)
+
+
 def reduced_bytes(group: LinearGroup, ranks: int) -> float:
-    """Sent by a rank for a layer's groups of this kind. Several go to one owner each; a single one goes to all."""
-    passes = 2 if group.count == 1 else 1
-    return passes * (ranks - 1) / ranks * group.triangle_bytes * group.count
+    """Sent by a rank for a layer's groups of this kind: a triangle goes to its owner, or to all."""
+    triangles = sum(2 * count - owned(group, count, ranks) for count in steps_of(group))
+    return triangles * (ranks - 1) / ranks * group.triangle_bytes
 
 
 def gathered_bytes(group: LinearGroup, job: Job, ranks: int) -> float:
@@ -91,19 +113,24 @@ def bandwidth(machine: Machine, ranks: int) -> float:
 def group_seconds(group: LinearGroup, job: Job, machine: Machine, ranks: int) -> dict[str, float]:
     """The terms of one layer's groups of one kind."""
     share = largest_share(job.samples, ranks)
-    # A single group is factorized by everybody and its rows are divided; of many, each rank owns some.
-    factorized = 1 if group.count == 1 else math.ceil(group.count / ranks)
-    rows = largest_share(group.rows, ranks) if group.count == 1 else largest_share(group.count, ranks)
+    steps = steps_of(group)
+    factorized, rows = 0, 0.0  # groups, and groups' rows, that the busiest rank has
+    for count in steps:
+        whole = owned(group, count, ranks)
+        factorized += math.ceil(whole / ranks) + count - whole
+        rows += math.ceil(whole / ranks) + (count - whole) * largest_share(group.rows, ranks)
+    rows /= group.count
     square = group.columns**2
-    steps = (ranks - 1) * machine.latency
+    latency = (ranks - 1) * machine.latency
     return {
-        "forward": share * 2 * job.all_tokens * group.weights / machine.forward,
+        "forward": share * 2 * job.all_tokens * group.passes * group.weights / machine.forward,
         "gram": share * job.all_tokens * group.columns * (group.columns + 1) * group.count / machine.gram,
-        "reduce": reduced_bytes(group, ranks) / bandwidth(machine, ranks) + 2 * steps,
+        # Two sums are under way at a time; a step's packed rows travel in one operation.
+        "reduce": reduced_bytes(group, ranks) / bandwidth(machine, ranks) + 2 * latency * math.ceil(group.count / 2),
         "factorize": factorized * group.columns**3 / 3 / machine.factorize,
         "observe": rows * group.weights / machine.observe,
         "solve": rows * group.rows * square * group.count / machine.solve,
-        "gather": gathered_bytes(group, job, ranks) / bandwidth(machine, ranks) + steps,
+        "gather": gathered_bytes(group, job, ranks) / bandwidth(machine, ranks) + latency * len(steps),
         "dequantize": group.weights / machine.dequantize,
     }
 

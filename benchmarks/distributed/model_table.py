@@ -6,11 +6,9 @@ from pathlib import Path
 
 from ranked_process import RankedRuns, evaluate, find_local_gsm8k, flexible_extract, run_once, say
 
-import debian_handbook_text
-from fetch_model import FetchError
-from measured_process import ProcessFailed
 from ranked_options import add_options, check_options, job_of
 from report import machine, table
+from shared_options import print_result
 
 HEADER = ["model_id", "world_size", "max_time", "max_memory", "save_time", "flex_extract", "eval_time"]
 
@@ -58,18 +56,5 @@ def measure(arguments: argparse.Namespace) -> str:
     return f"{intro}\n\n{table(HEADER, rows)}\n"
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    try:
-        text = measure(arguments)
-        if arguments.output:
-            arguments.output.write_text(text, encoding="utf-8")
-    except (FetchError, ProcessFailed, debian_handbook_text.HandbookError, ValueError, KeyError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text, end="")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result(measure, parse_arguments()))

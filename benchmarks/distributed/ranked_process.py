@@ -11,10 +11,9 @@ HERE = Path(__file__).resolve().parent
 # The other benchmarks' text, tables and machine name, and the demo's model and way of measuring serve here too.
 sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
 
-from contenders import OFFLINE, PROGRAM, PYTHON, ROOT  # noqa: E402
+from contenders import OFFLINE, PROGRAM, PYTHON  # noqa: E402
 from measured_process import Measured, run_measured  # noqa: E402
 
-DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 # What readers care for, and the phases of which it is made.
 STEPS = {"calibrate": ("forward", "gram"), "reduce": ("reduce",), "factorize": ("factorize",),

@@ -5,11 +5,13 @@ from pathlib import Path
 
 EIGHT_BILLION = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
                  "num_key_value_heads": 8, "vocab_size": 128256}
-# Every token goes to every expert while calibrating, so that each expert's statistics see all of them.
+# While calibrating, every token goes through the gate and up projections of every expert, so that each expert's statistics see
+# all of them; a layer's output needs only the chosen experts.
 CONFIGS = {
     "Llama-3-8B": EIGHT_BILLION,
     "Qwen3-30B-A3B": {"num_hidden_layers": 48, "hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128,
-                      "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936},
+                      "num_experts_per_tok": 8, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+                      "vocab_size": 151936},
     "Llama-3.1-405B": {"num_hidden_layers": 126, "hidden_size": 16384, "intermediate_size": 53248,
                        "num_attention_heads": 128, "num_key_value_heads": 8, "vocab_size": 128256},
 }
@@ -22,6 +24,7 @@ class LinearGroup:
     columns: int
     rows: int
     count: int = 1
+    passes: float = 1  # how often a token is multiplied with a weight, on average
 
     @property
     def weights(self) -> int:
@@ -60,8 +63,10 @@ def shape_of(name: str, config: dict) -> Shape:
     key_value = config.get("num_key_value_heads", heads) * head
     experts = config.get("num_experts", 0)
     inner = config["moe_intermediate_size"] if experts else config["intermediate_size"]
+    chosen = config.get("num_experts_per_tok", experts) / experts if experts else 0
     groups = (LinearGroup("q/k/v", hidden, heads * head + 2 * key_value), LinearGroup("o", heads * head, hidden),
-              LinearGroup("gate/up", hidden, 2 * inner * max(1, experts)), LinearGroup("down", inner, hidden, max(1, experts)))
+              LinearGroup("gate/up", hidden, 2 * inner * max(1, experts), passes=1 + chosen),
+              LinearGroup("down", inner, hidden, max(1, experts), passes=chosen if experts else 1))
     tables = 1 if config.get("tie_word_embeddings") else 2
     return Shape(name, config["num_hidden_layers"], heads * head, groups, tables * config["vocab_size"] * hidden)
 

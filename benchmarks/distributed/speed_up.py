@@ -5,14 +5,12 @@ from pathlib import Path
 
 from ranked_process import STEPS, RankedJob, RankedRuns, evaluate, run_once, say
 
-import debian_handbook_text
 import scale
 from cost_model import Job, sent_bytes
-from fetch_model import FetchError
-from measured_process import ProcessFailed
 from ranked_options import add_options, check_options, job_of
 from report import machine, table
 from shapes import shape_of_checkpoint
+from shared_options import print_result
 
 
 def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -93,18 +91,5 @@ def measure(arguments: argparse.Namespace) -> str:
     return markdown(job, measured, arguments.runs)
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    try:
-        text = measure(arguments)
-        if arguments.output:
-            arguments.output.write_text(text, encoding="utf-8")
-    except (FetchError, ProcessFailed, debian_handbook_text.HandbookError, ValueError, KeyError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text, end="")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result(measure, parse_arguments()))

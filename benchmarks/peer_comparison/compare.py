@@ -8,34 +8,22 @@ from pathlib import Path
 # The demo's model, its passages and its way of measuring a process serve here too.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from fetch_model import FetchError, fetch  # noqa: E402
-from measured_process import ProcessFailed, run_measured  # noqa: E402
+from measured_process import run_measured  # noqa: E402
 
-import debian_handbook_text  # noqa: E402
-from contenders import HERE, OFFLINE, PROGRAM, PYTHON, ROOT, Contender, Job, contenders, run_once  # noqa: E402
+from contenders import HERE, OFFLINE, PROGRAM, PYTHON, Contender, Job, contenders, run_once  # noqa: E402
 from report import Setting, markdown  # noqa: E402
-
-DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
+from shared_options import add_shared_options, check_text, model_and_text, print_result  # noqa: E402
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/compare", description=__doc__)
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
-    parser.add_argument("--calibration", type=Path, help="JSON lines with `text` (default: from debian-handbook)")
-    parser.add_argument("--evaluation", type=Path, help="JSON lines with `text` (default: other pages of debian-handbook)")
-    parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
-    parser.add_argument("--max-seq-length", type=int, default=512, help="tokens per sample at most (default 512)")
-    parser.add_argument("--evaluation-samples", type=int, default=24, help="samples to evaluate on (default 24)")
-    parser.add_argument("--group-size", type=int, default=64, help="columns per scale (default 64)")
-    parser.add_argument("--runs", type=int, default=1, help="runs of every contender (default 1)")
+    add_shared_options(parser, "every contender", "comparison")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, e.g. layerpress-gptq-hessian")
     parser.add_argument("--skip-peer", action="store_true", help="run Layerpress alone")
     parser.add_argument("--skip-evaluation", action="store_true", help="times and memory only")
-    parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "comparison", help="folder for all outputs")
-    parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
     arguments = parser.parse_args()
-    if (arguments.calibration is None) != (arguments.evaluation is None):
-        parser.error("--calibration and --evaluation go together")
+    check_text(parser, arguments)
     if arguments.runs < 1:
         parser.error("--runs must be at least 1")
     return arguments
@@ -94,15 +82,9 @@ def record(path: Path, setting: Setting, chosen: list[Contender], base_quality: 
 
 
 def compare(arguments: argparse.Namespace) -> str:
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    if arguments.model is None:
-        fetch(DEFAULT_MODEL)
-    calibration, evaluation, text = arguments.calibration, arguments.evaluation, "the given text"
-    if calibration is None:
-        calibration, evaluation = debian_handbook_text.write_files(arguments.work / "debian-handbook")
-        text = "The Debian Administrator's Handbook"
-    job = Job((arguments.model or DEFAULT_MODEL).resolve(), calibration.resolve(), arguments.samples,
-              arguments.max_seq_length, arguments.group_size, arguments.work.resolve())
+    text = "The Debian Administrator's Handbook" if arguments.calibration is None else "the given text"
+    model, calibration, evaluation = model_and_text(arguments, arguments.model)
+    job = Job(model, calibration, arguments.samples, arguments.max_seq_length, arguments.group_size, arguments.work.resolve())
     chosen = choose_contenders(arguments)
     if any(contender.program == "Layerpress" for contender in chosen):
         check_tokens(job)
@@ -116,18 +98,5 @@ def compare(arguments: argparse.Namespace) -> str:
     return markdown(setting, job, chosen, base_quality)
 
 
-def main() -> int:
-    arguments = parse_arguments()
-    try:
-        text = compare(arguments)
-        if arguments.output:
-            arguments.output.write_text(text, encoding="utf-8")
-    except (FetchError, ProcessFailed, debian_handbook_text.HandbookError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(print_result(compare, parse_arguments()))

@@ -30,7 +30,7 @@ class Contender:
     """One program with one choice of algorithm and scales, and what its runs gave."""
     program: str             # "LLM Compressor" or "Layerpress"
     algorithm: str           # gptq or rtn
-    observer: str            # minmax, mse or hessian
+    observer: str            # minmax, mse or hessian; or best, of Layerpress's qualities
     rival: str | None = None  # observer of the LLM Compressor run that the ratios are taken against
     runs: list[Measured] = field(default_factory=list)
     summaries: list[dict] = field(default_factory=list)
@@ -64,6 +64,7 @@ def contenders(with_peer: bool) -> list[Contender]:
         Contender("LLM Compressor", "gptq", "mse"),
         Contender("Layerpress", "gptq", "mse", rival="mse"),
         Contender("Layerpress", "gptq", "hessian", rival="mse"),
+        Contender("Layerpress", "gptq", "best", rival="mse"),
         Contender("Layerpress", "rtn", "minmax"),
         Contender("Layerpress", "rtn", "mse"),
     ]
@@ -78,7 +79,8 @@ def command(contender: Contender, job: Job, summary: Path) -> list[str]:
                 "--observer", contender.observer, "--group-size", str(job.group_size), "--samples", *sampling]
     arguments = [str(PROGRAM), "oneshot", str(job.model), "--output", str(contender.output(job)), "--overwrite",
                  "--no-progress", "--summary", str(summary), "--algorithm", contender.algorithm, "--scheme", "W4A16",
-                 "--group-size", str(job.group_size), "--observer", contender.observer, "--ignore", "lm_head"]
+                 "--group-size", str(job.group_size), "--ignore", "lm_head"]
+    arguments += ["--quality", "best"] if contender.observer == "best" else ["--observer", contender.observer]
     if contender.algorithm == "gptq":
         arguments += ["--dataset", str(job.calibration), "--num-calibration-samples", *sampling]
     return arguments

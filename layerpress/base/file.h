@@ -121,6 +121,7 @@ class PendingDirectory {
   void make_parents();
   void take_over(const Options& options);
   void replace_target();
+  void release_lock();
   std::filesystem::path target_;
   std::filesystem::path pending_;
   std::filesystem::path made_parent_;  // the outermost parent folder that had to be made, or empty

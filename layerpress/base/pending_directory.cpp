@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "layerpress/base/descriptor.h"
@@ -39,6 +41,19 @@ bool lock(int descriptor) {
     result = ::flock(descriptor, LOCK_EX | LOCK_NB);
   } while (result != 0 && errno == EINTR);
   return result == 0;
+}
+
+/// The lock of a target that is to be replaced: whoever has just put it there may hold it for another moment.
+void lock_replaced(int descriptor, const fs::path& target) {
+  constexpr auto kPatience = std::chrono::seconds(30);
+  const auto start = std::chrono::steady_clock::now();
+  while (!lock(descriptor)) {
+    if (errno != EWOULDBLOCK) return;  // a file system without locks on what was put there by other means
+    if (std::chrono::steady_clock::now() - start > kPatience)
+      throw CheckpointError("[output] {}: cannot be replaced: another process has locked it; end that one and continue with {}",
+                            target.string(), "--resume");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 /// Whether `path` still names what `descriptor` was opened on.
@@ -135,7 +150,12 @@ PendingDirectory::~PendingDirectory() {
     fs::remove(parent, ignored);
     if (parent == made_parent_) break;
   }
+  release_lock();
+}
+
+void PendingDirectory::release_lock() {
   if (lock_ >= 0) ::close(lock_);
+  lock_ = -1;
 }
 
 void PendingDirectory::commit() {
@@ -149,6 +169,7 @@ void PendingDirectory::commit() {
   fs::rename(pending_, target_, failure);
   if (failure) throw CheckpointError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
   committed_ = true;
+  release_lock();
   sync_directory(target_.parent_path());
 }
 
@@ -156,7 +177,7 @@ void PendingDirectory::replace_target() {
   std::error_code failure;
   // For a moment the old target has the unfinished folder's name; locked, it is not mistaken for one.
   const Descriptor old_folder(::open(target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (old_folder.value() >= 0) (void)lock(old_folder.value());
+  if (old_folder.value() >= 0) lock_replaced(old_folder.value(), target_);
   fs::path old = pending_;
   if (::renameat2(AT_FDCWD, pending_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
@@ -174,6 +195,7 @@ void PendingDirectory::replace_target() {
     }
   }
   committed_ = true;
+  release_lock();  // before the unfinished folder's name is free: its next holder may want to replace this target
   sync_directory(target_.parent_path());
   fs::remove_all(old, failure);
 }

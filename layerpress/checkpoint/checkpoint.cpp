@@ -1,5 +1,7 @@
 #include "layerpress/checkpoint/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <set>
 
@@ -65,48 +67,83 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
     const auto shard = SafetensorsFile::open(directory / name);
     check_holds(*shard, tensors);
     for (const auto& [tensor, spec] : shard->tensors()) {
-      const auto [place, is_new] = opened->file_of_.emplace(tensor, shard);
+      const auto [place, is_new] = opened->places_.emplace(tensor, Place{shard, spec});
       if (!is_new)
         throw CheckpointError("[checkpoint.open] {}: tensor {} stands in {} too", shard->path().string(),
-                              in_quotes(tensor), place->second->path().filename().string());
+                              in_quotes(tensor), place->second.file->path().filename().string());
     }
   }
   return opened;
 }
 
-const SafetensorsFile& Checkpoint::file_of(const std::string& name) const {
-  const auto found = file_of_.find(name);
-  if (found == file_of_.end())
-    throw CheckpointError("[checkpoint.tensor] {}: has no tensor {}", directory_.string(), in_quotes(name));
-  return *found->second;
+std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTensor>& fused) const {
+  const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
+  for (const FusedTensor& whole : fused) {
+    if (!contains(whole.name)) continue;
+    const Place stored = place(whole.name);
+    if (stored.tensor.shape != whole.shape)
+      throw CheckpointError("[checkpoint.open] {}: tensor {} has shape {}, config.json implies {}",
+                            stored.file->path().string(), in_quotes(whole.name), stored.tensor.shape, whole.shape);
+    changed->places_.erase(whole.name);
+    std::uint64_t offset = stored.tensor.offset;
+    for (const FusedTensor::Member& member : whole.members) {
+      const StoredTensor part{{member.name, stored.tensor.dtype, member.shape}, offset};
+      if (!changed->places_.emplace(member.name, Place{stored.file, part}).second)
+        throw CheckpointError("[checkpoint.open] {}: holds {} as a tensor and inside {}", directory_.string(),
+                              in_quotes(member.name), in_quotes(whole.name));
+      offset += part.nbytes();
+    }
+    if (offset != stored.tensor.offset + stored.tensor.nbytes())
+      throw InternalError("[checkpoint.open] the members of {} are not all of it", whole.name);
+  }
+  return changed;
 }
 
-const StoredTensor& Checkpoint::spec(const std::string& name) const { return file_of(name).tensors().at(name); }
+const Checkpoint::Place& Checkpoint::place(const std::string& name) const {
+  const auto found = places_.find(name);
+  if (found == places_.end())
+    throw CheckpointError("[checkpoint.tensor] {}: has no tensor {}", directory_.string(), in_quotes(name));
+  return found->second;
+}
 
-at::Tensor Checkpoint::tensor(const std::string& name) const { return file_of(name).tensor(name); }
+const StoredTensor& Checkpoint::spec(const std::string& name) const { return place(name).tensor; }
 
-void Checkpoint::will_need(const std::string& name) const { file_of(name).will_need(name); }
+at::Tensor Checkpoint::tensor(const std::string& name) const {
+  const Place& own = place(name);
+  return own.file->tensor(own.tensor);
+}
 
-void Checkpoint::fetch(const std::string& name) const { file_of(name).fetch(name); }
+void Checkpoint::will_need(const std::string& name) const {
+  const Place& own = place(name);
+  own.file->will_need(own.tensor);
+}
 
-void Checkpoint::release(const std::string& name) const { file_of(name).release(name); }
+void Checkpoint::fetch(const std::string& name) const {
+  const Place& own = place(name);
+  own.file->fetch(own.tensor);
+}
+
+void Checkpoint::release(const std::string& name) const {
+  const Place& own = place(name);
+  own.file->release(own.tensor);
+}
 
 std::vector<std::string> Checkpoint::names() const {
   std::vector<std::string> names;
-  names.reserve(file_of_.size());
-  for (const auto& [name, file] : file_of_) names.push_back(name);
+  names.reserve(places_.size());
+  for (const auto& [name, place] : places_) names.push_back(name);
   return names;
 }
 
 std::uint64_t Checkpoint::total_bytes() const {
   std::uint64_t total = 0;
-  for (const auto& [name, file] : file_of_) total += file->tensors().at(name).nbytes();
+  for (const auto& [name, place] : places_) total += place.tensor.nbytes();
   return total;
 }
 
 std::vector<fs::path> Checkpoint::weight_files() const {
   std::set<fs::path> paths;
-  for (const auto& [name, file] : file_of_) paths.insert(file->path());
+  for (const auto& [name, place] : places_) paths.insert(place.file->path());
   return {paths.begin(), paths.end()};
 }
 

@@ -13,6 +13,17 @@
 
 namespace layerpress::checkpoint {
 
+/// A tensor that holds others one after the other: experts of a layer stored as one, say.
+struct FusedTensor {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  struct Member {
+    std::string name;
+    std::vector<std::int64_t> shape;
+  };
+  std::vector<Member> members;  ///< in the order of their bytes, of which there are as many
+};
+
 /// A Hugging Face model folder opened for reading: config.json and the tensors of all shards, mapped, never loaded as a
 /// whole. Thread-safe. Opening checks every header, the index (each file a plain name inside the folder; every tensor
 /// it names present; symbolic links are followed) and that no tensor stands twice.
@@ -22,12 +33,16 @@ class Checkpoint {
   /// told apart and says to convert to safetensors), a shard named by the index missing or damaged.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& directory);
 
+  /// The same checkpoint with the members in place of each of `fused` that it holds. Throws CheckpointError when one has
+  /// another shape.
+  std::shared_ptr<const Checkpoint> unfused(const std::vector<FusedTensor>& fused) const;
+
   const std::filesystem::path& directory() const { return directory_; }
   const Json& config() const { return config_; }
   /// config.json's quantization_config (or the places vLLM also reads), null when there is none.
   const Json& quantization_config() const { return quantization_config_; }
 
-  bool contains(const std::string& name) const { return file_of_.count(name) != 0; }
+  bool contains(const std::string& name) const { return places_.count(name) != 0; }
   /// Throws CheckpointError when absent.
   const StoredTensor& spec(const std::string& name) const;
   /// A view of mapped memory, see SafetensorsFile::tensor.
@@ -48,11 +63,15 @@ class Checkpoint {
 
  private:
   Checkpoint() = default;
-  const SafetensorsFile& file_of(const std::string& name) const;
+  struct Place {
+    std::shared_ptr<const SafetensorsFile> file;
+    StoredTensor tensor;
+  };
+  const Place& place(const std::string& name) const;
   std::filesystem::path directory_;
   Json config_;
   Json quantization_config_;
-  std::map<std::string, std::shared_ptr<const SafetensorsFile>> file_of_;
+  std::map<std::string, Place> places_;
 };
 
 }  // namespace layerpress::checkpoint

@@ -65,8 +65,9 @@ std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesyst
   return opened;
 }
 
-at::Tensor SafetensorsFile::tensor(const std::string& name) const {
-  const StoredTensor& place = find_tensor(*this, name);
+at::Tensor SafetensorsFile::tensor(const std::string& name) const { return tensor(find_tensor(*this, name)); }
+
+at::Tensor SafetensorsFile::tensor(const StoredTensor& place) const {
   const std::byte* bytes = file_->data() + place.offset;
   if (place.offset % c10::elementSize(place.dtype) != 0) {
     at::Tensor copy = at::empty(place.shape, place.dtype);
@@ -77,20 +78,11 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   return at::from_blob(const_cast<std::byte*>(bytes), place.shape, keep_mapped, at::TensorOptions(place.dtype));
 }
 
-void SafetensorsFile::will_need(const std::string& name) const {
-  const StoredTensor& place = find_tensor(*this, name);
-  file_->will_need(place.offset, place.nbytes());
-}
+void SafetensorsFile::will_need(const StoredTensor& place) const { file_->will_need(place.offset, place.nbytes()); }
 
-void SafetensorsFile::fetch(const std::string& name) const {
-  const StoredTensor& place = find_tensor(*this, name);
-  file_->fetch(place.offset, place.nbytes());
-}
+void SafetensorsFile::fetch(const StoredTensor& place) const { file_->fetch(place.offset, place.nbytes()); }
 
-void SafetensorsFile::release(const std::string& name) const {
-  const StoredTensor& place = find_tensor(*this, name);
-  file_->release(place.offset, place.nbytes());
-}
+void SafetensorsFile::release(const StoredTensor& place) const { file_->release(place.offset, place.nbytes()); }
 
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const std::map<std::string, std::string>& metadata) {

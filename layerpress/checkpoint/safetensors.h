@@ -46,10 +46,12 @@ class SafetensorsFile {
   /// A read-only view of the mapped bytes (copied only when the offset is not a multiple of the element size). The
   /// tensor keeps the map alive. Throws CheckpointError when `name` is absent.
   at::Tensor tensor(const std::string& name) const;
-  void will_need(const std::string& name) const;
+  /// The same for a place in the file, one of tensors() or a part of one.
+  at::Tensor tensor(const StoredTensor& place) const;
+  void will_need(const StoredTensor& place) const;
   /// Brings the tensor's bytes into memory and returns when they are there, see MappedFile::fetch.
-  void fetch(const std::string& name) const;
-  void release(const std::string& name) const;
+  void fetch(const StoredTensor& place) const;
+  void release(const StoredTensor& place) const;
 
  private:
   SafetensorsFile() = default;

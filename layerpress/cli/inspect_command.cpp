@@ -34,27 +34,54 @@ void print_text(const Json& model) {
   }
 }
 
+void print_architectures(const Json& list) {
+  for (const Json& entry : list)
+    fmt::print("{:<14} {:<32} {}\n", entry["model_type"].get<std::string>(), entry["class"].get<std::string>(),
+               entry["special"].get<std::string>());
+}
+
+void print_pictures(const Json& drawn) {
+  for (const Json& file : drawn["pictures"])
+    fmt::print("{}: {} subgraphs, {} nodes\n", file.get<std::string>(), drawn["subgraphs"].get<std::size_t>(),
+               drawn["nodes"].get<std::size_t>());
+}
+
+/// Prints what `inspect` returned, in the form that the options ask for.
+void print_result(const Json& result, const InspectOptions& options) {
+  if (options.plan)
+    fmt::print("{}", plan_text(result["plan"]));
+  else if (options.graph)
+    fmt::print("{}", result["graph"].get<std::string>());
+  else if (result.contains("pictures"))
+    print_pictures(result);
+  else
+    print_text(result);
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app, CommonOptions& common, Action& action) {
   auto options = std::make_shared<InspectOptions>();
   auto as_json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups");
-  add_model_argument(*command, options->model);
+  auto architectures = std::make_shared<bool>(false);
+  CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups, or draw its graph");
+  CLI::Option* model = command->add_option("MODEL", options->model,
+                                           "model directory, or the id of a model in the local Hugging Face cache");
   add_options(*command, *options);
   command->add_flag("--json", *as_json, "print JSON");
+  command->add_flag("--architectures", *architectures, "list the supported model families; takes no MODEL");
   add_common_options(*command, common);
-  command->callback([options, as_json, &action] {
-    action = [options, as_json](const RunControl&) {
-      const Json model = inspect(*options);
+  command->callback([options, as_json, architectures, model, &action] {
+    if (model->empty() != *architectures)
+      throw CLI::ValidationError(*architectures ? "--architectures takes no MODEL" : "MODEL is required");
+    action = [options, as_json, architectures](const RunControl& control) {
+      const Json result = *architectures ? list_architectures() : inspect(*options, control);
       if (*as_json)
-        fmt::print("{}\n", (options->plan ? model["plan"] : model).dump(2));
-      else if (options->plan)
-        fmt::print("{}", plan_text(model["plan"]));
-      else if (options->graph)
-        fmt::print("{}", model["graph"].get<std::string>());
+        fmt::print("{}\n", (options->plan ? result["plan"] : result).dump(2));
+      else if (*architectures)
+        print_architectures(result);
       else
-        print_text(model);
+        print_result(result, *options);
       return 0;
     };
   });

@@ -27,16 +27,22 @@ class SplitMix64 {
 
 }  // namespace
 
-std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens) {
+std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens, std::int64_t image_rows) {
   if (batch_tokens <= 0) throw InternalError("[data.pack] batches of {} tokens", batch_tokens);
   std::vector<BatchRange> batches;
   const auto& offsets = set.sample_offsets;
+  std::int64_t images = 0;  // of the last batch
   for (std::int64_t sample = 0; sample < set.sample_count(); ++sample) {
     const auto index = static_cast<std::size_t>(sample);
     const bool fits =
         !batches.empty() &&
-        offsets[index + 1] - offsets[static_cast<std::size_t>(batches.back().first_sample)] <= batch_tokens;
-    if (!fits) batches.push_back({sample, sample});
+        offsets[index + 1] - offsets[static_cast<std::size_t>(batches.back().first_sample)] <= batch_tokens &&
+        (images + set.image_count(sample)) * image_rows <= batch_tokens;
+    if (!fits) {
+      batches.push_back({sample, sample});
+      images = 0;
+    }
+    images += set.image_count(sample);
     batches.back().last_sample = sample + 1;
   }
   return batches;

@@ -5,17 +5,22 @@
 #include <vector>
 
 #include "layerpress/base/progress.h"
+#include "layerpress/data/sample_images.h"
 
 namespace layerpress::data {
 
-/// Token ids of samples, one after the other.
+/// Token ids of samples, one after the other, and their images.
 struct CalibrationSet {
   std::vector<std::int32_t> tokens;
   /// samples + 1 entries: sample i is tokens [sample_offsets[i], sample_offsets[i + 1]).
   std::vector<std::int64_t> sample_offsets{0};
+  std::vector<SampleImages> images = {};  ///< of each sample; empty when none has any
 
   std::int64_t sample_count() const { return static_cast<std::int64_t>(sample_offsets.size()) - 1; }
   std::int64_t token_count() const { return sample_offsets.back(); }
+  std::int64_t image_count(std::int64_t sample) const {
+    return images.empty() ? 0 : images.at(static_cast<std::size_t>(sample)).count();
+  }
 };
 
 /// Which samples and how long; the fields of the command line's data options.
@@ -31,7 +36,8 @@ struct DatasetOptions {
   bool may_be_empty = false;  ///< no samples at all is no error
 };
 
-/// Reads a token file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], as prepare writes it.
+/// Reads a token file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], and images, as prepare writes
+/// it. Pixels stay in the file, which is mapped.
 /// Validates everything; throws DataError naming the file and the fault.
 CalibrationSet read_token_file(const std::filesystem::path& path);
 
@@ -44,9 +50,10 @@ struct BatchRange {
   std::int64_t last_sample = 0;
 };
 
-/// Packs samples in order into batches of at most `batch_tokens` tokens (one longer sample is a batch by itself).
-/// REQUIRES: batch_tokens > 0. Batches cover every sample once; the split depends on nothing but the lengths.
-std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens);
+/// Packs samples in order into batches of at most `batch_tokens` tokens (one longer sample is a batch by itself), and of
+/// as many rows of images, where `image_rows` is how many an image has. REQUIRES: batch_tokens > 0. Batches cover every
+/// sample once; the split depends on nothing but lengths and numbers of images.
+std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens, std::int64_t image_rows = 0);
 
 /// Returns 0..n-1 shuffled: Fisher-Yates from the end with splitmix64 seeded by `seed`; python/ does the same.
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);

@@ -1,16 +1,16 @@
 #include "layerpress/data/sample_selection.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <utility>
+
+#include "layerpress/base/error.h"
 
 namespace layerpress::data {
 namespace {
-
-std::optional<std::vector<std::int32_t>> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position) {
-  const auto index = order.index(position);
-  return index ? rows.row(*index) : std::nullopt;
-}
 
 /// The tokens behind the last sample wait for those of the next row.
 void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row, const DatasetOptions& options) {
@@ -20,9 +20,16 @@ void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row,
     set.sample_offsets.push_back(set.sample_offsets.back() + options.max_seq_length);
 }
 
+void check_joinable(const TokenRows& rows, const DatasetOptions& options) {
+  if (options.concatenate && rows.has_images())
+    throw DataError("[data] {}: samples have images, which --concatenate would tear from their text; leave it out",
+                    options.dataset);
+}
+
 }  // namespace
 
 Selection select_samples(TokenRows& rows, const DatasetOptions& options, const RunControl& control) {
+  check_joinable(rows, options);
   Selection selection;
   CalibrationSet& set = selection.set;
   const RowOrder order(rows, options);
@@ -30,10 +37,10 @@ Selection select_samples(TokenRows& rows, const DatasetOptions& options, const R
     control.check_stop();
     const auto row = row_at(rows, order, position);
     if (!row) break;
-    if (row->empty())
+    if (row->tokens.empty())
       ++selection.skipped_empty;
     else if (options.concatenate)
-      append_to_stream(set, *row, options);
+      append_to_stream(set, row->tokens, options);
     else
       append_sample(set, *row, options.max_seq_length);
   }
@@ -43,6 +50,7 @@ Selection select_samples(TokenRows& rows, const DatasetOptions& options, const R
 
 RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& positions, const DatasetOptions& options,
                   const RunControl& control) {
+  check_joinable(rows, options);
   const std::int64_t limit = options.concatenate ? std::numeric_limits<std::int64_t>::max() : options.max_seq_length;
   RowPart part;
   for (std::int64_t position = positions.first; position < positions.last; ++position) {
@@ -50,15 +58,29 @@ RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& posit
     const auto row = row_at(rows, order, position);
     if (!row) break;
     ++part.rows;
-    if (!row->empty()) append_sample(part.set, *row, limit);
+    if (!row->tokens.empty()) append_sample(part.set, *row, limit);
   }
   return part;
 }
 
-void append_sample(CalibrationSet& set, const std::vector<std::int32_t>& tokens, std::int64_t limit) {
-  const auto length = std::min(static_cast<std::int64_t>(tokens.size()), limit);
-  set.tokens.insert(set.tokens.end(), tokens.begin(), tokens.begin() + length);
+std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position) {
+  const auto index = order.index(position);
+  if (!index) return std::nullopt;
+  auto tokens = rows.row(*index);
+  if (!tokens) return std::nullopt;
+  SelectedRow row{std::move(*tokens)};
+  if (rows.has_images()) row.images = rows.images(*index);
+  return row;
+}
+
+void append_sample(CalibrationSet& set, const SelectedRow& row, std::int64_t limit) {
+  const auto length = std::min(static_cast<std::int64_t>(row.tokens.size()), limit);
+  set.tokens.insert(set.tokens.end(), row.tokens.begin(), row.tokens.begin() + length);
   set.sample_offsets.push_back(static_cast<std::int64_t>(set.tokens.size()));
+  if (!row.images) return;
+  set.images.push_back(*row.images);
+  at::Tensor& mask = set.images.back().mask;
+  if (mask.defined()) mask = mask.slice(0, 0, length);
 }
 
 }  // namespace layerpress::data

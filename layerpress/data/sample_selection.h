@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "layerpress/data/calibration_set.h"
@@ -17,7 +18,7 @@ struct Selection {
 
 /// Takes samples from `rows` as `options` says, reading no more rows than needed: in the order of RowOrder; rows
 /// without tokens are skipped and the next ones taken instead. Without `concatenate` a row is a sample, cut to
-/// max_seq_length; with it the rows' tokens are joined and cut into samples of exactly max_seq_length, the rest
+/// max_seq_length; with it (not where rows may have images) the rows' tokens are joined and cut into samples of exactly max_seq_length, the rest
 /// dropped. The helper does the same for what it tokenizes.
 Selection select_samples(TokenRows& rows, const DatasetOptions& options, const RunControl& control);
 
@@ -39,7 +40,16 @@ struct RowPart {
 RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& positions, const DatasetOptions& options,
                   const RunControl& control);
 
+/// One row: its tokens, and its images if the rows may have some.
+struct SelectedRow {
+  std::vector<std::int32_t> tokens;
+  std::optional<SampleImages> images = std::nullopt;
+};
+
+/// The row at `position` of the order; nothing behind its end.
+std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position);
+
 /// Appends one sample, of at most `limit` tokens.
-void append_sample(CalibrationSet& set, const std::vector<std::int32_t>& tokens, std::int64_t limit);
+void append_sample(CalibrationSet& set, const SelectedRow& row, std::int64_t limit);
 
 }  // namespace layerpress::data

@@ -30,8 +30,8 @@ struct Part {
   SampleCount whole;
 };
 
-/// What every loader sends: two numbers, then the lengths of its samples, or their tokens.
-enum Sent : std::size_t { kRows, kSamples, kTokens };
+/// What every loader sends: three numbers (the last one 1 or 0), then the lengths of its samples, or their tokens.
+enum Sent : std::size_t { kRows, kSamples, kHasImages, kTokens };
 
 Positions own_part(const Positions& all, const LoaderGroup& group) {
   // floor(count * i / size), in two parts because the product may not fit.
@@ -68,6 +68,10 @@ void append_samples(Part& part, const CalibrationSet& samples, std::int64_t firs
     part.set.sample_offsets.push_back(end + samples.sample_offsets[static_cast<std::size_t>(sample) + 1]);
     part.numbers.push_back(first_number + sample);
   }
+  if (samples.images.empty() && part.set.images.empty()) return;
+  part.set.images.resize(part.numbers.size() - static_cast<std::size_t>(samples.sample_count()));
+  part.set.images.insert(part.set.images.end(), samples.images.begin(), samples.images.end());
+  part.set.images.resize(part.numbers.size());
 }
 
 /// Deals samples of these lengths, longest first, each to the rank with the fewest tokens so far that may take one more: no
@@ -154,10 +158,11 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
   Part part;
   std::vector<std::int64_t> lengths;
   std::vector<int> present;
+  bool has_images = false;
   Positions window{0, options.num_samples};
   while (true) {
     const RowPart own = read_own(read, window, group);
-    std::vector<std::int64_t> sent{own.rows, own.set.sample_count()};
+    std::vector<std::int64_t> sent{own.rows, own.set.sample_count(), own.set.images.empty() ? 0 : 1};
     for (std::size_t i = 0; i + 1 < own.set.sample_offsets.size(); ++i)
       sent.push_back(own.set.sample_offsets[i + 1] - own.set.sample_offsets[i]);
     const auto found = gather(group, sent);
@@ -169,6 +174,7 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
       present.resize(lengths.size(), rank);
       if (rank == group.rank()) append_samples(part, own.set, part.whole.samples);
       rows += received[kRows];
+      has_images = has_images || received[kHasImages] != 0;
       part.whole.samples += received[kSamples];
       part.whole.skipped_empty += received[kRows] - received[kSamples];
     }
@@ -176,7 +182,7 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
     if (missing <= 0 || rows < window.size()) break;
     window = {window.last, window.last + missing};
   }
-  even_out(part, lengths, present, group);
+  if (!has_images) even_out(part, lengths, present, group);  // pixels are too many to send around
   return part;
 }
 
@@ -219,7 +225,7 @@ Stream join_rows(const ReadRows& read, std::int64_t wanted, LoaderGroup& group) 
     const std::int64_t missing = wanted - static_cast<std::int64_t>(stream.tokens.size());
     window = {window.last, window.last + window_rows(stream, missing, group.size())};
     const RowPart own = read_own(read, window, group);
-    std::vector<std::int64_t> sent{own.rows, own.set.sample_count()};
+    std::vector<std::int64_t> sent{own.rows, own.set.sample_count(), 0};
     sent.insert(sent.end(), own.set.tokens.begin(), own.set.tokens.end());
     for (const auto& received : gather(group, sent)) append_tokens(stream, received);
   }
@@ -262,7 +268,7 @@ Part deal_rows(TokenRows& rows, const DatasetOptions& options, const LoaderGroup
     if (owners[i] == group.rank()) part.numbers.push_back(static_cast<std::int64_t>(i));
   for (const std::int64_t sample : part.numbers) {
     control.check_stop();
-    append_sample(part.set, rows.row(order.index(sample).value()).value(), options.max_seq_length);
+    append_sample(part.set, row_at(rows, order, sample).value(), options.max_seq_length);
   }
   return part;
 }

@@ -27,6 +27,7 @@ class LoaderGroup {
 /// behind, divided likewise, until there are N samples or no more rows; no row is read that load_samples does not read.
 /// Where that leaves a rank with more tokens than others, or with samples and others without, samples are dealt anew, longest
 /// first, each to the rank with the fewest tokens that may take one more; counts differ by at most one.
+/// - Samples with images stay with the rank that made them.
 /// - A token file, whose lengths are known beforehand, is dealt like that from the start.
 /// - With `concatenate`, samples cross rows: rows are read in windows as large as the token count still missing
 ///   suggests, their tokens are exchanged, and rank r keeps samples floor(S r / R) to floor(S (r + 1) / R) of the S

@@ -1,5 +1,5 @@
-// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], from 0 up to tokens;
-// metadata "format" names the version of this layout.
+// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], from 0 up to tokens, and the
+// tensors of sample_images.cpp; metadata "format" names the version of this layout, the second where there are images.
 #include "layerpress/data/token_file.h"
 
 #include <ATen/Functions.h>
@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kTokensName = "input_ids";
 constexpr const char* kOffsetsName = "sample_offsets";
 constexpr const char* kFormat = "layerpress.calibration.v1";
+constexpr const char* kFormatWithImages = "layerpress.calibration.v2";
 
 std::shared_ptr<const checkpoint::SafetensorsFile> open_file(const std::filesystem::path& path) {
   try {
@@ -28,10 +29,11 @@ std::shared_ptr<const checkpoint::SafetensorsFile> open_file(const std::filesyst
 
 void check_format(const checkpoint::SafetensorsFile& file) {
   const auto found = file.metadata().find("format");
-  if (found != file.metadata().end() && found->second.starts_with("layerpress.") && found->second != kFormat)
+  if (found == file.metadata().end() || !found->second.starts_with("layerpress.")) return;
+  if (found->second != kFormat && found->second != kFormatWithImages)
     throw DataError(
-        "[data.tokens] {}: has format '{}', this program reads '{}'; make it again with `layerpress prepare`",
-        file.path().string(), found->second, kFormat);
+        "[data.tokens] {}: has format '{}', this program reads '{}' and '{}'; make it again with `layerpress prepare`",
+        file.path().string(), found->second, kFormat, kFormatWithImages);
 }
 
 at::Tensor read_vector(const checkpoint::SafetensorsFile& file, const char* name) {
@@ -69,6 +71,7 @@ TokenFile::TokenFile(const std::filesystem::path& path) : where_(path.string()) 
   check_format(*file);
   ids_ = read_vector(*file, kTokensName);
   sample_offsets_ = read_offsets(read_vector(*file, kOffsetsName), ids_.numel(), where_);
+  if (StoredImages::are_in(*file)) images_.emplace(file, sample_offsets_);
 }
 
 std::vector<std::int32_t> TokenFile::tokens(std::int64_t first, std::int64_t last) const {
@@ -86,7 +89,10 @@ std::vector<std::int32_t> TokenFile::tokens(std::int64_t first, std::int64_t las
 
 CalibrationSet read_token_file(const std::filesystem::path& path) {
   const TokenFile file(path);
-  return {file.tokens(0, file.sample_offsets().back()), file.sample_offsets()};
+  CalibrationSet set{file.tokens(0, file.sample_offsets().back()), file.sample_offsets()};
+  if (!file.has_images()) return set;
+  for (std::int64_t sample = 0; sample < set.sample_count(); ++sample) set.images.push_back(file.images(sample));
+  return set;
 }
 
 void write_token_file(const std::filesystem::path& path, const CalibrationSet& set) {
@@ -94,11 +100,14 @@ void write_token_file(const std::filesystem::path& path, const CalibrationSet& s
     auto* data = const_cast<void*>(static_cast<const void*>(values.data()));
     return at::from_blob(data, {static_cast<std::int64_t>(values.size())}, at::TensorOptions(dtype));
   };
-  checkpoint::write_safetensors(
-      path, {{kTokensName, view(set.tokens, at::kInt)}, {kOffsetsName, view(set.sample_offsets, at::kLong)}},
-      {{"format", kFormat},
-       {"samples", std::to_string(set.sample_count())},
-       {"tokens", std::to_string(set.token_count())}});
+  std::map<std::string, at::Tensor> tensors = image_tensors(set.images);
+  const char* format = tensors.empty() ? kFormat : kFormatWithImages;
+  tensors[kTokensName] = view(set.tokens, at::kInt);
+  tensors[kOffsetsName] = view(set.sample_offsets, at::kLong);
+  checkpoint::write_safetensors(path, tensors,
+                                {{"format", format},
+                                 {"samples", std::to_string(set.sample_count())},
+                                 {"tokens", std::to_string(set.token_count())}});
 }
 
 }  // namespace layerpress::data

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "layerpress/data/sample_images.h"
 
 namespace layerpress::data {
 
@@ -21,11 +24,15 @@ class TokenFile {
   /// The ids at [first, last). REQUIRES: 0 <= first <= last <= sample_offsets().back(). Throws DataError for one that
   /// is no token id.
   std::vector<std::int32_t> tokens(std::int64_t first, std::int64_t last) const;
+  /// Whether samples have images, and those of one.
+  bool has_images() const { return images_.has_value(); }
+  SampleImages images(std::int64_t sample) const { return images_ ? images_->of_sample(sample) : SampleImages(); }
 
  private:
   std::string where_;
   at::Tensor ids_;
   std::vector<std::int64_t> sample_offsets_;
+  std::optional<StoredImages> images_;
 };
 
 }  // namespace layerpress::data

@@ -136,6 +136,9 @@ class StoredRows : public TokenRows {
     return file_.tokens(bounds[0], bounds[1]);
   }
 
+  bool has_images() const override { return file_.has_images(); }
+  SampleImages images(std::int64_t index) override { return file_.images(index); }
+
   std::int64_t count() override { return static_cast<std::int64_t>(file_.sample_offsets().size()) - 1; }
 
   const std::vector<std::int64_t>* offsets() const override { return &file_.sample_offsets(); }

@@ -16,6 +16,9 @@ class TokenRows {
   virtual ~TokenRows() = default;
   /// The ids of row `index`, nothing behind the last row. Throws DataError naming the line or row that is faulty.
   virtual std::optional<std::vector<std::int32_t>> row(std::int64_t index) = 0;
+  /// Whether rows may have images, and those of row `index`, which exists.
+  virtual bool has_images() const { return false; }
+  virtual SampleImages images(std::int64_t) { return {}; }
   /// How many rows there are; may read the whole file.
   virtual std::int64_t count() = 0;
   /// Where each row begins among all tokens (rows + 1 entries), when the file says so without being read and all its

@@ -254,6 +254,15 @@ void Heartbeat::publish_failure() {
   find_failure();  // this one, or another that was first
 }
 
+/// What publish() has written.
+Heartbeat::Said Heartbeat::said_in(const std::string& beat) {
+  std::istringstream text(beat);
+  Said said;
+  text >> said.sequence >> said.beats >> said.operation >> said.waits >> std::ws;
+  std::getline(text, said.step);
+  return said;
+}
+
 std::map<int, Heartbeat::Said> Heartbeat::said_by_all() {
   std::vector<std::string> keys;
   std::vector<int> ranks;
@@ -265,12 +274,7 @@ std::map<int, Heartbeat::Said> Heartbeat::said_by_all() {
   std::map<int, Said> said;
   if (keys.empty()) return said;
   const auto texts = store_->multiGet(keys);
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    std::istringstream text(text_of(texts[i]));
-    Said& own = said[ranks[i]];
-    text >> own.sequence >> own.beats >> own.operation >> own.waits >> std::ws;
-    std::getline(text, own.step);
-  }
+  for (std::size_t i = 0; i < texts.size(); ++i) said[ranks[i]] = said_in(text_of(texts[i]));
   return said;
 }
 
@@ -294,11 +298,7 @@ void Heartbeat::watch_next() {
   if (failed_) return;
   const int next = (rank_ + 1) % static_cast<int>(peers_.size());
   Said said;
-  if (store_->check({key("beat", next)})) {
-    std::istringstream text(text_of(store_->get(key("beat", next))));
-    text >> said.sequence >> said.beats >> said.operation >> said.waits >> std::ws;
-    std::getline(text, said.step);
-  }
+  if (store_->check({key("beat", next)})) said = said_in(text_of(store_->get(key("beat", next))));
   if (said.beats != next_said_.beats || has_left(next)) next_changed_ = Clock::now();
   next_said_ = said;
   if (Clock::now() - next_changed_ <= timeout_ || was_paused()) return;

@@ -90,6 +90,7 @@ class Heartbeat {
   void compare_all();
   bool was_paused();
   bool uses_processor();
+  static Said said_in(const std::string& beat);
   std::map<int, Said> said_by_all();
   std::string step_of(int rank);
   bool has_left(int rank);

@@ -13,12 +13,13 @@
 #include "layerpress/base/machine.h"
 
 namespace layerpress::dist {
-namespace {
 
 std::string host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
 }
+
+namespace {
 
 /// The running kernel and the processes' name space.
 std::string machine_name() {

@@ -8,6 +8,9 @@
 
 namespace layerpress::dist {
 
+/// This machine's name.
+std::string host_name();
+
 /// Where a rank runs, as it tells the others.
 struct Peer {
   int rank = 0;

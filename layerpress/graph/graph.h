@@ -12,10 +12,20 @@ using ValueId = std::int32_t;
 using NodeId = std::int32_t;
 using ModuleId = std::int32_t;
 
-/// A data edge: what one node produces and others read. features 0 marks token ids [tokens]; else [tokens, features].
+/// What the rows of a value stand for. How many there are depends on the batch.
+enum class Rows {
+  kTokens,       ///< the batch's tokens
+  kSelected,     ///< some of the tokens: those that an expert gets
+  kIllustrated,  ///< tokens of samples that have images
+  kPatches,      ///< pieces of images, with everything that pads them, as the vision encoder computes them
+  kVision,       ///< pieces of images, as text attends to them
+};
+
+/// A data edge: what one node produces and others read: [rows, features], or token ids [tokens] where features is 0.
 struct Value {
   std::int64_t features = 0;
-  NodeId producer = -1;  ///< -1: the graph's input
+  NodeId producer = -1;  ///< -1: an input of the graph
+  Rows rows = Rows::kTokens;
 };
 
 /// One operation. Every node has one output.
@@ -60,8 +70,9 @@ struct RopeTable {
 /// Design goals: one plain value type, printable and parsable, that says nothing of devices, batches or ranks.
 /// Non-goals: control flow, in-place operations, several outputs per node.
 ///
-/// Invariants (lint): nodes stand in an order in which every input is produced before it is read; value 0 is the input
-/// (token ids); each other value has exactly one producer; `output` is a value.
+/// Invariants (lint): nodes stand in an order in which every input is produced before it is read; value 0 is an input, the
+/// token ids; values that follow without a producer are inputs, too; each other value has exactly one producer; `output` is
+/// a value.
 struct Graph {
   std::vector<Node> nodes;
   std::vector<Value> values;
@@ -69,12 +80,18 @@ struct Graph {
   std::vector<RopeTable> rope_tables;
   ValueId output = -1;
 
-  static constexpr ValueId kInput = 0;
+  static constexpr ValueId kInput = 0;  ///< token ids
+
+  /// Whether the batch gives the value.
+  bool is_input(ValueId value) const { return values.at(value).producer < 0; }
 
   const std::string& module_name(const Node& node) const { return modules.at(node.module).name; }
   /// For each value, the nodes that read it, in order.
   std::vector<std::vector<NodeId>> consumers() const;
 };
+
+/// "tokens", "selected", "illustrated", "patches" or "vision".
+const char* rows_name(Rows rows);
 
 /// Throws InternalError naming the first broken invariant; also checks that features fit each operation.
 void lint(const Graph& graph);

@@ -5,6 +5,9 @@
 #include <variant>
 #include <vector>
 
+#include "layerpress/graph/expert_operations.h"
+#include "layerpress/graph/vision_operations.h"
+
 namespace layerpress::graph {
 
 // One struct per kind of node. Each names its kind, and lists its attributes once through visit(), from which the text
@@ -37,41 +40,66 @@ struct Linear {
   }
 };
 
-/// x / sqrt(mean(x²) + epsilon) * weight over runs of `size` features (a whole row, or one head of it).
+/// x / sqrt(mean(x²) + epsilon) * (weight_offset + weight) over runs of `size` features (a whole row, or one head of it).
 struct RmsNorm {
   static constexpr const char* kKind = "rms_norm";
   std::string weight;  ///< [size]
   std::int64_t size = 0;
   double epsilon = 1e-6;
+  double weight_offset = 0;   ///< other than 0 only where rounded_once
+  bool rounded_once = false;  ///< to the dtype, after the weight; else the normalized value is rounded before it, too
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("weight", self.weight), field("size", self.size), field("epsilon", self.epsilon);
+    field("weight_offset", self.weight_offset), field("rounded_once", self.rounded_once);
   }
 };
 
-/// Rotary position embedding of every head, half-split layout (x1, x2 are the halves of the rotated part).
+/// (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias over runs of `size` features.
+struct LayerNorm {
+  static constexpr const char* kKind = "layer_norm";
+  std::string weight;  ///< [size]
+  std::string bias;    ///< [size] or ""
+  std::int64_t size = 0;
+  double epsilon = 1e-5;
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("weight", self.weight), field("bias", self.bias), field("size", self.size), field("epsilon", self.epsilon);
+  }
+};
+
+/// Rotary position embedding of every head. The rotated part of a head starts at `offset` and has two features per
+/// frequency; those that turn together stand in the two halves of the part, or beside each other (interleaved).
 struct Rotary {
   static constexpr const char* kKind = "rotary";
   std::int64_t head_dim = 0;
   std::int64_t table = 0;  ///< index into Graph::rope_tables
+  std::int64_t offset = 0;
+  bool interleaved = false;
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("head_dim", self.head_dim), field("table", self.table);
+    field("offset", self.offset), field("interleaved", self.interleaved);
   }
 };
 
 /// Causal self-attention inside each sample: inputs q, k, v; grouped heads when kv_heads < heads.
+/// Scores are scale * q·k, or where soft_cap > 0, soft_cap * tanh(scale * q·k / soft_cap).
 struct Attention {
   static constexpr const char* kKind = "attention";
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   double scale = 1;
-  std::int64_t window = 0;  ///< a token sees itself and the window-1 tokens before it; 0: all before it
+  std::int64_t window = 0;          ///< a token sees itself and the window-1 tokens before it; 0: all before it
+  double soft_cap = 0;              ///< 0: none
+  std::int64_t value_head_dim = 0;  ///< of a head of v and of the output; 0: head_dim, too
+  std::int64_t value_dim() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("heads", self.heads), field("kv_heads", self.kv_heads), field("head_dim", self.head_dim);
-    field("scale", self.scale), field("window", self.window);
+    field("scale", self.scale), field("window", self.window), field("soft_cap", self.soft_cap);
+    field("value_head_dim", self.value_head_dim);
   }
 };
 
@@ -92,7 +120,63 @@ struct Add {
   static void visit(Self&, Visitor&&) {}
 };
 
-using Operation = std::variant<Embedding, Linear, RmsNorm, Rotary, Attention, GatedActivation, Add>;
+/// sigmoid(a) * b for inputs a, with one feature per row, and b.
+struct Gate {
+  static constexpr const char* kKind = "gate";
+  template <typename Self, typename Visitor>
+  static void visit(Self&, Visitor&&) {}
+};
+
+/// x * factor.
+struct Scale {
+  static constexpr const char* kKind = "scale";
+  double factor = 1;
+  bool rounded_factor = false;  ///< the factor is rounded to x's dtype first
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("factor", self.factor), field("rounded_factor", self.rounded_factor);
+  }
+};
+
+/// cap * tanh(x / cap).
+struct SoftCap {
+  static constexpr const char* kKind = "soft_cap";
+  double cap = 1;
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("cap", self.cap);
+  }
+};
+
+/// Features [begin, end) of each run of `size` features (a whole row, or one head of it), side by side.
+struct Slice {
+  static constexpr const char* kKind = "slice";
+  std::int64_t size = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("size", self.size), field("begin", self.begin), field("end", self.end);
+  }
+};
+
+/// Inputs a [tokens, heads * first] and b [tokens, second]: every head gets its part of a and then all of b.
+struct JoinHeads {
+  static constexpr const char* kKind = "join_heads";
+  std::int64_t heads = 0;
+  std::int64_t first = 0;
+  std::int64_t second = 0;
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("heads", self.heads), field("first", self.first), field("second", self.second);
+  }
+};
+
+using Operation =
+    std::variant<Embedding, Linear, RmsNorm, LayerNorm, Rotary, Attention, GatedActivation, Add, Gate, Scale, SoftCap,
+                 Slice, JoinHeads, Route, SelectTokens, Expert, PatchEmbedding, TileEmbedding, ClassEmbedding,
+                 PatchPosition, ZeroPadding, VisionAttention, Activation, GatedAdd, VisionFeatures, SelectIllustrated,
+                 MergeIllustrated, CrossAttention, MaskUnattending>;
 
 /// A weight that an operation reads, with the shape it must have.
 struct WeightUse {

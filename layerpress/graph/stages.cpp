@@ -1,5 +1,8 @@
 #include "layerpress/graph/stages.h"
 
+#include <algorithm>
+#include <map>
+
 namespace layerpress::graph {
 namespace {
 
@@ -32,41 +35,84 @@ std::vector<ValueId> inputs_of(const Graph& graph, const Stage& stage, const Val
     if (known[value] && !seen[value]) inputs.push_back(value);
     seen[value] = true;
   };
+  for (const ValueId value : stage.wanted) read(value);  // in the order in which they are wanted
   for (const NodeId n : stage.nodes)
     for (const ValueId input : graph.nodes[n].inputs) read(input);
-  if (stage.wanted >= 0) read(stage.wanted);
   return inputs;
+}
+
+/// What is there already first, then as the nodes make it.
+std::vector<ValueId> in_order(const Graph& graph, std::vector<ValueId> wanted, const Values& known) {
+  const auto place = [&](ValueId value) { return known[value] ? -1 : graph.values[value].producer; };
+  std::stable_sort(wanted.begin(), wanted.end(), [&](ValueId a, ValueId b) { return place(a) < place(b); });
+  return wanted;
 }
 
 }  // namespace
 
-std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph, const std::vector<LinearGroup>& groups,
-                                const std::vector<ValueId>& outputs, const std::vector<bool>& keep_after) {
+std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
+                                const std::vector<std::vector<ValueId>>& wanted, const std::vector<ValueId>& outputs,
+                                const std::vector<bool>& keep_after) {
   Values known(graph.values.size(), true);
   for (const NodeId n : subgraph.nodes) known[graph.nodes[n].output] = false;
 
   std::vector<Stage> stages;
-  for (std::size_t g = 0; g <= groups.size(); ++g) {
-    const bool last = g == groups.size();
+  for (std::size_t s = 0; s <= wanted.size(); ++s) {
+    const bool last = s == wanted.size();
     Stage stage;
-    if (!last) stage.wanted = groups[g].input;
-    stage.nodes = Closure(graph, subgraph.nodes, last ? outputs : std::vector{stage.wanted}, known).nodes;
+    if (!last) stage.wanted = in_order(graph, wanted[s], known);
+    stage.nodes = Closure(graph, subgraph.nodes, last ? outputs : stage.wanted, known).nodes;
     stage.inputs = inputs_of(graph, stage, known);
 
-    if (last || keep_after.empty() || keep_after[g]) {
+    if (last || keep_after.empty() || keep_after[s]) {
       // Kept is what the rest of the subgraph reads first on its way back.
       std::vector<ValueId> later = outputs;
-      for (std::size_t h = g + 1; h < groups.size(); ++h) later.push_back(groups[h].input);
+      for (std::size_t t = s + 1; t < wanted.size(); ++t) later.insert(later.end(), wanted[t].begin(), wanted[t].end());
       Values computed = known;
-      for (const NodeId n : stage.nodes) computed[graph.nodes[n].output] = true;
+      for (const NodeId n : stage.nodes)
+        computed[graph.nodes[n].output] = last || !std::holds_alternative<SelectTokens>(graph.nodes[n].operation);
       const Values needed = Closure(graph, subgraph.nodes, later, computed).reached;
       for (const NodeId n : stage.nodes)
-        if (needed[graph.nodes[n].output]) stage.keeps.push_back(graph.nodes[n].output);
+        if (needed[graph.nodes[n].output] && computed[graph.nodes[n].output])
+          stage.keeps.push_back(graph.nodes[n].output);
       for (const ValueId value : stage.keeps) known[value] = true;
     }
     stages.push_back(std::move(stage));
   }
   return stages;
+}
+
+std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgraph& subgraph,
+                                               const std::vector<LinearGroup>& groups) {
+  std::vector<bool> compressed(graph.nodes.size(), false);
+  for (const LinearGroup& group : groups)
+    for (const NodeId n : group.linears) compressed[n] = true;
+  std::map<ValueId, std::size_t> level;  // of values made in this subgraph; all else is there from the start
+  const auto level_of = [&](ValueId value) {
+    const auto found = level.find(value);
+    return found == level.end() ? 0 : found->second;
+  };
+  std::map<std::string, std::size_t> level_of_weight;  // from which on it is compressed
+  for (const NodeId n : subgraph.nodes) {
+    const Node& node = graph.nodes[n];
+    std::size_t own = 0;
+    for (const ValueId input : node.inputs) own = std::max(own, level_of(input));
+    if (compressed[n])
+      level_of_weight[std::get<Linear>(node.operation).weight] = ++own;
+    else
+      for (const WeightUse& use : weights_of(node.operation))
+        if (const auto found = level_of_weight.find(use.name); found != level_of_weight.end())
+          own = std::max(own, found->second);
+    level[node.output] = own;
+  }
+  std::vector<std::vector<LinearGroup>> levels;
+  for (const LinearGroup& group : groups) {
+    const std::size_t own = level_of(group.input);
+    if (levels.size() <= own) levels.resize(own + 1);
+    levels[own].push_back(group);
+  }
+  std::erase_if(levels, [](const auto& entry) { return entry.empty(); });
+  return levels;
 }
 
 }  // namespace layerpress::graph

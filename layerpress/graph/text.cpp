@@ -34,11 +34,29 @@ Operation make_operation(const std::string& kind, const Json& attributes) {
   }
 }
 
+/// "576", or "1280 patches" where the rows are not the tokens.
+std::string value_text(const Value& value) {
+  if (value.rows == Rows::kTokens) return fmt::format("{}", value.features);
+  return fmt::format("{} {}", value.features, rows_name(value.rows));
+}
+
+Value parse_value(const std::string& text, NodeId producer) {
+  Value value{std::stoll(text), producer, Rows::kTokens};
+  const auto space = text.find(' ');
+  if (space == std::string::npos) return value;
+  for (const Rows rows : {Rows::kSelected, Rows::kIllustrated, Rows::kPatches, Rows::kVision})
+    if (text.substr(space + 1) == rows_name(rows)) {
+      value.rows = rows;
+      return value;
+    }
+  throw InternalError("unknown rows '{}'", text.substr(space + 1));
+}
+
 std::string node_text(const Graph& graph, const Node& node) {
   std::string inputs;
   for (const ValueId input : node.inputs) inputs += fmt::format("{}%{}", inputs.empty() ? "" : ", ", input);
   const std::string attributes = std::visit([](const auto& op) { return attributes_text(op); }, node.operation);
-  return fmt::format("%{} [{}] = {}({}) {} in {}\n", node.output, graph.values[node.output].features,
+  return fmt::format("%{} [{}] = {}({}) {} in {}\n", node.output, value_text(graph.values[node.output]),
                      kind_name(node.operation), inputs, attributes, node.module);
 }
 
@@ -78,14 +96,14 @@ void parse_node(Graph& graph, LineReader line) {
   Node node;
   line.until("%");
   node.output = std::stoi(line.until(" ["));
-  const std::int64_t features = std::stoll(line.until("] = "));
+  const std::string value = line.until("] = ");
   const std::string kind = line.until("(");
   std::istringstream inputs(line.until(") "));
   for (std::string input; std::getline(inputs, input, ',');)
     node.inputs.push_back(std::stoi(input.substr(input.find('%') + 1)));
   node.operation = make_operation(kind, Json::parse(line.until_last(" in ")));
   node.module = std::stoi(line.rest());
-  value_at(graph, node.output) = {features, static_cast<NodeId>(graph.nodes.size())};
+  value_at(graph, node.output) = parse_value(value, static_cast<NodeId>(graph.nodes.size()));
   graph.nodes.push_back(std::move(node));
 }
 
@@ -103,6 +121,10 @@ void parse_line(Graph& graph, const std::string& text) {
     module.class_name = line.until(" in ");
     module.parent = std::stoi(line.rest());
     graph.modules.push_back(std::move(module));
+  } else if (text.rfind("input ", 0) == 0) {
+    line.until("%");
+    Value& input = value_at(graph, std::stoi(line.until(" [")));
+    input = parse_value(line.until("]"), -1);
   } else if (text.rfind("output ", 0) == 0) {
     line.until("%");
     graph.output = std::stoi(line.rest());
@@ -118,6 +140,8 @@ std::string to_text(const Graph& graph) {
   for (const RopeTable& table : graph.rope_tables) text += "rope " + attributes_text(table) + "\n";
   for (const Module& module : graph.modules)
     text += fmt::format("module \"{}\" {} in {}\n", module.name, module.class_name, module.parent);
+  for (std::size_t v = 1; v < graph.values.size() && graph.is_input(static_cast<ValueId>(v)); ++v)
+    text += fmt::format("input %{} [{}]\n", v, value_text(graph.values[v]));
   for (const Node& node : graph.nodes) text += node_text(graph, node);
   return text + fmt::format("output %{}\n", graph.output);
 }

@@ -6,9 +6,10 @@
 
 namespace layerpress::graph {
 
-/// Prints a graph, one line per rope table, module and node, in order:
+/// Prints a graph, one line per rope table, module, input beside the token ids, and node, in order:
 ///   rope {"attention_scaling":1.0,...}
 ///   module "model.layers.0" LlamaDecoderLayer in 1
+///   input %1 [588 patches]
 ///   %7 [576] = linear(%6) {"weight":"model.layers.0.self_attn.q_proj.weight",...} in 4
 ///   output %93
 /// For people, tests and debugging.

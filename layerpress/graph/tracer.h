@@ -10,6 +10,7 @@ namespace layerpress::graph {
 struct Symbol {
   ValueId id = -1;
   std::int64_t features = 0;
+  Rows rows = Rows::kTokens;
 };
 
 /// Records a model's forward pass. Model code is written as one writes the forward pass, over symbols:
@@ -41,10 +42,17 @@ class Tracer {
   std::int64_t add_rope_table(RopeTable table);
 
   Symbol tokens() const { return {Graph::kInput, 0}; }
+  /// An input beside the token ids. REQUIRES: nothing was recorded yet.
+  Symbol input(std::int64_t features, Rows rows);
+  /// An operation of a kind that has no method here, in the current module.
+  Symbol operation(Operation operation, const std::vector<Symbol>& inputs, std::int64_t features, Rows rows);
+  /// The full name of `name` in the current module.
+  std::string full_name(const std::string& name) const;
   Symbol embedding(const std::string& name, Symbol ids, std::int64_t vocabulary, std::int64_t features);
   struct LinearOptions {
     bool bias = false;
-    std::string tied_weight;  ///< full name of another module's weight to use instead of `<module>.weight`
+    std::string tied_weight{};  ///< full name of another module's weight to use instead of `<module>.weight`
+    std::string class_name = "Linear";
   };
   Symbol linear(const std::string& name, Symbol x, std::int64_t out_features) {
     return linear(name, x, out_features, LinearOptions{});
@@ -53,18 +61,37 @@ class Tracer {
   /// Normalizes runs of `size` features; 0 means the whole row.
   Symbol rms_norm(const std::string& name, const std::string& class_name, Symbol x, double epsilon,
                   std::int64_t size = 0);
+  /// `attributes` without the weight's name, size 0 for the whole row.
+  Symbol rms_norm(const std::string& name, const std::string& class_name, Symbol x, RmsNorm attributes);
+  /// Over the whole row.
+  Symbol layer_norm(const std::string& name, const std::string& class_name, Symbol x, double epsilon, bool bias = true);
   Symbol rotary(Symbol x, std::int64_t head_dim, std::int64_t table);
+  Symbol rotary(Symbol x, const Rotary& attributes);
   Symbol attention(Symbol q, Symbol k, Symbol v, const Attention& attributes);
   Symbol gated_activation(const std::string& function, Symbol gate, Symbol up);
   Symbol add(Symbol a, Symbol b);
+  Symbol gate(Symbol a, Symbol b);
+  Symbol scale(Symbol x, const Scale& attributes);
+  Symbol soft_cap(Symbol x, double cap);
+  Symbol slice(Symbol x, const Slice& attributes);
+  Symbol join_heads(Symbol a, Symbol b, std::int64_t heads);
+  Symbol route(Symbol logits, const Route& attributes);
+  struct ExpertNames {
+    std::string class_name;  ///< of each expert
+    std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+  };
+  /// Module `name` with modules 0, 1, ... for the experts (see expert_operations.h).
+  Symbol experts(const std::string& name, Symbol x, Symbol logits, Symbol routing, std::int64_t intermediate,
+                 const std::string& function, const ExpertNames& names);
 
   /// The finished graph, linted. The tracer is empty afterwards.
   Graph finish(Symbol output);
 
  private:
   ModuleId enter(const std::string& name, const std::string& class_name);
-  std::string full_name(const std::string& name) const;
-  Symbol record(Operation operation, std::vector<ValueId> inputs, std::int64_t features, ModuleId module);
+  Symbol record(Operation operation, const std::vector<Symbol>& inputs, std::int64_t features, ModuleId module);
+  Symbol record(Operation operation, const std::vector<Symbol>& inputs, std::int64_t features, Rows rows,
+                ModuleId module);
 
   Graph graph_;
   ModuleId current_ = 0;

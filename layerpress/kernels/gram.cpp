@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <utility>
+#include <vector>
+
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/cpu/table.h"
 
@@ -37,42 +40,132 @@ void accumulate_widened(at::Tensor& gram, const at::Tensor& x, const Rows& wante
   }
 }
 
-/// Own tiles: tokens in chunks, packed once into panels of columns, then one task per tile of the upper triangle. Each
-/// tile is summed by one thread in the order of the tokens, so the result does not depend on the thread count.
-void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) {
-  const std::int64_t tokens = x.size(0), features = x.size(1), panel = cpu::kGramPanel;
-  const std::int64_t panels = (features + panel - 1) / panel;
-  const std::int64_t first_panel = wanted.first / panel, last_panel = (wanted.last + panel - 1) / panel;
-  const std::int64_t panel_size = kChunk / 2 * panel;
-  const at::Tensor packed = at::empty({panels * panel_size}, at::kInt);
-  auto* memory = reinterpret_cast<std::uint32_t*>(packed.data_ptr<std::int32_t>());
-  const auto* bits = static_cast<const cpu::Bits16*>(x.const_data_ptr());
-  float* target = gram.data_ptr<float>();
-  std::vector<std::pair<std::int64_t, std::int64_t>> tiles;
-  for (std::int64_t right = first_panel; right < panels; ++right)
-    for (std::int64_t left = first_panel; left < std::min(right + 1, last_panel); ++left)
-      tiles.emplace_back(left, right);
-  const auto width = [&](std::int64_t index) { return std::min(panel, features - index * panel); };
+/// Panels of columns, as rows or columns of a matrix of tiles.
+struct Panels {
+  std::int64_t first, last;
+};
 
-  for (std::int64_t first = 0; first < tokens; first += kChunk) {
-    const std::int64_t count = std::min(kChunk, tokens - first);
-    at::parallel_for(first_panel, panels, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t p = begin; p < end; ++p)
-        cpu::table().gram_pack(bits + first * features + p * panel, count, features, width(p), memory + p * panel_size);
-    });
-    at::parallel_for(0, static_cast<std::int64_t>(tiles.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        const auto [left, right] = tiles[t];
-        cpu::table().gram_tile({.left = memory + left * panel_size,
-                                .right = memory + right * panel_size,
-                                .pairs = (count + 1) / 2,
-                                .gram = target + left * panel * features + right * panel,
-                                .stride = features,
-                                .rows = width(left),
-                                .columns = width(right)});
+/// Some panels of a chunk of tokens, packed.
+class PackedChunk {
+ public:
+  PackedChunk(std::int64_t features, const Panels& panels)
+      : features_(features),
+        panels_(panels),
+        memory_(at::empty({(panels.last - panels.first) * kPanelSize}, at::kInt)) {}
+
+  /// Packs tokens [first, first + count) of x, or of minuend - x when there is a minuend.
+  void pack(const at::Tensor& minuend, const at::Tensor& x, std::int64_t first, std::int64_t count) {
+    const std::int64_t skipped = first * features_;
+    const cpu::Bits16* bits = bits_of(x) + skipped;
+    const cpu::Bits16* from = minuend.defined() ? bits_of(minuend) + skipped : nullptr;
+    at::parallel_for(panels_.first, panels_.last, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t p = begin; p < end; ++p) {
+        const std::int64_t column = p * cpu::kGramPanel;
+        if (from == nullptr)
+          cpu::table().gram_pack(bits + column, count, features_, width(p), panel(p));
+        else
+          cpu::table().gram_pack_difference(from + column, bits + column, count, features_, width(p), panel(p));
       }
     });
   }
+
+  const Panels& panels() const { return panels_; }
+  std::int64_t width(std::int64_t p) const { return std::min(cpu::kGramPanel, features_ - p * cpu::kGramPanel); }
+  std::uint32_t* panel(std::int64_t p) const {
+    return reinterpret_cast<std::uint32_t*>(memory_.data_ptr<std::int32_t>()) + (p - panels_.first) * kPanelSize;
+  }
+
+ private:
+  static constexpr std::int64_t kPanelSize = kChunk / 2 * cpu::kGramPanel;
+  static const cpu::Bits16* bits_of(const at::Tensor& x) { return static_cast<const cpu::Bits16*>(x.const_data_ptr()); }
+
+  std::int64_t features_;
+  Panels panels_;
+  at::Tensor memory_;
+};
+
+/// A tile's place: left panel, right panel.
+using Tile = std::pair<std::int64_t, std::int64_t>;
+
+std::vector<Tile> tiles_of(const Panels& left, const Panels& right, bool triangle) {
+  std::vector<Tile> tiles;
+  for (std::int64_t j = right.first; j < right.last; ++j)
+    for (std::int64_t i = left.first; i < (triangle ? std::min(j + 1, left.last) : left.last); ++i)
+      tiles.emplace_back(i, j);
+  return tiles;
+}
+
+/// Adds the products of packed panels to `target`, one task per tile. Each tile is summed by one thread in the order of the
+/// tokens, so the result does not depend on the thread count.
+void multiply_tiles(const PackedChunk& left, const PackedChunk& right, const std::vector<Tile>& tiles,
+                    std::int64_t tokens, at::Tensor& target) {
+  float* elements = target.data_ptr<float>();
+  const std::int64_t stride = target.size(1);
+  at::parallel_for(0, static_cast<std::int64_t>(tiles.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      const auto [i, j] = tiles[static_cast<std::size_t>(t)];
+      cpu::table().gram_tile({.left = left.panel(i),
+                              .right = right.panel(j),
+                              .pairs = (tokens + 1) / 2,
+                              .gram = elements + (i * stride + j) * cpu::kGramPanel,
+                              .stride = stride,
+                              .rows = left.width(i),
+                              .columns = right.width(j)});
+    }
+  });
+}
+
+Panels panels_of(const Rows& rows) {
+  return {rows.first / cpu::kGramPanel, (rows.last + cpu::kGramPanel - 1) / cpu::kGramPanel};
+}
+
+/// Own tiles: tokens in chunks, packed once into panels of columns that are on both sides of the triangle's tiles.
+void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) {
+  const std::int64_t features = x.size(1);
+  PackedChunk packed(features, panels_of({wanted.first, features}));
+  const std::vector<Tile> tiles = tiles_of(panels_of(wanted), packed.panels(), /*triangle=*/true);
+  for (std::int64_t first = 0; first < x.size(0); first += kChunk) {
+    const std::int64_t count = std::min(kChunk, x.size(0) - first);
+    packed.pack({}, x, first, count);
+    multiply_tiles(packed, packed, tiles, count, gram);
+  }
+}
+
+/// The same for the square (reference - x)ᵀ x: differences on the left, x on the right.
+void accumulate_cross_bf16(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, const Rows& wanted) {
+  const std::int64_t features = x.size(1);
+  PackedChunk left(features, panels_of(wanted)), right(features, panels_of({0, features}));
+  const std::vector<Tile> tiles = tiles_of(left.panels(), right.panels(), /*triangle=*/false);
+  for (std::int64_t first = 0; first < x.size(0); first += kChunk) {
+    const std::int64_t count = std::min(kChunk, x.size(0) - first);
+    left.pack(reference, x, first, count);
+    right.pack({}, x, first, count);
+    multiply_tiles(left, right, tiles, count, cross);
+  }
+}
+
+void accumulate_cross_widened(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, const Rows& wanted) {
+  for (std::int64_t token = 0; token < x.size(0); token += kTokens) {
+    const std::int64_t end = std::min(token + kTokens, x.size(0));
+    const at::Tensor wide = x.slice(0, token, end).to(at::kFloat);
+    // A tensor of its own: of fp32 inputs a conversion would be the input itself.
+    const at::Tensor difference = at::empty({end - token, wanted.last - wanted.first}, wide.options());
+    difference.copy_(reference.slice(0, token, end).slice(1, wanted.first, wanted.last));
+    difference.sub_(wide.slice(1, wanted.first, wanted.last));
+    for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
+      at::Tensor target = cross.slice(0, row, row + rows);
+      at::addmm_out(target, target, difference.narrow(1, row - wanted.first, rows).t(), wide);
+    });
+  }
+}
+
+/// Tensor cores with fp32 results; the difference is rounded once to the inputs' dtype.
+void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x,
+                                const Rows& wanted) {
+  for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
+    const at::Tensor difference = reference.narrow(1, row, rows).sub(x.narrow(1, row, rows));
+    cross.narrow(0, row, rows).add_(at::mm(difference.t(), x, at::kFloat));
+  });
 }
 
 /// Tensor cores with fp32 results; half of the square by row blocks.
@@ -83,24 +176,53 @@ void accumulate_on_device(at::Tensor& gram, const at::Tensor& x, const Rows& wan
   });
 }
 
+void require_fitting(const at::Tensor& sums, const at::Tensor& x, const Rows& rows) {
+  const std::int64_t features = x.size(1);
+  if (sums.scalar_type() != at::kFloat || sums.dim() != 2 || sums.size(0) != features || sums.size(1) != features ||
+      !sums.is_contiguous())
+    throw InternalError("[kernels.gram] the accumulator does not fit {} features", features);
+  if (rows.first < 0 || rows.last > features || rows.first % kBlock != 0 ||
+      (rows.last % kBlock != 0 && rows.last != features))
+    throw InternalError("[kernels.gram] rows {} to {} of {} are no whole blocks", rows.first, rows.last, features);
+}
+
+bool multiplies_halves_on_device(const at::Tensor& x) {
+  return x.is_cuda() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf);
+}
+
+bool packs_tiles(const at::Tensor& x) {
+  return x.is_cpu() && x.scalar_type() == at::kBFloat16 && cpu::table().gram_tile != nullptr;
+}
+
 }  // namespace
 
 void accumulate_gram(at::Tensor& gram, const at::Tensor& x) { accumulate_gram_rows(gram, x, 0, gram.size(0)); }
 
 void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& input, std::int64_t first, std::int64_t last) {
   const at::Tensor x = input.contiguous();
-  if (gram.scalar_type() != at::kFloat || gram.dim() != 2 || gram.size(0) != x.size(1) || gram.size(1) != x.size(1) ||
-      !gram.is_contiguous())
-    throw InternalError("[kernels.gram] the accumulator does not fit {} features", x.size(1));
-  if (first < 0 || last > x.size(1) || first % kBlock != 0 || (last % kBlock != 0 && last != x.size(1)))
-    throw InternalError("[kernels.gram] rows {} to {} of {} are no whole blocks", first, last, x.size(1));
-  if (x.size(0) == 0 || first >= last) return;
   const Rows rows{first, last};
-  const bool half = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-  if (x.is_cuda() && half) return accumulate_on_device(gram, x, rows);
-  if (x.is_cpu() && x.scalar_type() == at::kBFloat16 && cpu::table().gram_tile != nullptr)
-    return accumulate_bf16(gram, x, rows);
+  require_fitting(gram, x, rows);
+  if (x.size(0) == 0 || first >= last) return;
+  if (multiplies_halves_on_device(x)) return accumulate_on_device(gram, x, rows);
+  if (packs_tiles(x)) return accumulate_bf16(gram, x, rows);
   accumulate_widened(gram, x, rows);
+}
+
+void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x) {
+  accumulate_cross_gram_rows(cross, reference, x, 0, cross.size(0));
+}
+
+void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& input,
+                                std::int64_t first, std::int64_t last) {
+  if (reference.sizes() != input.sizes() || reference.scalar_type() != input.scalar_type())
+    throw InternalError("[kernels.gram] the reference is not like the {} x {} inputs", input.size(0), input.size(1));
+  const at::Tensor minuend = reference.contiguous(), x = input.contiguous();
+  const Rows rows{first, last};
+  require_fitting(cross, x, rows);
+  if (x.size(0) == 0 || first >= last) return;
+  if (multiplies_halves_on_device(x)) return accumulate_cross_on_device(cross, minuend, x, rows);
+  if (packs_tiles(x)) return accumulate_cross_bf16(cross, minuend, x, rows);
+  accumulate_cross_widened(cross, minuend, x, rows);
 }
 
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
@@ -109,9 +231,18 @@ std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) 
   return sizeof(float) * static_cast<std::uint64_t>(packs ? panels * cpu::kGramPanel * kChunk / 2 : kTokens * features);
 }
 
+std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
+  return 2 * gram_workspace_bytes(features, dtype);  // the inputs, and the difference beside them
+}
+
 at::Tensor gram_reference(const at::Tensor& x) {
   const at::Tensor wide = x.to(at::kDouble);
   return wide.t().mm(wide);
+}
+
+at::Tensor cross_gram_reference(const at::Tensor& reference, const at::Tensor& x) {
+  const at::Tensor wide = x.to(at::kDouble);
+  return (reference.to(at::kDouble) - wide).t().mm(wide);
 }
 
 at::Tensor symmetric_from_upper(const at::Tensor& gram) {

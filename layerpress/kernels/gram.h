@@ -22,8 +22,22 @@ void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& x, std::int64_t fi
 /// Most memory that accumulate_gram allocates on a CPU for inputs of this width and dtype, in bytes.
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 
-/// The same in double precision, whole matrix: the tests' reference.
+/// cross += (reference - x)ᵀ x for reference and x [tokens, features] of one dtype; cross is fp32 [features, features],
+/// the whole square. The difference is formed in fp32; of bf16 inputs it is then rounded to bf16 where products are
+/// formed in bf16. Products and sums are as above. (Not the difference of two Gram matrices, of whose digits little would
+/// be left.)
+void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x);
+
+/// The same for rows [first, last) of the square, with bounds and bits as for the triangle.
+void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, std::int64_t first,
+                                std::int64_t last);
+
+/// Most memory that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype, in bytes.
+std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
+
+/// The same in double precision, whole matrices: the tests' reference.
 at::Tensor gram_reference(const at::Tensor& x);
+at::Tensor cross_gram_reference(const at::Tensor& reference, const at::Tensor& x);
 
 /// Copies the upper triangle onto the lower one of a new tensor.
 at::Tensor symmetric_from_upper(const at::Tensor& gram);

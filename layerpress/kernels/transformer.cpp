@@ -3,7 +3,8 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
 
@@ -22,28 +23,34 @@ Bits16* mutable_bits(at::Tensor& x) { return static_cast<Bits16*>(x.data_ptr());
 /// Rows per thread so that each gets at least about 64k elements.
 std::int64_t grain(std::int64_t elements_per_row) { return std::max<std::int64_t>(1, 65536 / elements_per_row); }
 
-/// 64-byte aligned scratch memory.
-class Scratch {
- public:
-  explicit Scratch(std::int64_t bytes)
-      : memory_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64))) {
-    if (memory_ == nullptr) throw std::bad_alloc();
-  }
-  ~Scratch() { std::free(memory_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  void* memory_;
-};
+/// Rows of a norm that is rounded once: in fp32, a few at a time.
+void rms_norm_once(const at::Tensor& x, const at::Tensor& weight, float epsilon, at::Tensor& y) {
+  const std::int64_t size = weight.numel(), rows = x.numel() / size, chunk = std::max<std::int64_t>(1, 4096 / size);
+  at::parallel_for(0, rows, grain(size), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> wide(static_cast<std::size_t>(chunk * size)), normalized(wide.size());
+    auto* narrow = static_cast<c10::BFloat16*>(y.data_ptr());
+    for (std::int64_t first = begin; first < end; first += chunk) {
+      const std::int64_t count = std::min(chunk, end - first), at = first * size;
+      cpu::table().widen_bf16(bits(x) + at, wide.data(), count * size);
+      cpu::table().rms_norm_f32(wide.data(), weight.const_data_ptr<float>(), normalized.data(), count, size, epsilon);
+      for (std::int64_t i = 0; i < count * size; ++i) narrow[at + i] = normalized[static_cast<std::size_t>(i)];
+    }
+  });
+}
 
 }  // namespace
 
-at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon) {
-  if (!runs_fused(input) || weight.scalar_type() != input.scalar_type())
-    return rms_norm_reference(input, weight, epsilon);
-  const at::Tensor x = input.contiguous(), w = weight.contiguous();
+at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon, const NormWeight& how) {
+  if (!runs_fused(input) || (!how.rounded_once && weight.scalar_type() != input.scalar_type()))
+    return rms_norm_reference(input, weight, epsilon, how);
+  if (how.rounded_once && input.scalar_type() == at::kBFloat16) {
+    at::Tensor rounded = at::empty_like(input, at::MemoryFormat::Contiguous);
+    const at::Tensor factor = (weight.to(at::kFloat) + how.offset).contiguous();
+    rms_norm_once(input.contiguous(), factor, static_cast<float>(epsilon), rounded);
+    return rounded;
+  }
+  const at::Tensor x = input.contiguous();
+  const at::Tensor w = (how.rounded_once ? weight.to(at::kFloat) + how.offset : weight).contiguous();
   at::Tensor y = at::empty_like(x);
   const std::int64_t size = w.numel(), rows = x.numel() / size;
   const auto eps = static_cast<float>(epsilon);
@@ -72,78 +79,63 @@ at::Tensor gated_activation(const std::string& function, const at::Tensor& first
   return y;
 }
 
-at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
-                  const at::Tensor& positions, std::int64_t head_dim) {
-  if (!runs_fused(input)) return rotary_reference(input, cosine, sine, positions, head_dim);
-  const at::Tensor x = input.contiguous();
-  at::Tensor y = at::empty_like(x);
-  const std::int64_t features = x.size(1), heads = features / head_dim, pairs = cosine.size(1);
-  const float* c = cosine.const_data_ptr<float>();
-  const float* s = sine.const_data_ptr<float>();
-  const std::int64_t* position = positions.const_data_ptr<std::int64_t>();
-  at::parallel_for(0, x.size(0), grain(features), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t token = begin; token < end; ++token) {
-      const std::int64_t angle = position[token] * pairs, at = token * features;
-      if (x.scalar_type() == at::kBFloat16)
-        cpu::table().rotary_bf16(bits(x) + at, c + angle, s + angle, mutable_bits(y) + at, heads, head_dim, pairs);
-      else
-        cpu::table().rotary_f32(x.const_data_ptr<float>() + at, c + angle, s + angle, y.data_ptr<float>() + at, heads,
-                                head_dim, pairs);
-    }
-  });
-  return y;
-}
-
 namespace {
 
-bool has_fused_attention(at::ScalarType dtype, const AttentionShape& shape) {
-  return dtype == at::kBFloat16 && cpu::table().attention_bf16 != nullptr && shape.head_dim % 16 == 0;
+/// The table's kernels rotate the first features of heads of one size. Shifted by the offset, all heads but the last are
+/// such heads: the features that they copy are the unrotated end of one head and the beginning of the next.
+template <typename T, typename Kernel>
+void rotate_halves(const T* x, const float* cosine, const float* sine, T* y, std::int64_t heads,
+                   const RotaryShape& shape, std::int64_t pairs, Kernel kernel) {
+  const std::int64_t last = (heads - 1) * shape.head_dim + shape.offset;
+  std::copy_n(x, shape.offset, y);
+  kernel(x + shape.offset, cosine, sine, y + shape.offset, heads - 1, shape.head_dim, pairs);
+  kernel(x + last, cosine, sine, y + last, 1, shape.head_dim - shape.offset, pairs);
+}
+
+template <typename T>
+void rotate_neighbours(const T* x, const float* cosine, const float* sine, T* y, std::int64_t heads,
+                       const RotaryShape& shape, std::int64_t pairs) {
+  for (std::int64_t head = 0; head < heads; ++head, x += shape.head_dim, y += shape.head_dim) {
+    std::copy_n(x, shape.head_dim, y);
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const std::int64_t at = shape.offset + 2 * i;
+      const auto first = static_cast<float>(x[at]), second = static_cast<float>(x[at + 1]);
+      y[at] = static_cast<T>(first * cosine[i] - second * sine[i]);
+      y[at + 1] = static_cast<T>(second * cosine[i] + first * sine[i]);
+    }
+  }
 }
 
 }  // namespace
 
-std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
-                                        int threads) {
-  if (has_fused_attention(dtype, shape))
-    return static_cast<std::uint64_t>(threads * cpu::table().attention_workspace(length, shape.head_dim));
-  // Per sample: keys and values spread over the heads, the result, its copy in the order of the tokens, and a mask.
-  const std::int64_t row = shape.heads * shape.head_dim;
-  return static_cast<std::uint64_t>(length * row * 4) * c10::elementSize(dtype) +
-         (shape.window > 0 && shape.window < length ? static_cast<std::uint64_t>(length * length * 7) : 0);
-}
-
-at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                     const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
-  const cpu::Table& kernels = cpu::table();
-  if (!query.is_cpu() || !has_fused_attention(query.scalar_type(), shape))
-    return attention_reference(query, key, value, offsets, shape);
-  const at::Tensor q = query.contiguous(), k = key.contiguous(), v = value.contiguous();
-  at::Tensor output = at::empty_like(q);
-  const auto samples = static_cast<std::int64_t>(offsets.size()) - 1;
-  const std::int64_t group = shape.heads / shape.kv_heads;
-  std::int64_t longest = 0;
-  for (std::int64_t i = 0; i < samples; ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
-  at::parallel_for(0, samples * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    const Scratch scratch(kernels.attention_workspace(longest, shape.head_dim));
-    for (std::int64_t item = begin; item < end; ++item) {
-      const std::int64_t first = offsets[item / shape.kv_heads], head = item % shape.kv_heads;
-      cpu::AttentionTask task;
-      task.query_stride = q.size(1);
-      task.key_stride = k.size(1);
-      task.q = bits(q) + first * task.query_stride + head * group * shape.head_dim;
-      task.k = bits(k) + first * task.key_stride + head * shape.head_dim;
-      task.v = bits(v) + first * task.key_stride + head * shape.head_dim;
-      task.output = mutable_bits(output) + first * task.query_stride + head * group * shape.head_dim;
-      task.length = offsets[item / shape.kv_heads + 1] - first;
-      task.heads = group;
-      task.head_dim = shape.head_dim;
-      task.window = shape.window;
-      task.scale = static_cast<float>(shape.scale);
-      task.workspace = scratch.get();
-      if (task.length > 0) kernels.attention_bf16(task);
+at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
+                  const at::Tensor& positions, const RotaryShape& shape) {
+  if (!runs_fused(input)) return rotary_reference(input, cosine, sine, positions, shape);
+  const at::Tensor x = input.contiguous();
+  at::Tensor y = at::empty_like(x);
+  const std::int64_t features = x.size(1), heads = features / shape.head_dim, pairs = cosine.size(1);
+  const bool narrow = x.scalar_type() == at::kBFloat16;
+  const auto* narrow_x = static_cast<const c10::BFloat16*>(x.const_data_ptr());
+  auto* narrow_y = static_cast<c10::BFloat16*>(y.data_ptr());
+  const auto* wide_x = static_cast<const float*>(x.const_data_ptr());
+  auto* wide_y = static_cast<float*>(y.data_ptr());
+  const std::int64_t* position = positions.const_data_ptr<std::int64_t>();
+  at::parallel_for(0, x.size(0), grain(features), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t token = begin; token < end; ++token) {
+      const float* c = cosine.const_data_ptr<float>() + position[token] * pairs;
+      const float* s = sine.const_data_ptr<float>() + position[token] * pairs;
+      const std::int64_t at = token * features;
+      if (shape.interleaved && narrow)
+        rotate_neighbours(narrow_x + at, c, s, narrow_y + at, heads, shape, pairs);
+      else if (shape.interleaved)
+        rotate_neighbours(wide_x + at, c, s, wide_y + at, heads, shape, pairs);
+      else if (narrow)
+        rotate_halves(bits(x) + at, c, s, mutable_bits(y) + at, heads, shape, pairs, cpu::table().rotary_bf16);
+      else
+        rotate_halves(wide_x + at, c, s, wide_y + at, heads, shape, pairs, cpu::table().rotary_f32);
     }
   });
-  return output;
+  return y;
 }
 
 }  // namespace layerpress::kernels

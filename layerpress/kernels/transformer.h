@@ -11,27 +11,43 @@ namespace layerpress::kernels {
 // The pieces of a transformer layer for which ATen launches several kernels. Tensors are [tokens, features], rows
 // contiguous, bf16/fp16/fp32 on any device; on a CPU bf16 and fp32 run fused and multi-threaded, all else through ATen.
 
-/// x / sqrt(mean(x²) + epsilon) * weight over runs of weight.numel() features; the normalized value is rounded to x's
-/// dtype before the multiplication, as transformers does.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+/// How the weight of a norm is applied, and where the result is rounded to x's dtype: models differ.
+struct NormWeight {
+  double offset = 0;  ///< added to the weight
+  bool rounded_once =
+      false;  ///< after the weight, offset added in fp32; else the normalized value is rounded before, too
+};
+
+/// x / sqrt(mean(x²) + epsilon) * weight over runs of weight.numel() features. `how.offset` needs `how.rounded_once`.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const NormWeight& how = {});
 
 /// function(a) * b; "silu", "gelu" (exact) or "gelu_tanh".
 at::Tensor gated_activation(const std::string& function, const at::Tensor& a, const at::Tensor& b);
 
-/// Rotates each head of x. cosine and sine are fp32 [positions, pairs]; positions is int64 [tokens].
+struct RotaryShape {
+  std::int64_t head_dim = 0;
+  std::int64_t offset = 0;   ///< first rotated feature of a head
+  bool interleaved = false;  ///< features that turn together stand beside each other, not in two halves
+};
+
+/// Rotates 2 * pairs features of each head of x. cosine and sine are fp32 [positions, pairs]; positions is int64 [tokens].
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
-                  std::int64_t head_dim);
+                  const RotaryShape& shape);
 
 struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   double scale = 1;
-  std::int64_t window = 0;  ///< 0: no window
+  std::int64_t window = 0;          ///< 0: no window
+  double soft_cap = 0;              ///< above 0: scores are soft_cap * tanh(scale * q·k / soft_cap)
+  std::int64_t value_head_dim = 0;  ///< of v and the output; 0: head_dim
+  std::int64_t value_dim() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
 };
 
 /// Causal attention inside each of the packed samples; sample i is tokens [offsets[i], offsets[i + 1]).
-/// q [tokens, heads * head_dim], k and v [tokens, kv_heads * head_dim] -> [tokens, heads * head_dim].
+/// q [tokens, heads * head_dim], k [tokens, kv_heads * head_dim], v [tokens, kv_heads * value_dim]
+/// -> [tokens, heads * value_dim].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 
@@ -39,12 +55,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
                                         int threads);
 
-/// The same through ATen's scaled_dot_product_attention, sample by sample: any device, and the tests' reference.
+/// The same through ATen, sample by sample, with every score in memory at once: any device, and the tests' reference.
 at::Tensor attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
-at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                              const NormWeight& how = {});
 at::Tensor gated_activation_reference(const std::string& function, const at::Tensor& a, const at::Tensor& b);
 at::Tensor rotary_reference(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
-                            const at::Tensor& positions, std::int64_t head_dim);
+                            const at::Tensor& positions, const RotaryShape& shape);
 
 }  // namespace layerpress::kernels

@@ -20,6 +20,11 @@ struct TracedModel {
   /// Module suffixes whose weights inference engines fuse into one ("self_attn.q_proj", ...): each list must be
   /// quantized alike or not at all.
   std::vector<std::vector<std::string>> fused_modules;
+  /// Full names of modules whose linears inference engines run as one ("model.layers.0.mlp.experts"): they must all be
+  /// quantized alike or not at all.
+  std::vector<std::string> uniform_modules;
+  /// Tensors of newer checkpoints that hold several of the graph's weights.
+  std::vector<checkpoint::FusedTensor> fused_tensors;
 };
 
 /// One supported architecture: how config.json names it and how its forward pass is traced.
@@ -27,6 +32,7 @@ struct Architecture {
   std::string model_type;  ///< config.json's model_type, "llama"
   std::string class_name;  ///< its entry in config.json's architectures, "LlamaForCausalLM"
   std::function<TracedModel(const Json& config)> trace;
+  std::string special{};  ///< what sets it apart from Llama, in a few words
 };
 
 /// All architectures; one line each. Adding one: a file with its trace function, and a line here.

@@ -2,19 +2,45 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/model/architecture.h"
+#include "layerpress/model/cohere2.h"
+#include "layerpress/model/deepseek.h"
+#include "layerpress/model/gemma.h"
+#include "layerpress/model/granite.h"
 #include "layerpress/model/llama.h"
 #include "layerpress/model/mistral.h"
+#include "layerpress/model/mixtral.h"
+#include "layerpress/model/mllama.h"
+#include "layerpress/model/olmo2.h"
+#include "layerpress/model/olmoe.h"
+#include "layerpress/model/phi3.h"
 #include "layerpress/model/qwen2.h"
+#include "layerpress/model/qwen2_moe.h"
 #include "layerpress/model/qwen3.h"
+#include "layerpress/model/qwen3_moe.h"
+#include "layerpress/model/smollm3.h"
 
 namespace layerpress::model {
 
 const std::vector<Architecture>& architectures() {
   static const std::vector<Architecture> kAll = {
-      {"llama", "LlamaForCausalLM", trace_llama},
-      {"mistral", "MistralForCausalLM", trace_mistral},
-      {"qwen2", "Qwen2ForCausalLM", trace_qwen2},
-      {"qwen3", "Qwen3ForCausalLM", trace_qwen3},
+      {"llama", "LlamaForCausalLM", trace_llama, "pre-norm decoder with grouped heads and a gated MLP"},
+      {"mistral", "MistralForCausalLM", trace_mistral, "sliding window where config.json has one"},
+      {"mixtral", "MixtralForCausalLM", trace_mixtral, "mixture of experts, weights of the chosen ones add up to 1"},
+      {"olmoe", "OlmoeForCausalLM", trace_olmoe, "mixture of experts, norms over whole rows of q and k"},
+      {"mllama", "MllamaForConditionalGeneration", trace_mllama, "Llama 3.2 Vision: text layers that attend to images"},
+      {"qwen2", "Qwen2ForCausalLM", trace_qwen2, "biases on q, k and v"},
+      {"qwen2_moe", "Qwen2MoeForCausalLM", trace_qwen2_moe, "mixture of experts beside a shared, gated one"},
+      {"qwen3", "Qwen3ForCausalLM", trace_qwen3, "norms on every head of q and k"},
+      {"qwen3_moe", "Qwen3MoeForCausalLM", trace_qwen3_moe, "mixture of experts, norms on every head of q and k"},
+      {"gemma2", "Gemma2ForCausalLM", trace_gemma2, "norms around attention and MLP, soft caps, windows"},
+      {"gemma3_text", "Gemma3ForCausalLM", trace_gemma3, "norms around attention and MLP, of q and k, windows"},
+      {"phi3", "Phi3ForCausalLM", trace_phi3, "q, k, v in one weight and gate, up in another"},
+      {"olmo2", "Olmo2ForCausalLM", trace_olmo2, "norms behind attention and MLP, over whole rows of q and k"},
+      {"smollm3", "SmolLM3ForCausalLM", trace_smollm3, "no positions in every fourth layer"},
+      {"granite", "GraniteForCausalLM", trace_granite, "multipliers on embeddings, scores, branches, logits"},
+      {"cohere2", "Cohere2ForCausalLM", trace_cohere2, "attention and MLP side by side, windows"},
+      {"deepseek_v2", "DeepseekV2ForCausalLM", trace_deepseek_v2, "latent attention, experts beside shared ones"},
+      {"deepseek_v3", "DeepseekV3ForCausalLM", trace_deepseek_v3, "latent attention, experts chosen in groups"},
   };
   return kAll;
 }
@@ -34,8 +60,13 @@ TracedModel trace_model(const Json& config) {
     known.push_back(class_name.empty() ? architecture.model_type : architecture.class_name);
   }
   const std::string name = class_name.empty() ? model_type : class_name;
+  if (name.empty())
+    throw CheckpointError(
+        "[model.trace] config.json: neither 'architectures' nor 'model_type' says what the model is; supported: {}",
+        join(known));
   const std::string nearest = nearest_name(name, known);
-  throw CheckpointError("[model.trace] config.json: architecture '{}' is not supported{}; supported: {}", name,
+  throw CheckpointError("[model.trace] config.json: {} '{}' is not supported{}; supported: {}",
+                        class_name.empty() ? "model_type" : "architecture", name,
                         nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest), join(known));
 }
 

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "layerpress/graph/tracer.h"
 #include "layerpress/model/architecture.h"
@@ -17,9 +18,21 @@ struct SelfAttention {
   bool output_bias = false;
   std::int64_t window = 0;
   std::int64_t rope_table = 0;
+  bool norms_whole_rows = false;  ///< q/k norms over all heads together, not over each
+  bool rotates = true;            ///< false: positions are not encoded
+  bool interleaved = false;       ///< as in graph::Rotary
+  double scale = 0;               ///< of the scores; 0: 1 / sqrt(head_dim)
+  double soft_cap = 0;            ///< as in graph::Attention
 };
 
-/// Module "self_attn": q/k/v projections, optional per-head norms of q and k, rotary, causal attention, o_proj.
+/// A norm of the config's kind, over runs of `size` features or the whole row (0).
+graph::Symbol decoder_norm(graph::Tracer& tracer, const DecoderConfig& config, const std::string& name,
+                           const std::string& class_name, graph::Symbol x, std::int64_t size = 0);
+
+/// "LlamaRMSNorm", or "Cohere2LayerNorm".
+std::string norm_class(const DecoderConfig& config, const std::string& class_prefix);
+
+/// Module "self_attn": q/k/v projections, optional norms of q and k, rotary, causal attention, o_proj.
 graph::Symbol self_attention(graph::Tracer& tracer, const DecoderConfig& config, const SelfAttention& block,
                              graph::Symbol x);
 
@@ -27,15 +40,32 @@ graph::Symbol self_attention(graph::Tracer& tracer, const DecoderConfig& config,
 graph::Symbol gated_mlp(graph::Tracer& tracer, const DecoderConfig& config, const std::string& class_name, bool bias,
                         graph::Symbol x);
 
+/// What a language model does around its layers.
+struct ModelEnds {
+  graph::Scale embedding_scale;  ///< of the embeddings
+  double logit_scale = 1;
+  double logit_cap = 0;                       ///< 0: none; as in graph::SoftCap
+  std::vector<graph::RopeTable> rope_tables;  ///< empty: the one of config.json
+};
+
 /// Class names of a causal language model, "Llama" -> LlamaModel, LlamaDecoderLayer, LlamaRMSNorm.
 /// Traces embed_tokens, `layer(index, x)` inside module model.layers.<index>, the final norm and lm_head (tied or not).
 TracedModel causal_language_model(
     const std::string& class_prefix, const DecoderConfig& config, const Json& raw_config,
-    const std::function<graph::Symbol(graph::Tracer&, std::int64_t, graph::Symbol)>& layer);
+    const std::function<graph::Symbol(graph::Tracer&, std::int64_t, graph::Symbol)>& layer, const ModelEnds& ends = {});
+
+/// x + post_attention_layernorm(attention(input_layernorm(x))), then
+/// x + post_feedforward_layernorm(mlp(pre_feedforward_layernorm(x))); without `pre_norms` the inner two norms are not there.
+graph::Symbol post_norm_layer(graph::Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
+                              const SelfAttention& attention, bool pre_norms, graph::Symbol x);
 
 /// The pre-norm decoder layer that Llama and its kin share:
 /// x + attention(norm(x)), then x + mlp(norm(x)).
 graph::Symbol pre_norm_layer(graph::Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
                              const SelfAttention& attention, bool mlp_bias, graph::Symbol x);
+/// The same with something else in the MLP's place.
+graph::Symbol pre_norm_layer(graph::Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
+                             const SelfAttention& attention, const std::function<graph::Symbol(graph::Symbol)>& mlp,
+                             graph::Symbol x);
 
 }  // namespace layerpress::model

@@ -19,17 +19,17 @@ std::int64_t positive_or(const Json& config, const char* key, std::int64_t limit
   return found == config.end() || found->is_null() ? otherwise : positive(config, key, limit);
 }
 
-std::string activation_function(const Json& config) {
+std::string activation_function(const Json& config, const DecoderDefaults& defaults) {
   static const std::map<std::string, std::string> kKnown = {{"silu", "silu"},
                                                             {"swish", "silu"},
                                                             {"gelu", "gelu"},
                                                             {"gelu_new", "gelu_tanh"},
                                                             {"gelu_pytorch_tanh", "gelu_tanh"}};
-  const auto name = json_get_or<std::string>(config, "hidden_act", kWhere, "silu");
+  const auto name = json_get_or<std::string>(config, defaults.activation_key, kWhere, defaults.activation);
   const auto known = kKnown.find(name);
   if (known == kKnown.end())
-    throw CheckpointError(
-        "[model.config] config.json: hidden_act '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)", name);
+    throw CheckpointError("[model.config] config.json: {} '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)",
+                          defaults.activation_key, name);
   return known->second;
 }
 
@@ -49,8 +49,10 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
   parsed.vocab_size = positive(config, "vocab_size", std::int64_t{1} << 31);
   parsed.max_position_embeddings =
       positive_or(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
-  parsed.rms_norm_eps = json_get_or<double>(config, "rms_norm_eps", kWhere, 1e-6);
-  parsed.hidden_act = activation_function(config);
+  parsed.rms_norm_eps = json_get_or<double>(config, defaults.epsilon_key, kWhere, defaults.epsilon);
+  parsed.norm = defaults.norm;
+  parsed.rope_theta = defaults.rope_theta;
+  parsed.hidden_act = activation_function(config, defaults);
   parsed.tie_word_embeddings = json_get_or<bool>(config, "tie_word_embeddings", kWhere, defaults.tie_word_embeddings);
   if (parsed.num_heads % parsed.num_kv_heads != 0)
     throw CheckpointError("[model.config] config.json: {} attention heads are no multiple of {} key/value heads",
@@ -62,23 +64,34 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
 
 std::vector<std::int64_t> layer_windows(const Json& config, std::int64_t num_layers, std::int64_t window,
                                         std::int64_t first_layer) {
-  std::vector<std::int64_t> windows(static_cast<std::size_t>(num_layers), 0);
+  std::vector<std::int64_t> windows;
+  for (const bool slides : sliding_layers(config, num_layers, [&](std::int64_t layer) { return layer >= first_layer; }))
+    windows.push_back(slides ? window : 0);
+  return windows;
+}
+
+std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
+                                 const std::function<bool(std::int64_t)>& otherwise) {
+  std::vector<bool> sliding(static_cast<std::size_t>(num_layers), false);
   const auto types = config.find("layer_types");
   if (types == config.end() || types->is_null()) {
-    for (std::int64_t layer = first_layer; layer < num_layers; ++layer) windows[layer] = window;
-    return windows;
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) sliding[layer] = otherwise(layer);
+    return sliding;
   }
   const auto names = json_get<std::vector<std::string>>(config, "layer_types", kWhere);
   if (static_cast<std::int64_t>(names.size()) != num_layers)
     throw CheckpointError("[model.config] config.json: layer_types has {} entries for {} layers", names.size(),
                           num_layers);
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
-    if (names[layer] == "sliding_attention")
-      windows[layer] = window;
-    else if (names[layer] != "full_attention")
+    sliding[layer] = names[layer] == "sliding_attention";
+    if (!sliding[layer] && names[layer] != "full_attention")
       throw CheckpointError("[model.config] config.json: layer type '{}' is not supported", names[layer]);
   }
-  return windows;
+  return sliding;
+}
+
+double nullable_number(const Json& config, const char* key, double otherwise) {
+  return json_get_or<double>(config, key, kWhere, config.contains(key) ? 0 : otherwise);
 }
 
 }  // namespace layerpress::model

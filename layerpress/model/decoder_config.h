@@ -1,12 +1,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "layerpress/base/json.h"
 
 namespace layerpress::model {
+
+/// The norms of a family.
+enum class NormKind {
+  kRms,             ///< RMS, the normalized value rounded before the weight is applied
+  kRmsRoundedOnce,  ///< RMS, all in fp32 until the end
+  kRmsOffset,       ///< the same, with 1 + weight
+  kLayer,           ///< with the mean taken off, without bias
+};
 
 /// The fields of config.json that decoder-only language models share. Sizes are checked to be positive and sane.
 struct DecoderConfig {
@@ -19,8 +28,10 @@ struct DecoderConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
+  NormKind norm = NormKind::kRms;
   std::string hidden_act = "silu";  ///< a GatedActivation function
   bool tie_word_embeddings = false;
+  double rope_theta = 10000;  ///< where the config gives none
 };
 
 /// What a model class assumes for keys that its config.json leaves out (transformers' defaults of that class).
@@ -29,6 +40,12 @@ struct DecoderDefaults {
   std::int64_t head_dim = 0;      ///< 0: hidden_size / heads
   std::int64_t max_position_embeddings = 2048;
   bool tie_word_embeddings = false;
+  NormKind norm = NormKind::kRms;
+  const char* epsilon_key = "rms_norm_eps";
+  double epsilon = 1e-6;
+  const char* activation_key = "hidden_act";
+  const char* activation = "silu";
+  double rope_theta = 10000;
 };
 
 /// Reads and checks the shared fields; throws CheckpointError naming the key.
@@ -38,5 +55,12 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
 /// from `first_layer` on.
 std::vector<std::int64_t> layer_windows(const Json& config, std::int64_t num_layers, std::int64_t window,
                                         std::int64_t first_layer);
+
+/// Which layers have sliding attention, from `layer_types` where given, else as `otherwise(layer)` says.
+std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
+                                 const std::function<bool(std::int64_t)>& otherwise);
+
+/// A number of config.json that may be null; `otherwise` where the key is absent, 0 where it is null.
+double nullable_number(const Json& config, const char* key, double otherwise);
 
 }  // namespace layerpress::model

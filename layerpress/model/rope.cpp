@@ -42,7 +42,7 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder) {
   }
   source.kind = json_get_or<std::string>(source.parameters, "rope_type", kWhere,
                                          json_get_or<std::string>(source.parameters, "type", kWhere, "default"));
-  source.theta = source.number_or("rope_theta", json_get_or<double>(config, "rope_theta", kWhere, 10000));
+  source.theta = source.number_or("rope_theta", json_get_or<double>(config, "rope_theta", kWhere, decoder.rope_theta));
   const double partial =
       source.number_or("partial_rotary_factor", json_get_or<double>(config, "partial_rotary_factor", kWhere, 1.0));
   if (!(source.theta > 1) || !(partial > 0) || partial > 1)

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "layerpress/kernels/gptq.h"
+#include "layerpress/modifier/propagation.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 
 namespace layerpress::modifier {
@@ -22,7 +24,9 @@ struct Factorization {
 
 Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, bool activation_order) {
   // An all-zero or non-finite matrix says nothing about the inputs; no dampening mends that.
-  if (!at::isfinite(gram.diagonal().sum()).item<bool>()) return {std::nullopt, "round-to-nearest (non-finite inputs)"};
+  const auto sum = gram.diagonal().sum().item<double>();
+  if (!std::isfinite(sum)) return {std::nullopt, "round-to-nearest (non-finite inputs)"};
+  if (sum == 0) return {std::nullopt, "round-to-nearest (no tokens, or nothing but zeros)"};
   for (const bool wide : {false, true}) {
     double damp = dampening;
     for (int attempt = 0; attempt<4; ++attempt, damp = damp> 0 ? damp * 10 : 0.01) {
@@ -37,6 +41,31 @@ Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening,
   return {std::nullopt, "round-to-nearest (factorization failed)"};
 }
 
+/// What all stacks share; the factorization is that of the stacks under way.
+struct Solution {
+  const runtime::Statistics& statistics;
+  Propagation propagation;
+  Factorization factorization;
+};
+
+std::string both(const std::string& first, const std::string& second) {
+  return first.empty() || second.empty() ? first + second : first + ", " + second;
+}
+
+std::int64_t rows_of(const LinearWeight& linear) { return linear.weight.size(0); }
+std::int64_t rows_of(const runtime::LinearShape& linear) { return linear.rows; }
+std::int64_t columns_of(const LinearWeight& linear) { return linear.weight.size(1); }
+std::int64_t columns_of(const runtime::LinearShape& linear) { return linear.columns; }
+
+/// Rows of the group that the linears belong to.
+template <typename Linear>
+std::int64_t rows_of_group(const std::vector<Linear>& linears) {
+  if (linears.front().group_rows > 0) return linears.front().group_rows;
+  std::int64_t rows = 0;
+  for (const Linear& linear : linears) rows += rows_of(linear);
+  return rows;
+}
+
 bool orders_columns(const quant::QuantizationArgs& args) {
   return args.actorder && (*args.actorder == "static" || *args.actorder == "weight");
 }
@@ -44,8 +73,10 @@ bool orders_columns(const quant::QuantizationArgs& args) {
 class GptqModifier : public QuantizingModifier {
  public:
   GptqModifier(const Json& arguments, const std::string& where)
-      : QuantizingModifier(arguments, where, {"block_size", "dampening_frac", "actorder", "batched_quantization"},
-                           Observer::kHessian) {
+      : QuantizingModifier(arguments, where,
+                           {"block_size", "dampening_frac", "actorder", "batched_quantization", "error_propagation"},
+                           Observer::kHessian),
+        propagation_(parse_error_propagation(arguments, where)) {
     block_size_ = json_get_or<std::int64_t>(arguments, "block_size", where, 128);
     dampening_ = json_get_or<double>(arguments, "dampening_frac", where, 0.01);
     if (block_size_ < 1) throw RecipeError("[recipe.modifier] {}: block_size must be positive", where);
@@ -64,15 +95,19 @@ class GptqModifier : public QuantizingModifier {
 
   std::string type() const override { return "GPTQModifier"; }
   bool needs_data() const override { return true; }
-  runtime::StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
+  runtime::StatisticsWanted statistics_wanted() const override {
+    return {.gram = true, .cross = propagation_.has_value()};
+  }
 
   runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override {
     runtime::CompressionCost cost;
+    const std::int64_t columns = linears.front().columns;
+    std::uint64_t held = kernels::factorize_workspace(columns);
+    if (propagation_) held += add_propagation_cost(linears, cost);
     for (const auto& [ordered, stacks] : stacks_of(linears)) {
-      const std::int64_t columns = linears[stacks.front().front()].columns;
       const auto size = static_cast<double>(columns);
       cost.flops["factorize"] += size * size * size / 3;
-      for (const Stack& stack : stacks) add_stack_cost(linears, stack, kernels::factorize_workspace(columns), cost);
+      for (const Stack& stack : stacks) add_stack_cost(linears, stack, held, cost);
     }
     return cost;
   }
@@ -81,9 +116,11 @@ class GptqModifier : public QuantizingModifier {
                                          const runtime::Statistics* statistics, PhaseTimes& times) const override {
     if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
     std::vector<CompressedModule> results(linears.size());
+    Solution solution{*statistics, propagation_of(linears, *statistics, times), {}};
     for (const auto& [ordered, stacks] : stacks_of(linears)) {
-      const Factorization factorization = factorize(statistics->gram, ordered, times);
-      for (const Stack& stack : stacks) compress_stack(linears, stack, *statistics, factorization, times, results);
+      solution.factorization = {};  // before there is another one
+      solution.factorization = factorize(statistics->gram, ordered, times);
+      for (const Stack& stack : stacks) compress_stack(linears, stack, solution, times, results);
     }
     return results;
   }
@@ -107,6 +144,25 @@ class GptqModifier : public QuantizingModifier {
     return result;
   }
 
+  /// Members of a stack that are compressed at once: all; or, where weights are moved before, no more than are solved
+  /// at once anyway, because moved weights are copies in fp32.
+  template <typename Linear>
+  static std::vector<Stack> batches_of(const std::vector<Linear>& linears, const Stack& stack, bool moves) {
+    if (!moves) return {stack};
+    const std::int64_t most = kernels::gptq_chunk_rows(columns_of(linears[stack.front()]));
+    std::vector<Stack> batches;
+    std::int64_t rows = 0;
+    for (const std::size_t i : stack) {
+      if (batches.empty() || rows + rows_of(linears[i]) > most) {
+        batches.emplace_back();
+        rows = 0;
+      }
+      batches.back().push_back(i);
+      rows += rows_of(linears[i]);
+    }
+    return batches;
+  }
+
   Factorization factorize(const at::Tensor& gram, bool ordered, PhaseTimes& times) const {
     const auto phase = times.measure("factorize");
     const auto columns = static_cast<double>(gram.size(0));
@@ -114,44 +170,64 @@ class GptqModifier : public QuantizingModifier {
     return factorize_with_fallbacks(gram, dampening_, ordered);
   }
 
-  void compress_stack(const std::vector<LinearWeight>& linears, const Stack& stack,
-                      const runtime::Statistics& statistics, const Factorization& factorization, PhaseTimes& times,
-                      std::vector<CompressedModule>& results) const {
-    const quant::QuantizationScheme& scheme = *linears[stack.front()].scheme;
-    const at::Tensor importance = statistics.gram.diagonal();
-    std::vector<kernels::ChosenScales> scales;
-    for (const std::size_t i : stack) scales.push_back(observe(linears[i], importance, times));
-    std::vector<at::Tensor> codes;
-    double loss_per_row = 0;
-    if (factorization.factor)
-      codes = solve(linears, stack, scales, *factorization.factor, loss_per_row, times);
-    else
-      for (std::size_t m = 0; m < stack.size(); ++m)
-        codes.push_back(round_to_nearest(linears[stack[m]], scales[m], times));
-    for (std::size_t m = 0; m < stack.size(); ++m) {
-      const LinearWeight& linear = linears[stack[m]];
-      CompressedModule& result = results[stack[m]];
-      result.weight = quant::to_quantized_weight(*scheme.weights, codes[m], scales[m], linear.scale_dtype);
-      result.report = {.module = linear.module,
-                       .scheme = describe(scheme),
-                       .fallback = factorization.fallback,
-                       .output_error = std::nullopt,
-                       .tokens = statistics.tokens};
-      if (factorization.factor && statistics.tokens > 0)
-        result.report.output_error = loss_per_row / static_cast<double>(statistics.tokens);
-    }
+  /// What the statistics ask for: nothing without a cross matrix, as where nothing was compressed before.
+  Propagation propagation_of(const std::vector<LinearWeight>& linears, const runtime::Statistics& statistics,
+                             PhaseTimes& times) const {
+    if (!propagation_ || !statistics.cross.defined()) return {};
+    return {statistics, rows_of_group(linears), *propagation_, times};
   }
 
-  /// Solves the stacked rows of all members at once; codes of each member, and the mean loss of a row.
-  std::vector<at::Tensor> solve(const std::vector<LinearWeight>& linears, const Stack& stack,
+  void compress_stack(const std::vector<LinearWeight>& linears, const Stack& stack, const Solution& solution,
+                      PhaseTimes& times, std::vector<CompressedModule>& results) const {
+    double loss = 0;
+    std::int64_t rows = 0;
+    for (const Stack& batch : batches_of(linears, stack, solution.propagation.moves())) {
+      loss += compress_batch(linears, batch, solution, times, results);
+      for (const std::size_t i : batch) rows += rows_of(linears[i]);
+    }
+    const std::int64_t tokens = solution.statistics.tokens;
+    if (!solution.factorization.factor || tokens == 0) return;
+    for (const std::size_t i : stack)
+      results[i].report.output_error = loss / static_cast<double>(rows) / static_cast<double>(tokens);
+  }
+
+  /// Compresses members of a stack, moved before; returns their loss.
+  double compress_batch(const std::vector<LinearWeight>& linears, const Stack& batch, const Solution& solution,
+                        PhaseTimes& times, std::vector<CompressedModule>& results) const {
+    const quant::QuantizationScheme& scheme = *linears[batch.front()].scheme;
+    const at::Tensor importance = solution.statistics.gram.diagonal();
+    std::vector<LinearWeight> members;
+    for (const std::size_t i : batch) members.push_back(solution.propagation.moved(linears[i], times));
+    std::vector<kernels::ChosenScales> scales;
+    for (const LinearWeight& member : members) scales.push_back(observe(member, importance, times));
+    std::vector<at::Tensor> codes;
+    double loss = 0;
+    if (solution.factorization.factor)
+      codes = solve(members, scales, *solution.factorization.factor, loss, times);
+    else
+      for (std::size_t m = 0; m < members.size(); ++m) codes.push_back(round_to_nearest(members[m], scales[m], times));
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      CompressedModule& result = results[batch[m]];
+      result.weight = quant::to_quantized_weight(*scheme.weights, codes[m], scales[m], members[m].scale_dtype);
+      result.report = {.module = members[m].module,
+                       .scheme = describe(scheme),
+                       .fallback = both(solution.factorization.fallback, solution.propagation.fallback()),
+                       .output_error = std::nullopt,
+                       .tokens = solution.statistics.tokens};
+    }
+    return loss;
+  }
+
+  /// Solves the stacked rows of all members at once; codes of each, and the loss of all rows.
+  std::vector<at::Tensor> solve(const std::vector<LinearWeight>& members,
                                 const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
-                                double& loss_per_row, PhaseTimes& times) const {
+                                double& loss, PhaseTimes& times) const {
     const auto phase = times.measure("solve");
-    const quant::QuantizationArgs& args = *linears[stack.front()].scheme->weights;
+    const quant::QuantizationArgs& args = *members.front().scheme->weights;
     std::vector<kernels::GptqWeight> weights;
     double rows = 0, columns = 0;
-    for (std::size_t m = 0; m < stack.size(); ++m) {
-      const at::Tensor& weight = linears[stack[m]].weight;
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      const at::Tensor& weight = members[m].weight;
       const kernels::ScaleGrid grid = quant::scale_grid(args, weight.size(0), weight.size(1));
       weights.push_back({weight, {scales[m].scale, scales[m].zero_point, grid.block_columns, grid.block_rows}});
       rows += static_cast<double>(weight.size(0));
@@ -159,19 +235,36 @@ class GptqModifier : public QuantizingModifier {
     }
     times.add_flops("solve", rows * columns * columns);
     kernels::GptqResult result = kernels::gptq(weights, factor, quant::codebook_of(args), block_size_);
-    loss_per_row = result.loss / rows;
+    loss = result.loss;
     return std::move(result.codes);
   }
 
-  /// Adds what compress_stack costs while a factorization is held to what earlier stacks cost.
-  void add_stack_cost(const std::vector<runtime::LinearShape>& linears, const Stack& stack, std::uint64_t factor_bytes,
+  /// Adds what making a mover and moving all weights costs; returns the bytes that the mover holds.
+  static std::uint64_t add_propagation_cost(const std::vector<runtime::LinearShape>& linears,
+                                            runtime::CompressionCost& cost) {
+    const std::int64_t columns = linears.front().columns, group_rows = rows_of_group(linears);
+    double& flops = cost.flops["propagate"];
+    flops += kernels::mover_flops(group_rows, columns);
+    for (const runtime::LinearShape& linear : linears) flops += kernels::moving_flops(linear.rows, group_rows, columns);
+    cost.workspace_bytes = std::max(cost.workspace_bytes, kernels::mover_workspace(group_rows, columns));
+    return kernels::mover_bytes(columns);
+  }
+
+  /// Adds what compress_stack costs, with `held` bytes of factors, to what earlier stacks cost.
+  void add_stack_cost(const std::vector<runtime::LinearShape>& linears, const Stack& stack, std::uint64_t held,
                       runtime::CompressionCost& cost) const {
-    const quant::QuantizationArgs& args = *linears[stack.front()].scheme->weights;
-    const quant::ObserverSettings& settings = observer_for(linears[stack.front()].scheme);
-    const std::int64_t columns = linears[stack.front()].columns;
-    std::uint64_t search = 0, results = 0;
+    for (const Stack& batch : batches_of(linears, stack, propagation_.has_value()))
+      add_batch_cost(linears, batch, held, cost);
+  }
+
+  void add_batch_cost(const std::vector<runtime::LinearShape>& linears, const Stack& batch, std::uint64_t held,
+                      runtime::CompressionCost& cost) const {
+    const quant::QuantizationArgs& args = *linears[batch.front()].scheme->weights;
+    const quant::ObserverSettings& settings = observer_for(linears[batch.front()].scheme);
+    const std::int64_t columns = linears[batch.front()].columns;
+    std::uint64_t search = 0, results = 0, moved = 0;
     std::int64_t rows = 0, groups = 0;
-    for (const std::size_t i : stack) {
+    for (const std::size_t i : batch) {
       const runtime::LinearShape& linear = linears[i];
       const auto elements = static_cast<double>(linear.rows) * static_cast<double>(columns);
       cost.flops["observe"] += quant::observe_flops(settings, elements);
@@ -181,13 +274,18 @@ class GptqModifier : public QuantizingModifier {
       rows += linear.rows;
       groups = (columns - 1) / quant::scale_grid(args, linear.rows, columns).block_columns + 1;
     }
-    const std::uint64_t held = factor_bytes + cost.result_bytes + results + search;
-    cost.workspace_bytes = std::max(cost.workspace_bytes, held + kernels::gptq_workspace(rows, columns, groups));
+    std::uint64_t working = results + search + kernels::gptq_workspace(rows, columns, groups);
+    if (propagation_) {
+      moved = sizeof(float) * static_cast<std::uint64_t>(rows * columns);
+      working = std::max(working, kernels::moving_workspace(columns));
+    }
+    cost.workspace_bytes = std::max(cost.workspace_bytes, held + cost.result_bytes + moved + working);
     cost.result_bytes += results;
   }
 
   std::int64_t block_size_ = 128;
   double dampening_ = 0.01;
+  std::optional<kernels::ErrorPropagation> propagation_;
 };
 
 }  // namespace

@@ -13,6 +13,9 @@ namespace layerpress::modifier {
 /// actorder static|weight|null (columns by descending Gram diagonal, in groups of the original order),
 /// batched_quantization (accepted; groups are always solved as one stack). Default observer: hessian.
 ///
+/// error_propagation (null): true or {strength: 0.5, damping: 0.1} moves weights towards the original model's outputs before
+/// they are quantized (kernels/error_propagation.h). Where that fails, or nothing was compressed before, it is plain GPTQ.
+///
 /// When the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
 /// round-to-nearest; the report says which. Columns that no token touched keep their round-to-nearest value.
 ///

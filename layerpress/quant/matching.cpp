@@ -64,12 +64,16 @@ struct TargetList::Pattern {
   mutable std::atomic<bool> matched{false};
 
   Match match(const ModuleName& module) const {
-    const Match how = code                     ? (search(module.name) ? Match::kRegex : Match::kNone)
-                      : text == module.name    ? Match::kName
-                      : is_class(module, text) ? Match::kClass
-                                               : Match::kNone;
+    Match how = match_name(module.name);
+    for (const std::string& other : module.other_names) how = std::max(how, match_name(other));
+    if (how == Match::kNone && !code && is_class(module, text)) how = Match::kClass;
     if (how != Match::kNone) matched.store(true, std::memory_order_relaxed);
     return how;
+  }
+
+  Match match_name(const std::string& name) const {
+    if (code) return search(name) ? Match::kRegex : Match::kNone;
+    return text == name ? Match::kName : Match::kNone;
   }
 
   bool search(const std::string& name) const {

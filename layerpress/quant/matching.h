@@ -8,8 +8,9 @@ namespace layerpress::quant {
 
 /// A module as targets and ignore lists see it.
 struct ModuleName {
-  std::string name;                  ///< full dotted name, "model.layers.0.self_attn.q_proj"
-  std::vector<std::string> classes;  ///< class name and base classes, {"Linear"}
+  std::string name;                           ///< full dotted name, "model.layers.0.self_attn.q_proj"
+  std::vector<std::string> classes;           ///< class name and base classes, {"Linear"}
+  std::vector<std::string> other_names = {};  ///< that the module is known by, too
 };
 
 /// A compiled list of targets: exact dotted names, class names, and `re:` patterns that match from the start of the

@@ -12,8 +12,13 @@ namespace {
 
 bool is_packed(const QuantizationArgs& weights) { return weights.type == NumberType::kInt && weights.num_bits < 8; }
 
+/// 32-bit words that a row's packed codes take.
+std::int64_t words_per_row(const QuantizationArgs& weights, std::int64_t columns) {
+  return (columns * weights.num_bits + 31) / 32;
+}
+
 std::uint64_t code_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
-  const std::int64_t row_bytes = is_packed(weights) ? (columns * weights.num_bits + 31) / 32 * 4 : columns;
+  const std::int64_t row_bytes = is_packed(weights) ? 4 * words_per_row(weights, columns) : columns;
   return static_cast<std::uint64_t>(rows * row_bytes);
 }
 
@@ -52,8 +57,8 @@ QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows
                               at::ScalarType scale_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
   if (is_packed(weights)) {
-    const std::int64_t words = (columns * weights.num_bits + 31) / 32;
-    weight.codes = unpack_int32(take({rows, words}, at::kInt, source), weights.num_bits, columns);
+    const at::Tensor packed = take({rows, words_per_row(weights, columns)}, at::kInt, source);
+    weight.codes = unpack_int32(packed, weights.num_bits, columns);
   } else {
     const at::ScalarType dtype = weights.type == NumberType::kFloat ? at::kFloat8_e4m3fn : at::kChar;
     weight.codes = take({rows, columns}, dtype, source);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "layerpress/base/text.h"
+#include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/reader_support.h"
 
@@ -70,6 +71,19 @@ void check_fused(const OpenedModel& model, const std::map<std::string, const qua
     }
 }
 
+/// Modules of which engines look at one linear only, such as the experts of a layer.
+void check_uniform(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
+  for (const std::string& module : model.traced.uniform_modules) {
+    const auto first = scheme_of.lower_bound(module + ".");
+    for (auto other = first; other != scheme_of.end() && other->first.starts_with(module + "."); ++other)
+      if (!same_numbers(first->second, other->second))
+        throw RecipeError(
+            "[recipe.check] {} and {} would be compressed differently; inference engines run all linears of {} as one, "
+            "so give them one scheme or ignore all of them",
+            first->first, other->first, module);
+  }
+}
+
 }  // namespace
 
 Modifiers make_modifiers(const Recipe& recipe) {
@@ -87,7 +101,9 @@ runtime::Assignments assign(const OpenedModel& model, const Modifiers& modifiers
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
     if (!std::holds_alternative<graph::Linear>(node.operation)) continue;
-    const quant::ModuleName module{graph.module_name(node), {"Linear"}};
+    const quant::ModuleName module{graph.module_name(node),
+                                   {graph.modules[node.module].class_name},
+                                   model::other_names(model.traced, graph.module_name(node))};
     scheme_of[module.name] = nullptr;
     for (const auto& modifier : modifiers) {
       const quant::QuantizationScheme* scheme = modifier->scheme_for(module);
@@ -104,6 +120,7 @@ runtime::Assignments assign(const OpenedModel& model, const Modifiers& modifiers
                       model.architecture);
   check_group_sizes(graph, assignments);
   check_fused(model, scheme_of);
+  check_uniform(model, scheme_of);
   return assignments;
 }
 
@@ -117,11 +134,13 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const ru
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     if (!std::holds_alternative<graph::Linear>(graph.nodes[n].operation)) continue;
     const std::string& name = graph.module_name(graph.nodes[n]);
-    modules.push_back({name, {"Linear"}});
+    std::vector<std::string> names = model::other_names(model.traced, name);  // a reader knows one of them
+    names.insert(names.begin(), name);
+    for (const std::string& one : names) modules.push_back({one, {"Linear"}});
     const auto assigned = assignments.find(n);
     if (assigned == assignments.end()) {
-      config.ignore.push_back(name);
-      wanted.push_back(-1);
+      config.ignore.insert(config.ignore.end(), names.begin(), names.end());
+      wanted.insert(wanted.end(), names.size(), -1);
       continue;
     }
     auto known = std::find(schemes.begin(), schemes.end(), assigned->second.scheme);
@@ -130,8 +149,9 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const ru
       members.emplace_back();
       known = schemes.end() - 1;
     }
-    wanted.push_back(static_cast<int>(known - schemes.begin()));
-    members[wanted.back()].push_back(name);
+    const auto group = known - schemes.begin();
+    wanted.insert(wanted.end(), names.size(), static_cast<int>(group));
+    members[group].insert(members[group].end(), names.begin(), names.end());
   }
   for (std::size_t g = 0; g < schemes.size(); ++g) config.groups.emplace_back(fmt::format("group_{}", g), *schemes[g]);
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/data/load_samples.h"
+#include "layerpress/graph/image_geometry.h"
 #include "layerpress/recipe/open_model.h"
 #include "layerpress/runtime/stage_runner.h"
 
@@ -54,6 +55,16 @@ struct Sums {
   std::int64_t predicted = 0, tokens = 0;
 };
 
+/// Adds what `logs` say of the tokens that come next. Some that stand for other things than text (images) are beyond the head's
+/// vocabulary, so that no model predicts them; they do not count.
+void add_predictions(const at::Tensor& logs, const at::Tensor& next, Sums& sums) {
+  const at::Tensor predictable = next.lt(logs.size(1));
+  const at::Tensor given = logs.gather(1, next.clamp_max(logs.size(1) - 1).unsqueeze(1)).squeeze(1);
+  const at::Tensor counted = given.masked_select(predictable);
+  sums.negative_log_likelihood -= counted.to(at::kDouble).sum().item<double>();
+  sums.predicted += counted.size(0);
+}
+
 /// Adds one sample, in chunks of tokens so that logits stay small.
 void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
                 std::int64_t begin, std::int64_t end, Sums& sums) {
@@ -62,11 +73,9 @@ void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t 
     const std::int64_t last = std::min(first + kChunk, end);
     const at::Tensor logs = model.log_probabilities(batch, first, last);
     const std::int64_t predicted = std::min(last, end - 1) - first;  // the sample's last token predicts nothing
-    if (predicted > 0) {
-      const at::Tensor next = ids.slice(0, first + 1, first + 1 + predicted).unsqueeze(1).to(logs.device());
-      sums.negative_log_likelihood -= logs.slice(0, 0, predicted).gather(1, next).to(at::kDouble).sum().item<double>();
-      sums.predicted += predicted;
-    }
+    if (predicted > 0)
+      add_predictions(logs.slice(0, 0, predicted), ids.slice(0, first + 1, first + 1 + predicted).to(logs.device()),
+                      sums);
     sums.tokens += last - first;
     if (reference == nullptr) continue;
     const at::Tensor wanted = reference->log_probabilities(batch, first, last);
@@ -107,10 +116,12 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
     if (reference->model.traced.vocab_size != model.model.traced.vocab_size)
       throw UsageError("[options] --reference: its vocabulary has {} tokens, the model's {}",
                        reference->model.traced.vocab_size, model.model.traced.vocab_size);
+    if (graph::image_geometry(reference->model.traced.graph) != graph::image_geometry(model.model.traced.graph))
+      throw UsageError("[options] --reference: it does not take the images that the model takes; name its original");
   }
   const data::CalibrationSet set = load(options, model.model, control);
-  const auto batches =
-      recipe::make_batches(set, recipe::choose_batch_tokens(options.batch_tokens, model.model.traced.graph));
+  const graph::Graph& graph = model.model.traced.graph;
+  const auto batches = recipe::make_batches(set, recipe::choose_batch_tokens(options.batch_tokens, graph), graph);
   run_body(model, batches, control);
   if (reference) run_body(*reference, batches, control);
 

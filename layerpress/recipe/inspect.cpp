@@ -1,7 +1,16 @@
 #include "layerpress/inspect.h"
 
-#include <set>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "layerpress/base/file.h"
+#include "layerpress/data/child_process.h"
+#include "layerpress/graph/drawing.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/recipe/open_model.h"
@@ -61,6 +70,75 @@ Json describe(const recipe::OpenedModel& model, const graph::Subgraph& subgraph)
           {"linear_groups", std::move(groups)}};
 }
 
+/// An empty file among the temporary ones, removed with the object.
+class TemporaryFile {
+ public:
+  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "layerpress-XXXXXX").string()) {
+    const int descriptor = ::mkstemp(path_.data());
+    if (descriptor < 0)
+      throw DataError("[inspect.draw] {}: {}; set TMPDIR to a folder that can be written", path_,
+                      std::generic_category().message(errno));
+    ::close(descriptor);
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// `dot` laid out by Graphviz. It writes to a file, because of a child's output only the end is kept.
+std::string as_svg(const std::string& dot, const RunControl& control) {
+  const TemporaryFile picture;
+  const data::ChildResult result =
+      data::run_child({"dot", "-Tsvg", "-o", picture.path()}, dot,
+                      "--svg needs Graphviz: install it (Debian: apt-get install graphviz), or use --dot", control);
+  if (result.exit_code != 0)
+    throw DataError("[inspect.draw] Graphviz's dot failed with exit code {}: {}", result.exit_code,
+                    result.errors.substr(0, result.errors.find('\n')));
+  return read_text_file(picture.path());
+}
+
+Json draw(const recipe::OpenedModel& model, const std::vector<graph::Subgraph>& subgraphs,
+          const InspectOptions& options, const RunControl& control) {
+  graph::DrawingOptions drawing;
+  drawing.title = fmt::format("{} ({})", model.checkpoint->directory().filename().string(), model.architecture);
+  drawing.full = options.full;
+  drawing.value_bytes = static_cast<std::int64_t>(c10::elementSize(model.stored_dtype));
+  drawing.weight_bytes = [&](const std::vector<graph::NodeId>& nodes) {
+    WeightCount count(model);
+    for (const graph::NodeId n : nodes)
+      for (const graph::WeightUse& use : graph::weights_of(model.traced.graph.nodes[n].operation)) count.add(use);
+    return count.bytes;
+  };
+  const std::string dot = graph::to_dot(model.traced.graph, subgraphs, drawing);
+  Json files = Json::array();
+  if (!options.svg.empty()) {
+    write_text_file(options.svg, as_svg(dot, control));
+    files.push_back(options.svg);
+  }
+  if (!options.dot.empty()) {
+    write_text_file(options.dot, dot);
+    files.push_back(options.dot);
+  }
+  return {{"pictures", std::move(files)}, {"subgraphs", subgraphs.size()}, {"nodes", model.traced.graph.nodes.size()}};
+}
+
+/// Whether a picture is asked for.
+bool draws(const InspectOptions& options) { return !options.svg.empty() || !options.dot.empty(); }
+
+void check_options(const InspectOptions& options) {
+  if (options.full && !draws(options))
+    throw UsageError("[options] --full: belongs to a picture; name its file with --svg or --dot");
+  if (static_cast<int>(options.graph) + static_cast<int>(options.plan) + static_cast<int>(draws(options)) > 1)
+    throw UsageError("[options] --graph, --plan and --svg or --dot show different things; ask for one of them");
+}
+
 OneshotOptions planned_run(const InspectOptions& options) {
   OneshotOptions run;
   run.model = options.model;
@@ -74,6 +152,7 @@ OneshotOptions planned_run(const InspectOptions& options) {
   run.pipeline = options.pipeline;
   run.sequential_targets = options.sequential_targets;
   run.sequential_targets_per_subgraph = options.sequential_targets_per_subgraph;
+  run.moe_calibrate_all_experts = options.moe_calibrate_all_experts;
   run.batch_tokens = options.batch_tokens;
   run.memory_budget = options.memory_budget;
   run.sequential_offload_device = options.sequential_offload_device;
@@ -83,17 +162,20 @@ OneshotOptions planned_run(const InspectOptions& options) {
 
 }  // namespace
 
-Json inspect(const InspectOptions& options) {
+Json inspect(const InspectOptions& options, const RunControl& control) {
+  check_options(options);
   if (options.plan) return {{"plan", plan_oneshot(planned_run(options))}};
-  const recipe::OpenedModel model = recipe::open_model(options.model);
+  const recipe::OpenedModel model = recipe::open_model(
+      options.model, options.moe_calibrate_all_experts ? recipe::ExpertTokens::kAll : recipe::ExpertTokens::kRouted);
   if (options.graph) return {{"graph", graph::to_text(model.traced.graph)}};
+  const std::vector<graph::Subgraph> cut =
+      recipe::cut_model(model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
+  if (draws(options)) return draw(model, cut, options, control);
   WeightCount total(model);
   for (const graph::Node& node : model.traced.graph.nodes)
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) total.add(use);
   Json subgraphs = Json::array();
-  for (const graph::Subgraph& subgraph :
-       recipe::cut_model(model.traced, options.sequential_targets, options.sequential_targets_per_subgraph))
-    subgraphs.push_back(describe(model, subgraph));
+  for (const graph::Subgraph& subgraph : cut) subgraphs.push_back(describe(model, subgraph));
   const Json& quantization = model.checkpoint->quantization_config();
   return {{"model", model.checkpoint->directory().string()},
           {"architecture", model.architecture},
@@ -101,6 +183,15 @@ Json inspect(const InspectOptions& options) {
           {"bytes", total.bytes},
           {"quantization", quantization.is_null() ? Json() : quantization.value("format", Json())},
           {"subgraphs", std::move(subgraphs)}};
+}
+
+Json list_architectures() {
+  Json list = Json::array();
+  for (const model::Architecture& architecture : model::architectures())
+    list.push_back({{"model_type", architecture.model_type},
+                    {"class", architecture.class_name},
+                    {"special", architecture.special}});
+  return list;
 }
 
 }  // namespace layerpress

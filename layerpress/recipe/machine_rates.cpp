@@ -9,6 +9,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/kernels/transformer.h"
+#include "layerpress/runtime/reference_stream.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -43,17 +44,20 @@ void measure_modifiers(const RunSetup& setup, MachineRates& rates) {
   // About as wide as the model's own: large factorizations are faster per operation. The first run warms up.
   const std::int64_t columns = sample_columns(setup);
   const at::Tensor x = at::randn({512, columns});
-  const runtime::Statistics statistics{at::mm(x.t(), x), 512};
+  runtime::Statistics statistics;
+  statistics.gram = at::mm(x.t(), x);
+  statistics.tokens = x.size(0);
   std::set<const runtime::Modifier*> seen;
   for (const auto& [node, assignment] : setup.assignments) {
     if (!seen.insert(assignment.modifier).second) continue;
     const at::Tensor weight = at::randn({512, columns}).to(assignment.scale_dtype);
     const std::vector<runtime::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
-    const bool wanted = assignment.modifier->statistics_wanted().gram;
+    const runtime::StatisticsWanted wanted = assignment.modifier->statistics_wanted();
+    statistics.cross = wanted.cross ? at::zeros_like(statistics.gram) : at::Tensor();
     for (const bool warming : {true, false}) {
       PhaseTimes times;
       try {
-        assignment.modifier->compress(linears, wanted ? &statistics : nullptr, times);
+        assignment.modifier->compress(linears, wanted.gram ? &statistics : nullptr, times);
       } catch (const Error&) {
         break;  // a group size that does not divide the sample's columns, say: its phases stay unknown
       }
@@ -107,6 +111,11 @@ MachineRates measure_rates(const RunSetup& setup, const std::filesystem::path& o
     const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
     rates.flops["forward"] = rate_of(2 * tokens * features * features, [&] { return at::linear(x, weight); });
     rates.flops["gram"] = rate_of(tokens * features * (features + 1), [&] { kernels::accumulate_gram(gram, x); });
+    if (runtime::wants_reference(setup.assignments)) {
+      rates.flops["reference"] = rates.flops["forward"];
+      rates.flops["cross"] =
+          rate_of(2 * tokens * features * features, [&] { kernels::accumulate_cross_gram(gram, x, x); });
+    }
     const kernels::AttentionShape shape{8, 8, 64, 0.125, 0};
     const at::Tensor heads = x.slice(1, 0, 512).contiguous();
     rates.flops["attention"] = rate_of(4 * tokens / 2 * 513.0 * 512.0, [&] {

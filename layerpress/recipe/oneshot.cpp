@@ -11,6 +11,7 @@
 #include "layerpress/data/row_slice.h"
 #include "layerpress/dist/division.h"
 #include "layerpress/recipe/dataset_options.h"
+#include "layerpress/recipe/filled_experts.h"
 #include "layerpress/recipe/output_writer.h"
 #include "layerpress/recipe/plan_report.h"
 #include "layerpress/recipe/rank_agreement.h"
@@ -26,13 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using runtime::Journal;
-
-std::vector<std::int64_t> lengths_of(const data::CalibrationSet& set) {
-  std::vector<std::int64_t> lengths;
-  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i)
-    lengths.push_back(set.sample_offsets[i + 1] - set.sample_offsets[i]);
-  return lengths;
-}
 
 /// A slice that a rank reads by itself; empty when the dataset has no such rows.
 data::CalibrationSet load_own_slice(data::DatasetOptions options, const recipe::RunSetup& setup,
@@ -244,7 +238,7 @@ class Oneshot {
   }
 
   void make_plan(const data::CalibrationSet& set) {
-    recipe::PlanInput input = recipe::plan_input(setup_, lengths_of(set));
+    recipe::PlanInput input = recipe::plan_input(setup_, recipe::shapes_of(set));
     input.division_rates = rates_ = agreed_rates();
     if (output_) input.owns = [this](graph::NodeId linear) { return output_->owns(linear); };
     input.batch_tokens = batch_tokens_ > 0 ? batch_tokens_ : options_.batch_tokens;
@@ -262,7 +256,7 @@ class Oneshot {
     }
     recipe::require_scratch_space(setup_, plan_, folder_->scratch(), options_.offload_dir.empty(), group_, control_);
     if (set.sample_count() == 0) return;
-    batches_ = recipe::make_batches(set, plan_.batch_tokens);
+    batches_ = recipe::make_batches(set, plan_.batch_tokens, setup_.model.traced.graph);
     control_.message(LogLevel::kInfo,
                      fmt::format("{} samples, {} tokens in {} batches{}", set.sample_count(), set.token_count(),
                                  batches_.size(), group_.size() > 1 ? " on rank 0" : ""));
@@ -305,11 +299,15 @@ class Oneshot {
         {setup_.model.traced.graph, setup_.subgraphs, setup_.assignments, input.finished, {}, {}});
     runtime::ActivationStore::Expected expected;
     expected.index = next - 1;
-    for (const graph::ValueId value : schedule[next - 1].boundary)
-      expected.features[value] = setup_.model.traced.graph.values[value].features;
-    for (const runtime::Batch& batch : recipe::batches_of(lengths_of(set), input.batch_tokens))
-      expected.tokens.push_back(batch.tokens());
-    auto store = std::make_unique<runtime::ActivationStore>(expected.tokens.size(), store_options());
+    const graph::Graph& graph = setup_.model.traced.graph;
+    const auto batches = recipe::batches_of(recipe::shapes_of(set), input.batch_tokens, graph);
+    for (const graph::ValueId id : schedule[next - 1].boundary) {
+      const graph::Value& value = graph.values[runtime::ReferenceStream::value_of(graph, id)];
+      if (value.rows == graph::Rows::kSelected) return;  // how many they were is known only by running again
+      for (const runtime::Batch& batch : batches)
+        expected.shapes[id].push_back({batch.rows(value.rows), value.features});
+    }
+    auto store = std::make_unique<runtime::ActivationStore>(batches.size(), store_options());
     if (!store->restore(boundary, expected)) return;
     store_ = std::move(store);
     input.available = schedule[next - 1].boundary;
@@ -325,6 +323,7 @@ class Oneshot {
     const std::uint64_t process = now - std::min(now, memory_.used_bytes());
     memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
+    const auto original = setup_.model.weights(setup_.placement.dtype);
     const runtime::RunContext run{setup_.model.traced.graph,
                                   *weights_,
                                   setup_.placement,
@@ -333,7 +332,9 @@ class Oneshot {
                                   times_,
                                   group_,
                                   rates_,
-                                  all_tokens_};
+                                  all_tokens_,
+                                  setup_.min_tokens_per_expert,
+                                  original.get()};
     switch (setup_.pipeline) {
       case recipe::Pipeline::kSequential: {
         if (!store_) store_ = std::make_unique<runtime::ActivationStore>(batches_.size(), store_options());
@@ -415,6 +416,9 @@ class Oneshot {
       control_.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
                                                        module["fallback"].get<std::string>()));
     }
+    const recipe::FilledExperts filled = recipe::filled_experts(summary.details["modules"]);
+    summary.details["filled_experts"] = filled.experts;
+    if (filled.experts > 0) control_.message(LogLevel::kInfo, filled.text(setup_.min_tokens_per_expert));
   }
 
   const OneshotOptions& options_;
@@ -487,16 +491,17 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const RunControl own = control_of(control, group);
     const recipe::RunSetup setup = recipe::set_up(options, group);
     recipe::require_same_request(options, setup, group);
-    std::vector<std::int64_t> lengths;
+    std::vector<recipe::SampleShape> samples;
     if (!options.dataset.empty()) {
-      lengths = lengths_of(load_data(options, setup, recipe::agree_on_data(options.dataset_split, group), group, own));
+      samples =
+          recipe::shapes_of(load_data(options, setup, recipe::agree_on_data(options.dataset_split, group), group, own));
     } else if (setup.pipeline != recipe::Pipeline::kDatafree) {
       if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
         throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
-      const auto samples = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
-      lengths.assign(static_cast<std::size_t>(samples), options.max_seq_length);
+      const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
+      samples.assign(static_cast<std::size_t>(count), {options.max_seq_length});
     }
-    recipe::PlanInput input = recipe::plan_input(setup, std::move(lengths));
+    recipe::PlanInput input = recipe::plan_input(setup, std::move(samples));
     input.batch_tokens = options.batch_tokens;
     const recipe::RunPlan plan = recipe::plan_run(input);
     const Json report = recipe::plan_report(setup, plan, recipe::measure_rates(setup, options.output));

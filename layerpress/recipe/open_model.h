@@ -26,8 +26,11 @@ struct OpenedModel {
   std::unique_ptr<runtime::WeightSource> weights(at::ScalarType dtype) const;
 };
 
+/// What the experts of a mixture are calibrated on; their model's output is the same.
+enum class ExpertTokens { kAll, kRouted };
+
 /// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError.
-OpenedModel open_model(const std::string& model);
+OpenedModel open_model(const std::string& model, ExpertTokens tokens = ExpertTokens::kAll);
 
 /// "auto", "cpu", "cuda", "cuda:1" and "auto", "bfloat16", "float16", "float32" to where and how to compute. fp16
 /// checkpoints are computed in fp32 on a CPU. Throws UsageError.
@@ -39,7 +42,10 @@ int set_threads(int threads);
 /// Tokens per batch: as asked, or so many that a layer's widest activations stay near 32 MB.
 std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph);
 
-std::vector<runtime::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens);
+/// Packs the samples, with their images, for the model that `graph` is. Throws DataError naming the sample whose images it does
+/// not take.
+std::vector<runtime::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens,
+                                         const graph::Graph& graph);
 
 /// Cuts the model at the named targets, or at its decoder layers when `targets` is empty, `targets_per_subgraph` of them
 /// together. Throws UsageError when a target matches no module or the number is not positive.

@@ -37,19 +37,19 @@ Json fingerprint(const fs::path& path) {
 Json model_files(const OpenedModel& model) {
   Json files = Json::object();
   for (const fs::path& path : model.checkpoint->weight_files()) files[path.filename().string()] = fingerprint(path);
-  const std::string config = model.checkpoint->config().dump();
-  files["config.json"] = checksum_of(config.data(), config.size());
+  files["config.json"] = checksum_of_config(model);
   return files;
 }
 
 Json request_of(const OneshotOptions& options, const RunSetup& setup) {
   Json request = Json::object();
-  request["the program"] = {{"version", identity_of_software(setup.placement)["layerpress"]},
-                            {"torch", identity_of_software(setup.placement)["torch"]},
-                            {"instruction set", identity_of_software(setup.placement)["instruction set"]},
+  const Json software = identity_of_software(setup.placement);
+  request["the program"] = {{"version", software["layerpress"]},
+                            {"torch", software["torch"]},
+                            {"instruction set", software["instruction set"]},
                             {"binary", fingerprint("/proc/self/exe")}};
-  request["the computing dtype"] = dtype_word(setup.placement.dtype);
-  request["the kind of device"] = c10::DeviceTypeName(setup.placement.device.type(), /*lower_case=*/true);
+  request["the computing dtype"] = software["dtype"];
+  request["the kind of device"] = software["device"];
   request["the model"] = model_files(setup.model);
   const Json asked = identity_of_options(options);
   for (const auto& [name, value] : asked.items())
@@ -142,8 +142,7 @@ DataDivision agree_on_data(const std::string& split, dist::Group& group) {
       if (slices[b].start < slices[b].stop && slices[a].start < slices[b].stop && slices[b].start < slices[a].stop)
         throw DistributedError(
             "[dist.start] --dataset-split: {} on rank {} and {} on rank {} overlap; give every rank rows of its own, "
-            "or all "
-            "the same split",
+            "or all the same split",
             all[a], a, all[b], b);
   }
   return {true, fmt::format("{}[{}:{}]", slices.front().name, std::min(start, stop), stop)};
@@ -161,8 +160,7 @@ void require_shared_folder(const fs::path& folder, dist::Group& group) {
     if (seen[rank] != "yes")
       throw DistributedError(
           "[dist.start] rank {} does not see the output folder {} that rank 0 made; put --output on storage that all "
-          "hosts "
-          "share",
+          "hosts share",
           rank, folder.string());
 }
 

@@ -35,9 +35,46 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
   return scheme;
 }
 
-}  // namespace
+/// Null is what the modifiers take for an observer that nobody named.
+bool names(const Json& arguments, const char* key) { return arguments.contains(key) && !arguments[key].is_null(); }
 
-Recipe recipe_of(const OneshotOptions& options) {
+/// What fast means: minimum and maximum where no observer is named.
+void take_minmax(Json& arguments) {
+  if (names(arguments, "weight_observer") || names(arguments, "observer")) return;
+  if (!names(arguments, "config_groups")) {
+    arguments["weight_observer"] = "minmax";
+    return;
+  }
+  Json& groups = arguments["config_groups"];
+  if (!groups.is_object()) return;  // the modifier says what is wrong with it
+  for (Json& group : groups)
+    if (group.is_object() && group.contains("weights") && group["weights"].is_object() &&
+        !names(group["weights"], "observer"))
+      group["weights"]["observer"] = "minmax";
+}
+
+/// Fills in what the quality means for the modifiers; what their arguments say wins.
+Recipe with_quality(Recipe recipe, const std::string& quality) {
+  if (quality != "fast" && quality != "balanced" && quality != "best")
+    throw UsageError("[options] --quality: '{}' is not known; fast, balanced and best are", quality);
+  bool propagates = false;
+  for (ModifierEntry& entry : recipe.modifiers) {
+    const bool gptq = entry.type == "GPTQModifier";
+    if (!entry.arguments.is_object()) continue;  // the modifier says so
+    if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_minmax(entry.arguments);
+    if (quality == "best" && gptq) {
+      if (!entry.arguments.contains("error_propagation")) entry.arguments["error_propagation"] = true;
+      propagates = true;
+    }
+  }
+  if (quality == "best" && !propagates)
+    throw UsageError(
+        "[options] --quality best: the original model's outputs are aimed at by GPTQ on calibration data only; choose "
+        "gptq, or --quality balanced");
+  return recipe;
+}
+
+Recipe recipe_without_quality(const OneshotOptions& options) {
   if (!options.recipe.empty()) {
     refuse_with_recipe_file(options);
     return read_recipe_file(options.recipe);
@@ -63,6 +100,12 @@ Recipe recipe_of(const OneshotOptions& options) {
     entry.arguments["config_groups"]["group_0"] = std::move(group);
   }
   return {{std::move(entry)}};
+}
+
+}  // namespace
+
+Recipe recipe_of(const OneshotOptions& options) {
+  return with_quality(recipe_without_quality(options), options.quality);
 }
 
 }  // namespace layerpress::recipe

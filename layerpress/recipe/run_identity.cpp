@@ -77,17 +77,37 @@ Json identity_of_model(const OpenedModel& model) {
     files[path.filename().string()] = {
         {"size", status.st_size}, {"modified", fmt::format("{}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec)}};
   }
-  const std::string config = model.checkpoint->config().dump();
-  files["config.json"] = checksum_of(config.data(), config.size());
+  files["config.json"] = checksum_of_config(model);
   return files;
 }
+
+std::string checksum_of_config(const OpenedModel& model) {
+  const std::string config = model.checkpoint->config().dump();
+  return checksum_of(config.data(), config.size());
+}
+
+namespace {
+
+void add_images(const data::SampleImages& images, Checksum& checksum) {
+  const auto add = [&](const at::Tensor& tensor) {
+    const at::Tensor bytes = tensor.contiguous();
+    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
+  };
+  checksum.add(images.aspect_ratios.data(), images.aspect_ratios.size() * sizeof(images.aspect_ratios[0]));
+  add(images.mask);
+  for (const at::Tensor& pixels : images.pixels) add(pixels);
+}
+
+}  // namespace
 
 std::uint64_t checksum_of_samples(const data::CalibrationSet& set) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i) {
     const std::int64_t first = set.sample_offsets[i], tokens = set.sample_offsets[i + 1] - first;
-    sum += std::stoull(checksum_of(set.tokens.data() + first, static_cast<std::size_t>(tokens) * sizeof(set.tokens[0])),
-                       nullptr, 16);
+    Checksum checksum;
+    checksum.add(set.tokens.data() + first, static_cast<std::size_t>(tokens) * sizeof(set.tokens[0]));
+    if (set.image_count(static_cast<std::int64_t>(i)) > 0) add_images(set.images[i], checksum);
+    sum += std::stoull(checksum.text(), nullptr, 16);
   }
   return sum;
 }
@@ -108,7 +128,7 @@ std::string difference(const Json& header, const RunIdentity& now) {
   if (std::string found = first_difference(part("options"), now.options, "--"); !found.empty()) return found;
   if (part("recipe") != now.recipe) return "the recipe is another one";
   if (part("subgraphs") != now.subgraphs) return "the model is cut differently";
-  if (part("dataset") != now.dataset) return "the dataset's tokens differ";
+  if (part("dataset") != now.dataset) return "the dataset's tokens differ, or its images";
   return "";
 }
 

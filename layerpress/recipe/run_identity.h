@@ -28,6 +28,7 @@ struct RunIdentity {
 Json identity_of_options(const OneshotOptions& options);
 Json identity_of_software(const runtime::Placement& placement);
 Json identity_of_model(const OpenedModel& model);
+std::string checksum_of_config(const OpenedModel& model);  ///< of config.json's contents
 /// A sum over samples, in any order and divided in any way: parts' sums add up.
 std::uint64_t checksum_of_samples(const data::CalibrationSet& set);
 Json identity_of_data(std::int64_t samples, std::int64_t tokens, std::uint64_t checksum);

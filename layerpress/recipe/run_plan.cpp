@@ -6,6 +6,7 @@
 
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
+#include "layerpress/graph/image_geometry.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -28,8 +29,8 @@ std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
 class Planner {
  public:
   explicit Planner(const PlanInput& input) : input_(input), baseline_(process_baseline(input.pipeline)) {
-    for (const std::int64_t length : input.sample_lengths)
-      baseline_ += static_cast<std::uint64_t>(length) * sizeof(std::int64_t);
+    for (const SampleShape& sample : input.samples)
+      baseline_ += static_cast<std::uint64_t>(sample.tokens) * sizeof(std::int64_t);
   }
 
   RunPlan plan() {
@@ -107,7 +108,7 @@ class Planner {
   std::vector<std::vector<bool>> patterns() const {
     std::size_t groups = 0;
     for (const runtime::SubgraphSchedule& subgraph : make_schedule({}))
-      groups = std::max(groups, subgraph.groups.size());
+      groups = std::max(groups, subgraph.steps.size() - 1);
     constexpr std::size_t kMostGroups = 4;
     const std::size_t decided = std::min(groups, kMostGroups);
     std::vector<std::vector<bool>> patterns;
@@ -133,7 +134,7 @@ class Planner {
   RunPlan make(std::int64_t batch_tokens, const std::vector<bool>& pattern, std::uint64_t activation_limit) const {
     RunPlan plan;
     plan.batch_tokens = batch_tokens;
-    plan.batches = batches_of(input_.sample_lengths, batch_tokens);
+    plan.batches = batches_of(input_.samples, batch_tokens, input_.model.traced.graph);
     plan.activation_limit = activation_limit;
     const runtime::PlanRequest request = {
         .graph = input_.model.traced.graph,
@@ -240,14 +241,35 @@ std::uint64_t process_baseline(Pipeline pipeline) {
   return anonymous_bytes() + (pipeline == Pipeline::kDatafree ? 4 : 16) * kMebibyte;
 }
 
-std::vector<runtime::Batch> batches_of(const std::vector<std::int64_t>& sample_lengths, std::int64_t batch_tokens) {
+std::vector<SampleShape> shapes_of(const data::CalibrationSet& set) {
+  std::vector<SampleShape> samples;
+  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i) {
+    samples.push_back({set.sample_offsets[i + 1] - set.sample_offsets[i]});
+    if (!set.images.empty())
+      for (const at::Tensor& pixels : set.images[i].pixels) samples.back().filled_tiles.push_back(pixels.size(0));
+  }
+  return samples;
+}
+
+std::vector<runtime::Batch> batches_of(const std::vector<SampleShape>& samples, std::int64_t batch_tokens,
+                                       const graph::Graph& graph) {
+  const graph::ImageGeometry geometry = graph::image_geometry(graph).value_or(graph::ImageGeometry());
   data::CalibrationSet set;
-  for (const std::int64_t length : sample_lengths) set.sample_offsets.push_back(set.sample_offsets.back() + length);
+  for (const SampleShape& sample : samples) {
+    set.sample_offsets.push_back(set.sample_offsets.back() + sample.tokens);
+    set.images.emplace_back().aspect_ratios.resize(sample.filled_tiles.size());
+  }
   std::vector<runtime::Batch> batches;
-  for (const data::BatchRange& range : data::pack_batches(set, batch_tokens)) {
+  for (const data::BatchRange& range : data::pack_batches(set, batch_tokens, geometry.tiles * geometry.tile_rows())) {
     runtime::Batch batch;
-    for (std::int64_t i = range.first_sample; i < range.last_sample; ++i)
+    batch.images.geometry = geometry;
+    batch.images.offsets.push_back(0);
+    for (std::int64_t i = range.first_sample; i < range.last_sample; ++i) {
       batch.offsets.push_back(set.sample_offsets[i + 1] - set.sample_offsets[range.first_sample]);
+      batch.images.offsets.push_back(batch.images.offsets.back() + set.image_count(i));
+      const std::vector<std::int64_t>& filled = samples[static_cast<std::size_t>(i)].filled_tiles;
+      batch.images.filled_tiles.insert(batch.images.filled_tiles.end(), filled.begin(), filled.end());
+    }
     batches.push_back(std::move(batch));
   }
   return batches;

@@ -18,6 +18,13 @@ enum class ActivationPlace { kAuto, kCpu, kDisk, kNone };
 
 ActivationPlace parse_activation_place(const std::string& name);
 
+/// What a plan has to know of a sample.
+struct SampleShape {
+  std::int64_t tokens = 0;
+  std::vector<std::int64_t> filled_tiles = {};  ///< of each of its images
+};
+std::vector<SampleShape> shapes_of(const data::CalibrationSet& set);
+
 /// What is given when a run is planned.
 struct PlanInput {
   const OpenedModel& model;
@@ -26,7 +33,7 @@ struct PlanInput {
   Pipeline pipeline = Pipeline::kSequential;
   runtime::Placement placement;
   ActivationPlace place = ActivationPlace::kAuto;
-  std::vector<std::int64_t> sample_lengths;        ///< in tokens; empty without data
+  std::vector<SampleShape> samples;                ///< empty without data
   std::vector<bool> finished;                      ///< subgraphs done by an earlier run (empty: none)
   std::vector<graph::ValueId> available;           ///< values that are stored already
   std::function<bool(const std::string&)> mapped;  ///< whether a weight is used where it lies in the checkpoint
@@ -34,7 +41,7 @@ struct PlanInput {
   std::uint64_t budget = 0;                        ///< of host memory, in all
   std::uint64_t device_budget = std::numeric_limits<std::uint64_t>::max();
   int threads = 1;
-  int ranks = 1;  ///< that divide the work; sample_lengths are this rank's
+  int ranks = 1;  ///< that divide the work; samples are this rank's
   runtime::DivisionRates division_rates{};
   std::function<bool(graph::NodeId)> owns;  ///< without data: whether this rank compresses a linear (empty: all)
 };
@@ -42,7 +49,7 @@ struct PlanInput {
 /// How a run is done.
 struct RunPlan {
   std::int64_t batch_tokens = 0;
-  std::vector<runtime::Batch> batches;  ///< offsets only
+  std::vector<runtime::Batch> batches;  ///< as batches_of makes them
   std::vector<runtime::SubgraphSchedule> schedule;
   std::uint64_t activation_limit = std::numeric_limits<std::uint64_t>::max();
   runtime::MemoryPlan memory;
@@ -56,7 +63,9 @@ RunPlan plan_run(const PlanInput& input);
 /// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work.
 std::uint64_t process_baseline(Pipeline pipeline);
 
-/// Packs samples into batches: offsets only.
-std::vector<runtime::Batch> batches_of(const std::vector<std::int64_t>& sample_lengths, std::int64_t batch_tokens);
+/// Packs samples into batches as make_batches does for the model that `graph` is, without what is in them: numbers of tokens, of
+/// images and of tiles.
+std::vector<runtime::Batch> batches_of(const std::vector<SampleShape>& samples, std::int64_t batch_tokens,
+                                       const graph::Graph& graph);
 
 }  // namespace layerpress::recipe

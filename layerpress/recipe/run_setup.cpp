@@ -8,6 +8,7 @@
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/recipe/recipe_of_options.h"
+#include "layerpress/runtime/reference_stream.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -34,6 +35,34 @@ std::uint64_t host_budget(const std::string& asked) {
   return available == 0 ? kUnlimited : available + anonymous_bytes();
 }
 
+/// The original model runs beside the compressed one, batch by batch, and must see the same rows.
+void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
+  if (!runtime::wants_reference(setup.assignments)) return;
+  if (setup.pipeline == Pipeline::kBasic)
+    throw UsageError(
+        "[options] --pipeline basic: error propagation needs the sequential pipeline, whose inputs carry the error");
+  if (!options.moe_calibrate_all_experts &&
+      std::any_of(setup.assignments.begin(), setup.assignments.end(), [&](const auto& entry) {
+        const graph::Graph& graph = setup.model.traced.graph;
+        return graph.values[graph.nodes[entry.first].output].rows == graph::Rows::kSelected;
+      }))
+    throw UsageError(
+        "[options] --no-moe-calibrate-all-experts: error propagation needs all tokens for all experts; the original "
+        "model "
+        "routes them otherwise than the compressed one");
+}
+
+/// Enough for the scales of the largest groups of columns, if nothing is asked.
+std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
+  if (asked < 0) throw UsageError("[options] --min-tokens-per-expert: {} is negative", asked);
+  if (asked > 0) return asked;
+  std::int64_t least = 256;
+  for (const auto& [node, assignment] : setup.assignments)
+    if (setup.model.traced.graph.values[setup.model.traced.graph.nodes[node].output].rows == graph::Rows::kSelected)
+      least = std::max(least, 4 * assignment.scheme->weights->group_size.value_or(0));
+  return least;
+}
+
 /// Ranks of one machine compute on devices of their own.
 void choose_own_device(const OneshotOptions& options, const dist::Group& group, at::Device& device) {
   if (!device.is_cuda() || group.local_size() == 1) return;
@@ -58,25 +87,28 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   setup.device_budget = options.device_memory_budget.empty()
                             ? kUnlimited
                             : parse_bytes(options.device_memory_budget, "--device-memory-budget");
-  setup.model = open_model(options.model);
+  setup.model =
+      open_model(options.model, options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted);
   if (!setup.model.checkpoint->quantization_config().is_null())
     throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
                           options.model);
   setup.assignments = assign(setup.model, setup.modifiers);
+  check_propagation(options, setup);
+  setup.min_tokens_per_expert = least_expert_tokens(options.min_tokens_per_expert, setup);
   setup.subgraphs = cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
   return setup;
 }
 
-PlanInput plan_input(const RunSetup& setup, std::vector<std::int64_t> sample_lengths) {
+PlanInput plan_input(const RunSetup& setup, std::vector<SampleShape> samples) {
   return {.model = setup.model,
           .assignments = setup.assignments,
           .subgraphs = setup.subgraphs,
           .pipeline = setup.pipeline,
           .placement = setup.placement,
           .place = setup.place,
-          .sample_lengths = std::move(sample_lengths),
+          .samples = std::move(samples),
           .finished = {},
           .available = {},
           .mapped = {},

@@ -19,6 +19,7 @@ struct RunSetup {
   OpenedModel model;
   runtime::Assignments assignments;
   std::vector<graph::Subgraph> subgraphs;
+  std::int64_t min_tokens_per_expert = 0;  ///< where experts do not see all tokens
   runtime::Placement placement;
   ActivationPlace place = ActivationPlace::kAuto;
   int ranks = 1;
@@ -30,7 +31,7 @@ struct RunSetup {
 /// memory that is, are divided among the ranks of this machine.
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group);
 
-/// What plan_run needs for samples of these lengths. Refers to `setup`.
-PlanInput plan_input(const RunSetup& setup, std::vector<std::int64_t> sample_lengths);
+/// What plan_run needs for these samples. Refers to `setup`.
+PlanInput plan_input(const RunSetup& setup, std::vector<SampleShape> samples);
 
 }  // namespace layerpress::recipe

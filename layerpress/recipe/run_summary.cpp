@@ -1,9 +1,8 @@
 #include "layerpress/recipe/run_summary.h"
 
-#include <unistd.h>
-
 #include <map>
 
+#include "layerpress/dist/peers.h"
 #include "layerpress/recipe/plan_report.h"
 
 namespace layerpress::recipe {
@@ -23,17 +22,12 @@ double save_seconds(const PhaseTimes& times) {
   return seconds;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
 Json rank_json(const RunSetup& setup, const RankReport& report, const dist::Group& group) {
   const Json plan = plan_numbers(setup, report.plan);
   Json modules = Json::array();
   for (const runtime::ModuleReport& module : report.modules) modules.push_back(module.to_json());
   return {{"rank", group.rank()},
-          {"host", host_name()},
+          {"host", dist::host_name()},
           {"threads", setup.threads},
           {"samples", plan["samples"]},
           {"tokens", plan["tokens"]},

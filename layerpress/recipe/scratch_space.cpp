@@ -3,11 +3,11 @@
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "layerpress/base/text.h"
+#include "layerpress/dist/peers.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -15,17 +15,20 @@ namespace {
 namespace fs = std::filesystem;
 
 std::uint64_t bytes_on_disk(const RunSetup& setup, const RunPlan& plan) {
-  std::uint64_t needed = 0, boundary = 0, tokens = 0;
+  std::uint64_t needed = 0, boundary = 0;
   for (const runtime::SubgraphPlan& subgraph : plan.memory.subgraphs)
     needed = std::max(needed, subgraph.activation_disk_bytes);
   if (needed == 0) return 0;
   // The values behind the last subgraph stay until those behind the next are safe.
-  for (const runtime::Batch& batch : plan.batches) tokens += static_cast<std::uint64_t>(batch.tokens());
   for (const runtime::SubgraphSchedule& subgraph : plan.schedule) {
-    std::uint64_t features = 0;
-    for (const graph::ValueId value : subgraph.boundary)
-      features += static_cast<std::uint64_t>(setup.model.traced.graph.values[value].features);
-    boundary = std::max(boundary, tokens * features * c10::elementSize(setup.placement.dtype));
+    std::uint64_t elements = 0;
+    for (const graph::ValueId id : subgraph.boundary) {
+      const graph::Graph& graph = setup.model.traced.graph;
+      const graph::Value& value = graph.values[runtime::ReferenceStream::value_of(graph, id)];
+      for (const runtime::Batch& batch : plan.batches)
+        elements += static_cast<std::uint64_t>(batch.rows(value.rows) * value.features);
+    }
+    boundary = std::max(boundary, elements * c10::elementSize(setup.placement.dtype));
   }
   return needed + boundary;
 }
@@ -34,8 +37,7 @@ std::uint64_t bytes_on_disk(const RunSetup& setup, const RunPlan& plan) {
 std::string name_of_disk(const fs::path& folder, bool shared) {
   if (shared) return "shared";
   struct stat status {};
-  char host[256] = {};
-  ::gethostname(host, sizeof(host) - 1);
+  const std::string host = dist::host_name();
   return ::stat(folder.c_str(), &status) == 0 ? fmt::format("{} {}", host, status.st_dev) : host;
 }
 

@@ -138,19 +138,19 @@ bool ActivationStore::take(const Json& place, Slot& slot) {
 
 bool ActivationStore::restore(const Json& boundary, const Expected& expected) {
   std::error_code failure;
-  if (options_.scratch.empty() || !boundary.is_object() || boundary.size() != expected.features.size() ||
+  if (options_.scratch.empty() || !boundary.is_object() || boundary.size() != expected.shapes.size() ||
       !std::filesystem::exists(options_.scratch, failure))
     return false;
   bool complete = true;
   try {
     scratch_ = std::make_unique<ScratchFile>(options_.scratch, /*keep=*/true);
-    for (const auto& [value, features] : expected.features) {
+    for (const auto& [value, shapes] : expected.shapes) {
       const auto described = boundary.find(std::to_string(value));
       complete = complete && described != boundary.end() && described->is_array() && described->size() == batches_;
       values_[value].resize(batches_);
       for (std::size_t batch = 0; complete && batch < batches_; ++batch) {
         Slot& slot = values_[value][batch];
-        slot.shape = {expected.tokens.at(batch), features};
+        slot.shape = shapes.at(batch);
         complete = take((*described)[batch], slot);
         slot.held_by = static_cast<std::int64_t>(expected.index);
       }

@@ -50,12 +50,11 @@ class ActivationStore {
   Json boundary(std::size_t index, const std::vector<graph::ValueId>& values);
   /// Boundary `index` can be restored after a crash: earlier ones are not needed any more.
   void boundary_is_durable(std::size_t index);
-  /// Takes over the values of an earlier run's boundary `index`, if they are exactly `values`, each batch of them
-  /// [tokens[batch], features[value]]. False, and nothing taken, when anything is not so or a byte is not as described.
+  /// Takes over the values of an earlier run's boundary `index`, if they are exactly those of `shapes`. False, and nothing
+  /// taken, when anything is not so or a byte is not as described.
   struct Expected {
     std::size_t index = 0;
-    std::map<graph::ValueId, std::int64_t> features;  ///< by value
-    std::vector<std::int64_t> tokens;                 ///< by batch
+    std::map<graph::ValueId, std::vector<std::vector<std::int64_t>>> shapes;  ///< by value, of each batch
   };
   bool restore(const Json& boundary, const Expected& expected);
 

@@ -27,7 +27,7 @@ class BasicRun {
     for (std::size_t s = 0; s < subgraphs_.size(); ++s) {
       run_.control.step(run_.batches.size() + s, steps_, subgraphs_[s].name);
       if (finished_[s]) continue;
-      for (const graph::LinearGroup& group : groups_[s]) compress(group);
+      for (const std::vector<graph::LinearGroup>& groups : in_steps(run_.graph, groups_[s])) compress(groups);
       const auto phase = run_.times.measure("write");
       sink_.on_subgraph_done(s, nullptr);
     }
@@ -39,33 +39,36 @@ class BasicRun {
   void calibrate() {
     graph::Subgraph whole{"model", {}};
     for (std::size_t n = 0; n < run_.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
-    std::vector<graph::LinearGroup> wanted;
-    for (const auto& [value, users] : users_of_statistics_) wanted.push_back({value, {}});
+    std::vector<std::vector<graph::ValueId>> wanted;
+    for (const auto& [value, users] : users_of_statistics_) wanted.push_back({value});
     const std::vector<graph::Stage> stages = graph::split_stages(run_.graph, whole, wanted, {});
     std::vector<graph::NodeId> nodes;
     for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
     const Onload parameters(run_.weights, weight_names(run_.graph, nodes), run_.placement);
     // A rank without samples adds nothing, and still takes part.
     if (run_.batches.empty())
-      for (const graph::LinearGroup& group : wanted) statistics_.add_last_and_merge(run_, group.input, {});
+      for (const auto& [value, users] : users_of_statistics_) statistics_.add_last_and_merge(run_, value, {});
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
       run_.control.step(b, steps_, fmt::format("batch {}", b));
       ActivationStore store(run_.batches.size());
       for (std::size_t s = 0; s < wanted.size(); ++s) {
         run_.control.check_stop();
-        at::Tensor x;
+        const bool is_last = b + 1 == run_.batches.size();
+        const auto take = [&](graph::ValueId value, const at::Tensor& all) {
+          const at::Tensor x = select_counted_rows(run_.batches[b], run_.graph.values[value].rows, all);
+          if (is_last)
+            statistics_.add_last_and_merge(run_, value, {.x = x});
+          else
+            statistics_.add(run_, value, {.x = x});
+        };
         {
           const auto phase = run_.times.measure("forward");
-          x = run_stage(run_, stages[s], parameters, b, store);
+          run_stage(run_, stages[s], parameters, b, store, {.on_wanted = take});
         }
-        const bool is_last = b + 1 == run_.batches.size();
-        if (is_last)
-          statistics_.add_last_and_merge(run_, wanted[s].input, x);
-        else
-          statistics_.add(run_, wanted[s].input, x);
         drop_unread(stages, s, b, store);
       }
     }
+    statistics_.finish_merging(run_);
   }
 
   /// Lets values go that no later stage reads.
@@ -81,14 +84,19 @@ class BasicRun {
     }
   }
 
-  void compress(const graph::LinearGroup& group) {
+  void compress(const std::vector<graph::LinearGroup>& groups) {
     run_.control.check_stop();
-    Onload parameters(run_.weights, weight_names(run_.graph, group.linears), run_.placement);
-    const bool has = statistics_.has(group.input);
-    compress_group(run_, divide_work(run_, group, assignments_, -1), assignments_,
-                   has ? &statistics_.get(group.input) : nullptr, parameters,
-                   /*replace=*/false, sink_);
-    if (has && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
+    std::vector<graph::NodeId> linears;
+    for (const graph::LinearGroup& group : groups)
+      linears.insert(linears.end(), group.linears.begin(), group.linears.end());
+    Onload parameters(run_.weights, weight_names(run_.graph, linears), run_.placement);
+    std::vector<GroupWork> works = divide_work(run_.graph, groups, assignments_, run_.group.size(), run_.division_rates,
+                                               [](const graph::LinearGroup&) { return true; });
+    for (GroupWork& work : works)
+      if (statistics_.has(work.input)) work.statistics = &statistics_.get(work.input);
+    compress_groups(run_, works, assignments_, parameters, /*replace=*/false, sink_);
+    for (const graph::LinearGroup& group : groups)
+      if (statistics_.has(group.input) && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
   }
 
   const RunContext& run_;

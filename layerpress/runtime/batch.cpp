@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 
 namespace layerpress::runtime {
 namespace {
@@ -21,6 +22,13 @@ void fill_angles(const std::vector<double>& frequencies, double scaling, std::in
 }  // namespace
 
 at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
+
+float BatchContext::least_score(graph::ValueId routing, std::int64_t expert) const {
+  if (surveys_ != nullptr)
+    if (const auto survey = surveys_->find(routing); survey != surveys_->end())
+      return survey->second.least_score(expert);
+  return std::numeric_limits<float>::infinity();
+}
 
 const BatchContext::Angles& BatchContext::angles(std::int64_t index) {
   const auto known = angles_.find(index);

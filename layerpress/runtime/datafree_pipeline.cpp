@@ -24,6 +24,7 @@ void run_datafree(const RunContext& run, const std::vector<graph::Subgraph>& sub
   // What a rank does here concerns no other.
   dist::Group nobody_else;
   const RunContext alone{run.graph, run.weights, run.placement, run.batches, run.control, run.times, nobody_else};
+  const auto everywhere = [](const graph::LinearGroup&) { return true; };
   WeightPrefetch prefetch(run.weights);
   prefetch.start(next_weights(run, subgraphs, assignments, finished, sink, 0));
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
@@ -39,8 +40,9 @@ void run_datafree(const RunContext& run, const std::vector<graph::Subgraph>& sub
         if (!sink.owns(n)) continue;
         run.control.check_stop();
         Onload parameters(run.weights, weight_names(run.graph, {n}), run.placement);
-        compress_group(alone, divide_work(alone, {group.input, {n}}, assignments, -1), assignments, nullptr, parameters,
-                       /*replace=*/false, sink);
+        const std::vector<GroupWork> works =
+            divide_work(run.graph, {{group.input, {n}}}, assignments, /*ranks=*/1, run.division_rates, everywhere);
+        compress_groups(alone, works, assignments, parameters, /*replace=*/false, sink);
       }
     const auto phase = run.times.measure("write");
     sink.on_subgraph_done(s, nullptr);

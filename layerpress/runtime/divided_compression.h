@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <vector>
 
 #include "layerpress/runtime/group_division.h"
@@ -7,13 +9,42 @@
 
 namespace layerpress::runtime {
 
-/// Modifier::compress over the ranks: each compresses its parts, then all get all rows, packed on the way. Every rank returns
-/// the same; reports are joined (errors averaged by rows). Collective; "gather" is its phase.
-std::vector<CompressedModule> compress_over_ranks(const RunContext& run, const Modifier& modifier,
-                                                  const std::vector<LinearWeight>& linears,
-                                                  const Statistics* statistics, const GroupDivision& division);
+/// Modifier::compress for this rank's parts, in their order.
+std::vector<CompressedModule> compress_own_rows(const RunContext& run, const Modifier& modifier,
+                                                const std::vector<LinearWeight>& linears, const Statistics* statistics,
+                                                const GroupDivision& division);
 
-/// Most bytes that the exchange holds beside parts and results.
-std::uint64_t exchange_workspace_bytes(const std::vector<LinearShape>& linears, const GroupDivision& division);
+/// What each rank did to its parts of the groups of one step, given to all ranks in few operations: one all-gather, or one
+/// broadcast of each rank that has any, where those are few. Results are packed to their bits as they come.
+class ResultExchange {
+ public:
+  struct Group {
+    std::vector<LinearShape> linears;
+    const GroupDivision* division = nullptr;
+  };
+
+  /// Every rank names the same groups.
+  ResultExchange(const RunContext& run, std::vector<Group> groups);
+  /// Takes this rank's results of a group, in the order of its parts.
+  void put(std::size_t group, const std::vector<CompressedModule>& own);
+  /// Collective, once all is there. Phase "gather".
+  void trade();
+  /// All rows of all linears of a group, the same on every rank; reports are joined (errors averaged by rows).
+  std::vector<CompressedModule> take(std::size_t group, const std::vector<LinearWeight>& linears) const;
+
+ private:
+  const RunContext& run_;
+  std::vector<Group> groups_;
+  at::Tensor own_;
+  std::vector<at::Tensor> received_;  // by rank
+};
+
+/// Bytes that an exchange holds.
+struct ExchangeBytes {
+  std::uint64_t own = 0;       ///< while results are put
+  std::uint64_t trading = 0;   ///< while they travel
+  std::uint64_t received = 0;  ///< while they are taken
+};
+ExchangeBytes exchange_bytes(const std::vector<ResultExchange::Group>& groups);
 
 }  // namespace layerpress::runtime

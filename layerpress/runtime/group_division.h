@@ -22,19 +22,28 @@ struct GroupDivision {
   int owner = -1;
 };
 
+/// Linears that one modifier compresses at once, as the division sees them.
+struct DividedGroup {
+  const Modifier* modifier = nullptr;
+  std::vector<LinearShape> linears;
+  bool everywhere = false;  ///< all ranks get the statistics, whoever compresses the linears
+};
+
 /// What the division goes by, the same on all ranks: rough speeds of one rank, and the shapes. Constants and their
 /// measurements: docs/distributed.md.
 struct DivisionRates {
-  double update_flops = 6e10;       ///< per second, of the column updates on one thread
+  double update_flops = 6e10;       ///< per second, of the column updates and factorizations on one thread
   double network_bytes = 1e9;       ///< per second and rank, in collective operations
   double operation_seconds = 1e-4;  ///< that every collective operation takes, however small
 };
 
-/// Splits the stacked rows evenly over ranks, at multiples of what Modifier::row_step and the kernels' tiles ask; or leaves
-/// the group to one rank, `owner`, when sending its triangle to everybody costs more than splitting saves (a factorization,
-/// K³ / 3, is the same in both; the update, rows x K², is divided; an all-reduce sends twice what a reduce does).
-GroupDivision divide_group(const Modifier& modifier, const std::vector<LinearShape>& linears, int ranks, int owner,
-                           const DivisionRates& rates);
+/// Divides groups that are compressed in one step. Either ranks split a group's stacked rows evenly, at multiples of what
+/// Modifier::row_step and the kernels' tiles ask: then the update, rows x K², is divided, but every rank needs the sum of the
+/// triangles and factorizes it, K³ / 3. Or one rank, its owner, does all of it: then only that rank needs the sum, which is
+/// half the bytes, and others do something else meanwhile, if there are other groups. The cheapest groups are owned, as many
+/// as make the whole step shortest; `first_owner` gets the first one.
+std::vector<GroupDivision> divide_groups(const std::vector<DividedGroup>& groups, int ranks, int first_owner,
+                                         const DivisionRates& rates);
 
 /// Only the splitting: parts by rank for linears of `rows` rows that may be cut at multiples of `steps` (0: not at all).
 std::vector<std::vector<RowPart>> split_rows(const std::vector<std::int64_t>& rows,

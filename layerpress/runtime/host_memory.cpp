@@ -5,9 +5,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <new>
+
+#include "layerpress/base/machine.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -15,6 +18,7 @@ namespace {
 constexpr std::size_t kPooled = 256u << 10;   // smaller blocks are the C library's
 constexpr std::size_t kHugePages = 4u << 20;  // larger ones ask for huge pages
 constexpr std::uint64_t kKeptAtFirst = 64u << 20;
+constexpr std::uint64_t kBlocksBetweenLooks = 32;  // at what else the process holds, which takes some 20 microseconds
 
 class Pool {
  public:
@@ -22,6 +26,10 @@ class Pool {
     const std::size_t length = (size + 4095) / 4096 * 4096;
     {
       const std::lock_guard lock(mutex_);
+      if (++taken_ % kBlocksBetweenLooks == 0 && !beyond_use_) {
+        grown_bytes_ = growth();
+        shrink();
+      }
       // A block that is a little larger will do; a much larger one would hold memory that others need.
       const auto found = kept_.lower_bound(length);
       if (found != kept_.end() && found->first <= length + length / 8) {
@@ -64,6 +72,9 @@ class Pool {
     const std::lock_guard lock(mutex_);
     limit_ = bytes;
     beyond_use_ = beyond_use;
+    grown_bytes_ = 0;
+    other_bytes_ = 0;
+    other_bytes_ = growth();
     shrink();
   }
 
@@ -75,7 +86,7 @@ class Pool {
  private:
   /// Returns kept blocks to the kernel until the limit holds: the largest first, which are the fewest calls.
   void shrink() {
-    const std::uint64_t most = beyond_use_ ? used_bytes_ + limit_ : limit_;
+    const std::uint64_t most = beyond_use_ ? used_bytes_ + limit_ : limit_ - std::min(limit_, grown_bytes_);
     while (!kept_.empty() && used_bytes_ + kept_bytes_ > most) {
       const auto largest = std::prev(kept_.end());
       ::munmap(largest->second, largest->first);
@@ -84,11 +95,18 @@ class Pool {
     }
   }
 
+  /// What the process holds beside blocks, beyond what it held when the limit was set: small tensors, code that matrix
+  /// libraries make for the shapes they meet.
+  std::uint64_t growth() const {
+    const std::uint64_t known = used_bytes_ + kept_bytes_ + other_bytes_, now = anonymous_bytes();
+    return now - std::min(now, known);
+  }
+
   mutable std::mutex mutex_;
   std::multimap<std::size_t, void*> kept_;  // by length
   std::map<void*, std::size_t> lengths_;    // of blocks in use
   std::uint64_t used_bytes_ = 0, kept_bytes_ = 0;
-  std::uint64_t limit_ = 0;
+  std::uint64_t limit_ = 0, other_bytes_ = 0, grown_bytes_ = 0, taken_ = 0;
   bool beyond_use_ = true;
 };
 

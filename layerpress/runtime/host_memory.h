@@ -15,8 +15,8 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  /// Bytes that used and kept blocks may have together. Used blocks alone may exceed it; then nothing is kept.
-  /// 64 MiB beyond what is used until this is called.
+  /// Bytes that used and kept blocks may have together, less what the rest of the process grows from here on. Used blocks alone
+  /// may exceed it; then nothing is kept. 64 MiB beyond what is used until this is called.
   void limit(std::uint64_t bytes);
   std::uint64_t used_bytes() const;
 };

@@ -4,13 +4,15 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "layerpress/kernels/gram.h"
-#include "layerpress/runtime/divided_compression.h"
-#include "layerpress/runtime/group_compression.h"
+#include "layerpress/runtime/expert_execution.h"
 #include "layerpress/runtime/node_execution.h"
+#include "layerpress/runtime/reference_stream.h"
 #include "layerpress/runtime/statistics_store.h"
+#include "layerpress/runtime/step_cost.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -19,89 +21,86 @@ namespace {
 class Simulation {
  public:
   explicit Simulation(const PlanRequest& request) : request_(request) {
-    for (const Batch& batch : request_.batches) tokens_ += static_cast<double>(batch.tokens());
+    if (wants_reference(request.assignments)) reference_.emplace(request.graph, request.assignments);
   }
 
   /// `compressed`: weights that are replaced before anything computes with them.
-  void begin(const std::string& name, const std::vector<std::string>& weights,
-             const std::set<std::string>& compressed) {
+  void begin(const std::string& name, const std::vector<std::string>& weights, const std::set<std::string>& compressed,
+             const std::vector<std::string>& reference_weights = {}) {
     plan_.subgraphs.emplace_back();
     own().name = name;
     own().gram_bytes = gram_bytes_;  // those that an earlier subgraph has left for this one
-    onloaded_ = 0;
     for (const std::string& weight : weights) onload(weight, compressed.count(weight) != 0);
+    for (const std::string& weight : reference_weights)
+      if (!can_stay(weight)) onloaded_ += bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
+    own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
     note(0);
   }
 
-  void end() { onloaded_ = 0; }
-
-  /// All batches through a stage.
-  void run_stage(const graph::Stage& stage, const std::vector<graph::ValueId>& drops, bool collect) {
-    if (collect && grams_.count(stage.wanted) == 0) {
-      const auto features = static_cast<std::uint64_t>(request_.graph.values[stage.wanted].features);
-      grams_[stage.wanted] = features * features * sizeof(float);
-      gram_bytes_ += grams_[stage.wanted];
-      own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
-      own().flops["gram"] += tokens_ * static_cast<double>(features * (features + 1));
-      gram_workspace_ = kernels::gram_workspace_bytes(static_cast<std::int64_t>(features), request_.placement.dtype);
-      if (request_.ranks > 1) gram_workspace_ += merge_workspace_bytes(static_cast<std::int64_t>(features));
-    }
-    if (collect && request_.batches.empty()) note(gram_workspace_);
-    for (std::size_t b = 0; b < request_.batches.size(); ++b) {
-      run_batch(stage, b, collect);
-      for (const graph::ValueId value : drops) drop(value, b);
-    }
-    for (const graph::ValueId value : drops) values_.erase(value);
+  /// `kept`, `dropped`: weights as SubgraphSchedule has them.
+  void end(const std::vector<std::string>& kept = {}, const std::vector<std::string>& dropped = {}) {
+    const auto bytes = [&](const std::string& weight) {
+      return bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
+    };
+    for (const std::string& weight : kept) kept_bytes_ += bytes(weight);
+    for (const std::string& weight : dropped) kept_bytes_ -= bytes(weight);
+    onloaded_ = kept_bytes_;
   }
 
-  /// A modifier at work on a group, divided among ranks or not. `replace`: the compressed weights are used from here on.
-  void compress(const graph::LinearGroup& group, bool replace, bool divide) {
-    std::map<const Modifier*, std::vector<LinearShape>> by_modifier;
-    for (const graph::NodeId n : group.linears) {
-      by_modifier[request_.assignments.at(n).modifier].push_back(
-          runtime::shape_of(request_.graph, n, request_.assignments));
+  /// All batches through a step's stage, in the original model, too, where it runs.
+  void run_stage(const Step& step) {
+    gram_workspace_ = 0;
+    for (const graph::ValueId value : step.grams) {
+      const auto features = static_cast<double>(request_.graph.values[value].features);
+      hold_matrix(value, value, kernels::gram_workspace_bytes);
+      own().flops["gram"] += expected_rows(value) * features * (features + 1);
     }
-    for (const auto& [modifier, shapes] : by_modifier) {
-      const int ranks = divide ? request_.ranks : 1;
-      const GroupDivision division = divide_group(*modifier, shapes, ranks, /*owner=*/0, request_.division_rates);
-      const CompressionCost cost = largest_cost(*modifier, shapes, division);
-      const std::uint64_t exchange = exchange_workspace_bytes(shapes, division);
-      own().workspace_bytes = std::max(own().workspace_bytes, cost.workspace_bytes);
-      for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
-      // On a device the originals are copies; on a CPU they are views of the mapped file.
-      std::uint64_t held = 0;
-      if (!request_.placement.device.is_cpu())
-        for (const LinearShape& shape : shapes) held += bytes_of(shape.rows * shape.columns, shape.dtype);
-      note(held + cost.workspace_bytes);
-      std::uint64_t results = cost.result_bytes;
-      if (ranks > 1) {
-        results = 0;
-        for (const LinearShape& shape : shapes)
-          results += quant::quantized_bytes(*shape.scheme->weights, shape.rows, shape.columns, shape.dtype);
-        note(held + exchange + std::max(cost.result_bytes, 2 * results));  // joined from parts
+    for (const graph::ValueId value : step.crosses) {
+      const auto features = static_cast<double>(request_.graph.values[value].features);
+      hold_matrix(value, reference_->stored_as(value), kernels::cross_gram_workspace_bytes);
+      own().flops["cross"] += 2 * expected_rows(value) * features * features;
+    }
+    if (!step.grams.empty() && request_.batches.empty()) note(gram_workspace_);
+    for (std::size_t b = 0; b < request_.batches.size(); ++b) {
+      std::set<graph::ValueId> taken = step.grams;
+      std::uint64_t held = 0;  // until the original model's values are there
+      for (const graph::ValueId value : step.crosses) {
+        taken.erase(value);
+        held += value_bytes(value, b);
       }
-      for (const LinearShape& shape : shapes) {
-        if (replace) held += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
-        std::uint64_t packed = 0, written = 0;
-        for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
-          const std::uint64_t bytes = bytes_of(c10::multiply_integers(part.shape), part.dtype);
-          written += bytes;
-          if (part.suffix != "weight") packed += bytes;  // plain codes go out as they are
-        }
-        own().written_bytes += written;
-        note(results + held + packed);
-      }
-      for (const LinearShape& shape : shapes)
-        if (replace) onloaded_ += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
-      own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
+      run_batch(step.stage, b, taken, held, /*in_original=*/false);
+      if (!step.reference.nodes.empty()) run_batch(step.reference, b, step.crosses, held, /*in_original=*/true);
+      for (const graph::ValueId value : step.drops) drop(value, b);
+    }
+    for (const graph::ValueId value : step.drops) values_.erase(value);
+  }
+
+  /// Modifiers at work on groups of one step. `replace`: the compressed weights are used from here on.
+  void compress(const std::vector<GroupWork>& works, bool replace) {
+    const StepCost cost = step_cost(request_.graph, works, request_.assignments);
+    for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
+    std::uint64_t originals = 0;
+    for (const StepCost::Group& group : cost.groups) {
+      own().workspace_bytes = std::max(own().workspace_bytes, group.largest.workspace_bytes);
+      if (cost.ranks == 1) originals = 0;
+      originals += original_bytes(group.linears);
+      note(cost.exchange.own + originals + group.largest.workspace_bytes);
+      if (cost.ranks == 1) use(group.linears, originals + group.largest.result_bytes, replace);
+    }
+    if (cost.ranks == 1) return;
+    note(originals + cost.exchange.trading);
+    for (const StepCost::Group& group : cost.groups) {
+      note(originals + cost.exchange.received + 2 * group.result_bytes);  // joined from parts
+      use(group.linears, originals + cost.exchange.received + group.result_bytes, replace);
     }
   }
 
   void drop_gram(graph::ValueId value) {
-    const auto found = grams_.find(value);
-    if (found == grams_.end()) return;
-    gram_bytes_ -= found->second;
-    grams_.erase(found);
+    for (const graph::ValueId matrix : {value, reference_ ? reference_->stored_as(value) : value})
+      if (const auto found = grams_.find(matrix); found != grams_.end()) {
+        gram_bytes_ -= found->second;
+        grams_.erase(found);
+      }
   }
 
   SubgraphPlan& own() { return plan_.subgraphs.back(); }
@@ -115,22 +114,28 @@ class Simulation {
   }
 
  private:
-  /// What the rank with the most rows has to do.
-  static CompressionCost largest_cost(const Modifier& modifier, const std::vector<LinearShape>& shapes,
-                                      const GroupDivision& division) {
-    const auto rows_of = [](const std::vector<RowPart>& parts) {
-      std::int64_t rows = 0;
-      for (const RowPart& part : parts) rows += part.rows();
-      return rows;
-    };
-    const auto most = std::max_element(division.parts.begin(), division.parts.end(),
-                                       [&](const auto& a, const auto& b) { return rows_of(a) < rows_of(b); });
-    std::vector<LinearShape> own;
-    for (const RowPart& part : *most) {
-      own.push_back(shapes[part.linear]);
-      own.back().rows = part.rows();
+  /// Results are dequantized, packed and written, one after the other, while `held` bytes are.
+  void use(const std::vector<LinearShape>& linears, std::uint64_t held, bool replace) {
+    for (const LinearShape& shape : linears) {
+      if (replace) onloaded_ += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
+      std::uint64_t packed = 0, written = 0;
+      for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
+        const std::uint64_t bytes = bytes_of(c10::multiply_integers(part.shape), part.dtype);
+        written += bytes;
+        if (part.suffix != "weight") packed += bytes;  // plain codes go out as they are
+      }
+      own().written_bytes += written;
+      note(held + packed);
     }
-    return modifier.cost(own);
+    own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
+  }
+
+  /// On a device the originals are copies; on a CPU they are views of the mapped file.
+  std::uint64_t original_bytes(const std::vector<LinearShape>& linears) const {
+    std::uint64_t bytes = 0;
+    if (!request_.placement.device.is_cpu())
+      for (const LinearShape& shape : linears) bytes += bytes_of(shape.rows * shape.columns, shape.dtype);
+    return bytes;
   }
 
   struct Stored {
@@ -142,8 +147,27 @@ class Simulation {
     return static_cast<std::uint64_t>(elements) * c10::elementSize(dtype);
   }
 
+  /// A statistics matrix of a value, known as `matrix`.
+  void hold_matrix(graph::ValueId value, graph::ValueId matrix,
+                   std::uint64_t (*workspace_of)(std::int64_t, at::ScalarType)) {
+    const std::int64_t features = request_.graph.values[value].features;
+    if (grams_.count(matrix) == 0) {
+      grams_[matrix] = static_cast<std::uint64_t>(features * features) * sizeof(float);
+      gram_bytes_ += grams_[matrix];
+      own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
+    }
+    std::uint64_t workspace = workspace_of(features, request_.placement.dtype);
+    if (request_.ranks > 1) workspace += merge_workspace_bytes(features);
+    gram_workspace_ = std::max(gram_workspace_, workspace);
+  }
+
+  bool can_stay(const std::string& weight) const {
+    return request_.placement.device.is_cpu() && request_.stored_dtype(weight) == request_.placement.dtype;
+  }
+
   std::uint64_t value_bytes(graph::ValueId value, std::size_t batch) const {
-    return bytes_of(request_.batches[batch].tokens() * request_.graph.values[value].features, request_.placement.dtype);
+    const graph::Value& stored = request_.graph.values[ReferenceStream::value_of(request_.graph, value)];
+    return bytes_of(request_.batches[batch].rows(stored.rows) * stored.features, request_.placement.dtype);
   }
 
   void onload(const std::string& weight, bool is_replaced) {
@@ -153,7 +177,7 @@ class Simulation {
     own().read_bytes += bytes_of(elements, stored);
     if (is_replaced) return;
     const bool original = !request_.mapped || request_.mapped(weight);
-    const bool in_place = request_.placement.device.is_cpu() && stored == request_.placement.dtype;
+    const bool in_place = can_stay(weight);
     if (!original) note(2 * static_cast<std::uint64_t>(elements));  // packed and unpacked codes while it is read back
     if (!in_place || !original) onloaded_ += bytes_of(elements, request_.placement.dtype);
     own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
@@ -170,53 +194,75 @@ class Simulation {
   void note(std::uint64_t bytes) {
     const std::uint64_t computing = bytes + gram_bytes_ + onloaded_;
     const bool on_host = request_.placement.device.is_cpu();
-    Memory now{request_.baseline, 0};
+    Memory now{request_.baseline + expert_code_, 0};
     (on_host ? now.host : now.device) += computing;
     (request_.activation_home.is_cpu() ? now.host : now.device) += stored_memory_;
     own().peak.host = std::max(own().peak.host, now.host);
     own().peak.device = std::max(own().peak.device, now.device);
   }
 
-  void run_batch(const graph::Stage& stage, std::size_t b, bool collect) {
+  /// Rows of a value that count in statistics, in all batches.
+  double expected_rows(graph::ValueId value) const {
+    const graph::Rows kind = request_.graph.values[value].rows;
+    double rows = 0;
+    for (const Batch& batch : request_.batches)
+      rows += kind == graph::Rows::kSelected ? runtime::expected_rows(request_.graph, value, batch)
+                                             : static_cast<double>(count_of_counted_rows(batch, kind));
+    return rows;
+  }
+
+  /// Where only some rows of a value count, they are copied.
+  std::uint64_t counted_bytes(graph::ValueId value, const Batch& batch) const {
+    const graph::Value& of = request_.graph.values[value];
+    const std::int64_t counted = count_of_counted_rows(batch, of.rows);
+    return counted == batch.rows(of.rows) ? 0 : bytes_of(counted * of.features, request_.placement.dtype);
+  }
+
+  /// `held`: bytes of values that wait beside it, or will when it is done.
+  void run_batch(const graph::Stage& stage, std::size_t b, const std::set<graph::ValueId>& collect, std::uint64_t held,
+                 bool in_original) {
     const Batch& batch = request_.batches[b];
+    const auto place = [&](graph::ValueId value) { return in_original ? reference_->stored_as(value) : value; };
     std::map<graph::ValueId, int> readers;
     for (const graph::NodeId n : stage.nodes)
       for (const graph::ValueId input : request_.graph.nodes[n].inputs) ++readers[input];
     for (const graph::ValueId value : stage.keeps) ++readers[value];
-    if (stage.wanted >= 0) ++readers[stage.wanted];
     // Inputs from the store are counted there, or are mapped pages of the scratch file.
     std::set<graph::ValueId> inside;
-    std::uint64_t frame = 0, most = 0;
+    std::uint64_t frame = held, most = held;
+    const auto takes = [&](graph::ValueId value) {
+      return collect.count(value) != 0 ? gram_workspace_ + counted_bytes(value, batch) : 0;
+    };
     for (const graph::ValueId input : stage.inputs) {
-      const auto found = values_.find(input);
+      const auto found = values_.find(place(input));
       if (found != values_.end() && found->second[b].on_disk) own().read_bytes += found->second[b].bytes;
     }
     for (const graph::NodeId n : stage.nodes) {
       const graph::Node& node = request_.graph.nodes[n];
       const std::uint64_t output = value_bytes(node.output, b);
       most = std::max(most, frame + output + node_workspace_bytes(node, batch, request_.placement, request_.threads));
-      const double flops = node_flops(node, batch);
-      own().flops[std::holds_alternative<graph::Attention>(node.operation) ? "attention" : "forward"] += flops;
+      most = std::max(most, frame + output + takes(node.output));
+      const double flops = node_flops(request_.graph, node, batch);
+      const bool attends = std::holds_alternative<graph::Attention>(node.operation);
+      own().flops[attends ? "attention" : in_original ? "reference" : "forward"] += flops;
       if (flops == 0) own().forward_bytes += static_cast<double>(output);
       for (const graph::ValueId input : node.inputs) {
-        if (input == graph::Graph::kInput) continue;
+        if (request_.graph.is_input(input)) continue;
         if (flops == 0) own().forward_bytes += static_cast<double>(value_bytes(input, b));
         if (--readers[input] == 0 && inside.erase(input) != 0) frame -= value_bytes(input, b);
       }
+      if (readers[node.output] == 0) continue;
       inside.insert(node.output);
       frame += output;
     }
     own().transient_bytes = std::max(own().transient_bytes, most);
     note(most);
     for (const graph::ValueId value : stage.keeps) {
-      put(value, b);
-      if (!values_[value][b].on_disk) frame -= value_bytes(value, b);  // now counted by the store
+      put(place(value), b);
+      if (!values_[place(value)][b].on_disk) frame -= value_bytes(value, b);  // now counted by the store
       note(frame);
     }
-    if (!collect) return;
-    const bool held =
-        inside.count(stage.wanted) != 0 && (values_.count(stage.wanted) == 0 || values_[stage.wanted][b].on_disk);
-    note((held ? value_bytes(stage.wanted, b) : 0) + gram_workspace_);
+    for (const graph::ValueId value : stage.inputs) note(held + takes(value));
   }
 
   void put(graph::ValueId value, std::size_t batch) {
@@ -245,13 +291,14 @@ class Simulation {
   }
 
   const PlanRequest& request_;
+  const std::uint64_t expert_code_ = request_.batches.empty() ? 0 : expert_code_bytes(request_.graph);
+  std::optional<ReferenceStream> reference_;
   MemoryPlan plan_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;
   std::map<graph::ValueId, std::vector<Stored>> values_;
   std::map<graph::ValueId, std::uint64_t> grams_;
-  std::uint64_t gram_bytes_ = 0, gram_workspace_ = 0, onloaded_ = 0;
+  std::uint64_t gram_bytes_ = 0, gram_workspace_ = 0, onloaded_ = 0, kept_bytes_ = 0;
   std::uint64_t stored_memory_ = 0, stored_disk_ = 0;
-  double tokens_ = 0;
 };
 
 std::vector<std::string> weights_of_groups(const graph::Graph& graph, const std::vector<graph::LinearGroup>& groups) {
@@ -268,35 +315,40 @@ std::map<graph::ValueId, int> users_of(const std::vector<graph::LinearGroup>& gr
   return users;
 }
 
+/// What is left of a step whose stage does not run.
+Step only_dropping(const Step& step) {
+  Step left;
+  left.drops = step.drops;
+  return left;
+}
+
 }  // namespace
 
 MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<SubgraphSchedule>& schedule) {
   Simulation simulation(request);
+  const auto everywhere = shares_statistics(request.graph, request.assignments);
   std::vector<graph::LinearGroup> all;
-  for (const SubgraphSchedule& subgraph : schedule)
-    all.insert(all.end(), subgraph.groups.begin(), subgraph.groups.end());
-  std::map<graph::ValueId, int> users = users_of(all, request.assignments);
-  std::set<graph::ValueId> collected;
   for (const SubgraphSchedule& subgraph : schedule) {
-    const std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups);
-    simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()});
+    const std::vector<graph::LinearGroup> groups = subgraph.groups();
+    all.insert(all.end(), groups.begin(), groups.end());
+  }
+  std::map<graph::ValueId, int> users = users_of(all, request.assignments);
+  for (const SubgraphSchedule& subgraph : schedule) {
+    const std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups());
+    simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()}, subgraph.reference_weights);
     if (subgraph.finished)
       simulation.own().mode = "replay";
     else if (subgraph.recomputes)
       simulation.own().mode = "recompute";
-    for (std::size_t g = 0; g < subgraph.stages.size(); ++g) {
-      const graph::LinearGroup* group = g < subgraph.groups.size() ? &subgraph.groups[g] : nullptr;
-      const bool wants = group != nullptr && wants_gram(*group, request.assignments);
-      const bool collect = wants && collected.insert(group->input).second;
-      if (collect || !subgraph.stages[g].keeps.empty())
-        simulation.run_stage(subgraph.stages[g], subgraph.drops[g], collect);
-      else
-        simulation.run_stage({}, subgraph.drops[g], false);
-      if (group == nullptr) continue;
-      simulation.compress(*group, /*replace=*/true, /*divide=*/true);
-      if (wants && --users[group->input] == 0) simulation.drop_gram(group->input);
+    for (const Step& step : subgraph.steps) {
+      simulation.run_stage(step.runs() ? step : only_dropping(step));
+      simulation.compress(divide_work(request.graph, step.groups, request.assignments, request.ranks,
+                                      request.division_rates, everywhere),
+                          /*replace=*/true);
+      for (const graph::LinearGroup& group : step.groups)
+        if (wants_gram(group, request.assignments) && --users[group.input] == 0) simulation.drop_gram(group.input);
     }
-    simulation.end();
+    simulation.end(subgraph.kept_weights, subgraph.dropped_weights);
   }
   return simulation.finish();
 }
@@ -305,14 +357,15 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
                       const std::vector<bool>& finished) {
   Simulation simulation(request);
   std::vector<std::vector<graph::LinearGroup>> groups;
-  std::vector<graph::LinearGroup> all, wanted;
+  std::vector<graph::LinearGroup> all;
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
     groups.emplace_back();
     if (finished.empty() || !finished[s]) groups[s] = assigned_groups(request.graph, subgraphs[s], request.assignments);
     all.insert(all.end(), groups.back().begin(), groups.back().end());
   }
   std::map<graph::ValueId, int> users = users_of(all, request.assignments);
-  for (const auto& [value, count] : users) wanted.push_back({value, {}});
+  std::vector<std::vector<graph::ValueId>> wanted;
+  for (const auto& [value, count] : users) wanted.push_back({value});
   graph::Subgraph whole{"calibration", {}};
   for (std::size_t n = 0; n < request.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
   const std::vector<graph::Stage> stages = graph::split_stages(request.graph, whole, wanted, {});
@@ -321,17 +374,23 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
   simulation.begin("calibration", weight_names(request.graph, nodes), {});
   // All batches pass one stage here and all stages one batch there; what is kept goes at once in both.
   for (std::size_t s = 0; s < wanted.size(); ++s) {
-    std::vector<graph::ValueId> drops = stages[s].inputs;
-    drops.insert(drops.end(), stages[s].keeps.begin(), stages[s].keeps.end());
-    simulation.run_stage(stages[s], drops, true);
+    Step step;
+    step.stage = stages[s];
+    step.drops = stages[s].inputs;
+    step.drops.insert(step.drops.end(), stages[s].keeps.begin(), stages[s].keeps.end());
+    step.grams = {wanted[s].front()};
+    simulation.run_stage(step);
   }
   simulation.end();
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
     const std::vector<std::string> weights = weights_of_groups(request.graph, groups[s]);
     simulation.begin(subgraphs[s].name, weights, {weights.begin(), weights.end()});
-    for (const graph::LinearGroup& group : groups[s]) {
-      simulation.compress(group, /*replace=*/false, /*divide=*/true);
-      if (users.count(group.input) != 0 && --users[group.input] == 0) simulation.drop_gram(group.input);
+    for (const std::vector<graph::LinearGroup>& step : in_steps(request.graph, groups[s])) {
+      simulation.compress(divide_work(request.graph, step, request.assignments, request.ranks, request.division_rates,
+                                      [](const graph::LinearGroup&) { return true; }),
+                          /*replace=*/false);
+      for (const graph::LinearGroup& group : step)
+        if (users.count(group.input) != 0 && --users[group.input] == 0) simulation.drop_gram(group.input);
     }
     simulation.end();
   }
@@ -349,7 +408,9 @@ MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Su
     for (const graph::LinearGroup& group : groups)
       for (const graph::NodeId n : group.linears) {
         if (request.owns && !request.owns(n)) continue;
-        simulation.compress({group.input, {n}}, /*replace=*/false, /*divide=*/false);
+        simulation.compress(divide_work(request.graph, {{group.input, {n}}}, request.assignments, /*ranks=*/1,
+                                        request.division_rates, [](const graph::LinearGroup&) { return true; }),
+                            /*replace=*/false);
         const auto& linear = std::get<graph::Linear>(request.graph.nodes[n].operation);
         read += static_cast<std::uint64_t>(linear.in_features * linear.out_features) *
                 c10::elementSize(request.stored_dtype(linear.weight));

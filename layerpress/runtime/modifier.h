@@ -21,11 +21,15 @@ namespace layerpress::runtime {
 struct Statistics {
   at::Tensor gram;  ///< fp32 [features, features], upper triangle of XᵀX; undefined when nobody wants it
   std::int64_t tokens = 0;
+  /// fp32 [features, features], (X̃ - X)ᵀX with X̃ what the original model has in X's place; undefined when nobody wants it, or
+  /// where nothing was compressed before and X̃ is X.
+  at::Tensor cross{};
 };
 
 /// What a modifier needs to know of a linear's input.
 struct StatisticsWanted {
   bool gram = false;
+  bool cross = false;  ///< beside the Gram matrix; the original model runs beside the compressed one for it
 };
 
 /// A linear module and its weight [rows, columns] as stored, on the computing device.
@@ -34,6 +38,7 @@ struct LinearWeight {
   at::Tensor weight;
   const quant::QuantizationScheme* scheme = nullptr;
   at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
+  std::int64_t group_rows = 0;                 ///< of all linears that are compressed with it, whoever compresses them
 };
 
 /// A linear as a plan sees it, before any weight is read.
@@ -42,6 +47,7 @@ struct LinearShape {
   std::int64_t columns = 0;
   at::ScalarType dtype = at::kBFloat16;  ///< as stored
   const quant::QuantizationScheme* scheme = nullptr;
+  std::int64_t group_rows = 0;  ///< of all linears that are compressed with it; 0: of those given together
 };
 
 /// What compress() costs for linears that read one value.
@@ -59,6 +65,8 @@ struct ModuleReport {
   std::optional<double> output_error;  ///< mean squared error of an output for a token; needs statistics
   double weight_error = 0;             ///< ‖W - dequantized‖ / ‖W‖; filled in by the runtime
   std::int64_t tokens = 0;             ///< tokens the statistics saw
+  /// Of an expert's linear that saw selected tokens only: those that the router gave it.
+  std::optional<std::int64_t> routed_tokens{};
   Json to_json() const;
   static ModuleReport from_json(const Json& json);  ///< throws CheckpointError
 };

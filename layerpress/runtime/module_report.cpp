@@ -3,12 +3,14 @@
 namespace layerpress::runtime {
 
 Json ModuleReport::to_json() const {
-  return {{"module", module},
-          {"scheme", scheme},
-          {"weight_error", weight_error},
-          {"tokens", tokens},
-          {"fallback", fallback.empty() ? Json() : Json(fallback)},
-          {"output_error", output_error ? Json(*output_error) : Json()}};
+  Json json = {{"module", module},
+               {"scheme", scheme},
+               {"weight_error", weight_error},
+               {"tokens", tokens},
+               {"fallback", fallback.empty() ? Json() : Json(fallback)},
+               {"output_error", output_error ? Json(*output_error) : Json()}};
+  if (routed_tokens) json["routed_tokens"] = *routed_tokens;
+  return json;
 }
 
 ModuleReport ModuleReport::from_json(const Json& json) {
@@ -21,6 +23,7 @@ ModuleReport ModuleReport::from_json(const Json& json) {
   report.fallback = json_get_or<std::string>(json, "fallback", where, "");
   if (json.contains("output_error") && json["output_error"].is_number())
     report.output_error = json["output_error"].get<double>();
+  if (json.contains("routed_tokens")) report.routed_tokens = json_get<std::int64_t>(json, "routed_tokens", where);
   return report;
 }
 

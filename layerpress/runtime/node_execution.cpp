@@ -2,14 +2,22 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/graph/expert_inputs.h"
 #include "layerpress/kernels/transformer.h"
+#include "layerpress/runtime/expert_execution.h"
+#include "layerpress/runtime/vision_execution.h"
 
 namespace layerpress::runtime {
 namespace {
 
+kernels::AttentionShape shape_of(const graph::Attention& op) {
+  return {op.heads, op.kv_heads, op.head_dim, op.scale, op.window, op.soft_cap, op.value_head_dim};
+}
+
 /// One implementation per kind of node.
 struct Execute {
-  const std::vector<at::Tensor>& inputs;
+  const graph::Node& node;
+  std::vector<at::Tensor>& inputs;
   const Onload& parameters;
   BatchContext& context;
 
@@ -18,31 +26,66 @@ struct Execute {
   }
   at::Tensor operator()(const graph::Linear& op) const {
     const at::Tensor& weight = parameters.parameter(op.weight);
-    if (op.bias.empty()) return at::linear(inputs[0], weight);
-    return at::linear(inputs[0], weight, parameters.parameter(op.bias));
+    std::optional<at::Tensor> bias;
+    if (!op.bias.empty()) bias = parameters.parameter(op.bias);
+    if (context.graph().values[node.output].rows == graph::Rows::kSelected)
+      return selected_linear(inputs[0], weight, bias);
+    return at::linear(inputs[0], weight, bias);
   }
   at::Tensor operator()(const graph::RmsNorm& op) const {
-    return kernels::rms_norm(inputs[0], parameters.parameter(op.weight), op.epsilon);
+    return kernels::rms_norm(inputs[0], parameters.parameter(op.weight), op.epsilon,
+                             {op.weight_offset, op.rounded_once});
+  }
+  at::Tensor operator()(const graph::LayerNorm& op) const {
+    const at::Tensor bias = op.bias.empty() ? at::Tensor() : parameters.parameter(op.bias);
+    const at::Tensor runs = inputs[0].reshape({-1, op.size});
+    return at::layer_norm(runs, {op.size}, parameters.parameter(op.weight), bias, op.epsilon).view(inputs[0].sizes());
   }
   at::Tensor operator()(const graph::Rotary& op) const {
     const BatchContext::Angles& angles = context.angles(op.table);
-    return kernels::rotary(inputs[0], angles.cosine, angles.sine, angles.rows, op.head_dim);
+    return kernels::rotary(inputs[0], angles.cosine, angles.sine, angles.rows,
+                           {op.head_dim, op.offset, op.interleaved});
   }
   at::Tensor operator()(const graph::Attention& op) const {
-    return kernels::attention(inputs[0], inputs[1], inputs[2], context.batch().offsets,
-                              {op.heads, op.kv_heads, op.head_dim, op.scale, op.window});
+    return kernels::attention(inputs[0], inputs[1], inputs[2], context.batch().offsets, shape_of(op));
   }
   at::Tensor operator()(const graph::GatedActivation& op) const {
     return kernels::gated_activation(op.function, inputs[0], inputs[1]);
   }
   at::Tensor operator()(const graph::Add&) const { return inputs[0] + inputs[1]; }
+  at::Tensor operator()(const graph::Gate&) const { return inputs[0].sigmoid() * inputs[1]; }
+  at::Tensor operator()(const graph::Scale& op) const {
+    const at::ScalarType dtype = op.rounded_factor ? inputs[0].scalar_type() : at::kDouble;
+    return inputs[0] * at::scalar_tensor(op.factor, dtype).item<double>();
+  }
+  at::Tensor operator()(const graph::SoftCap& op) const { return (inputs[0] / op.cap).tanh_().mul_(op.cap); }
+  at::Tensor operator()(const graph::Slice& op) const {
+    const std::int64_t rows = inputs[0].size(0), runs = inputs[0].size(1) / op.size;
+    return inputs[0].view({rows, runs, op.size}).slice(-1, op.begin, op.end).flatten(1).contiguous();
+  }
+  at::Tensor operator()(const graph::JoinHeads& op) const {
+    const at::Tensor own = inputs[0].view({-1, op.heads, op.first});
+    const at::Tensor shared = inputs[1].unsqueeze(1).expand({-1, op.heads, op.second});
+    return at::cat({own, shared}, -1).flatten(1);
+  }
+  at::Tensor operator()(const graph::Route& op) const {
+    return route(op, inputs[0], op.bias.empty() ? at::Tensor() : parameters.original(op.bias));
+  }
+  at::Tensor operator()(const graph::SelectTokens& op) const {
+    return select_tokens(op, inputs[0], inputs[1], inputs[2], context.least_score(node.inputs[2], op.expert));
+  }
+  at::Tensor operator()(const graph::Expert& op) const { return add_expert(op, std::move(inputs), parameters); }
+  template <typename Vision>
+  requires std::is_invocable_v<const VisionExecution&, const Vision&> at::Tensor operator()(const Vision& op) const {
+    return VisionExecution{inputs, parameters, context}(op);
+  }
 };
 
 }  // namespace
 
-at::Tensor execute_node(const graph::Node& node, const std::vector<at::Tensor>& inputs, const Onload& parameters,
+at::Tensor execute_node(const graph::Node& node, std::vector<at::Tensor> inputs, const Onload& parameters,
                         BatchContext& context) {
-  return std::visit(Execute{inputs, parameters, context}, node.operation);
+  return std::visit(Execute{node, inputs, parameters, context}, node.operation);
 }
 
 std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, const Placement& placement,
@@ -51,19 +94,42 @@ std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, 
     std::int64_t longest = 0;
     for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i)
       longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
-    return kernels::attention_workspace_bytes(
-        longest, {attention->heads, attention->kv_heads, attention->head_dim, attention->scale, attention->window},
-        placement.dtype, threads);
+    return kernels::attention_workspace_bytes(longest, shape_of(*attention), placement.dtype, threads);
   }
+  if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
+    return expert_workspace_bytes(*expert, batch.tokens(), placement.dtype);
+  if (const auto* route = std::get_if<graph::Route>(&node.operation))
+    return route_workspace_bytes(route->experts, batch.tokens());
+  if (const auto* selection = std::get_if<graph::SelectTokens>(&node.operation))
+    return route_workspace_bytes(selection->experts, batch.tokens());
   if (const auto* rotary = std::get_if<graph::Rotary>(&node.operation))  // cosines and sines, once per position
     return static_cast<std::uint64_t>(batch.tokens()) * (static_cast<std::uint64_t>(rotary->head_dim) * 8 + 8);
-  return 0;
+  return vision_workspace_bytes(node, batch, placement);
 }
 
-double node_flops(const graph::Node& node, const Batch& batch) {
+namespace {
+
+/// The part of the tokens that an expert gets when all get as many.
+double expert_share(const graph::Graph& graph, graph::ValueId routing) {
+  const auto* route = std::get_if<graph::Route>(&graph.nodes[graph.values[routing].producer].operation);
+  return route == nullptr ? 1 : static_cast<double>(route->top_k) / static_cast<double>(route->experts);
+}
+
+}  // namespace
+
+double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch) {
+  const auto rows = static_cast<double>(batch.rows(graph.values[value].rows));
+  if (graph.values[value].rows != graph::Rows::kSelected) return rows;
+  return rows * expert_share(graph, graph::selection_of(graph, value).inputs[2]);
+}
+
+double node_flops(const graph::Graph& graph, const graph::Node& node, const Batch& batch) {
   if (const auto* linear = std::get_if<graph::Linear>(&node.operation))
-    return 2.0 * static_cast<double>(batch.tokens()) * static_cast<double>(linear->in_features) *
+    return 2.0 * expected_rows(graph, node.output, batch) * static_cast<double>(linear->in_features) *
            static_cast<double>(linear->out_features);
+  if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
+    return 6.0 * expected_rows(graph, node.output, batch) * expert_share(graph, node.inputs[1]) *
+           static_cast<double>(expert->features) * static_cast<double>(expert->intermediate);
   if (const auto* attention = std::get_if<graph::Attention>(&node.operation)) {
     double pairs = 0;  // (query, key) pairs that see each other
     for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
@@ -72,9 +138,9 @@ double node_flops(const graph::Node& node, const Batch& batch) {
       pairs += attention->window > 0 && window < length ? window * length - window * (window - 1) / 2
                                                         : length * (length + 1) / 2;
     }
-    return 4.0 * pairs * static_cast<double>(attention->heads * attention->head_dim);
+    return 2.0 * pairs * static_cast<double>(attention->heads * (attention->head_dim + attention->value_dim()));
   }
-  return 0;
+  return vision_flops(node, batch);
 }
 
 }  // namespace layerpress::runtime

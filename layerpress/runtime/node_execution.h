@@ -10,15 +10,18 @@
 
 namespace layerpress::runtime {
 
-/// Computes one node on `inputs` (empty for an embedding, which reads the batch's token ids).
-at::Tensor execute_node(const graph::Node& node, const std::vector<at::Tensor>& inputs, const Onload& parameters,
+/// Computes one node on `inputs`, those that the batch does not give; one that nobody else holds may be written to.
+at::Tensor execute_node(const graph::Node& node, std::vector<at::Tensor> inputs, const Onload& parameters,
                         BatchContext& context);
 
 /// Memory that a node needs beside its inputs and its output, in bytes; on a CPU.
 std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, const Placement& placement,
                                    int threads);
 
+/// Rows of a value in a batch; of selected tokens as many as an expert gets when all get as many.
+double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch);
+
 /// Floating-point operations of a node over a batch (products counted twice; attention halved by causality).
-double node_flops(const graph::Node& node, const Batch& batch);
+double node_flops(const graph::Graph& graph, const graph::Node& node, const Batch& batch);
 
 }  // namespace layerpress::runtime

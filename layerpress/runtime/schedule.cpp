@@ -1,6 +1,11 @@
 #include "layerpress/runtime/schedule.h"
 
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include "layerpress/runtime/group_compression.h"
+#include "layerpress/runtime/reference_stream.h"
 #include "layerpress/runtime/stage_runner.h"
 
 namespace layerpress::runtime {
@@ -11,6 +16,9 @@ using Values = std::vector<bool>;
 class ScheduleMaker {
  public:
   explicit ScheduleMaker(const ScheduleRequest& request) : request_(request), graph_(request.graph) {
+    if (wants_reference(request_.assignments)) reference_.emplace(graph_, request_.assignments);
+    for (const graph::ValueId value : request_.available)
+      if (value < static_cast<graph::ValueId>(graph_.values.size())) available_.push_back(value);
     std::vector<graph::ValueId> wanted;
     for (std::size_t s = 0; s < request_.subgraphs.size(); ++s) {
       groups_.emplace_back();
@@ -19,7 +27,7 @@ class ScheduleMaker {
       for (const graph::LinearGroup& group : groups_[s])
         if (wants_gram(group, request_.assignments)) wanted.push_back(group.input);
     }
-    needed_ = graph::needed_nodes(graph_, wanted, request_.available);
+    needed_ = graph::needed_nodes(graph_, wanted, available_);
     Values compressed(graph_.nodes.size(), false);
     for (const auto& groups : groups_)
       for (const graph::LinearGroup& group : groups)
@@ -31,9 +39,19 @@ class ScheduleMaker {
     find_last_uses();
   }
 
-  std::vector<SubgraphSchedule> make() const {
+  std::vector<SubgraphSchedule> make() {
+    std::set<graph::ValueId> stored(available_.begin(), available_.end());
+    stored.erase(graph::Graph::kInput);
     std::vector<SubgraphSchedule> schedule;
-    for (std::size_t s = 0; s < running_.size(); ++s) schedule.push_back(make(s));
+    for (std::size_t s = 0; s < running_.size(); ++s) {
+      schedule.push_back(make(s));
+      const std::vector<graph::ValueId> made = outputs(s);
+      stored.insert(made.begin(), made.end());
+      std::erase_if(stored, [&](graph::ValueId value) { return last_use_[value] <= static_cast<int>(s); });
+      schedule.back().boundary.assign(stored.begin(), stored.end());
+      add_references(schedule.back().boundary);
+    }
+    find_kept_weights(schedule);
     return schedule;
   }
 
@@ -62,62 +80,137 @@ class ScheduleMaker {
     return outputs;
   }
 
-  SubgraphSchedule make(std::size_t s) const {
+  SubgraphSchedule make(std::size_t s) {
     SubgraphSchedule plan;
     plan.name = request_.subgraphs[s].name;
     plan.finished = is_finished(s);
-    const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
-    plan.stages = graph::split_stages(graph_, running_[s], wanted_groups(s), outputs(s), keep);
-    order_groups(s, plan);
+    add_steps(s, plan);
     find_drops(s, plan);
 
     std::vector<graph::NodeId> nodes;
-    std::vector<int> runs(graph_.nodes.size(), 0);
-    for (const graph::Stage& stage : plan.stages)
-      for (const graph::NodeId n : stage.nodes) {
+    std::set<graph::NodeId> runs;
+    for (const Step& step : plan.steps)
+      for (const graph::NodeId n : step.stage.nodes) {
         nodes.push_back(n);
-        if (++runs[n] > 1) plan.recomputes = true;
+        const bool is_copy = std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation);
+        if (!runs.insert(n).second && !is_copy) plan.recomputes = true;
       }
-    for (const graph::LinearGroup& group : plan.groups)
+    for (const graph::LinearGroup& group : plan.groups())
       nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
     plan.weights = weight_names(graph_, nodes);
+    if (reference_) run_reference(plan);
     return plan;
   }
 
-  /// Groups whose statistics are collected; the others need no stage.
-  std::vector<graph::LinearGroup> wanted_groups(std::size_t s) const {
-    std::vector<graph::LinearGroup> wanted;
-    for (const graph::LinearGroup& group : groups_[s])
-      if (wants_gram(group, request_.assignments)) wanted.push_back(group);
-    return wanted;
+  /// What the original model runs beside it.
+  void run_reference(SubgraphSchedule& plan) const {
+    std::vector<graph::NodeId> nodes;
+    for (Step& step : plan.steps) {
+      step.reference = reference_->stage(step.stage);
+      nodes.insert(nodes.end(), step.reference.nodes.begin(), step.reference.nodes.end());
+      add_references(step.drops);
+    }
+    plan.reference_weights = weight_names(graph_, nodes);
   }
 
-  /// Groups without statistics come first: they are compressed before anything runs that might read them.
-  void order_groups(std::size_t s, SubgraphSchedule& plan) const {
-    for (const graph::LinearGroup& group : groups_[s])
-      if (!wants_gram(group, request_.assignments)) plan.groups.push_back(group);
-    plan.stages.insert(plan.stages.begin(), plan.groups.size(), graph::Stage());
-    for (const graph::LinearGroup& group : wanted_groups(s)) plan.groups.push_back(group);
+  /// Adds what is stored of the original model's values.
+  void add_references(std::vector<graph::ValueId>& values) const {
+    if (!reference_) return;
+    const std::vector<graph::ValueId> own = values;
+    for (const graph::ValueId value : own)
+      if (reference_->differs(value)) values.push_back(reference_->stored_as(value));
+  }
+
+  /// Groups without statistics come first: they are compressed before anything runs that might read them. Then those with
+  /// statistics, and what is left to run.
+  void add_steps(std::size_t s, SubgraphSchedule& plan) {
+    std::vector<graph::LinearGroup> wanted;
+    for (const graph::LinearGroup& group : groups_[s]) {
+      if (wants_gram(group, request_.assignments))
+        wanted.push_back(group);
+      else
+        plan.steps.emplace_back().groups = {group};
+    }
+    const std::size_t first = plan.steps.size();
+    for (const auto& level : graph::by_level(graph_, running_[s], wanted))
+      for (std::vector<graph::LinearGroup>& groups : in_steps(graph_, level))
+        plan.steps.push_back(collecting_step(std::move(groups)));
+    plan.steps.emplace_back();
+    do split(s, first, plan);
+    while (add_survey(first, plan));
+  }
+
+  /// A step for groups that want statistics, of which it collects those that no earlier step did.
+  Step collecting_step(std::vector<graph::LinearGroup> groups) {
+    Step step;
+    for (const graph::LinearGroup& group : groups) {
+      if (!collected_.insert(group.input).second) continue;
+      step.grams.insert(group.input);
+      if (reference_ && reference_->differs(group.input) && wants_cross(group, request_.assignments))
+        step.crosses.insert(group.input);
+    }
+    step.groups = std::move(groups);
+    return step;
+  }
+
+  /// Gives the steps from `first` on their stages.
+  void split(std::size_t s, std::size_t first, SubgraphSchedule& plan) const {
+    std::vector<std::vector<graph::ValueId>> values;
+    for (std::size_t i = first; i + 1 < plan.steps.size(); ++i) {
+      values.emplace_back();
+      if (plan.steps[i].survey) {
+        const graph::Node& route = graph_.nodes[graph_.values[*plan.steps[i].survey].producer];
+        values.back() = {route.inputs[0], *plan.steps[i].survey};
+      }
+      for (const graph::LinearGroup& group : plan.steps[i].groups) values.back().push_back(group.input);
+    }
+    const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
+    std::vector<graph::Stage> stages = graph::split_stages(graph_, running_[s], values, outputs(s), keep);
+    for (std::size_t i = 0; i < stages.size(); ++i) plan.steps[first + i].stage = std::move(stages[i]);
+  }
+
+  /// Tokens are selected after all of them were looked at: puts a step before the first that selects too early. False when
+  /// there is none.
+  bool add_survey(std::size_t first, SubgraphSchedule& plan) {
+    for (std::size_t i = first; i < plan.steps.size(); ++i)
+      for (const graph::NodeId n : plan.steps[i].stage.nodes) {
+        if (!std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation)) continue;
+        const graph::ValueId routing = graph_.nodes[n].inputs[2];
+        if (!surveyed_.insert(routing).second) continue;
+        Step survey;
+        survey.survey = routing;
+        plan.steps.insert(plan.steps.begin() + static_cast<std::ptrdiff_t>(i), std::move(survey));
+        return true;
+      }
+    return false;
+  }
+
+  void find_kept_weights(std::vector<SubgraphSchedule>& schedule) const {
+    std::map<std::string, std::size_t> compressed_in;
+    for (std::size_t s = 0; s < schedule.size(); ++s)
+      for (const graph::LinearGroup& group : schedule[s].groups())
+        for (const graph::NodeId n : group.linears)
+          compressed_in.emplace(std::get<graph::Linear>(graph_.nodes[n].operation).weight, s);
+    for (std::size_t s = schedule.size(); s-- > 0;)
+      for (const std::string& weight : schedule[s].weights) {
+        const auto made = compressed_in.find(weight);
+        if (made == compressed_in.end() || made->second >= s) continue;
+        schedule[made->second].kept_weights.push_back(weight);
+        schedule[s].dropped_weights.push_back(weight);
+        compressed_in.erase(made);
+      }
   }
 
   void find_drops(std::size_t s, SubgraphSchedule& plan) const {
-    Values read_later(graph_.values.size(), false);
-    plan.drops.resize(plan.stages.size());
-    for (std::size_t stage = plan.stages.size(); stage-- > 0;) {
+    std::set<graph::ValueId> read_later;
+    for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
       const auto consider = [&](graph::ValueId value) {
-        if (value == graph::Graph::kInput || read_later[value] || last_use_[value] > static_cast<int>(s)) return;
-        plan.drops[stage].push_back(value);
-        read_later[value] = true;
+        if (graph_.is_input(value) || last_use_[value] > static_cast<int>(s)) return;
+        if (read_later.insert(value).second) step->drops.push_back(value);
       };
-      for (const graph::ValueId value : plan.stages[stage].keeps) consider(value);
-      for (const graph::ValueId value : plan.stages[stage].inputs) consider(value);
+      for (const graph::ValueId value : step->stage.keeps) consider(value);
+      for (const graph::ValueId value : step->stage.inputs) consider(value);
     }
-    Values stored(graph_.values.size(), false);
-    for (const graph::ValueId value : request_.available) stored[value] = true;
-    for (std::size_t before = 0; before <= s; ++before)
-      for (const graph::ValueId value : outputs(before)) stored[value] = true;
-    for (std::size_t v = 1; v < stored.size(); ++v)
-      if (stored[v] && last_use_[v] > static_cast<int>(s)) plan.boundary.push_back(static_cast<graph::ValueId>(v));
   }
 
   const ScheduleRequest& request_;
@@ -126,9 +219,32 @@ class ScheduleMaker {
   std::vector<bool> needed_;              // nodes on which a wanted value depends
   std::vector<graph::Subgraph> running_;  // subgraphs without the nodes that nothing needs
   std::vector<int> last_use_;
+  std::set<graph::ValueId> surveyed_, collected_;
+  std::vector<graph::ValueId> available_;  // of the compressed model
+  std::optional<ReferenceStream> reference_;
 };
 
 }  // namespace
+
+std::vector<graph::LinearGroup> SubgraphSchedule::groups() const {
+  std::vector<graph::LinearGroup> all;
+  for (const Step& step : steps) all.insert(all.end(), step.groups.begin(), step.groups.end());
+  return all;
+}
+
+std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph,
+                                                      const std::vector<graph::LinearGroup>& groups) {
+  std::vector<std::vector<graph::LinearGroup>> steps;
+  std::uint64_t bytes = 0;
+  for (const graph::LinearGroup& group : groups) {
+    const auto features = static_cast<std::uint64_t>(graph.values[group.input].features);
+    const std::uint64_t own = features * features * sizeof(float);
+    if (steps.empty() || bytes + own > kStepGramBytes) steps.emplace_back(), bytes = 0;
+    steps.back().push_back(group);
+    bytes += own;
+  }
+  return steps;
+}
 
 std::vector<SubgraphSchedule> make_schedule(const ScheduleRequest& request) { return ScheduleMaker(request).make(); }
 

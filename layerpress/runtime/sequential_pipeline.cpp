@@ -1,10 +1,12 @@
 #include <ATen/ATen.h>
 
-#include <algorithm>
+#include <optional>
+#include <set>
 
+#include "layerpress/graph/expert_inputs.h"
 #include "layerpress/runtime/compression.h"
 #include "layerpress/runtime/group_compression.h"
-#include "layerpress/runtime/statistics_store.h"
+#include "layerpress/runtime/step_collection.h"
 #include "layerpress/runtime/weight_prefetch.h"
 
 namespace layerpress::runtime {
@@ -16,9 +18,10 @@ class SequentialRun {
                 ActivationStore& store, ResultSink& sink)
       : run_(run), schedule_(schedule), assignments_(assignments), store_(store), sink_(sink), prefetch_(run.weights) {
     for (const SubgraphSchedule& subgraph : schedule_)
-      for (const graph::LinearGroup& group : subgraph.groups)
+      for (const graph::LinearGroup& group : subgraph.groups())
         if (wants_gram(group, assignments_)) ++users_of_statistics_[group.input];
     for (const Batch& batch : run_.batches) tokens_ += static_cast<std::uint64_t>(batch.tokens());
+    if (wants_reference(assignments_)) reference_.emplace(run_.graph, assignments_);
   }
 
   void run() {
@@ -47,65 +50,84 @@ class SequentialRun {
     auto loading = std::make_unique<PhaseTimes::Scope>(run_.times, "load");
     prefetch_.wait();
     Onload parameters(run_.weights, plan.weights, run_.placement);
+    for (const std::string& weight : plan.weights)
+      if (const auto kept = kept_.find(weight); kept != kept_.end()) parameters.replace(weight, kept->second);
+    std::optional<Onload> original;
+    if (reference_)
+      original.emplace(run_.original != nullptr ? *run_.original : run_.weights, plan.reference_weights,
+                       run_.placement);
     fetch_from(s + 1);
     loading.reset();
-    for (std::size_t g = 0; g < plan.groups.size(); ++g) {
-      const graph::LinearGroup& group = plan.groups[g];
-      const std::vector<GroupWork> works = divide(group);
-      run_batches(plan, g, parameters, &group, works.front().division.owner);
-      const bool has = statistics_.has(group.input);
-      run_.control.phase("compress", 0, 1);
-      compress_group(run_, works, assignments_, has ? &statistics_.get(group.input) : nullptr, parameters,
-                     /*replace=*/true, sink_);
-      if (has && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
+    for (const Step& step : plan.steps) {
+      const std::vector<GroupWork> works = divide(step);
+      run_batches(step, works, parameters, original ? &*original : nullptr);
+      if (!works.empty()) compress(works, parameters);
     }
-    run_batches(plan, plan.groups.size(), parameters, nullptr, StatisticsStore::kAllRanks);
+    for (const std::string& weight : plan.kept_weights) kept_[weight] = parameters.parameter(weight);
+    for (const std::string& weight : plan.dropped_weights) kept_.erase(weight);
   }
 
-  /// Statistics that several groups use are not left to one rank.
-  std::vector<GroupWork> divide(const graph::LinearGroup& group) {
-    const auto idle = std::min_element(owned_.begin(), owned_.end());
-    const auto users = users_of_statistics_.find(group.input);
-    const bool shared = users != users_of_statistics_.end() && (users->second > 1 || statistics_.has(group.input));
-    std::vector<GroupWork> works =
-        divide_work(run_, group, assignments_, shared ? -1 : static_cast<int>(idle - owned_.begin()));
-    if (works.front().division.owner >= 0) {
-      const auto columns = static_cast<double>(run_.graph.values[group.input].features);
-      *idle += columns * columns * columns;
+  /// Collective.
+  void compress(std::vector<GroupWork> works, Onload& parameters) {
+    run_.control.phase("compress", 0, 1);
+    for (GroupWork& work : works) {
+      if (statistics_.has(work.input)) work.statistics = &statistics_.get(work.input);
+      work.routed_tokens = routed_tokens(work.input);
     }
-    return works;
+    compress_groups(run_, works, assignments_, parameters, /*replace=*/true, sink_);
+    std::set<graph::ValueId> inputs;
+    for (const GroupWork& work : works) inputs.insert(work.input);
+    for (const graph::ValueId value : inputs)
+      if (statistics_.has(value) && --users_of_statistics_[value] == 0) statistics_.drop(value);
   }
 
-  /// Runs one stage for all batches, collecting the statistics of the group behind it, which `root` needs.
-  void run_batches(const SubgraphSchedule& plan, std::size_t stage_index, const Onload& parameters,
-                   const graph::LinearGroup* group, int root) {
-    const graph::Stage& stage = plan.stages[stage_index];
-    const std::vector<graph::ValueId>& drops = plan.drops[stage_index];
-    const bool collect = group != nullptr && wants_gram(*group, assignments_) && !statistics_.has(group->input);
-    // Without statistics to take, a stage that keeps nothing has no purpose: what it is run for is computed again later.
-    if (collect || !stage.keeps.empty()) {
-      const char* name = collect ? "calibrate" : "propagate";
+  /// Of the expert for which the rows of `value` were selected, if they were.
+  std::optional<std::int64_t> routed_tokens(graph::ValueId value) const {
+    if (run_.graph.values[value].rows != graph::Rows::kSelected) return std::nullopt;
+    const graph::Node& node = graph::selection_of(run_.graph, value);
+    const auto survey = surveys_.find(node.inputs[2]);
+    if (survey == surveys_.end()) return std::nullopt;
+    return survey->second.routed()[std::get<graph::SelectTokens>(node.operation).expert].item<std::int64_t>();
+  }
+
+  /// Statistics that groups of several subgraphs use are not left to one rank.
+  std::vector<GroupWork> divide(const Step& step) const {
+    return divide_work(run_.graph, step.groups, assignments_, run_.group.size(), run_.division_rates,
+                       shares_statistics_);
+  }
+
+  /// Runs a step's stage for all batches and collects what it is run for.
+  void run_batches(const Step& step, const std::vector<GroupWork>& works, const Onload& parameters,
+                   const Onload* original) {
+    if (step.runs()) {
+      StepCollection collection(run_, step, works, statistics_, surveys_);
+      const char* name = step.grams.empty() && !step.survey ? "propagate" : "calibrate";
       std::uint64_t done = 0;
       run_.control.phase(name, done, tokens_);
-      // A rank without samples adds nothing, and still takes part.
-      if (collect && run_.batches.empty()) statistics_.add_last_and_merge(run_, group->input, {}, root);
+      if (run_.batches.empty()) collection.take_nothing(step.stage.wanted);
       for (std::size_t b = 0; b < run_.batches.size(); ++b) {
         run_.control.check_stop();
-        at::Tensor wanted;
-        {
-          const auto phase = run_.times.measure("forward");
-          store_.read_ahead(stage.inputs, b + 1);
-          wanted = run_stage(run_, stage, parameters, b, store_);
-        }
-        const bool is_last = b + 1 == run_.batches.size();
-        if (collect && !is_last) statistics_.add(run_, group->input, wanted);
-        if (collect && is_last) statistics_.add_last_and_merge(run_, group->input, wanted, root);
-        for (const graph::ValueId value : drops) store_.drop(value, b);
+        run_batch(step, b, parameters, original, collection);
+        for (const graph::ValueId value : step.drops) store_.drop(value, b);
         done += static_cast<std::uint64_t>(run_.batches[b].tokens());
         run_.control.phase(name, done, tokens_);
       }
+      collection.finish();
     }
-    for (const graph::ValueId value : drops) store_.drop(value);
+    for (const graph::ValueId value : step.drops) store_.drop(value);
+  }
+
+  void run_batch(const Step& step, std::size_t b, const Onload& parameters, const Onload* original,
+                 StepCollection& collection) {
+    const auto phase = run_.times.measure("forward");
+    store_.read_ahead(step.stage.inputs, b + 1);
+    run_stage(run_, step.stage, parameters, b, store_,
+              {.on_wanted = [&](auto value, const auto& x) { collection.take(value, x, b); }, .surveys = &surveys_});
+    if (original == nullptr) return;
+    const auto own_phase = run_.times.measure("reference");
+    run_stage(run_, step.reference, *original, b, store_,
+              {.on_wanted = [&](auto value, const auto& x) { collection.take_reference(value, x, b); },
+               .reference = &*reference_});
   }
 
   const RunContext& run_;
@@ -115,8 +137,11 @@ class SequentialRun {
   ResultSink& sink_;
   WeightPrefetch prefetch_;
   StatisticsStore statistics_;
+  ExpertSurveys surveys_;
+  std::optional<ReferenceStream> reference_;
+  std::map<std::string, at::Tensor> kept_;             // compressed and dequantized weights that later subgraphs read
   std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them
-  std::vector<double> owned_ = std::vector<double>(static_cast<std::size_t>(run_.group.size()), 0.0);  // by rank
+  std::function<bool(const graph::LinearGroup&)> shares_statistics_ = shares_statistics(run_.graph, assignments_);
   std::uint64_t tokens_ = 0;
 };
 

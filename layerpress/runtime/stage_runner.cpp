@@ -9,36 +9,66 @@
 
 namespace layerpress::runtime {
 
-at::Tensor run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters,
-                     std::size_t batch_index, ActivationStore& store) {
+namespace {
+
+/// The values of one batch inside a stage.
+class Frame {
+ public:
+  Frame(const RunContext& run, const graph::Stage& stage, const OnWanted& on_wanted)
+      : run_(run), stage_(stage), on_wanted_(on_wanted) {
+    for (const graph::NodeId n : stage.nodes)
+      for (const graph::ValueId input : run.graph.nodes[n].inputs) ++readers_[input];
+    for (const graph::ValueId value : stage.keeps) ++readers_[value];
+  }
+
+  /// A value that is there now. It stays while somebody reads it.
+  void set(graph::ValueId value, at::Tensor tensor) {
+    if (std::find(stage_.wanted.begin(), stage_.wanted.end(), value) != stage_.wanted.end()) on_wanted_(value, tensor);
+    if (readers_[value] > 0) values_[value] = std::move(tensor);
+  }
+
+  /// What a node reads. Who reads a value last has it alone, if nobody else has stored it.
+  std::vector<at::Tensor> inputs_of(const graph::Node& node) {
+    std::vector<at::Tensor> inputs;
+    for (const graph::ValueId input : node.inputs) {
+      if (run_.graph.is_input(input)) continue;
+      inputs.push_back(values_.at(input));
+      if (--readers_[input] == 0) values_.erase(input);
+    }
+    return inputs;
+  }
+
+  const at::Tensor& kept(graph::ValueId value) const { return values_.at(value); }
+
+ private:
+  const RunContext& run_;
+  const graph::Stage& stage_;
+  const OnWanted& on_wanted_;
+  std::map<graph::ValueId, at::Tensor> values_;
+  std::map<graph::ValueId, int> readers_;
+};
+
+}  // namespace
+
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch_index,
+               ActivationStore& store, const StageOptions& options) {
   const Batch& batch = run.batches[batch_index];
   BatchContext context(batch, run.graph, run.placement);
-  std::map<graph::ValueId, at::Tensor> frame;
-  for (const graph::ValueId input : stage.inputs)
-    if (input != graph::Graph::kInput) frame[input] = store.get(input, batch_index).to(run.placement.device);
-
-  // How many readers each value still has inside the stage; what outlives it has one more.
-  std::map<graph::ValueId, int> readers;
-  for (const graph::NodeId n : stage.nodes)
-    for (const graph::ValueId input : run.graph.nodes[n].inputs) ++readers[input];
-  for (const graph::ValueId value : stage.keeps) ++readers[value];
-  if (stage.wanted >= 0) ++readers[stage.wanted];
+  context.use_surveys(options.surveys);
+  const auto place = [&](graph::ValueId value) {
+    return options.reference == nullptr ? value : options.reference->stored_as(value);
+  };
+  Frame frame(run, stage, options.on_wanted);
   double flops = 0;
+  for (const graph::ValueId input : stage.inputs)
+    if (!run.graph.is_input(input)) frame.set(input, store.get(place(input), batch_index).to(run.placement.device));
   for (const graph::NodeId n : stage.nodes) {
     const graph::Node& node = run.graph.nodes[n];
-    std::vector<at::Tensor> inputs;
-    for (const graph::ValueId input : node.inputs)
-      if (input != graph::Graph::kInput) inputs.push_back(frame.at(input));
-    at::Tensor output = execute_node(node, inputs, parameters, context);
-    flops += node_flops(node, batch);
-    inputs.clear();
-    for (const graph::ValueId input : node.inputs)
-      if (--readers[input] == 0) frame.erase(input);
-    frame[node.output] = std::move(output);
+    frame.set(node.output, execute_node(node, frame.inputs_of(node), parameters, context));
+    flops += node_flops(run.graph, node, batch);
   }
-  for (const graph::ValueId value : stage.keeps) store.put(value, batch_index, frame.at(value));
-  run.times.add_flops("forward", flops);
-  return stage.wanted >= 0 ? frame.at(stage.wanted) : at::Tensor();
+  run.times.add_flops(options.reference == nullptr ? "forward" : "reference", flops);
+  for (const graph::ValueId value : stage.keeps) store.put(place(value), batch_index, frame.kept(value));
 }
 
 std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {

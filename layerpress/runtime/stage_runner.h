@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -8,8 +9,10 @@
 #include "layerpress/graph/stages.h"
 #include "layerpress/runtime/activation_store.h"
 #include "layerpress/runtime/batch.h"
+#include "layerpress/runtime/expert_survey.h"
 #include "layerpress/runtime/group_division.h"
 #include "layerpress/runtime/onload.h"
+#include "layerpress/runtime/reference_stream.h"
 
 namespace layerpress::runtime {
 
@@ -23,13 +26,26 @@ struct RunContext {
   PhaseTimes& times;
   dist::Group& group;
   DivisionRates division_rates{};
-  std::int64_t all_tokens = 0;  ///< of all ranks' batches; used when there are several
+  std::int64_t all_tokens = 0;             ///< of all ranks' batches; used when there are several
+  std::int64_t min_tokens_per_expert = 0;  ///< on which an expert is calibrated at least, where tokens are selected
+  const WeightSource* original =
+      nullptr;  ///< of the uncompressed model, where `weights` has compressed ones; null: the same
+};
+
+/// What happens to the values that a stage is run for, as soon as each is there.
+using OnWanted = std::function<void(graph::ValueId, const at::Tensor&)>;
+
+/// Beside what every stage needs.
+struct StageOptions {
+  OnWanted on_wanted{};
+  const ExpertSurveys* surveys = nullptr;      ///< for nodes that select tokens for experts
+  const ReferenceStream* reference = nullptr;  ///< when it is the original model's values that are read and stored
 };
 
 /// Runs the nodes of `stage` on one batch: reads its inputs from the store and puts what it keeps there. Values inside
-/// the stage live until their last reader. Returns the value that the stage is run for (undefined for a last stage).
-at::Tensor run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
-                     ActivationStore& store);
+/// the stage live until their last reader.
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
+               ActivationStore& store, const StageOptions& options = {});
 
 /// Names of all weights that `nodes` read, each once.
 std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes);

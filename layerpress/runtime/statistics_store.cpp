@@ -20,45 +20,65 @@ std::int64_t elements(const dist::Slice& rows, std::int64_t features) {
   return rows.size() * features - (rows.first + rows.last - 1) * rows.size() / 2;
 }
 
-/// Sends strips of a triangle around, few at a time, and puts the sums back.
-class TriangleMerge {
- public:
-  TriangleMerge(const RunContext& run, const at::Tensor& gram, int root) : run_(run), gram_(gram), root_(root) {}
+/// Operations of `rows` rows of a square for this many tokens.
+double square_flops(std::int64_t tokens, std::int64_t rows, std::int64_t features) {
+  return 2 * static_cast<double>(tokens) * static_cast<double>(rows) * static_cast<double>(features);
+}
 
-  void start(const dist::Slice& rows) {
-    if (under_way_.size() == kStripsUnderWay) finish_one();
-    const auto phase = run_.times.measure("reduce");
-    const at::Tensor packed = at::empty({elements(rows, gram_.size(1))}, gram_.options());
-    copy(rows, packed, /*pack=*/true);
-    const bool all = root_ == StatisticsStore::kAllRanks;
+/// Operations of the triangle's rows [first, last) for this many tokens.
+double gram_flops(std::int64_t tokens, const dist::Slice& rows, std::int64_t features) {
+  return 2 * static_cast<double>(tokens) * static_cast<double>(elements(rows, features));
+}
+
+}  // namespace
+
+/// Sends strips of triangles around, few at a time, and puts the sums back.
+class StatisticsStore::Merge {
+ public:
+  void start(const RunContext& run, const at::Tensor& gram, const dist::Slice& rows, int root) {
+    if (under_way_.size() == kStripsUnderWay) finish_one(run);
+    const auto phase = run.times.measure("reduce");
+    const at::Tensor packed = at::empty({elements(rows, gram.size(1))}, gram.options());
+    copy(gram, rows, packed, /*pack=*/true);
     under_way_.push_back(
-        {rows, packed, all ? run_.group.start_all_reduce(packed) : run_.group.start_reduce(packed, root_)});
+        {gram, rows, packed,
+         root == kAllRanks ? run.group.start_all_reduce(packed) : run.group.start_reduce(packed, root)});
   }
 
-  void finish() {
-    while (!under_way_.empty()) finish_one();
+  /// Rows of a square, where they lie.
+  void start_square(const RunContext& run, const at::Tensor& square, const dist::Slice& rows, int root) {
+    if (under_way_.size() == kStripsUnderWay) finish_one(run);
+    const auto phase = run.times.measure("reduce");
+    const at::Tensor own = square.narrow(0, rows.first, rows.size());
+    under_way_.push_back(
+        {{}, rows, own, root == kAllRanks ? run.group.start_all_reduce(own) : run.group.start_reduce(own, root)});
+  }
+
+  void finish(const RunContext& run) {
+    while (!under_way_.empty()) finish_one(run);
   }
 
  private:
   struct Strip {
+    at::Tensor gram;  // undefined: what travels lies in its place
     dist::Slice rows;
     at::Tensor packed;
     dist::Group::Pending pending;
   };
 
-  void finish_one() {
-    const auto phase = run_.times.measure("reduce");
+  void finish_one(const RunContext& run) {
+    const auto phase = run.times.measure("reduce");
     Strip& strip = under_way_.front();
     strip.pending.wait();
-    copy(strip.rows, strip.packed, /*pack=*/false);
+    if (strip.gram.defined()) copy(strip.gram, strip.rows, strip.packed, /*pack=*/false);
     under_way_.pop_front();
   }
 
   /// Between the matrix and its rows laid end to end.
-  void copy(const dist::Slice& rows, const at::Tensor& packed, bool pack) const {
-    const std::int64_t features = gram_.size(1);
-    if (!gram_.is_cpu()) return copy_on_device(rows, packed, pack);
-    auto* matrix = gram_.data_ptr<float>();
+  static void copy(const at::Tensor& gram, const dist::Slice& rows, const at::Tensor& packed, bool pack) {
+    const std::int64_t features = gram.size(1);
+    if (!gram.is_cpu()) return copy_on_device(gram, rows, packed, pack);
+    auto* matrix = gram.data_ptr<float>();
     auto* line = packed.data_ptr<float>();
     at::parallel_for(rows.first, rows.last, std::max<std::int64_t>(1, (1 << 16) / features),
                      [&](std::int64_t begin, std::int64_t end) {
@@ -71,40 +91,48 @@ class TriangleMerge {
                      });
   }
 
-  void copy_on_device(const dist::Slice& rows, const at::Tensor& packed, bool pack) const {
+  static void copy_on_device(const at::Tensor& gram, const dist::Slice& rows, const at::Tensor& packed, bool pack) {
     for (std::int64_t row = rows.first; row < rows.last; ++row) {
-      const at::Tensor own = gram_.select(0, row).slice(0, row);
-      const at::Tensor place = packed.narrow(0, elements({rows.first, row}, gram_.size(1)), own.size(0));
+      const at::Tensor own = gram.select(0, row).slice(0, row);
+      const at::Tensor place = packed.narrow(0, elements({rows.first, row}, gram.size(1)), own.size(0));
       pack ? place.copy_(own) : own.copy_(place);
     }
   }
 
-  const RunContext& run_;
-  at::Tensor gram_;
-  int root_;
   std::deque<Strip> under_way_;
 };
 
-/// Operations of the triangle's rows [first, last) for this many tokens.
-double gram_flops(std::int64_t tokens, const dist::Slice& rows, std::int64_t features) {
-  return 2 * static_cast<double>(tokens) * static_cast<double>(elements(rows, features));
-}
+StatisticsStore::StatisticsStore() : merge_(std::make_unique<Merge>()) {}
 
-}  // namespace
+StatisticsStore::~StatisticsStore() = default;
 
-std::vector<dist::Slice> triangle_strips(std::int64_t features) {
-  // Large enough for the network, small enough beside the matrix.
+namespace {
+
+/// Rows that travel together: large enough for the network, small enough beside the matrix. `count(rows)`: their elements.
+template <typename Count>
+std::vector<dist::Slice> strips_of(std::int64_t features, std::int64_t all, const Count& count) {
   constexpr std::int64_t kLeast = 1 << 20, kMost = 8 << 20, kParts = 8;
-  const std::int64_t wanted = std::clamp(features * features / 2 / kParts, kLeast, kMost);
+  const std::int64_t wanted = std::clamp(all / kParts, kLeast, kMost);
   std::vector<dist::Slice> strips;
   for (std::int64_t first = 0; first < features;) {
     std::int64_t last = std::min(first + kernels::kGramRowStep, features);
-    while (last < features && elements({first, last}, features) < wanted)
+    while (last < features && count(dist::Slice{first, last}) < wanted)
       last = std::min(last + kernels::kGramRowStep, features);
     strips.push_back({first, last});
     first = last;
   }
   return strips;
+}
+
+}  // namespace
+
+std::vector<dist::Slice> triangle_strips(std::int64_t features) {
+  return strips_of(features, features * features / 2,
+                   [&](const dist::Slice& rows) { return elements(rows, features); });
+}
+
+std::vector<dist::Slice> square_strips(std::int64_t features) {
+  return strips_of(features, features * features, [&](const dist::Slice& rows) { return rows.size() * features; });
 }
 
 std::uint64_t merge_workspace_bytes(std::int64_t features) {
@@ -114,41 +142,79 @@ std::uint64_t merge_workspace_bytes(std::int64_t features) {
   return static_cast<std::uint64_t>(largest) * std::min(strips.size(), kStripsUnderWay) * sizeof(float);
 }
 
-Statistics& StatisticsStore::of(const RunContext& run, graph::ValueId value) {
+Statistics& StatisticsStore::of(const RunContext& run, graph::ValueId value, bool cross) {
   Statistics& statistics = statistics_[value];
-  if (!statistics.gram.defined()) {
-    const std::int64_t features = run.graph.values[value].features;
-    statistics.gram = at::zeros({features, features}, at::TensorOptions(at::kFloat).device(run.placement.device));
-  }
+  const std::int64_t features = run.graph.values[value].features;
+  const auto zeros = [&] {
+    return at::zeros({features, features}, at::TensorOptions(at::kFloat).device(run.placement.device));
+  };
+  if (!statistics.gram.defined()) statistics.gram = zeros();
+  if (cross && !statistics.cross.defined()) statistics.cross = zeros();
   return statistics;
 }
 
-void StatisticsStore::add(const RunContext& run, graph::ValueId value, const at::Tensor& x) {
-  const auto phase = run.times.measure("gram");
-  Statistics& statistics = of(run, value);
-  kernels::accumulate_gram(statistics.gram, x);
+void StatisticsStore::add(const RunContext& run, graph::ValueId value, const Input& input) {
+  const at::Tensor& x = input.x;
+  Statistics& statistics = of(run, value, input.reference.defined());
+  {
+    const auto phase = run.times.measure("gram");
+    kernels::accumulate_gram(statistics.gram, x);
+    run.times.add_flops("gram", gram_flops(x.size(0), {0, x.size(1)}, x.size(1)));
+  }
   statistics.tokens += x.size(0);
-  run.times.add_flops("gram", gram_flops(x.size(0), {0, x.size(1)}, x.size(1)));
+  if (!input.reference.defined()) return;
+  const auto phase = run.times.measure("cross");
+  kernels::accumulate_cross_gram(statistics.cross, input.reference, x);
+  run.times.add_flops("cross", square_flops(x.size(0), x.size(1), x.size(1)));
 }
 
-void StatisticsStore::add_last_and_merge(const RunContext& run, graph::ValueId value, const at::Tensor& x, int root) {
+void StatisticsStore::add_last_and_merge(const RunContext& run, graph::ValueId value, const Input& input, bool cross,
+                                         int root) {
+  const at::Tensor& x = input.x;
   if (run.group.size() == 1) {
-    if (x.defined()) add(run, value, x);
+    if (x.defined()) add(run, value, input);
     return;
   }
-  Statistics& statistics = of(run, value);
+  Statistics& statistics = of(run, value, cross);
   const std::int64_t features = statistics.gram.size(0);
-  TriangleMerge merge(run, statistics.gram, root);
+  if (x.defined()) statistics.tokens += x.size(0);
   for (const dist::Slice& strip : triangle_strips(features)) {
     if (x.defined()) {
       const auto phase = run.times.measure("gram");
       kernels::accumulate_gram_rows(statistics.gram, x, strip.first, strip.last);
       run.times.add_flops("gram", gram_flops(x.size(0), strip, features));
     }
-    merge.start(strip);
+    merge_->start(run, statistics.gram, strip, root);
   }
-  merge.finish();
-  statistics.tokens = run.all_tokens;
+  if (cross)
+    for (const dist::Slice& strip : square_strips(features)) {
+      if (x.defined() && input.reference.defined()) {
+        const auto phase = run.times.measure("cross");
+        kernels::accumulate_cross_gram_rows(statistics.cross, input.reference, x, strip.first, strip.last);
+        run.times.add_flops("cross", square_flops(x.size(0), strip.size(), features));
+      }
+      merge_->start_square(run, statistics.cross, strip, root);
+    }
+  merging_.push_back(value);
+}
+
+void StatisticsStore::finish_merging(const RunContext& run) {
+  merge_->finish(run);
+  std::vector<std::int64_t> counts;  // of rows that are not simply the tokens
+  for (const graph::ValueId value : merging_) {
+    if (run.graph.values[value].rows == graph::Rows::kTokens)
+      statistics_.at(value).tokens = run.all_tokens;
+    else
+      counts.push_back(statistics_.at(value).tokens);
+  }
+  if (!counts.empty()) {
+    const auto phase = run.times.measure("reduce");
+    run.group.all_reduce(at::from_blob(counts.data(), {static_cast<std::int64_t>(counts.size())}, at::kLong));
+  }
+  auto count = counts.begin();
+  for (const graph::ValueId value : merging_)
+    if (run.graph.values[value].rows != graph::Rows::kTokens) statistics_.at(value).tokens = *count++;
+  merging_.clear();
 }
 
 }  // namespace layerpress::runtime

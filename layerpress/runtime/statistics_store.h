@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "layerpress/dist/division.h"
@@ -16,23 +17,43 @@ class StatisticsStore {
   /// Who needs the sum over ranks.
   static constexpr int kAllRanks = -1;
 
-  /// Adds one batch of `value`'s tensor. Measured as phase "gram".
-  void add(const RunContext& run, graph::ValueId value, const at::Tensor& x);
-  /// Adds the last batch (undefined: this rank has none) and all ranks' sums: each finished part of the triangle is under way
-  /// while the next one is computed. All ranks call it, for the same values in the same order. Elsewhere than on `root`
-  /// the matrix is of no use afterwards. Measured as phases "gram" and "reduce".
-  void add_last_and_merge(const RunContext& run, graph::ValueId value, const at::Tensor& x, int root = kAllRanks);
+  StatisticsStore();
+  ~StatisticsStore();
+
+  /// One batch of a value, and what the original model has in its place (undefined: nobody wants to know, or it is the same).
+  struct Input {
+    at::Tensor x;
+    at::Tensor reference{};
+  };
+
+  /// Adds one batch of `value`. Measured as phases "gram" and "cross".
+  void add(const RunContext& run, graph::ValueId value, const Input& input);
+  /// Adds the last batch (undefined: this rank has none) and begins to add all ranks' sums: each finished part of the triangle
+  /// is under way while the next one is computed. All ranks call it, for the same values in the same order. Elsewhere than on
+  /// `root` the matrices are of no use afterwards. `cross`: whether a reference belongs to the value, on every rank. Measured
+  /// as phases "gram", "cross" and "reduce".
+  void add_last_and_merge(const RunContext& run, graph::ValueId value, const Input& input, bool cross = false,
+                          int root = kAllRanks);
+  /// Waits for the sums of what add_last_and_merge() was called for. All ranks call it.
+  void finish_merging(const RunContext& run);
   bool has(graph::ValueId value) const { return statistics_.count(value) != 0; }
+  /// REQUIRES: finish_merging() was called since the value was merged.
   const Statistics& get(graph::ValueId value) const { return statistics_.at(value); }
   void drop(graph::ValueId value) { statistics_.erase(value); }
 
  private:
-  Statistics& of(const RunContext& run, graph::ValueId value);
+  class Merge;
+  Statistics& of(const RunContext& run, graph::ValueId value, bool cross);
   std::map<graph::ValueId, Statistics> statistics_;
+  std::vector<graph::ValueId> merging_;
+  std::unique_ptr<Merge> merge_;
 };
 
 /// The rows of a triangle [features, features] that travel together.
 std::vector<dist::Slice> triangle_strips(std::int64_t features);
+
+/// The rows of a square [features, features] that travel together, in place.
+std::vector<dist::Slice> square_strips(std::int64_t features);
 
 /// Bytes that merging a triangle takes beside it.
 std::uint64_t merge_workspace_bytes(std::int64_t features);

@@ -46,17 +46,33 @@ def prepare(request: Request) -> dict[str, int]:
 
     source, split = open_dataset(request)
     tokenizer = load_tokenizer(request.model_directory)
-    samples = collect_samples(selected_rows(source, split, request), source, tokenizer, request)
+    images = _images(request)
+    samples = collect_samples(selected_rows(source, split, request), source, tokenizer, request, images)
     if not samples.tokens and request.rows is None:
         raise DataError(_nothing_left(request, samples.skipped_empty))
     summary = {
         "samples": len(samples.tokens),
-        "tokens": write_token_file(Path(request.output), samples.tokens),
+        "tokens": write_token_file(
+            Path(request.output), samples.tokens, images.spool if images and images.spool.shapes else None
+        ),
         "skipped_empty": samples.skipped_empty,
     }
     if request.rows is not None:
         return {**summary, "rows": samples.rows}
     return {**summary, "requested": request.num_samples}
+
+
+def _images(request: Request):
+    """What samples with images need, for a model that takes images."""
+    if not request.image_columns:
+        return None
+    from .pixel_spool import PixelSpool
+    from .samples import Images
+    from .vision_processor import VisionProcessor, image_token
+
+    directory = request.model_directory
+    spool = PixelSpool(Path(request.output).parent)
+    return Images(VisionProcessor(directory), request.dataset_folder, spool, image_token(directory))
 
 
 def _nothing_left(request: Request, skipped: int) -> str:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, Mapping, NamedTuple
 
 from .errors import DataError
+from .images import image_parts, row_images
 
 TOKEN_IDS_COLUMN = "input_ids"
 MESSAGES_COLUMN = "messages"
@@ -24,6 +25,8 @@ class Content(NamedTuple):
     place: str
     kind: Kind
     value: Any
+    images: tuple = ()  # as they stand in the row
+    illustrated: bool = False  # has images, there or in the conversation
 
 
 def wanted_columns(text_column: str) -> tuple[str, ...]:
@@ -31,8 +34,17 @@ def wanted_columns(text_column: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN)))
 
 
-def row_content(place: str, row: Mapping[str, Any], text_column: str) -> Content:
+def row_content(place: str, row: Mapping[str, Any], text_column: str, with_images: bool = False) -> Content:
     """Picks the first of `input_ids`, the text column and `messages` that is not null; all null is an empty text."""
+    content = _text_content(place, row, text_column)
+    if not with_images:
+        return content
+    images = tuple(row_images(place, row))
+    in_messages = content.kind is Kind.CONVERSATION and bool(image_parts(content.value))
+    return content._replace(images=images, illustrated=bool(images) or in_messages)
+
+
+def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Content:
     present = [name for name in wanted_columns(text_column) if name in row]
     if not present:
         raise missing_column(place, row, text_column)

@@ -24,14 +24,14 @@ def open_dataset(request: Request) -> tuple[RowSource, Split]:
         raise DataError(f"{path}: unknown file type '{suffix}': the types are {' '.join(_FILE_TYPES)}")
     split = parse_split(request.split)
     try:
-        return _open_file(path, suffix, request.text_column), split
+        return _open_file(path, suffix, request), split
     except FileNotFoundError:
         raise DataError(f"{path}: no such file: check the dataset's path") from None
     except OSError as fault:
         raise DataError(f"{path}: cannot be read ({fault.strerror}): check its permissions") from None
 
 
-def _open_file(path: Path, suffix: str, text_column: str) -> RowSource:
+def _open_file(path: Path, suffix: str, request: Request) -> RowSource:
     # Imported where used: a run reads one type of file, and start-up time is most of a small run.
     path.open("rb").close()
     if suffix == ".jsonl":
@@ -45,11 +45,11 @@ def _open_file(path: Path, suffix: str, text_column: str) -> RowSource:
     if suffix == ".csv":
         from .csv_rows import CsvFile
 
-        return CsvFile(path, text_column)
+        return CsvFile(path, request.text_column)
     if suffix == ".parquet":
         from .parquet_rows import ParquetFile
 
-        return ParquetFile(path, text_column)
+        return ParquetFile(path, request.text_column, request.image_columns)
     from .paragraph_rows import Paragraphs
 
-    return Paragraphs(path, text_column)
+    return Paragraphs(path, request.text_column)

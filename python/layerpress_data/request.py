@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Optional
 
 from .errors import DataError, one_line
+from .images import IMAGE_COLUMNS
+from .vision_processor import takes_images
 
 _REQUIRED = ("model", "dataset", "output")
 _MINIMUM = {"num_samples": 1, "max_seq_length": 1, "seed": 0}
@@ -36,6 +39,19 @@ class Request:
     @property
     def model_directory(self) -> Path:
         return Path(self.model)
+
+    @property
+    def dataset_folder(self) -> Optional[Path]:
+        """What file names in rows are relative to; None for a dataset that is no file."""
+        path = Path(self.dataset)
+        if path.is_dir():
+            return path
+        return path.parent if path.is_file() else None
+
+    @cached_property
+    def image_columns(self) -> tuple[str, ...]:
+        """Columns that hold images for this model."""
+        return IMAGE_COLUMNS if takes_images(self.model_directory) else ()
 
 
 def parse_request(document: bytes) -> Request:

@@ -5,16 +5,36 @@ from __future__ import annotations
 import sys
 from array import array
 from itertools import islice
+from pathlib import Path
 from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from .content import Content, Kind, row_content
+from .errors import DataError
 from .order import shuffled_order
+from .pixel_spool import PixelSpool
 from .request import Request
 from .row_source import Row, RowSource
 from .split import Split
+from .vision_processor import SampleImages, VisionProcessor
 
 # Rows tokenized in one call: enough to occupy all cores, few enough to hold their encodings in memory.
 _ROWS_PER_CALL = 64
+
+
+class Illustrated(list):
+    """Token ids of a sample that has `images`: SampleImages whose pixels are numbers in the spool."""
+
+    images: SampleImages
+
+
+class Images(NamedTuple):
+    """What samples with images need: who encodes them, what their file names are relative to, where pixels go, and the
+    token that stands for an image, if it is known."""
+
+    processor: VisionProcessor
+    folder: Optional[Path]
+    spool: PixelSpool
+    token: Optional[int]
 
 
 class Samples(NamedTuple):
@@ -40,14 +60,32 @@ def selected_rows(source: RowSource, split: Split, request: Request) -> Iterator
     return source.pick(indices[i] for i in shuffled_order(len(indices), request.seed)[first:last])
 
 
-def collect_samples(rows: Iterable[Row], source: RowSource, tokenizer, request: Request) -> Samples:
-    """Takes samples until there are as many as requested or no more rows; all rows where `request.rows` names them."""
-    contents = (row_content(source.place(row), row.values, request.text_column) for row in rows)
-    take = _concatenated if request.concatenate else _one_per_row
-    return take(contents, tokenizer, request)
+def collect_samples(
+    rows: Iterable[Row], source: RowSource, tokenizer, request: Request, images: Optional[Images] = None
+) -> Samples:
+    """Takes samples until there are as many as requested or no more rows; all rows where `request.rows` names them.
+
+    Images in rows count where `images` is given.
+    """
+    contents = (
+        row_content(source.place(row), row.values, request.text_column, images is not None) for row in rows
+    )
+    if request.concatenate or request.uncut:
+        contents = map(_without_images, contents)
+    if request.concatenate:
+        return _concatenated(contents, tokenizer, request)
+    return _one_per_row(contents, tokenizer, request, images)
 
 
-def _one_per_row(contents: Iterator[Content], tokenizer, request: Request) -> Samples:
+def _without_images(content: Content) -> Content:
+    if content.illustrated:
+        raise DataError(f"{content.place}: has images, which concatenate would tear from their text: leave it out")
+    return content
+
+
+def _one_per_row(
+    contents: Iterator[Content], tokenizer, request: Request, images: Optional[Images] = None
+) -> Samples:
     samples: list[Sequence[int]] = []
     skipped = 0
     wanted = sys.maxsize if request.rows is not None else request.num_samples
@@ -56,6 +94,11 @@ def _one_per_row(contents: Iterator[Content], tokenizer, request: Request) -> Sa
         if not chunk:
             break
         encoded = _encode(chunk, tokenizer, None if request.uncut else request.max_seq_length)
+        for i, content in enumerate(chunk):
+            if content.illustrated:
+                encoded[i] = _illustrated(content, request.max_seq_length, images)
+            elif images is not None and images.token in encoded[i]:
+                raise DataError(f"{content.place}: the text names an image, the row has none: add or remove it")
         samples += [tokens for tokens in encoded if tokens]
         skipped += sum(not tokens for tokens in encoded)
     return Samples(samples, skipped, len(samples) + skipped)
@@ -84,10 +127,12 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
 
 
 def _encode(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[Sequence[int]]:
-    """Encodes each content in its own way; an empty one gives no tokens, not even special ones."""
+    """Encodes each content without images in its own way; an empty one gives no tokens, not even special ones."""
     encoded: list[Sequence[int]] = [()] * len(chunk)
     for kind, add_special_tokens in ((Kind.TEXT, True), (Kind.CONVERSATION, False)):
-        positions = [i for i, content in enumerate(chunk) if content.kind is kind and content.value]
+        positions = [
+            i for i, content in enumerate(chunk) if content.kind is kind and content.value and not content.illustrated
+        ]
         texts = [_text(chunk[i], tokenizer) for i in positions]
         if texts:
             for i, tokens in zip(positions, tokenizer.encode(texts, max_length, add_special_tokens)):
@@ -96,6 +141,14 @@ def _encode(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[
         if content.kind is Kind.TOKEN_IDS:
             encoded[i] = array("i", content.value[:max_length])
     return encoded
+
+
+def _illustrated(content: Content, max_length: int, images: Images) -> Illustrated:
+    tokens, made = images.processor.encode(content, images.folder)
+    sample = Illustrated(tokens[:max_length])
+    numbers = [images.spool.add(pixels) for pixels in made.pixels]
+    sample.images = made._replace(pixels=numbers, mask=made.mask[:max_length])
+    return sample
 
 
 def _text(content: Content, tokenizer) -> str:

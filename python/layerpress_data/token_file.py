@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Sequence
+from typing import Optional, Sequence
 
 from .errors import PrepareError, one_line
+from .pixel_spool import PixelSpool
 
 FORMAT = "layerpress.calibration.v1"
+FORMAT_WITH_IMAGES = "layerpress.calibration.v2"
 
 
-def write_token_file(path: Path, samples: Sequence[Sequence[int]]) -> int:
-    """Writes `input_ids` int32 [tokens] and `sample_offsets` int64 [samples + 1]; returns the number of tokens.
+def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Optional[PixelSpool] = None) -> int:
+    """Writes `input_ids` int32 [tokens] and `sample_offsets` int64 [samples + 1], and with a spool the images of the
+    samples that have some; returns the number of tokens.
 
     The file appears under its name only when it is complete.
     """
@@ -24,9 +27,16 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]]) -> int:
     tokens = numpy.empty(int(offsets[-1]), dtype=numpy.int32)
     for sample, start in zip(samples, offsets):
         tokens[start : start + len(sample)] = sample
-    metadata = {"format": FORMAT, "samples": str(len(samples)), "tokens": str(len(tokens))}
+    tensors = {"input_ids": tokens, "sample_offsets": offsets}
+    if spool is not None:
+        tensors |= _image_tensors(samples)
+    metadata = {
+        "format": FORMAT if spool is None else FORMAT_WITH_IMAGES,
+        "samples": str(len(samples)),
+        "tokens": str(len(tokens)),
+    }
     try:
-        _save_then_rename(path, {"input_ids": tokens, "sample_offsets": offsets}, metadata)
+        _save_then_rename(path, tensors, metadata, spool)
     except Exception as fault:  # safetensors reports a full disk with a class of its own
         raise PrepareError(
             f"{path}: cannot write the token file ({one_line(fault)}): check the folder and its space"
@@ -34,13 +44,31 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]]) -> int:
     return len(tokens)
 
 
-def _save_then_rename(path: Path, tensors: dict, metadata: dict[str, str]) -> None:
+def _image_tensors(samples: Sequence[Sequence[int]]) -> dict:
+    """Everything about images but their pixels; `images` of a sample as in samples.Illustrated."""
+    import numpy
+
+    images = [getattr(sample, "images", None) for sample in samples]
+    there = [one for one in images if one is not None]
+    counts = [0 if one is None else len(one.ratios) for one in images]
+    return {
+        "image_offsets": numpy.cumsum([0, *counts], dtype=numpy.int64),
+        "aspect_ratio_ids": numpy.array([ratio for one in there for ratio in one.ratios], dtype=numpy.int64),
+        "aspect_ratio_mask": numpy.concatenate([one.filled for one in there]),
+        "cross_attention_mask": numpy.concatenate([one.mask.reshape(-1, one.mask.shape[2]) for one in there]),
+    }
+
+
+def _save_then_rename(path: Path, tensors: dict, metadata: dict[str, str], spool: Optional[PixelSpool]) -> None:
     from safetensors.numpy import save_file
 
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     os.close(handle)
     try:
-        save_file(tensors, temporary, metadata=metadata)
+        if spool is None:
+            save_file(tensors, temporary, metadata=metadata)
+        else:
+            spool.save(temporary, tensors, metadata)
         # mkstemp makes the file private; give it the mode that a plain open() would have given.
         mask = os.umask(0)
         os.umask(mask)

@@ -20,6 +20,7 @@ REGISTERED_CLASSES: dict[str, Optional[str]] = {
     "llama": None,
     "mistral": BACKEND,
     "mixtral": BACKEND,
+    "mllama": None,
     "qwen2": "Qwen2Tokenizer",
     "qwen2_moe": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",

@@ -1,8 +1,13 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "layerpress/base/error.h"
@@ -188,6 +193,37 @@ TEST(PendingDirectory, NoLinkIsFollowed) {
   fs::create_directory_symlink(folder / "precious", folder / ".out.unfinished");
   EXPECT_THROW(PendingDirectory(folder / "out", kOverwrite), CheckpointError);
   EXPECT_EQ(read_text_file(folder / "precious" / "file"), "1");
+}
+
+/// A second run must not find the finished one's folder still locked, whose old name it takes for a moment.
+TEST(PendingDirectory, ReplacesATargetWhoseWriterStillLives) {
+  const TemporaryFolder folder;
+  folder.write("out/old", "1");
+  PendingDirectory first(folder / "out", kOverwrite);
+  first.commit();
+  PendingDirectory second(folder / "out", kOverwrite);
+  write_text_file(second.path() / "b", "2");
+  second.commit();
+  EXPECT_EQ(read_text_file(folder / "out" / "b"), "2");
+  EXPECT_EQ(entries(folder.path()), 1);
+}
+
+/// Another process that holds the old target for a moment delays the exchange, and is not overlooked.
+TEST(PendingDirectory, WaitsForTheLockOfWhatItReplaces) {
+  const TemporaryFolder folder;
+  folder.write("out/old", "1");
+  const int held = ::open((folder / "out").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
+  std::atomic<bool> released = false;
+  std::thread holder([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    released = true;
+    ::close(held);
+  });
+  PendingDirectory pending(folder / "out", kOverwrite);
+  pending.commit();
+  EXPECT_TRUE(released);
+  holder.join();
 }
 
 /// Commits again and again under one name while others do, too. Whoever has the folder has it alone.

@@ -57,6 +57,27 @@ TEST_F(CheckpointTest, OpensAllShardsOfTheIndex) {
   expect_says(message_of<CheckpointError>([&] { checkpoint->fetch("z"); }), {"'z'"});
 }
 
+TEST_F(CheckpointTest, MembersTakeThePlaceOfAFusedTensor) {
+  const TemporaryFolder folder;
+  const at::Tensor whole = at::arange(24, at::kFloat).view({2, 3, 4});
+  write_safetensors(folder / "model.safetensors", {{"other", at::ones({2})}, {"whole", whole}});
+  folder.write("config.json", "{}");
+  const auto stored = Checkpoint::open(folder.path());
+  const FusedTensor fused{"whole", {2, 3, 4}, {{"e0", {1, 4}}, {"e1", {2, 4}}, {"e2", {3, 4}}}};
+  const auto checkpoint = stored->unfused({fused, {"absent", {1}, {{"part", {1}}}}});
+  EXPECT_EQ(checkpoint->names(), (std::vector<std::string>{"e0", "e1", "e2", "other"}));
+  EXPECT_TRUE(at::equal(checkpoint->tensor("e1"), whole.view({6, 4}).slice(0, 1, 3)));
+  EXPECT_TRUE(at::equal(checkpoint->tensor("e2"), whole[1]));
+  EXPECT_EQ(checkpoint->total_bytes(), stored->total_bytes());
+  checkpoint->fetch("e1");
+
+  const FusedTensor other_shape{"whole", {3, 2, 4}, fused.members};
+  expect_says(message_of<CheckpointError>([&] { stored->unfused({other_shape}); }),
+              {"'whole'", "[2, 3, 4]", "[3, 2, 4]"});
+  const FusedTensor twice{"whole", {2, 3, 4}, {{"other", {6, 4}}}};
+  expect_says(message_of<CheckpointError>([&] { stored->unfused({twice}); }), {"'other'", "inside 'whole'"});
+}
+
 TEST_F(CheckpointTest, SingleFileNeedsNoIndex) {
   fs::remove(folder_ / kIndex);
   fs::rename(folder_ / kFirst, folder_ / "model.safetensors");

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import xml.etree.ElementTree
 
 import program
 import pytest
@@ -25,6 +27,8 @@ def test_help(command):
     ([], ["--help"]), (["compress"], ["--help"]), (["oneshot"], ["MODEL"]), (["oneshot", "m"], ["--output"]),
     (["oneshot", "m", "--output", "o", "--bits", "4"], ["--bits"]), (["eval", "m"], ["--dataset"]),
     (["oneshot", "m", "--output", "o", "--threads", "many"], ["--threads"]), (["inspect", "m", "--log-level", "loud"], ["loud"]),
+    (["inspect"], ["MODEL"]), (["inspect", "m", "--architectures"], ["--architectures", "MODEL"]),
+    (["inspect", "m", "--full"], ["--full", "--svg"]), (["inspect", "m", "--graph", "--dot", "d"], ["--graph", "--dot"]),
 ])
 def test_usage(arguments, fragments):
     assert program.fails(*arguments, fragments=fragments, code=2).output == ""
@@ -66,6 +70,69 @@ def test_inspect_other_cuts(model):
     count = lambda *targets: len(program.run("inspect", model, "--json", "--sequential-targets", *targets).json()["subgraphs"])
     assert count("Linear") > count("LlamaDecoderLayer") > count("model.layers.1")
     program.fails("inspect", model, "--sequential-targets", "NoSuchLayer", fragments=["NoSuchLayer"], code=2)
+
+
+def test_list_of_architectures():
+    families = {family["class"]: family for family in program.run("inspect", "--architectures", "--json").json()}
+    assert families["LlamaForCausalLM"]["model_type"] == "llama"
+    assert {"Qwen3MoeForCausalLM", "MllamaForConditionalGeneration"} <= families.keys()
+    lines = program.run("inspect", "--architectures").output.splitlines()
+    assert len(lines) == len(families)
+    for line, family in zip(lines, families.values()):
+        assert line.split() == [family["model_type"], family["class"], *family["special"].split()]
+
+
+def drawn_text(path):
+    """All words of an SVG picture."""
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    return [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
+
+
+@needs_graphviz
+def test_picture(model, tmp_path):
+    picture = tmp_path / "graph.svg"
+    outcome = program.run("inspect", model, "--svg", picture)
+    assert outcome.output.split(":")[0] == str(picture) and "5 subgraphs" in outcome.output
+    words = drawn_text(picture)
+    assert any("LlamaForCausalLM" in word for word in words)
+    assert words.count("q_proj") == 1 and "model.layers.1\u20132" in "".join(words)
+    assert words.count("[tokens, 64]") == 3 and "128 B per token" in words
+    program.run("inspect", model, "--svg", picture, "--full")  # replaces it
+    assert drawn_text(picture).count("q_proj") == 3
+    assert list(tmp_path.iterdir()) == [picture]
+
+
+@needs_graphviz
+def test_picture_of_other_cuts(model, tmp_path):
+    """Graphviz accepts what is written for every cut, folded or not."""
+    for number, cut in enumerate((["Linear"], ["Linear", "--full"], ["model.layers.1"],
+                                  ["LlamaDecoderLayer", "--sequential-targets-per-subgraph", "2"])):
+        picture = tmp_path / f"{number}.svg"
+        program.run("inspect", model, "--svg", picture, "--sequential-targets", *cut)
+        assert any(word.startswith("attention") for word in drawn_text(picture))
+
+
+def test_graph_without_graphviz(model, tmp_path):
+    """The same in Graphviz's language needs no program; the picture says which one is missing."""
+    nothing = environment(tmp_path, PATH=tmp_path)
+    program.run("inspect", model, "--dot", tmp_path / "graph.dot", env=nothing)
+    assert (tmp_path / "graph.dot").read_text().startswith("digraph")
+    program.fails("inspect", model, "--svg", tmp_path / "graph.svg", env=nothing,
+                  fragments=["Graphviz", "apt-get install graphviz", "--dot"])
+    assert not (tmp_path / "graph.svg").exists()
+
+
+@pytest.mark.parametrize("option", ["--svg", "--dot"])
+def test_picture_that_cannot_be_written(option, model, tmp_path):
+    (tmp_path / "taken").mkdir()
+    for place in ("missing/graph", "taken"):
+        if option == "--dot" or shutil.which("dot"):
+            program.fails("inspect", model, option, tmp_path / place, fragments=[str(tmp_path / place)])
+    assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
 def test_inspect_compressed(model, results, rounding):

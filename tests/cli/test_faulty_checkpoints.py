@@ -190,6 +190,26 @@ def test_unknown_architecture(broken, refused, rounding):
     refused(broken, *rounding, fragments=["bert", "llama"])
 
 
+@pytest.mark.parametrize("names, fragments", [
+    ({"architectures": None, "model_type": "lama"}, ["model_type 'lama'", "nearest: llama"]),
+    ({"architectures": [], "model_type": "qwen3_vl"}, ["model_type 'qwen3_vl'", "nearest: qwen3"]),
+    ({"architectures": None, "model_type": "LLAMA"}, ["model_type 'LLAMA'", "nearest: llama"]),
+    ({"architectures": ["llamaforcausallm"]}, ["'llamaforcausallm'", "nearest: LlamaForCausalLM"]),
+    ({"architectures": ["Qwen3MoEForCausalLM"]}, ["'Qwen3MoEForCausalLM'", "nearest: Qwen3MoeForCausalLM"]),
+    ({"architectures": None, "model_type": None}, ["'architectures'", "'model_type'", "llama"]),
+    ({"architectures": None, "model_type": 3}, ["model_type"]),
+])
+def test_architecture_by_another_name(names, fragments, broken, refused, rounding):
+    """A name that is nearly known is not taken for the known one."""
+    tiny_models.rewrite_config(broken, lambda config: config.update(names))
+    refused(broken, *rounding, fragments=fragments)
+
+
+def test_architecture_by_model_type_alone(broken):
+    tiny_models.rewrite_config(broken, lambda config: config.pop("architectures"))
+    assert program.run("inspect", broken, "--json").json()["architecture"] == "llama"
+
+
 def test_missing_tensor(broken, refused, rounding):
     tensors = load_file(broken / WEIGHTS)
     del tensors[Q]

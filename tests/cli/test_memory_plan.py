@@ -38,6 +38,8 @@ CONFIGURATIONS = {
     "activations on disk": ("slim", (48, 512), ["--sequential-offload-device", "disk"]),
     "linear targets": ("even", (4, 256), ["--sequential-targets", "Linear"]),
     "one pass for all layers": ("even", (4, 256), ["--pipeline", "basic"]),
+    "original model beside it": ("broad", (2, 256), ["--quality", "best"]),
+    "original model's activations": ("slim", (48, 512), ["--quality", "best", "--sequential-offload-device", "cpu"]),
     "without data": ("broad", None, ["--algorithm", "rtn"]),
     "in fp32": ("even", (16, 256), ["--dtype", "float32", "--algorithm", "rtn", "--pipeline", "sequential"]),
 }

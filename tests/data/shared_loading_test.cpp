@@ -379,13 +379,14 @@ TEST_F(SharedLoadingTest, AnswersOfOtherRanksAreChecked) {
                 {"[data.partition]", "start the same program on all"});
   };
   expect_refused({});
-  expect_refused({{1, 1}});
-  expect_refused({{1, 1}, {1}});
-  expect_refused({{1, 1}, {1, 2}});
-  expect_refused({{1, 1}, {1, -1}});
+  expect_refused({{1, 1, 0, 2}});
+  expect_refused({{1, 1, 0, 2}, {1}});
+  expect_refused({{1, 1, 0, 2}, {1, 2, 0, 1, 1}});
+  expect_refused({{1, 1, 0, 2}, {1, -1, 0}});
+  expect_refused({{1, 1, 0, 2}, {1, 1, 0}});
   options.concatenate = true;
-  expect_refused({{1, 1, 7}, {1, 1, -7}});
-  expect_refused({{1, 1, 7}, {1, 1, std::int64_t{1} << 31}});
+  expect_refused({{1, 1, 0, 7}, {1, 1, 0, -7}});
+  expect_refused({{1, 1, 0, 7}, {1, 1, 0, std::int64_t{1} << 31}});
 }
 
 TEST_F(SharedLoadingTest, StopsWhenAsked) {

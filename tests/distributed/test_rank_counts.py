@@ -125,6 +125,18 @@ def divergence(folder, model, data):
     return program.run("eval", folder, "--dataset", data, "--reference", model, "--threads", "1").json()["kl_divergence"]
 
 
+def test_error_propagation(ordinary, results):
+    """The original model's inputs are added up like all others; the model is better for it, on any number of ranks."""
+    model, how, data, plain = ordinary
+    best = [*how, "--quality", "best"]
+    alone = program.oneshot(model, results / "alone", *best, "--threads", "1")
+    found = ranked_runs.run(3, model, results / "ranks", *best)
+    assert equal_share(found, tiny_models.tensors(alone), FIRST_GROUP) >= 0.99
+    divergences = [divergence(folder, model, data) for folder in (plain, alone, found)]
+    assert abs(divergences[2] / divergences[1] - 1) < 0.05
+    assert divergences[1] < 0.9 * divergences[0]
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_ordinary_model(ranks, ordinary, results):
     """Sums in another order move a last bit here and there: few codes differ, the model is as good."""

@@ -23,6 +23,21 @@ TEST(RmsNorm, FusedEqualsReference) {
     }
 }
 
+TEST(RmsNorm, RoundedOnceEqualsReference) {
+  at::manual_seed(8);
+  const NormWeight how{.offset = 1, .rounded_once = true};
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
+    for (const std::int64_t size : {1, 7, 64, 5000}) {
+      const at::Tensor x = (3 * at::randn({33, 2 * size})).to(dtype), weight = (at::rand({size}) - 0.5).to(dtype);
+      const at::Tensor y = rms_norm(x, weight, 1e-5, how);
+      EXPECT_LT(relative_difference(y, rms_norm_reference(x, weight, 1e-5, how)), 2e-4) << size;
+      // One rounding leaves at most half a step of bf16 to the exact result; two leave more somewhere.
+      const at::Tensor exact = rms_norm_reference(x.to(at::kFloat), weight.to(at::kFloat), 1e-5, how);
+      EXPECT_LT(((y.to(at::kFloat) - exact).abs() / exact.abs()).max().item<double>(), 1.001 / 256) << size;
+      EXPECT_GT(relative_difference(rms_norm(x, weight, 1e-5), exact), 0.1) << "the offset counts";
+    }
+}
+
 TEST(GatedActivation, FusedEqualsReference) {
   at::manual_seed(2);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
@@ -48,14 +63,32 @@ TEST(Rotary, FusedEqualsReference) {
       const at::Tensor angle = at::randn({50, pairs});
       const at::Tensor positions = at::randint(0, 50, {77}, at::kLong);
       const at::Tensor x = at::randn({77, 3 * 32}).to(dtype);
-      EXPECT_LT(relative_difference(rotary(x, angle.cos(), angle.sin(), positions, 32),
-                                    rotary_reference(x, angle.cos(), angle.sin(), positions, 32)),
-                bound(dtype));
+      for (const RotaryShape& shape : {RotaryShape{32}, RotaryShape{32, 0, true}, RotaryShape{48, 11},
+                                       RotaryShape{48, 16, true}, RotaryShape{96, 64}})
+        EXPECT_LT(relative_difference(rotary(x, angle.cos(), angle.sin(), positions, shape),
+                                      rotary_reference(x, angle.cos(), angle.sin(), positions, shape)),
+                  bound(dtype))
+            << shape.head_dim << " " << shape.offset;
     }
+}
+
+TEST(Rotary, TurnsEachPairByItsAngle) {
+  // Two heads of 6; pairs of the part at offset 2, turned by 90 degrees and not at all.
+  const at::Tensor x = at::arange(1, 13, at::kFloat).reshape({1, 12});
+  const at::Tensor cosine = at::tensor({0.0f, 1.0f}).reshape({1, 2}), sine = at::tensor({1.0f, 0.0f}).reshape({1, 2});
+  const at::Tensor position = at::zeros({1}, at::kLong);
+  const at::Tensor halves = at::tensor({1.0f, 2.0f, -5.0f, 4.0f, 3.0f, 6.0f, 7.0f, 8.0f, -11.0f, 10.0f, 9.0f, 12.0f});
+  const at::Tensor beside = at::tensor({1.0f, 2.0f, -4.0f, 3.0f, 5.0f, 6.0f, 7.0f, 8.0f, -10.0f, 9.0f, 11.0f, 12.0f});
+  EXPECT_TRUE(at::equal(rotary(x, cosine, sine, position, {6, 2})[0], halves));
+  EXPECT_TRUE(at::equal(rotary_reference(x, cosine, sine, position, {6, 2})[0], halves));
+  EXPECT_TRUE(at::equal(rotary(x, cosine, sine, position, {6, 2, true})[0], beside));
+  EXPECT_TRUE(at::equal(rotary_reference(x, cosine, sine, position, {6, 2, true})[0], beside));
 }
 
 struct AttentionCase {
   std::int64_t heads, kv_heads, head_dim, window;
+  double soft_cap = 0;
+  std::int64_t value_dim = 0;
 };
 
 class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
@@ -65,9 +98,9 @@ TEST_P(AttentionTest, PackedSamplesEqualReference) {
   const AttentionCase& c = GetParam();
   const std::vector<std::int64_t> offsets = {0, 1, 1, 64, 66, 195, 342};  // one token, none, a whole tile, ...
   const std::int64_t tokens = offsets.back();
-  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 0.2, c.window};
+  const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 0.2, c.window, c.soft_cap, c.value_dim};
   const at::Tensor q = at::randn({tokens, c.heads * c.head_dim}), k = at::randn({tokens, c.kv_heads * c.head_dim}),
-                   v = at::randn({tokens, c.kv_heads * c.head_dim});
+                   v = at::randn({tokens, c.kv_heads * shape.value_dim()});
   EXPECT_LT(relative_difference(attention(q, k, v, offsets, shape), attention_reference(q, k, v, offsets, shape)),
             1e-5);
   const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
@@ -79,7 +112,19 @@ TEST_P(AttentionTest, PackedSamplesEqualReference) {
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
                          ::testing::Values(AttentionCase{1, 1, 16, 0}, AttentionCase{9, 3, 64, 0},
                                            AttentionCase{4, 2, 80, 0}, AttentionCase{2, 2, 128, 50},
-                                           AttentionCase{4, 1, 32, 1}, AttentionCase{2, 1, 24, 0}));
+                                           AttentionCase{4, 1, 32, 1}, AttentionCase{2, 1, 24, 0},
+                                           AttentionCase{4, 2, 32, 0, 1.5}, AttentionCase{6, 2, 24, 50, 0.7},
+                                           AttentionCase{2, 2, 48, 0, 0, 32}, AttentionCase{4, 2, 40, 20, 0, 16},
+                                           AttentionCase{4, 4, 16, 0, 0, 40}));
+
+TEST(Attention, CapsItsScores) {
+  at::manual_seed(9);
+  const at::Tensor q = 5 * at::randn({300, 32}), k = 5 * at::randn({300, 16}), v = at::randn({300, 16});
+  const AttentionShape plain{2, 1, 16, 1}, capped{2, 1, 16, 1, 0, 3}, hardly{2, 1, 16, 1, 0, 1e6};
+  const at::Tensor without = attention(q, k, v, {0, 300}, plain);
+  EXPECT_LT(relative_difference(attention(q, k, v, {0, 300}, hardly), without), 1e-4);
+  EXPECT_GT(relative_difference(attention(q, k, v, {0, 300}, capped), without), 0.3);
+}
 
 TEST(Attention, LeavesNoTraceOfOtherSamples) {
   at::manual_seed(5);

@@ -21,6 +21,11 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 Json config(const Json& weights) { return {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}; }
 
+Json propagating(Json arguments) {
+  arguments["error_propagation"] = true;
+  return arguments;
+}
+
 std::vector<Case> cases() {
   const Json asymmetric = {{"num_bits", 4}, {"symmetric", false}, {"strategy", "group"}, {"group_size", 32}};
   const Json block = {
@@ -30,6 +35,8 @@ std::vector<Case> cases() {
       {"GptqOneChunk", "GPTQModifier", {{"scheme", "W4A16"}}, {{1024, 3072}, {2048, 3072}}},
       {"GptqManyRows", "GPTQModifier", {{"scheme", "W4A16"}}, {{6144, 3072}}},
       {"GptqAsymmetric", "GPTQModifier", {{"config_groups", config(asymmetric)}}, {{6144, 2048}, {6144, 2048}}},
+      {"PropagatingFewRows", "GPTQModifier", propagating({{"scheme", "W4A16"}}), {{1024, 3072}, {1536, 3072}}},
+      {"PropagatingManyRows", "GPTQModifier", propagating({{"scheme", "W4A16"}}), {{4096, 3072}, {4096, 3072}}},
       {"NearestMse", "QuantizationModifier", {{"scheme", "W4A16"}}, {{6144, 3072}, {6144, 3072}}},
       {"NearestMinMax", "QuantizationModifier", {{"scheme", "FP8_DYNAMIC"}, {"observer", "minmax"}}, {{8192, 4096}}},
       {"NearestBlock", "QuantizationModifier", {{"config_groups", config(block)}}, {{6144, 3072}}},
@@ -50,8 +57,12 @@ class CostTest : public ::testing::TestWithParam<Case> {
       linears_.push_back({"m", weight, scheme, at::kBFloat16});
     }
     const std::int64_t columns = shapes_[0].columns;
-    statistics_ = {at::zeros({columns, columns}), 64};
-    kernels::accumulate_gram(statistics_.gram, at::randn({64, columns}, at::kBFloat16));
+    statistics_ = {.gram = at::zeros({columns, columns}), .tokens = 64};
+    const at::Tensor x = at::randn({64, columns}, at::kBFloat16), reference = x + 0.1 * at::randn_like(x);
+    kernels::accumulate_gram(statistics_.gram, x);
+    if (!modifier_->statistics_wanted().cross) return;
+    statistics_.cross = at::zeros_like(statistics_.gram);
+    kernels::accumulate_cross_gram(statistics_.cross, reference, x);
   }
 
   std::vector<runtime::CompressedModule> compress(PhaseTimes& times) const {

@@ -59,7 +59,7 @@ runtime::CompressedModule compress(const at::Tensor& gram, const Json& extra = J
   const auto modifier = make_modifier("GPTQModifier", arguments, "test");
   at::manual_seed(31);
   const runtime::LinearWeight linear{"m", at::randn({16, 64}), modifier->scheme_for({"m", {"Linear"}}), at::kBFloat16};
-  const runtime::Statistics statistics{gram, 10};
+  const runtime::Statistics statistics{.gram = gram, .tokens = 10};
   PhaseTimes times;
   return modifier->compress({linear}, &statistics, times).at(0);
 }

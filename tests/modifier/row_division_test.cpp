@@ -15,7 +15,7 @@ struct Divided {
 };
 
 Divided compress(const runtime::Modifier& modifier, const at::Tensor& weight, const at::Tensor& gram, int ranks) {
-  const runtime::Statistics statistics{gram, 100};
+  const runtime::Statistics statistics{.gram = gram, .tokens = 100};
   const auto* scheme = modifier.scheme_for({"m", {"Linear"}});
   const runtime::LinearShape shape{weight.size(0), weight.size(1), weight.scalar_type(), scheme};
   std::vector<at::Tensor> codes, scales;

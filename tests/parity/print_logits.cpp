@@ -23,7 +23,7 @@ at::Tensor logits_of(const std::string& model_name, const std::string& token_fil
   const runtime::Placement placement = recipe::choose_placement("cpu", dtype, model.stored_dtype);
   const data::CalibrationSet set = data::read_token_file(token_file);
   if (set.token_count() == 0) throw DataError("[print_logits] {}: holds no tokens; give at least one", token_file);
-  const std::vector<runtime::Batch> batches = recipe::make_batches(set, set.token_count());
+  const std::vector<runtime::Batch> batches = recipe::make_batches(set, std::int64_t{1} << 40, model.traced.graph);
   const auto weights = model.weights(placement.dtype);
   PhaseTimes times;
   const RunControl control;

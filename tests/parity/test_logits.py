@@ -71,6 +71,51 @@ CASES = {
     "qwen3 tied": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3 window": ("Qwen3", {"head_dim": 16, "use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}),
     "qwen3 yarn": ("Qwen3", {"head_dim": 16, **rope(YARN)}),
+    "gemma2": ("Gemma2", {"hidden_size": 96}),
+    "gemma2 caps": ("Gemma2", {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 3.0, "sliding_window": 7}),
+    "gemma2 no caps": ("Gemma2", {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
+    "gemma2 tied": ("Gemma2", {"tie_word_embeddings": True, "attention_bias": True, "query_pre_attn_scalar": 24}),
+    "gemma2 layer_types": ("Gemma2", {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}),
+    "gemma2 silu": ("Gemma2", {"hidden_activation": "silu"}),
+    "gemma3": ("Gemma3", {"hidden_size": 96, "num_hidden_layers": 7, "sliding_window": 7}),
+    "gemma3 tied": ("Gemma3", {"tie_word_embeddings": True, "query_pre_attn_scalar": 16, "attention_bias": True}),
+    "gemma3 cap": ("Gemma3", {"final_logit_softcapping": 2.0, "sliding_window": 3}),
+    "gemma3 ropes": ("Gemma3", {
+        "sliding_window": 7, "layer_types": ["full_attention", "sliding_attention"],
+        "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 3000.0},
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 200.0}}}),
+    "phi3": ("Phi3", {}),
+    "phi3 window": ("Phi3", {"sliding_window": 7, "tie_word_embeddings": True}),
+    "phi3 partial": ("Phi3", rope({"rope_type": "default", "partial_rotary_factor": 0.5})),
+    "phi3 longrope": ("Phi3", {"original_max_position_embeddings": ORIGINAL, **rope(
+        {**LONGROPE, "partial_rotary_factor": 0.5, "short_factor": [1.0, 1.1, 1.2, 1.3],
+         "long_factor": [1.0, 2.0, 3.0, 5.0]})}),
+    "olmo2": ("Olmo2", {}),
+    "olmo2 attention_bias": ("Olmo2", {"attention_bias": True, "tie_word_embeddings": True}),
+    "olmo2 yarn": ("Olmo2", rope(YARN)),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 5}),
+    "smollm3 interval": ("SmolLM3", {"no_rope_layer_interval": 2, "attention_bias": True, "mlp_bias": True}),
+    "smollm3 listed": ("SmolLM3", {"no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 7}),
+    "smollm3 tied": ("SmolLM3", {"no_rope_layers": [1, 1], "tie_word_embeddings": True}),
+    "granite": ("Granite", {}),
+    "granite multipliers": ("Granite", {"embedding_multiplier": 1.7, "residual_multiplier": 0.6, "logits_scaling": 1.3,
+                                        "attention_multiplier": 0.15}),
+    "granite biases": ("Granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "cohere2": ("Cohere2", {"num_hidden_layers": 5, "sliding_window": 7, "logit_scale": 0.7}),
+    "cohere2 tied": ("Cohere2", {"tie_word_embeddings": True, "attention_bias": True, "logit_scale": 1.0}),
+    "cohere2 layer_types": ("Cohere2", {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 5,
+                                        "logit_scale": 0.7, "layer_norm_eps": 0.1}),
+    "deepseek v3": ("DeepseekV3", {}),
+    "deepseek v3 dense": ("DeepseekV3", {"first_k_dense_replace": 2}),
+    "deepseek v3 no latent query": ("DeepseekV3", {"q_lora_rank": None, "attention_bias": True}),
+    "deepseek v3 halves": ("DeepseekV3", {"rope_interleave": False, "first_k_dense_replace": 0}),
+    "deepseek v3 routing": ("DeepseekV3", {"norm_topk_prob": False, "routed_scaling_factor": 1.0, "n_group": 1,
+                                           "topk_group": 1}),
+    "deepseek v3 yarn": ("DeepseekV3", rope({**YARN, "mscale": 1.0, "mscale_all_dim": 0.8})),
+    "deepseek v2": ("DeepseekV2", {}),
+    "deepseek v2 groups": ("DeepseekV2", {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2,
+                                          "routed_scaling_factor": 3.0, "q_lora_rank": None}),
+    "deepseek v2 yarn": ("DeepseekV2", rope({**YARN, "mscale": 0.7, "mscale_all_dim": 0.7})),
 }
 
 
@@ -90,7 +135,9 @@ def test_fp32(case, tmp_path):
     assert max(differences(folder, tmp_path)) < 1e-4
 
 
-@pytest.mark.parametrize("case", ["llama biases", "llama llama3", "llama longrope", "mistral window", "qwen2", "qwen3"])
+@pytest.mark.parametrize("case", ["llama biases", "llama llama3", "llama longrope", "mistral window", "qwen2", "qwen3",
+                                  "gemma2", "gemma2 caps", "gemma3", "phi3", "olmo2", "smollm3", "granite multipliers",
+                                  "cohere2", "deepseek v3 dense"])
 def test_bf16(case, tmp_path):
     """In bf16 both programs round; ours must be no further from the same weights in fp32 than transformers is."""
     family, settings = CASES[case]
@@ -140,12 +187,51 @@ def test_original_length_beside_the_rope_parameters(tmp_path):
     assert max(differences(folder, tmp_path)) < 1e-4
 
 
+def test_old_gemma3_config(tmp_path):
+    """Before transformers 5: a pattern for the layers' kinds, and rope_scaling for those without a window alone."""
+    folder = tiny_models.save(tmp_path / "model", "Gemma3", **{**CASES["gemma3 ropes"][1], "layer_types": None},
+                              num_hidden_layers=5)
+
+    def change(config):
+        full = config.pop("rope_parameters")["full_attention"]
+        config.update(rope_theta=full.pop("rope_theta"), rope_scaling=full, rope_local_base_freq=200.0,
+                      sliding_window_pattern=2)
+        del config["layer_types"]
+
+    tiny_models.rewrite_config(folder, change)
+    assert max(differences(folder, tmp_path)) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["su", "yarn", "longrope"])
+def test_old_phi3_config(kind, tmp_path):
+    """Names that early checkpoints have for longrope mean the same, to the last bit."""
+    family, settings = CASES["phi3 longrope"]
+    folder = tiny_models.save(tmp_path / "model", family, **settings)
+    samples = tiny_models.random_samples(LENGTHS)
+    new = program.logits(folder, samples, tmp_path)
+
+    def change(config):
+        use_old_rope(config)
+        config["partial_rotary_factor"] = config["rope_scaling"].pop("partial_rotary_factor")
+        config["rope_scaling"].pop("original_max_position_embeddings", None)
+        config["rope_scaling"]["type"] = kind
+
+    tiny_models.rewrite_config(folder, change)
+    assert all(numpy.array_equal(a, b) for a, b in zip(new, program.logits(folder, samples, tmp_path)))
+
+
 @pytest.mark.parametrize("case, key", [
     ("llama", "num_key_value_heads"), ("llama", "head_dim"), ("llama", "rms_norm_eps"), ("llama", "hidden_act"),
     ("llama", "tie_word_embeddings"), ("llama", "rope_parameters"), ("llama", "attention_bias"),
     ("llama", "max_position_embeddings"), ("mistral no window", "sliding_window"), ("mistral window", "head_dim"),
     ("qwen2", "use_sliding_window"), ("qwen2", "tie_word_embeddings"), ("qwen2", "layer_types"),
     ("qwen2 window above", "layer_types"), ("qwen2 window above", "sliding_window"), ("qwen3", "attention_bias"),
+    ("gemma2 caps", "layer_types"), ("gemma2", "attn_logit_softcapping"), ("gemma2", "final_logit_softcapping"),
+    ("gemma2", "query_pre_attn_scalar"), ("gemma2", "hidden_activation"), ("gemma2 tied", "tie_word_embeddings"),
+    ("gemma3", "layer_types"), ("gemma3", "rope_parameters"), ("phi3", "rope_parameters"), ("phi3", "rms_norm_eps"),
+    ("olmo2", "rms_norm_eps"), ("smollm3", "no_rope_layers"), ("smollm3", "rope_parameters"),
+    ("smollm3 tied", "tie_word_embeddings"), ("granite", "attention_multiplier"), ("granite", "logits_scaling"),
+    ("cohere2", "layer_types"), ("cohere2", "layer_norm_eps"), ("cohere2 tied", "tie_word_embeddings"),
 ])
 def test_missing_key_means_the_class_default(case, key, tmp_path):
     family, settings = CASES[case]

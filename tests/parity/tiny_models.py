@@ -20,15 +20,29 @@ SIZES = {
     "tie_word_embeddings": False,
 }
 
+# What some families need beside: default ids that lie inside the vocabulary, small heads, few small experts.
+LATENT = {"num_key_value_heads": 4, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+          "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+          "n_shared_experts": 2, "first_k_dense_replace": 1}
+NEEDS = {
+    "Gemma2": {"head_dim": 16}, "Gemma3": {"head_dim": 16}, "Phi3": {"pad_token_id": None},
+    "SmolLM3": {"pad_token_id": None}, "DeepseekV2": LATENT, "DeepseekV3": {**LATENT, "n_group": 4, "topk_group": 2},
+}
+CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+
 
 def save(folder, family="Llama", dtype=torch.float32, seed=0, max_shard_size="5GB", **settings):
     """Saves a model of `family` with random weights of every kind, biases and norms included."""
-    config = getattr(transformers, family + "Config")(**{**SIZES, **settings})
+    config_class = getattr(transformers, CONFIGS.get(family, family + "Config"))
+    config = config_class(**{**SIZES, **NEEDS.get(family, {}), **settings})
     torch.manual_seed(seed)
     model = getattr(transformers, family + "ForCausalLM")(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             randomize(name, parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("correction_bias"):
+                buffer.normal_()
     model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
     return folder
 

@@ -23,6 +23,17 @@ TEST(TargetListTest, MatchesNamesClassesAndPatterns) {
   EXPECT_EQ(match("re:.*q_proj", "model.q_proj"), Match::kRegex);
 }
 
+TEST(TargetListTest, ModulesMayHaveOtherNames) {
+  const ModuleName module{"text.head", {"Linear"}, {"model.head", "head"}};
+  const auto match = [&](const std::string& pattern) { return TargetList({pattern}, "targets").match(module); };
+  for (const char* name : {"text.head", "model.head", "head"}) EXPECT_EQ(match(name), Match::kName) << name;
+  EXPECT_EQ(match("re:model"), Match::kRegex);
+  EXPECT_EQ(match("re:text"), Match::kRegex);
+  EXPECT_EQ(match("re:other"), Match::kNone);
+  EXPECT_EQ(match("text"), Match::kNone);
+  EXPECT_EQ(match("Linear"), Match::kClass);
+}
+
 TEST(TargetListTest, PatternsAreAnchoredAtTheStartOnly) {
   EXPECT_EQ(match("re:model", "model.q_proj"), Match::kRegex);
   EXPECT_EQ(match("re:q_proj", "model.q_proj"), Match::kNone);

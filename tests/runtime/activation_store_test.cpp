@@ -32,8 +32,7 @@ Json write_boundary(ActivationStore& store) {
 ActivationStore::Expected expected() {
   ActivationStore::Expected expected;
   expected.index = 4;
-  expected.features = {{kA, 16}, {kB, 16}};
-  expected.tokens = {5, 7};
+  expected.shapes = {{kA, {{5, 16}, {7, 16}}}, {kB, {{5, 16}, {7, 16}}}};
   return expected;
 }
 

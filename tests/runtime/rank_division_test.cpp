@@ -100,11 +100,12 @@ at::Tensor merged(int ranks, int root, bool one_is_empty) {
     StatisticsStore statistics;
     const at::Tensor x = part_of_rank(group.rank());
     if (one_is_empty && group.rank() == 1) {
-      statistics.add_last_and_merge(run, 1, {}, root);
+      statistics.add_last_and_merge(run, 1, {}, /*cross=*/false, root);
     } else {
-      statistics.add(run, 1, x.slice(0, 0, 16));
-      statistics.add_last_and_merge(run, 1, x.slice(0, 16), root);
+      statistics.add(run, 1, {.x = x.slice(0, 0, 16)});
+      statistics.add_last_and_merge(run, 1, {.x = x.slice(0, 16)}, /*cross=*/false, root);
     }
+    statistics.finish_merging(run);
     EXPECT_EQ(statistics.get(1).tokens, 77);
     const std::lock_guard lock(mutex);
     const at::Tensor own = statistics.get(1).gram.triu();
@@ -206,11 +207,13 @@ void compare_division(const std::string& preset, int ranks, bool with_owner) {
     const std::vector<Batch> batches;
     PhaseTimes times;
     const RunContext run{graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, group, {}, 5};
-    DivisionRates rates;
-    if (with_owner) rates.network_bytes = 1;  // a hopeless network
-    const GroupDivision division = divide_group(modifier, shapes, ranks, with_owner ? 1 : -1, rates);
+    const DivisionRates rates{.network_bytes = with_owner ? 1 : 1e18, .operation_seconds = 0};  // hopeless, or perfect
+    const GroupDivision division = divide_groups({{&modifier, shapes}}, ranks, /*first_owner=*/1, rates).front();
     EXPECT_EQ(division.owner, with_owner ? 1 : -1);
-    const auto results = compress_over_ranks(run, modifier, linears, &statistics, division);
+    ResultExchange exchange(run, {{shapes, &division}});
+    exchange.put(0, compress_own_rows(run, modifier, linears, &statistics, division));
+    exchange.trade();
+    const auto results = exchange.take(0, linears);
     ASSERT_EQ(results.size(), expected.size());
     for (std::size_t i = 0; i < results.size(); ++i) {
       EXPECT_TRUE(same(results[i].weight.codes, expected[i].weight.codes)) << preset << i;
@@ -235,15 +238,16 @@ TEST(DividedCompression, GivesEveryRankWhatOneProcessMakes) {
   compare_division("FP8", 3, false);  // one scale for all rows: linears are not cut
 }
 
-TEST(DivideGroup, SplitsOnlyWhatIsWorthIt) {
+TEST(DivideGroups, SplitsOnlyWhatIsWorthIt) {
   const RowwiseModifier modifier("W4A16");
-  const auto owner_of = [&](std::int64_t rows, std::int64_t columns, const DivisionRates& rates) {
-    return divide_group(modifier, {{rows, columns, at::kBFloat16, &modifier.scheme}}, 4, 2, rates).owner;
+  const auto owner_of = [&](std::int64_t rows, std::int64_t columns, const DivisionRates& rates, int ranks) {
+    const DividedGroup group{&modifier, {{rows, columns, at::kBFloat16, &modifier.scheme}}};
+    return divide_groups({group}, ranks, /*first_owner=*/2, rates).front().owner;
   };
-  EXPECT_EQ(owner_of(4096, 4096, {}), -1);
-  EXPECT_EQ(owner_of(32, 4096, {}), 2);
-  EXPECT_EQ(owner_of(4096, 4096, {.network_bytes = 1e6}), 2);
-  EXPECT_EQ(divide_group(modifier, {{32, 4096, at::kBFloat16, &modifier.scheme}}, 1, 0, {}).owner, -1);
+  EXPECT_EQ(owner_of(4096, 4096, {}, 4), -1);
+  EXPECT_EQ(owner_of(32, 4096, {}, 4), 2);
+  EXPECT_EQ(owner_of(4096, 4096, {.network_bytes = 1e6}, 4), 2);
+  EXPECT_EQ(owner_of(32, 4096, {}, 1), -1);
 }
 
 }  // namespace

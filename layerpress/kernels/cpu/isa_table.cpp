@@ -28,6 +28,7 @@ const Table& isa_table() {
                                .attention_bf16 = attention_entry,
                                .attention_workspace = attention_workspace_entry,
                                .gram_pack = gram_pack_entry,
+                               .gram_pack_difference = gram_pack_difference_entry,
                                .gram_tile = gram_tile_entry};
   return kTable;
 }

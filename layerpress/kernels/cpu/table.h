@@ -113,6 +113,9 @@ struct Table {
   /// Packs `columns` (at most kGramPanel) columns of x [tokens, stride] into panel [(tokens + 1) / 2, kGramPanel].
   void (*gram_pack)(const Bits16* x, std::int64_t tokens, std::int64_t stride, std::int64_t columns,
                     std::uint32_t* panel);
+  /// The same of a - b, both [tokens, stride], rounded to bf16.
+  void (*gram_pack_difference)(const Bits16* a, const Bits16* b, std::int64_t tokens, std::int64_t stride,
+                               std::int64_t columns, std::uint32_t* panel);
   void (*gram_tile)(const GramTile& tile);
 };
 

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layerpress/checkpoint/safetensors.h"
+
+namespace layerpress::data {
+
+/// What a vision model takes of one sample beside its tokens, as the checkpoint's processor makes it.
+struct SampleImages {
+  /// Of each image, the tiles that it fills [tiles, channels, height, width], floating-point, on the CPU.
+  std::vector<at::Tensor> pixels;
+  std::vector<std::int64_t> aspect_ratios;  ///< of each image, the id of its arrangement of tiles, from 1
+  /// uint8 [tokens, images, tiles that an image has room for]: 1 where a token attends to a tile. Undefined without images.
+  at::Tensor mask;
+
+  std::int64_t count() const { return static_cast<std::int64_t>(aspect_ratios.size()); }
+};
+
+/// The images in a token file (docs/formats.md); pixels are read when they are used.
+class StoredImages {
+ public:
+  static bool are_in(const checkpoint::SafetensorsFile& file);
+
+  /// `sample_offsets` as in TokenFile. Validates all but the masks. Throws DataError naming the file and the fault.
+  StoredImages(std::shared_ptr<const checkpoint::SafetensorsFile> file,
+               const std::vector<std::int64_t>& sample_offsets);
+
+  /// Throws DataError for a mask that holds something else than 0 and 1, or 1 for a tile that is not filled.
+  SampleImages of_sample(std::int64_t sample) const;
+
+ private:
+  std::shared_ptr<const checkpoint::SafetensorsFile> file_;
+  std::vector<std::int64_t> image_offsets_;  // samples + 1
+  std::vector<std::int64_t> mask_offsets_;   // samples + 1: rows of the stored mask
+  std::vector<std::int64_t> aspect_ratios_;
+  std::vector<std::int64_t> filled_tiles_;
+  at::Tensor mask_;
+};
+
+/// The tensors that StoredImages reads; none when no sample has images.
+std::map<std::string, at::Tensor> image_tensors(const std::vector<SampleImages>& samples);
+
+}  // namespace layerpress::data

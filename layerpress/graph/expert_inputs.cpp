@@ -1,0 +1,40 @@
+#include "layerpress/graph/expert_inputs.h"
+
+namespace layerpress::graph {
+
+Graph without_selection(const Graph& graph) {
+  Graph result;
+  result.modules = graph.modules;
+  result.rope_tables = graph.rope_tables;
+  std::vector<ValueId> place(graph.values.size(), -1);
+  for (std::size_t v = 0; v < graph.values.size() && graph.is_input(static_cast<ValueId>(v)); ++v) {
+    place[v] = static_cast<ValueId>(v);
+    result.values.push_back(graph.values[v]);
+  }
+  for (const Node& node : graph.nodes) {
+    if (std::holds_alternative<SelectTokens>(node.operation)) {
+      place[node.output] = place[node.inputs[0]];
+      continue;
+    }
+    Node kept = node;
+    for (ValueId& input : kept.inputs) input = place[input];
+    Value value = graph.values[node.output];
+    if (value.rows == Rows::kSelected) value.rows = Rows::kTokens;
+    value.producer = static_cast<NodeId>(result.nodes.size());
+    kept.output = place[node.output] = static_cast<ValueId>(result.values.size());
+    result.values.push_back(value);
+    result.nodes.push_back(std::move(kept));
+  }
+  result.output = place[graph.output];
+  lint(result);
+  return result;
+}
+
+const Node& selection_of(const Graph& graph, ValueId value) {
+  const Node* node = &graph.nodes.at(graph.values.at(value).producer);
+  while (!std::holds_alternative<SelectTokens>(node->operation))
+    node = &graph.nodes.at(graph.values.at(node->inputs.at(0)).producer);
+  return *node;
+}
+
+}  // namespace layerpress::graph

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "layerpress/graph/graph.h"
+
+namespace layerpress::graph {
+
+/// The graph with every expert calibrated on all tokens: what selects tokens is left out, so that the gate and up projections
+/// of all experts of a layer read one value. The model's output does not depend on it.
+Graph without_selection(const Graph& graph);
+
+/// The node that selected the rows of `value`. REQUIRES: they are selected.
+const Node& selection_of(const Graph& graph, ValueId value);
+
+}  // namespace layerpress::graph

@@ -1,0 +1,13 @@
+#include "layerpress/graph/image_geometry.h"
+
+namespace layerpress::graph {
+
+std::optional<ImageGeometry> image_geometry(const Graph& graph) {
+  for (const Node& node : graph.nodes)
+    if (const auto* embedding = std::get_if<PatchEmbedding>(&node.operation))
+      return ImageGeometry{embedding->channels, embedding->image_size, embedding->patch_size, embedding->tiles,
+                           embedding->aspect_ratios};
+  return std::nullopt;
+}
+
+}  // namespace layerpress::graph

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "layerpress/graph/graph.h"
+
+namespace layerpress::graph {
+
+/// What images a model takes.
+struct ImageGeometry {
+  std::int64_t channels = 0;
+  std::int64_t image_size = 0;  ///< of a tile, in pixels
+  std::int64_t patch_size = 0;
+  std::int64_t tiles = 0;          ///< for which every image has rows
+  std::int64_t aspect_ratios = 0;  ///< ids are from 1 to this
+
+  std::int64_t patches_per_side() const { return patch_size > 0 ? image_size / patch_size : 0; }
+  /// Rows of a tile that text attends to: its patches and the class embedding.
+  std::int64_t patches() const { return patches_per_side() * patches_per_side() + 1; }
+  /// Rows of a tile in the encoder.
+  std::int64_t tile_rows() const { return padded_rows(patches()); }
+  bool operator==(const ImageGeometry&) const = default;
+};
+
+/// Of the graph's patch embedding; nothing for a model that takes no images.
+std::optional<ImageGeometry> image_geometry(const Graph& graph);
+
+}  // namespace layerpress::graph

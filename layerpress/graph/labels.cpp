@@ -1,0 +1,160 @@
+#include "layerpress/graph/labels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "layerpress/base/text.h"
+
+namespace layerpress::graph {
+namespace {
+
+constexpr const char* kArrow = "&#8594;";
+constexpr const char* kDash = "&#8211;";
+constexpr const char* kBreak = "<BR/>";
+
+std::string bold(const std::string& text) { return "<B>" + text + "</B>"; }
+
+std::string small(const std::string& text) { return "<FONT POINT-SIZE=\"10\">" + text + "</FONT>"; }
+
+std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+/// What distinguishes a node from others of its kind.
+class Details {
+ public:
+  Details(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+
+  std::string operator()(const Linear& op) const {
+    const std::string sizes = fmt::format("{} {} {}", op.in_features, kArrow, op.out_features);
+    const std::string owner = module_of(op.weight);
+    return owner == graph_.module_name(node_) ? sizes : sizes + kBreak + "weight of " + escaped(owner);
+  }
+  std::string operator()(const Embedding& op) const {
+    return fmt::format("{} {} {}", op.vocabulary, kArrow, op.features);
+  }
+  std::string operator()(const Attention& op) const {
+    return heads(op.heads, op.kv_heads) + (op.window > 0 ? fmt::format("{}window {}", kBreak, op.window) : "");
+  }
+  std::string operator()(const CrossAttention& op) const { return heads(op.heads, op.kv_heads); }
+  std::string operator()(const VisionAttention& op) const { return heads(op.heads, op.heads); }
+  std::string operator()(const Route& op) const { return fmt::format("{} of {} experts", op.top_k, op.experts); }
+  std::string operator()(const Expert&) const { return "on its routed tokens"; }
+  std::string operator()(const SelectTokens&) const { return "to calibrate on"; }
+  std::string operator()(const Scale& op) const { return fmt::format("{:.4g}", op.factor); }
+  template <typename Plain>
+  std::string operator()(const Plain& op) const {
+    if constexpr (requires { op.function; }) return escaped(op.function);
+    const std::int64_t in = graph_.values[node_.inputs.at(0)].features, out = graph_.values[node_.output].features;
+    return in == out || in == 0 ? "" : fmt::format("{} {} {}", in, kArrow, out);
+  }
+
+ private:
+  static std::string heads(std::int64_t heads, std::int64_t kv_heads) {
+    return kv_heads == heads ? fmt::format("{} heads", heads) : fmt::format("{} heads, {} for k, v", heads, kv_heads);
+  }
+
+  const Graph& graph_;
+  const Node& node_;
+};
+
+std::vector<std::string> pieces(const std::string& name) {
+  std::vector<std::string> parts;
+  std::istringstream stream(name);
+  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
+  return parts;
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::string row_word(Rows rows) {
+  switch (rows) {
+    case Rows::kTokens:
+      return "token";
+    case Rows::kPatches:
+      return "patch";
+    case Rows::kSelected:
+      return "selected token";
+    case Rows::kIllustrated:
+      return "illustrated token";
+    case Rows::kVision:
+      return "vision row";
+  }
+  return "row";
+}
+
+}  // namespace
+
+std::string escaped(const std::string& text) {
+  std::string html;
+  for (const char c : text) {
+    if (c == '&')
+      html += "&amp;";
+    else if (c == '<')
+      html += "&lt;";
+    else if (c == '>')
+      html += "&gt;";
+    else if (c == '"')
+      html += "&quot;";
+    else
+      html += c >= ' ' && c <= '~' ? c : '?';
+  }
+  return html;
+}
+
+std::string name_inside(const std::string& name, const std::string& around) {
+  if (around.empty()) return name;
+  if (name == around) return "";
+  return name.rfind(around + ".", 0) == 0 ? name.substr(around.size() + 1) : name;
+}
+
+std::string node_label(const Graph& graph, const Node& node, const std::string& around) {
+  std::string kind = kind_name(node.operation);
+  std::replace(kind.begin(), kind.end(), '_', ' ');
+  const std::string name = escaped(name_inside(graph.module_name(node), around));
+  std::string label = name.empty() ? bold(kind) : kind + " &#160;" + bold(name);
+  const std::string details = std::visit(Details(graph, node), node.operation);
+  if (!details.empty()) label += kBreak + small(details);
+  return label;
+}
+
+std::string value_label(const Graph& graph, ValueId id, std::int64_t element_bytes) {
+  const Value& value = graph.values[id];
+  if (id == Graph::kInput) return "token ids [tokens]";
+  const auto bytes = static_cast<std::uint64_t>(value.features * element_bytes);
+  return fmt::format("[{}, {}]{}{} per {}", rows_name(value.rows), value.features, kBreak, format_bytes(bytes),
+                     row_word(value.rows));
+}
+
+std::string name_range(const std::string& first, const std::string& last) {
+  if (first == last) return escaped(first);
+  std::vector<std::string> from = pieces(first);
+  const std::vector<std::string> to = pieces(last);
+  int different = 0;
+  bool numbers = from.size() == to.size();
+  for (std::size_t i = 0; numbers && i < from.size(); ++i) {
+    if (from[i] == to[i]) continue;
+    ++different;
+    numbers = is_number(from[i]) && is_number(to[i]);
+    from[i] += kDash + to[i];
+  }
+  if (numbers && different == 1) return join(from, ".");
+  return fmt::format("{} &#8230; {}", escaped(first), escaped(last));
+}
+
+std::string fold_label(const Folded& folded, const std::vector<std::string>& names, const std::string& sizes) {
+  const std::string like = name_range(names[folded.like], names[folded.like + folded.period - 1]);
+  std::string label = bold(name_range(names[folded.first], names[folded.first + folded.count - 1]));
+  label += kBreak;
+  if (folded.count == 1)
+    label += "as " + like;
+  else if (folded.period == 1)
+    label += fmt::format("{} alike, each as {}", folded.count, like);
+  else
+    label += fmt::format("{} times as {}", folded.count / folded.period, like);
+  return sizes.empty() ? label : label + kBreak + small(sizes);
+}
+
+}  // namespace layerpress::graph

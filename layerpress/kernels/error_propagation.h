@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace layerpress::kernels {
+
+/// How far weights are moved towards the original model's outputs before they are quantized.
+struct ErrorPropagation {
+  double strength = 0.5;
+  double damping = 0.1;  ///< times the mean of the Gram matrix's diagonal
+};
+
+/// Moves weights that read one input: W + strength W C (XᵀX + damping mean(diagonal) I)⁻¹ with C = (X̃ - X)ᵀ X, where X
+/// are the inputs in the compressed model and X̃ those in the original one. At strength 1 and without damping the result
+/// makes of X what is nearest to what W makes of X̃ (QEP, arXiv 2504.09629). Columns that no token touched get a unit
+/// diagonal and do not move.
+///
+/// Rows are moved in blocks of one size, padded, so that a row gets the same bits whatever rows it is moved with.
+class WeightMover {
+ public:
+  /// `gram` fp32 [K, K], upper triangle; `cross` fp32 [K, K], which the mover may keep. `group_rows`, the rows of all
+  /// weights that read the input, decides in which order the products are formed, and with it the bits. Nothing when
+  /// `cross` is not finite or the matrix not positive definite as far as fp32 can tell.
+  static std::optional<WeightMover> make(const at::Tensor& gram, const at::Tensor& cross, std::int64_t group_rows,
+                                         const ErrorPropagation& options);
+
+  /// The weight [N, K] of any float dtype, moved, in fp32. A row whose result is not finite stays as it is.
+  at::Tensor moved(const at::Tensor& weight) const;
+
+ private:
+  WeightMover() = default;
+  double strength_ = 0;
+  at::Tensor lower_;  // Cholesky factor [K, K], column-major; undefined where `right_` is divided already
+  at::Tensor right_;  // what weights are multiplied with: C, or the whole C (XᵀX + ...)⁻¹ where there are many rows
+};
+
+/// Operations that it takes to make a mover, and to move `rows` of a group's.
+double mover_flops(std::int64_t group_rows, std::int64_t columns);
+double moving_flops(std::int64_t rows, std::int64_t group_rows, std::int64_t columns);
+
+/// Bytes on the CPU: most that making a mover takes, what the mover then holds, and what moved() takes beside its result.
+std::uint64_t mover_workspace(std::int64_t group_rows, std::int64_t columns);
+std::uint64_t mover_bytes(std::int64_t columns);
+std::uint64_t moving_workspace(std::int64_t columns);
+
+/// The moved weight from the definition in double precision: the tests' reference.
+at::Tensor moved_reference(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& cross,
+                           const ErrorPropagation& options);
+
+}  // namespace layerpress::kernels

@@ -1,0 +1,167 @@
+// Causal attention over packed samples: through the instruction set's kernel where it has one, else through ATen.
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/transformer.h"
+
+namespace layerpress::kernels {
+namespace {
+
+using cpu::Bits16;
+
+const Bits16* bits(const at::Tensor& x) { return static_cast<const Bits16*>(x.const_data_ptr()); }
+Bits16* mutable_bits(at::Tensor& x) { return static_cast<Bits16*>(x.data_ptr()); }
+
+/// 64-byte aligned scratch memory.
+class Scratch {
+ public:
+  explicit Scratch(std::int64_t bytes)
+      : memory_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64))) {
+    if (memory_ == nullptr) throw std::bad_alloc();
+  }
+  ~Scratch() { std::free(memory_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* get() const { return memory_; }
+
+ private:
+  void* memory_;
+};
+
+/// Whether the kernel runs it; narrower values are widened to it by zeros.
+bool has_fused_attention(at::ScalarType dtype, const AttentionShape& shape) {
+  return dtype == at::kBFloat16 && cpu::table().attention_bf16 != nullptr && shape.head_dim % 16 == 0 &&
+         shape.soft_cap == 0 && shape.value_dim() <= shape.head_dim;
+}
+
+/// Whether ATen's scaled_dot_product_attention does it.
+bool is_plain(const AttentionShape& shape) { return shape.soft_cap == 0 && shape.value_dim() == shape.head_dim; }
+
+std::int64_t longest_sample(const std::vector<std::int64_t>& offsets) {
+  std::int64_t longest = 0;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
+  return longest;
+}
+
+/// The kernel, where heads of v are as wide as those of k.
+at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                           const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
+  const cpu::Table& kernels = cpu::table();
+  const at::Tensor q = query.contiguous(), k = key.contiguous(), v = value.contiguous();
+  at::Tensor output = at::empty_like(q);
+  const auto samples = static_cast<std::int64_t>(offsets.size()) - 1;
+  const std::int64_t group = shape.heads / shape.kv_heads, longest = longest_sample(offsets);
+  at::parallel_for(0, samples * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    const Scratch scratch(kernels.attention_workspace(longest, shape.head_dim));
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t first = offsets[item / shape.kv_heads], head = item % shape.kv_heads;
+      cpu::AttentionTask task;
+      task.query_stride = q.size(1);
+      task.key_stride = k.size(1);
+      task.q = bits(q) + first * task.query_stride + head * group * shape.head_dim;
+      task.k = bits(k) + first * task.key_stride + head * shape.head_dim;
+      task.v = bits(v) + first * task.key_stride + head * shape.head_dim;
+      task.output = mutable_bits(output) + first * task.query_stride + head * group * shape.head_dim;
+      task.length = offsets[item / shape.kv_heads + 1] - first;
+      task.heads = group;
+      task.head_dim = shape.head_dim;
+      task.window = shape.window;
+      task.scale = static_cast<float>(shape.scale);
+      task.workspace = scratch.get();
+      if (task.length > 0) kernels.attention_bf16(task);
+    }
+  });
+  return output;
+}
+
+/// One sample through the kernel, its values widened by zeros. Returns [length, heads * value_dim].
+at::Tensor widened_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                             const AttentionShape& shape) {
+  const std::int64_t length = q.size(0), missing = shape.head_dim - shape.value_dim();
+  const at::Tensor wide = at::constant_pad_nd(v.reshape({length, shape.kv_heads, shape.value_dim()}), {0, missing});
+  const at::Tensor mixed = fused_attention(q, k, wide.reshape({length, -1}), {0, length}, shape);
+  return mixed.reshape({length, shape.heads, shape.head_dim}).slice(-1, 0, shape.value_dim()).reshape({length, -1});
+}
+
+/// Query rows whose scores are in memory at once.
+constexpr std::int64_t kQueryRows = 256;
+
+/// One sample in fp32 matrix products, a block of query rows at a time.
+at::Tensor attention_in_blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                               const AttentionShape& shape) {
+  const std::int64_t length = query.size(0), group = shape.heads / shape.kv_heads;
+  const auto heads_first = [&](const at::Tensor& x, std::int64_t dim) {
+    return x.reshape({length, shape.kv_heads, -1, dim}).permute({1, 2, 0, 3}).to(at::kFloat);
+  };
+  const at::Tensor q = heads_first(query, shape.head_dim);  // [kv_heads, group, length, head_dim]
+  const at::Tensor k = heads_first(key, shape.head_dim).squeeze(1),
+                   v = heads_first(value, shape.value_dim()).squeeze(1);
+  at::Tensor output = at::empty({length, shape.heads * shape.value_dim()}, query.options());
+  for (std::int64_t begin = 0; begin < length; begin += kQueryRows) {
+    const std::int64_t end = std::min(length, begin + kQueryRows), rows = end - begin;
+    const std::int64_t first = shape.window > 0 ? std::max<std::int64_t>(0, begin + 1 - shape.window) : 0;
+    const at::Tensor block = q.slice(2, begin, end).reshape({shape.kv_heads, group * rows, shape.head_dim});
+    at::Tensor scores = at::bmm(block, k.slice(1, first, end).transpose(1, 2));
+    if (shape.soft_cap > 0)
+      scores.mul_(shape.scale / shape.soft_cap).tanh_().mul_(shape.soft_cap);
+    else
+      scores.mul_(shape.scale);
+    const at::Tensor all = at::ones({rows, end - first}, scores.options().dtype(at::kBool));
+    at::Tensor hidden = all.triu(begin - first + 1);
+    if (shape.window > 0) hidden.logical_or_(all.tril(begin - first - shape.window));
+    scores.view({shape.kv_heads, group, rows, end - first})
+        .masked_fill_(hidden, -std::numeric_limits<float>::infinity());
+    const at::Tensor mixed = at::bmm(scores.softmax(-1), v.slice(1, first, end));
+    output.slice(0, begin, end)
+        .view({rows, shape.kv_heads, group, shape.value_dim()})
+        .copy_(mixed.view({shape.kv_heads, group, rows, shape.value_dim()}).permute({2, 0, 1, 3}));
+  }
+  return output;
+}
+
+std::uint64_t block_bytes(std::int64_t length, const AttentionShape& shape) {
+  const std::int64_t copies = length * (2 * shape.heads + 2 * shape.kv_heads) * (shape.head_dim + shape.value_dim());
+  const std::int64_t scores = 2 * shape.heads * kQueryRows * length;
+  return static_cast<std::uint64_t>(copies + scores) * 4 + static_cast<std::uint64_t>(3 * kQueryRows * length);
+}
+
+}  // namespace
+
+std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
+                                        int threads) {
+  if (has_fused_attention(dtype, shape)) {
+    const std::int64_t widened =
+        is_plain(shape) ? 0 : length * (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * 2;
+    return static_cast<std::uint64_t>(threads * cpu::table().attention_workspace(length, shape.head_dim) + widened);
+  }
+  if (!is_plain(shape)) return block_bytes(length, shape);
+  // Per sample: keys and values spread over the heads, the result, its copy in the order of the tokens, and a mask.
+  const std::int64_t row = shape.heads * shape.head_dim;
+  return static_cast<std::uint64_t>(length * row * 4) * c10::elementSize(dtype) +
+         (shape.window > 0 && shape.window < length ? static_cast<std::uint64_t>(length * length * 7) : 0);
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
+  const bool fused = q.is_cpu() && has_fused_attention(q.scalar_type(), shape);
+  if (is_plain(shape)) {
+    if (fused) return fused_attention(q, k, v, offsets, shape);
+    return attention_reference(q, k, v, offsets, shape);
+  }
+  at::Tensor output = at::empty({q.size(0), shape.heads * shape.value_dim()}, q.options());
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
+    const auto sample = [&](const at::Tensor& x) { return x.slice(0, offsets[i], offsets[i + 1]); };
+    if (offsets[i] == offsets[i + 1]) continue;
+    sample(output).copy_(fused ? widened_attention(sample(q), sample(k), sample(v), shape)
+                               : attention_in_blocks(sample(q), sample(k), sample(v), shape));
+  }
+  return output;
+}
+
+}  // namespace layerpress::kernels

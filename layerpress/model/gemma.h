@@ -1,0 +1,12 @@
+#pragma once
+
+#include "layerpress/model/architecture.h"
+
+namespace layerpress::model {
+
+TracedModel trace_gemma2(const Json& config);
+
+/// The text model alone.
+TracedModel trace_gemma3(const Json& config);
+
+}  // namespace layerpress::model

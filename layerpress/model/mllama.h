@@ -1,0 +1,10 @@
+#pragma once
+
+#include "layerpress/model/architecture.h"
+
+namespace layerpress::model {
+
+/// Llama 3.2 Vision. The graph's second input are the patches of images, `[patches, channels * patch_size²]`.
+TracedModel trace_mllama(const Json& config);
+
+}  // namespace layerpress::model

@@ -1,0 +1,57 @@
+#include "layerpress/modifier/propagation.h"
+
+#include <ATen/ATen.h>
+
+namespace layerpress::modifier {
+namespace {
+
+double number_up_to(double most, const Json& value, const std::string& key, const std::string& where) {
+  // Not json_get, which takes true for 1.
+  if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= most))
+    throw RecipeError("[recipe.modifier] {}.{} is {}; it must be a number between 0 and {:g}", where, key,
+                      value.dump().substr(0, 40), most);
+  return value.get<double>();
+}
+
+}  // namespace
+
+std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arguments, const std::string& where) {
+  const auto found = arguments.find("error_propagation");
+  if (found == arguments.end() || found->is_null()) return std::nullopt;
+  if (found->is_boolean())
+    return found->get<bool>() ? std::optional<kernels::ErrorPropagation>(std::in_place) : std::nullopt;
+  const std::string place = where + ".error_propagation";
+  if (!found->is_object())
+    throw RecipeError("[recipe.modifier] {} must be true, false or a mapping of strength and damping", place);
+  kernels::ErrorPropagation options;
+  for (const auto& [key, value] : found->items()) {
+    if (key == "strength")
+      options.strength = number_up_to(2, value, key, place);
+    else if (key == "damping")
+      options.damping = number_up_to(1e6, value, key, place);
+    else
+      throw RecipeError("[recipe.modifier] {}: unknown key '{}'; strength and damping are known", place, key);
+  }
+  return options;
+}
+
+Propagation::Propagation(const runtime::Statistics& statistics, std::int64_t group_rows,
+                         const kernels::ErrorPropagation& options, PhaseTimes& times)
+    : group_rows_(group_rows) {
+  const auto phase = times.measure("propagate");
+  mover_ = kernels::WeightMover::make(statistics.gram, statistics.cross, group_rows, options);
+  if (mover_)
+    times.add_flops("propagate", kernels::mover_flops(group_rows, statistics.gram.size(0)));
+  else
+    fallback_ = "no error propagation (factorization failed)";
+}
+
+runtime::LinearWeight Propagation::moved(runtime::LinearWeight linear, PhaseTimes& times) const {
+  if (!mover_) return linear;
+  const auto phase = times.measure("propagate");
+  times.add_flops("propagate", kernels::moving_flops(linear.weight.size(0), group_rows_, linear.weight.size(1)));
+  linear.weight = mover_->moved(linear.weight);
+  return linear;
+}
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "layerpress/base/json.h"
+#include "layerpress/kernels/error_propagation.h"
+#include "layerpress/runtime/modifier.h"
+
+namespace layerpress::modifier {
+
+/// The argument error_propagation: null or false (also when it is not there): none; true: the defaults; else a mapping of
+/// strength (0 to 2) and damping (not negative). Throws RecipeError naming `where` and the key.
+std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arguments, const std::string& where);
+
+/// Moves weights towards the original model's outputs, or leaves them as they are: by default, and where the statistics
+/// do not allow it.
+class Propagation {
+ public:
+  Propagation() = default;
+  /// `group_rows`: of all linears that read the value. Measured as "propagate".
+  Propagation(const runtime::Statistics& statistics, std::int64_t group_rows, const kernels::ErrorPropagation& options,
+              PhaseTimes& times);
+
+  bool moves() const { return mover_.has_value(); }
+  const std::string& fallback() const {
+    return fallback_;
+  }  ///< why weights are not moved although they should be, or ""
+
+  /// The linear with its weight moved, in fp32. Measured as "propagate".
+  runtime::LinearWeight moved(runtime::LinearWeight linear, PhaseTimes& times) const;
+
+ private:
+  std::optional<kernels::WeightMover> mover_;
+  std::int64_t group_rows_ = 0;
+  std::string fallback_;
+};
+
+}  // namespace layerpress::modifier

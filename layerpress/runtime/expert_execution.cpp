@@ -1,0 +1,118 @@
+#include "layerpress/runtime/expert_execution.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "layerpress/base/error.h"
+#include "layerpress/kernels/transformer.h"
+
+namespace layerpress::runtime {
+namespace {
+
+/// Rows of an expert that are computed at once.
+constexpr std::int64_t kExpertRows = 2048;
+
+/// Scores by which experts are compared, where only those of the best groups may be chosen.
+at::Tensor limited_to_groups(const graph::Route& op, const at::Tensor& scores) {
+  if (op.top_groups == op.groups) return scores;
+  const std::int64_t tokens = scores.size(0), members = op.experts / op.groups;
+  const at::Tensor grouped = scores.view({tokens, op.groups, members});
+  const at::Tensor by_group = op.group_score == "top2"
+                                  ? std::get<0>(grouped.topk(std::min<std::int64_t>(2, members), -1)).sum(-1)
+                                  : grouped.amax(-1);
+  const at::Tensor best = std::get<1>(by_group.topk(op.top_groups, -1, /*largest=*/true, /*sorted=*/false));
+  const at::Tensor allowed = at::zeros_like(by_group, at::kBool).scatter_(1, best, true);
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  return grouped.masked_fill(allowed.logical_not().unsqueeze(-1), kNever).view({tokens, op.experts});
+}
+
+}  // namespace
+
+std::int64_t repeated_row_count(std::int64_t rows) {
+  std::int64_t step = 16;
+  while (16 * step < rows) step *= 2;
+  return (rows + step - 1) / step * step;
+}
+
+at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Tensor& bias) {
+  const at::Tensor wide = logits.to(at::kFloat);
+  const at::Tensor scores = op.scores == "softmax" ? wide.softmax(-1) : op.scores == "sigmoid" ? wide.sigmoid() : wide;
+  const at::Tensor compared = bias.defined() ? scores + bias.to(at::kFloat) : scores;
+  const at::Tensor chosen = std::get<1>(limited_to_groups(op, compared).topk(op.top_k, -1));
+  at::Tensor weights = scores.gather(1, chosen);
+  if (op.scores == "chosen_softmax") weights = weights.softmax(-1);
+  if (op.normalize) weights = weights / (weights.sum(-1, /*keepdim=*/true) + (op.scores == "sigmoid" ? 1e-20 : 0));
+  if (op.scale != 1) weights = weights * op.scale;
+  return at::zeros_like(logits).scatter_(1, chosen, weights.to(logits.scalar_type()));
+}
+
+at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, const at::Tensor& logits,
+                         const at::Tensor& routing, float least_score) {
+  at::Tensor selected = routing.select(1, op.expert).ne(0);
+  if (least_score <= 1) {
+    const at::Tensor scores = at::softmax(logits, -1, at::kFloat).select(1, op.expert);
+    selected = selected.logical_or(scores.ge(least_score));
+  }
+  return x.index_select(0, selected.nonzero().squeeze(1));
+}
+
+at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  const std::int64_t more = repeated_row_count(x.size(0)) - x.size(0);
+  if (more == 0) return at::linear(x, weight, bias);
+  return at::linear(at::constant_pad_nd(x, {0, 0, 0, more}), weight, bias).narrow(0, 0, x.size(0));
+}
+
+at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const Onload& parameters) {
+  const at::Tensor& x = inputs[0];
+  const at::Tensor weights = inputs[1].select(1, op.expert);
+  at::Tensor sum;
+  if (inputs.size() < 3)
+    sum = at::zeros_like(x);
+  else
+    sum = inputs[2].use_count() == 1 ? std::move(inputs[2]) : inputs[2].clone();
+  const at::Tensor tokens = weights.nonzero().squeeze(1);
+  for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
+    const at::Tensor part = tokens.narrow(0, first, std::min(kExpertRows, tokens.numel() - first));
+    const std::int64_t count = part.numel();
+    // The first row stands in for those that are added.
+    const at::Tensor taken = at::zeros({repeated_row_count(count)}, part.options());
+    taken.narrow(0, 0, count).copy_(part);
+    const at::Tensor own = x.index_select(0, taken);
+    const at::Tensor inner = kernels::gated_activation(op.function, at::linear(own, parameters.parameter(op.gate)),
+                                                       at::linear(own, parameters.parameter(op.up)));
+    const at::Tensor output = at::linear(inner, parameters.parameter(op.down)).narrow(0, 0, count);
+    sum.index_add_(0, part, output * weights.index_select(0, part).unsqueeze(1));
+  }
+  return sum;
+}
+
+std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype) {
+  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens));
+  const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + 3 * op.intermediate));
+  return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t);
+}
+
+std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
+  constexpr std::uint64_t kCopies = 5;  // logits and scores in fp32, compared ones, the order that topk makes
+  return kCopies * static_cast<std::uint64_t>(tokens * experts) * sizeof(float);
+}
+
+std::uint64_t expert_code_bytes(const graph::Graph& graph) {
+  // Measured with up to 8192 tokens a batch: a quarter of a MiB for each of some 20 numbers of rows and two shapes of weights;
+  // a fifth of that again where what experts are calibrated on is selected, too.
+  constexpr std::uint64_t kOfShape = 10u << 20, kSelected = 2u << 20;
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  bool selects = false;
+  for (const graph::Node& node : graph.nodes) {
+    if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
+      shapes.emplace(expert->features, expert->intermediate);
+    selects = selects || std::holds_alternative<graph::SelectTokens>(node.operation);
+  }
+  return shapes.size() * (kOfShape + (selects ? kSelected : 0));
+}
+
+}  // namespace layerpress::runtime

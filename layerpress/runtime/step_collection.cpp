@@ -1,0 +1,63 @@
+#include "layerpress/runtime/step_collection.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+namespace layerpress::runtime {
+
+StepCollection::StepCollection(const RunContext& run, const Step& step, const std::vector<GroupWork>& works,
+                               StatisticsStore& statistics, ExpertSurveys& surveys)
+    : run_(run), step_(step), statistics_(statistics) {
+  for (const graph::ValueId value : step.grams) roots_[value] = StatisticsStore::kAllRanks;
+  for (const GroupWork& work : works)
+    if (const auto own = roots_.find(work.input); own != roots_.end() && !work.everywhere)
+      own->second = work.division.owner;
+  if (step.survey) {
+    ExpertSurvey survey(run_.graph.values[*step.survey].features, run_.min_tokens_per_expert);
+    survey_ = &surveys.insert_or_assign(*step.survey, std::move(survey)).first->second;
+  }
+}
+
+void StepCollection::take(graph::ValueId value, const at::Tensor& x, std::size_t batch) {
+  if (survey_ != nullptr) {
+    if (value != *step_.survey) logits_ = x;
+    if (value == *step_.survey) survey_->add(std::exchange(logits_, {}), x);
+  }
+  if (step_.grams.count(value) == 0) return;
+  if (step_.crosses.count(value) != 0)
+    held_[value] = counted(value, x, batch);
+  else
+    add(value, {.x = counted(value, x, batch)}, is_last(batch));
+}
+
+void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, std::size_t batch) {
+  if (auto held = held_.extract(value))
+    add(value, {.x = std::move(held.mapped()), .reference = counted(value, x, batch)}, is_last(batch));
+}
+
+at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x, std::size_t batch) const {
+  return select_counted_rows(run_.batches[batch], run_.graph.values[value].rows, x);
+}
+
+void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
+  // In the order in which the others send theirs.
+  for (const bool crossed : {false, true})
+    for (const graph::ValueId value : wanted)
+      if (step_.grams.count(value) != 0 && (step_.crosses.count(value) != 0) == crossed)
+        add(value, {}, /*is_last_batch=*/true);
+}
+
+void StepCollection::add(graph::ValueId value, const StatisticsStore::Input& input, bool is_last_batch) {
+  if (is_last_batch)
+    statistics_.add_last_and_merge(run_, value, input, step_.crosses.count(value) != 0, roots_.at(value));
+  else
+    statistics_.add(run_, value, input);
+}
+
+void StepCollection::finish() {
+  statistics_.finish_merging(run_);
+  if (survey_ != nullptr) survey_->merge(run_.group);
+}
+
+}  // namespace layerpress::runtime

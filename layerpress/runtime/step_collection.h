@@ -1,0 +1,43 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <vector>
+
+#include "layerpress/runtime/group_compression.h"
+#include "layerpress/runtime/schedule.h"
+#include "layerpress/runtime/statistics_store.h"
+
+namespace layerpress::runtime {
+
+/// What is collected while a step's stage runs: statistics of its groups' inputs, where they are not there yet, or a survey of
+/// a router. Batch by batch the compressed model's values come first, then the original model's, where both are wanted.
+class StepCollection {
+ public:
+  StepCollection(const RunContext& run, const Step& step, const std::vector<GroupWork>& works,
+                 StatisticsStore& statistics, ExpertSurveys& surveys);
+
+  /// A value of batch `batch`, with all its rows; those that count are collected.
+  void take(graph::ValueId value, const at::Tensor& x, std::size_t batch);
+  void take_reference(graph::ValueId value, const at::Tensor& x, std::size_t batch);
+  /// A rank without samples adds nothing, and still takes part.
+  void take_nothing(const std::vector<graph::ValueId>& wanted);
+  /// When all batches have passed. Collective.
+  void finish();
+
+ private:
+  at::Tensor counted(graph::ValueId value, const at::Tensor& x, std::size_t batch) const;
+  bool is_last(std::size_t batch) const { return batch + 1 == run_.batches.size(); }
+  void add(graph::ValueId value, const StatisticsStore::Input& input, bool is_last_batch);
+
+  const RunContext& run_;
+  const Step& step_;
+  StatisticsStore& statistics_;
+  std::map<graph::ValueId, int> roots_;        // which rank needs the statistics
+  std::map<graph::ValueId, at::Tensor> held_;  // until the original model's values are there
+  ExpertSurvey* survey_ = nullptr;
+  at::Tensor logits_;
+};
+
+}  // namespace layerpress::runtime

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layerpress/runtime/divided_compression.h"
+#include "layerpress/runtime/group_compression.h"
+
+namespace layerpress::runtime {
+
+/// What compressing the groups of one step takes, with the ranks that divide them.
+struct StepCost {
+  struct Group {
+    std::vector<LinearShape> linears;
+    CompressionCost largest;         ///< of the rank that has most of its rows
+    std::uint64_t result_bytes = 0;  ///< all rows of all linears, in codes
+  };
+  std::vector<Group> groups;
+  std::map<std::string, double> flops;  ///< of the rank that has most to do, by phase
+  std::size_t ranks = 1;
+  ExchangeBytes exchange;
+};
+
+StepCost step_cost(const graph::Graph& graph, const std::vector<GroupWork>& works, const Assignments& assignments);
+
+}  // namespace layerpress::runtime

@@ -1,0 +1,86 @@
+"""Finds the images of a row and opens them."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Mapping, Optional
+
+from .errors import DataError, MissingPackageError, one_line
+
+IMAGE_COLUMNS = ("image", "images")
+
+
+def row_images(place: str, row: Mapping[str, Any]) -> list:
+    """What the first of `image` and `images` that is not null holds: file names, bytes, or decoded images."""
+    for name in IMAGE_COLUMNS:
+        value = row.get(name)
+        if value is not None and value != "":  # CSV has no null
+            images = list(value) if isinstance(value, (list, tuple)) else [value]
+            if any(image is None for image in images):
+                raise DataError(f"{place}: '{name}' holds null: remove it or the row")
+            return images
+    return []
+
+
+def message_images(messages: list[dict]) -> list:
+    """Images that stand in the messages themselves, in order."""
+    found = []
+    for part in image_parts(messages):
+        value = next((part[key] for key in ("image", "path", "url") if part.get(key) is not None), None)
+        if value is not None:
+            found.append(value)
+    return found
+
+
+def image_parts(messages: list[dict]) -> list[dict]:
+    """The parts of the messages' contents that are images."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, (list, tuple)) for part in content)
+    return [part for part in parts if isinstance(part, dict) and part.get("type") == "image"]
+
+
+def open_image(place: str, image: Any, folder: Optional[Path]):
+    """Returns a PIL image that is read completely. File names are relative to `folder`."""
+    try:
+        from PIL import Image
+    except ImportError as fault:
+        raise MissingPackageError("pillow", "reading images", fault) from None
+    if isinstance(image, Image.Image):
+        return _loaded(place, "an image of the dataset", image)
+    if isinstance(image, Mapping):
+        if image.get("bytes") is not None:
+            image = image["bytes"]
+        elif image.get("path") is not None:
+            image = image["path"]
+    if isinstance(image, (bytes, bytearray)):
+        return _opened(place, f"an image of {len(image)} bytes", BytesIO(image), Image)
+    if not isinstance(image, str):
+        raise DataError(f"{place}: an image is {type(image).__name__}: pass file names, bytes or decoded images")
+    if "://" in image or image.startswith("data:"):
+        raise DataError(f"{place}: image '{image[:80]}' is no file: fetch it and pass the file's name")
+    path = Path(image) if folder is None else folder / image
+    if not path.is_file():
+        raise DataError(f"{place}: image '{path}': no such file: names are relative to the dataset's folder")
+    return _opened(place, f"image '{path}'", path, Image)
+
+
+def _opened(place: str, name: str, source, image_module):
+    try:
+        return _loaded(place, name, image_module.open(source))
+    except (OSError, ValueError, SyntaxError, image_module.DecompressionBombError) as fault:
+        raise _unreadable(place, name, fault) from None
+
+
+def _loaded(place: str, name: str, image):
+    try:
+        image.load()
+    except Exception as fault:  # decoders raise many kinds
+        raise _unreadable(place, name, fault) from None
+    if min(image.size) < 1:
+        raise DataError(f"{place}: {name} has no pixels: repair or remove the row")
+    return image
+
+
+def _unreadable(place: str, name: str, fault: Exception) -> DataError:
+    return DataError(f"{place}: {name} cannot be read ({one_line(fault, 200)}): repair or remove the row")

@@ -1,0 +1,69 @@
+"""Pixels of all images on their way to the token file: far more than memory should hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Sequence
+
+from .errors import PrepareError, one_line
+
+_COPIED_AT_ONCE = 16 << 20
+_ELEMENT_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8"}
+
+
+class PixelSpool:
+    """A temporary file without a name beside the output."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._file = None  # made for the first image
+        self.shapes: list[tuple[int, ...]] = []
+
+    def add(self, pixels) -> int:
+        """Takes a float32 array; returns its number."""
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=self._folder)
+            self._file.write(pixels.data)
+        except OSError as fault:
+            raise PrepareError(
+                f"{self._folder}: cannot hold the pixels of images ({one_line(fault)}): check the folder and its space"
+            ) from None
+        self.shapes.append(pixels.shape)
+        return len(self.shapes) - 1
+
+    def save(self, path: str, tensors: dict, metadata: dict[str, str]) -> None:
+        """Writes `tensors` and all pixels, as `pixel_values.<number>`, as one safetensors file."""
+        # By element size, so that every tensor is aligned; pixels have 4 bytes.
+        wide = {name: tensor for name, tensor in tensors.items() if tensor.itemsize == 8}
+        narrow = {name: tensor for name, tensor in tensors.items() if tensor.itemsize < 8}
+        narrow = dict(sorted(narrow.items(), key=lambda entry: -entry[1].itemsize))
+        places = [(name, tensor.dtype.name, tensor.shape) for name, tensor in wide.items()]
+        places += [(f"pixel_values.{number}", "float32", shape) for number, shape in enumerate(self.shapes)]
+        places += [(name, tensor.dtype.name, tensor.shape) for name, tensor in narrow.items()]
+        with open(path, "wb") as output:
+            output.write(_header(places, metadata))
+            for tensor in wide.values():
+                output.write(tensor.tobytes())
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, output, _COPIED_AT_ONCE)
+            for tensor in narrow.values():
+                output.write(tensor.tobytes())
+
+
+def _header(places: Sequence[tuple[str, str, tuple[int, ...]]], metadata: dict[str, str]) -> bytes:
+    entries: dict = {"__metadata__": metadata}
+    begin = 0
+    for name, element, shape in places:
+        size = {"float32": 4, "int64": 8, "int32": 4, "uint8": 1}[element]
+        for extent in shape:
+            size *= extent
+        offsets = [begin, begin + size]
+        entries[name] = {"dtype": _ELEMENT_NAMES[element], "shape": list(shape), "data_offsets": offsets}
+        begin += size
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text

@@ -1,0 +1,148 @@
+"""The checkpoint's own processor of images and text: transformers' AutoProcessor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, Sequence
+
+from .content import Content, Kind
+from .errors import DataError, MissingPackageError, one_line
+from .images import image_parts, message_images, open_image
+from .settings_file import read_json_object
+
+_TENSORS = ("input_ids", "pixel_values", "aspect_ratio_ids", "aspect_ratio_mask", "cross_attention_mask")
+_WITHOUT_MEANING = ("attention_mask", "token_type_ids", "num_tiles")
+
+
+def takes_images(directory: Path) -> bool:
+    """Whether the checkpoint is of a model with a vision part."""
+    return isinstance(read_json_object(directory / "config.json").get("vision_config"), dict)
+
+
+def image_token(directory: Path) -> int | None:
+    """The token that stands for an image in a text, as config.json says."""
+    config = read_json_object(directory / "config.json")
+    token = config.get("image_token_index", config.get("image_token_id"))
+    return token if type(token) is int else None
+
+
+class SampleImages(NamedTuple):
+    """Of one sample; `pixels` has an array [filled tiles, channels, height, width] for each image."""
+
+    pixels: list
+    ratios: list[int]
+    filled: object  # uint8 [images, tiles]
+    mask: object  # uint8 [tokens, images, tiles]
+
+
+class VisionProcessor:
+    """Loads what it needs when the first sample with images comes."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._processor = None
+
+    def encode(self, content: Content, folder: Path | None) -> tuple[Sequence[int], SampleImages]:
+        """Token ids and images of one sample, uncut."""
+        if content.kind is Kind.TOKEN_IDS:
+            raise DataError(f"{content.place}: has images beside 'input_ids': pass text or messages instead")
+        processor = self._load()
+        sources = list(content.images)
+        if content.kind is Kind.CONVERSATION:
+            sources = sources or message_images(content.value)
+            text = self._render(processor, content, len(sources))
+        else:
+            text = _with_image_tokens(content.value, processor.image_token, len(sources))
+        images = [open_image(content.place, source, folder) for source in sources]
+        try:
+            given = processor(
+                images=images,
+                text=text,
+                add_special_tokens=content.kind is Kind.TEXT,
+                return_tensors="np",
+            )
+        except Exception as fault:  # processors raise their own kinds
+            raise DataError(
+                f"{content.place}: the processor of {self._directory} fails ({one_line(fault)}): "
+                "check the row's text and images"
+            ) from None
+        return self._sample(content.place, dict(given), len(images))
+
+    def _load(self):
+        if self._processor is not None:
+            return self._processor
+        if not any((self._directory / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
+            raise DataError(
+                f"{self._directory}: the checkpoint has no image processor: add its preprocessor_config.json, "
+                "or pass data without images"
+            )
+        try:
+            from transformers import AutoProcessor
+        except ImportError as fault:
+            raise MissingPackageError("transformers", f"the image processor of {self._directory}", fault) from None
+        try:
+            processor = AutoProcessor.from_pretrained(str(self._directory), local_files_only=True)
+        except ImportError as fault:
+            raise MissingPackageError("pillow", f"the image processor of {self._directory}", fault) from None
+        except Exception as fault:  # each processor class raises its own kind
+            raise DataError(
+                f"{self._directory}: no image processor can be loaded ({one_line(fault)}): "
+                "restore preprocessor_config.json and the tokenizer's files"
+            ) from None
+        if not hasattr(processor, "image_processor"):
+            raise DataError(
+                f"{self._directory}: the checkpoint's processor takes no images: add its preprocessor_config.json"
+            )
+        self._processor = processor
+        return processor
+
+    def _render(self, processor, content: Content, images: int) -> str:
+        messages = _with_image_parts(content.value, images)
+        try:
+            return processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
+        except Exception as fault:  # a template can fail in any way that Python can
+            raise DataError(
+                f"{content.place}: the chat template of {self._directory} fails "
+                f"({type(fault).__name__}: {one_line(fault)}): check the roles and contents of the messages"
+            ) from None
+
+    def _sample(self, place: str, given: dict, images: int) -> tuple[Sequence[int], SampleImages]:
+        """Takes the processor's tensors apart, which are a batch of one."""
+        import numpy
+
+        unknown = [name for name in given if name not in _TENSORS and name not in _WITHOUT_MEANING]
+        missing = [name for name in _TENSORS if name not in given]
+        if unknown or missing:
+            raise DataError(
+                f"{self._directory}: its processor gives {', '.join(given)}; "
+                f"samples with images need {', '.join(_TENSORS)} and nothing else: this kind of model is not supported"
+            )
+        tensors = {name: numpy.asarray(given[name])[0] for name in _TENSORS}
+        tokens, filled, mask = tensors["input_ids"], tensors["aspect_ratio_mask"], tensors["cross_attention_mask"]
+        if len(filled) != images or mask.shape[:2] != (len(tokens), images):
+            raise DataError(
+                f"{place}: {images} images and tokens for {mask.shape[1]} of them: "
+                "the text must name each image once, in their order"
+            )
+        pixels = [
+            numpy.ascontiguousarray(tiles[: int(tiles_there.sum())], dtype=numpy.float32)
+            for tiles, tiles_there in zip(tensors["pixel_values"], filled)
+        ]
+        ratios = [int(ratio) for ratio in tensors["aspect_ratio_ids"]]
+        return tokens.tolist(), SampleImages(pixels, ratios, filled.astype(numpy.uint8), mask.astype(numpy.uint8))
+
+
+def _with_image_tokens(text: str, image_token: str, images: int) -> str:
+    """A text that names no image gets them all in front."""
+    return text if image_token in text else image_token * images + text
+
+
+def _with_image_parts(messages: list[dict], images: int) -> list[dict]:
+    """Messages that name no image get them all in front of the first one of the user."""
+    if image_parts(messages):
+        return messages
+    first = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)
+    content = messages[first].get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
+    changed = {**messages[first], "content": [{"type": "image"}] * images + parts}
+    return [*messages[:first], changed, *messages[first + 1 :]]

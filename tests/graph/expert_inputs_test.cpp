@@ -1,0 +1,106 @@
+#include "layerpress/graph/expert_inputs.h"
+
+#include <gtest/gtest.h>
+
+#include "layerpress/graph/stages.h"
+#include "layerpress/graph/text.h"
+#include "layerpress/graph/tracer.h"
+
+namespace layerpress::graph {
+namespace {
+
+constexpr std::int64_t kExperts = 3;
+
+/// One layer of experts between an embedding and a head.
+Graph mixture() {
+  Tracer tracer;
+  Symbol x = tracer.embedding("embed", tracer.tokens(), 50, 16);
+  {
+    const auto layer = tracer.module("layers.0", "Layer");
+    const Symbol input = tracer.rms_norm("norm", "Norm", x, 1e-6);
+    const Symbol logits = tracer.linear("gate", input, kExperts, {.bias = false, .class_name = "Router"});
+    Route route;
+    route.experts = kExperts;
+    route.top_k = 1;
+    const Symbol routed =
+        tracer.experts("experts", input, logits, tracer.route(logits, route), 8, "silu", {.class_name = "Mlp"});
+    x = tracer.add(x, routed);
+  }
+  return tracer.finish(tracer.linear("head", x, 50));
+}
+
+bool is_layer(const Module& module) { return module.class_name == "Layer"; }
+
+std::vector<LinearGroup> expert_groups(const Graph& graph, const Subgraph& subgraph) {
+  return linear_groups(graph, subgraph,
+                       [&](const Node& node) { return graph.modules[node.module].class_name == "Linear"; });
+}
+
+TEST(ExpertInputs, EveryExpertHasItsOwnUnlessAllTokensGoToAll) {
+  const Graph routed = mixture();
+  const auto apart = expert_groups(routed, partition(routed, is_layer)[1]);
+  EXPECT_EQ(apart.size(), 2u * kExperts);
+  for (const LinearGroup& group : apart) EXPECT_EQ(routed.values[group.input].rows, Rows::kSelected);
+
+  const Graph all = without_selection(routed);
+  const auto together = expert_groups(all, partition(all, is_layer)[1]);
+  ASSERT_EQ(together.size(), 1u + kExperts);
+  EXPECT_EQ(together[0].linears.size(), 2u * kExperts);  // gate and up of all experts read one value
+  for (const LinearGroup& group : together) EXPECT_EQ(all.values[group.input].rows, Rows::kTokens);
+  EXPECT_EQ(all.nodes.size(), routed.nodes.size() - kExperts);
+}
+
+TEST(ExpertInputs, NamesStayAndTheTextParses) {
+  for (const Graph& graph : {mixture(), without_selection(mixture())}) {
+    const std::string text = to_text(graph);
+    EXPECT_EQ(to_text(parse_text(text)), text);
+    EXPECT_NE(text.find("layers.0.experts.2.down_proj"), std::string::npos);
+  }
+}
+
+TEST(ExpertInputs, SelectionIsFoundFromWhatFollowsIt) {
+  const Graph graph = mixture();
+  for (const LinearGroup& group : expert_groups(graph, partition(graph, is_layer)[1])) {
+    const std::string name = graph.module_name(graph.nodes[group.linears[0]]);
+    const std::int64_t expert = std::get<SelectTokens>(selection_of(graph, group.input).operation).expert;
+    EXPECT_NE(name.find(fmt::format("experts.{}.", expert)), std::string::npos);
+  }
+}
+
+TEST(ExpertInputs, TheModelsOutputNeedsNoCalibration) {
+  const Graph graph = mixture();
+  const std::vector<bool> needed = needed_nodes(graph, {graph.output});
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const bool calibrates = graph.modules[graph.nodes[n].module].name.find("experts.") != std::string::npos &&
+                            !std::holds_alternative<Expert>(graph.nodes[n].operation);
+    EXPECT_EQ(needed[n], !calibrates) << kind_name(graph.nodes[n].operation);
+  }
+}
+
+TEST(ByLevel, ExpertsDoNotWaitForEachOther) {
+  for (const Graph& graph : {mixture(), without_selection(mixture())}) {
+    const Subgraph layer = partition(graph, is_layer)[1];
+    const auto levels = by_level(graph, layer, expert_groups(graph, layer));
+    ASSERT_EQ(levels.size(), 2u);
+    EXPECT_EQ(levels[1].size(), static_cast<std::size_t>(kExperts));
+  }
+}
+
+TEST(Stages, DoNotKeepSelectedTokens) {
+  const Graph graph = mixture();
+  const Subgraph layer = partition(graph, is_layer)[1];
+  std::vector<std::vector<ValueId>> wanted;
+  for (const auto& level : by_level(graph, layer, expert_groups(graph, layer))) {
+    wanted.emplace_back();
+    for (const LinearGroup& group : level) wanted.back().push_back(group.input);
+  }
+  const auto stages = split_stages(graph, layer, wanted, {graph.nodes[layer.nodes.back()].output});
+  ASSERT_EQ(stages.size(), 3u);
+  EXPECT_EQ(stages[0].wanted.size(), static_cast<std::size_t>(kExperts));
+  for (const Stage& stage : stages)
+    for (const ValueId value : stage.keeps)
+      EXPECT_FALSE(std::holds_alternative<SelectTokens>(graph.nodes[graph.values[value].producer].operation));
+}
+
+}  // namespace
+}  // namespace layerpress::graph

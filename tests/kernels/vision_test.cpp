@@ -1,0 +1,51 @@
+#include "layerpress/kernels/vision.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace layerpress::kernels {
+namespace {
+
+TEST(FullAttention, AgreesWithTheSlowWay) {
+  at::manual_seed(1);
+  for (const FullAttentionShape& shape : {FullAttentionShape{4, 4, 16, 0.25}, FullAttentionShape{6, 2, 8, 0.7}})
+    for (const auto& [queries, keys] : {std::pair{1, 1}, {5, 3}, {40, 700}, {700, 40}}) {
+      const at::Tensor q = at::randn({queries, shape.heads * shape.head_dim});
+      const at::Tensor k = at::randn({keys, shape.kv_heads * shape.head_dim}), v = at::randn_like(k);
+      const at::Tensor wanted = full_attention_reference(q, k, v, shape);
+      EXPECT_TRUE(at::allclose(full_attention(q, k, v, shape), wanted, 1e-5, 1e-5));
+      const at::Tensor narrow = full_attention(q.to(at::kBFloat16), k.to(at::kBFloat16), v.to(at::kBFloat16), shape);
+      EXPECT_TRUE(at::allclose(narrow.to(at::kFloat), wanted, 0.05, 0.05));
+    }
+}
+
+TEST(FullAttention, TakesRowsOfWiderTensors) {
+  at::manual_seed(2);
+  const FullAttentionShape shape{2, 2, 8, 1};
+  const at::Tensor all = at::randn({30, 48});
+  const auto part = [&](std::int64_t index) { return all.slice(0, 3, 20).slice(1, index * 16, (index + 1) * 16); };
+  const at::Tensor wanted = full_attention_reference(part(0), part(1), part(2), shape);
+  EXPECT_TRUE(at::allclose(full_attention(part(0), part(1), part(2), shape), wanted, 1e-5, 1e-5));
+}
+
+TEST(FullAttention, OfNoQueriesIsEmpty) {
+  const FullAttentionShape shape{2, 2, 8, 1};
+  const at::Tensor none = at::empty({0, 16});
+  EXPECT_EQ(full_attention(none, none, none, shape).size(0), 0);
+  EXPECT_EQ(full_attention(none, at::randn({3, 16}), at::randn({3, 16}), shape).size(0), 0);
+}
+
+TEST(UnfoldPatches, MakesAConvolutionAProduct) {
+  at::manual_seed(3);
+  const at::Tensor weight = at::randn({10, 3, 4, 4});
+  for (const auto& [height, width] : {std::pair{8, 8}, {12, 8}, {15, 9}}) {
+    const at::Tensor images = at::randn({2, 3, height, width});
+    const at::Tensor wanted = at::conv2d(images, weight, {}, 4).flatten(2).transpose(1, 2);
+    const at::Tensor patches = unfold_patches(images, 4);
+    ASSERT_EQ(patches.sizes(), (std::vector<std::int64_t>{2, (height / 4) * (width / 4), 48}));
+    EXPECT_TRUE(at::allclose(at::linear(patches, weight.flatten(1)), wanted, 1e-4, 1e-4));
+  }
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

@@ -1,0 +1,192 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/base/error.h"
+#include "layerpress/kernels/gram.h"
+#include "layerpress/modifier/all_modifiers.h"
+
+namespace layerpress::modifier {
+namespace {
+
+constexpr std::int64_t kColumns = 128;
+
+std::unique_ptr<runtime::Modifier> gptq(const Json& propagation, const std::string& where = "test.yaml",
+                                        const Json& observer = nullptr) {
+  const Json weights = {{"num_bits", 3}, {"strategy", "group"}, {"group_size", 32}};
+  return make_modifier("GPTQModifier",
+                       {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}},
+                        {"error_propagation", propagation},
+                        {"weight_observer", observer}},
+                       where);
+}
+
+/// Inputs of the compressed and the original model, and their sums.
+struct Inputs {
+  at::Tensor compressed, original;
+  runtime::Statistics statistics;
+};
+
+Inputs random_inputs(std::int64_t tokens) {
+  const at::Tensor mixing = at::randn({kColumns, kColumns}) * 0.05 + at::eye(kColumns);
+  const at::Tensor original = at::randn({tokens, kColumns}).mm(mixing);
+  // An error as quantization makes it: a linear function of the inputs, and noise.
+  const at::Tensor error = original.mm(at::randn({kColumns, kColumns}) * 0.03) + 0.05 * at::randn({tokens, kColumns});
+  Inputs inputs{original + error, original, {}};
+  inputs.statistics.gram = at::zeros({kColumns, kColumns});
+  inputs.statistics.cross = at::zeros({kColumns, kColumns});
+  inputs.statistics.tokens = tokens;
+  kernels::accumulate_gram(inputs.statistics.gram, inputs.compressed);
+  kernels::accumulate_cross_gram(inputs.statistics.cross, original, inputs.compressed);
+  return inputs;
+}
+
+std::vector<runtime::CompressedModule> compress(const runtime::Modifier& modifier,
+                                                const std::vector<at::Tensor>& weights,
+                                                const runtime::Statistics& statistics, std::int64_t group_rows = 0) {
+  std::vector<runtime::LinearWeight> linears;
+  for (const at::Tensor& weight : weights)
+    linears.push_back({"m", weight, modifier.scheme_for({"m", {"Linear"}}), at::kFloat, group_rows});
+  PhaseTimes times;
+  return modifier.compress(linears, &statistics, times);
+}
+
+at::Tensor dequantized(const runtime::CompressedModule& module) {
+  const at::Tensor codes = module.weight.codes.to(at::kFloat);
+  return codes * module.weight.scale.to(at::kFloat).repeat_interleave(codes.size(1) / module.weight.scale.size(1), 1);
+}
+
+void expect_equal_codes(const runtime::CompressedModule& a, const runtime::CompressedModule& b) {
+  EXPECT_TRUE(at::equal(a.weight.codes, b.weight.codes));
+  EXPECT_TRUE(at::equal(a.weight.scale, b.weight.scale));
+}
+
+TEST(ErrorPropagation, LowersTheErrorToTheOriginalOutputs) {
+  at::manual_seed(71);
+  const Inputs inputs = random_inputs(4000);
+  const at::Tensor weight = at::randn({64, kColumns});
+  const at::Tensor wanted = inputs.original.mm(weight.t());
+  const auto error = [&](const Json& propagation) {
+    const at::Tensor quantized = dequantized(compress(*gptq(propagation), {weight}, inputs.statistics).at(0));
+    return ((inputs.compressed.mm(quantized.t()) - wanted).norm() / wanted.norm()).item<double>();
+  };
+  const double plain = error(nullptr), half = error(true), whole = error({{"strength", 1.0}, {"damping", 0.01}});
+  EXPECT_LT(half, 0.9 * plain);
+  EXPECT_LT(whole, half);
+}
+
+TEST(ErrorPropagation, WithoutDifferenceIsPlainGptq) {
+  at::manual_seed(72);
+  const Inputs inputs = random_inputs(1000);
+  const std::vector<at::Tensor> weights = {at::randn({48, kColumns}).to(at::kBFloat16),
+                                           at::randn({300, kColumns}).to(at::kBFloat16)};
+  const auto plain = compress(*gptq(nullptr), weights, inputs.statistics);
+  runtime::Statistics none = inputs.statistics, zero = inputs.statistics;
+  none.cross.reset();
+  zero.cross = at::zeros({kColumns, kColumns});
+  for (const runtime::Statistics& statistics : {none, zero}) {
+    const auto same = compress(*gptq(true), weights, statistics);
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      expect_equal_codes(same[i], plain[i]);
+      EXPECT_EQ(same[i].report.output_error, plain[i].report.output_error);
+      EXPECT_EQ(same[i].report.fallback, "");
+    }
+  }
+  const auto without = compress(*gptq({{"strength", 0}}), weights, inputs.statistics);
+  expect_equal_codes(without[1], plain[1]);
+  const auto other = compress(*gptq(true), weights, inputs.statistics);
+  EXPECT_FALSE(at::equal(other[1].weight.codes, plain[1].weight.codes));
+}
+
+TEST(ErrorPropagation, FallsBackToPlainGptqAndSaysSo) {
+  at::manual_seed(73);
+  Inputs inputs = random_inputs(1000);
+  const at::Tensor weight = at::randn({48, kColumns});
+  const auto plain = compress(*gptq(nullptr), {weight}, inputs.statistics).at(0);
+  runtime::Statistics broken = inputs.statistics;
+  broken.cross = at::full({kColumns, kColumns}, NAN);
+  const auto fallen = compress(*gptq(true), {weight}, broken).at(0);
+  expect_equal_codes(fallen, plain);
+  EXPECT_EQ(fallen.report.fallback, "no error propagation (factorization failed)");
+
+  const Inputs few = random_inputs(20);  // fewer tokens than columns: GPTQ's own dampening still helps it
+  const auto undamped = compress(*gptq({{"damping", 0}}), {weight}, few.statistics).at(0);
+  expect_equal_codes(undamped, compress(*gptq(nullptr), {weight}, few.statistics).at(0));
+  EXPECT_EQ(undamped.report.fallback, "no error propagation (factorization failed)");
+  EXPECT_EQ(compress(*gptq(true), {weight}, few.statistics).at(0).report.fallback, "");
+
+  broken.gram = at::eye(kColumns);
+  broken.gram[1][2] = 1e6;
+  EXPECT_EQ(compress(*gptq(true), {weight}, broken).at(0).report.fallback,
+            "round-to-nearest (factorization failed), no error propagation (factorization failed)");
+}
+
+/// Ranks divide the rows of a group; they say of how many rows it is.
+TEST(ErrorPropagation, DoesNotDependOnTheDivisionOfRows) {
+  at::manual_seed(74);
+  const Inputs inputs = random_inputs(1000);
+  const auto modifier = gptq(true);
+  for (const std::int64_t rows : {100, 400}) {
+    const at::Tensor weight = at::randn({rows, kColumns}).to(at::kBFloat16), other = at::randn({20, kColumns});
+    const auto whole = compress(*modifier, {weight, other}, inputs.statistics);
+    std::vector<at::Tensor> codes;
+    const std::vector<std::int64_t> cuts = {0, 33, 70, rows};
+    for (std::size_t i = 1; i < cuts.size(); ++i)
+      codes.push_back(compress(*modifier, {weight.slice(0, cuts[i - 1], cuts[i])}, inputs.statistics, rows + 20)
+                          .at(0)
+                          .weight.codes);
+    EXPECT_TRUE(at::equal(at::cat(codes), whole[0].weight.codes)) << rows;
+    const auto rest = compress(*modifier, {other}, inputs.statistics, rows + 20);
+    EXPECT_TRUE(at::equal(rest[0].weight.codes, whole[1].weight.codes)) << rows;
+  }
+}
+
+/// Moved weights are made batch by batch; that changes nothing.
+TEST(ErrorPropagation, DoesNotDependOnTheBatchesOfWeights) {
+  at::manual_seed(75);
+  const Inputs inputs = random_inputs(500);
+  const auto modifier = gptq(true, "test.yaml", "minmax");  // the fastest
+  // Rows of one batch: 2^24 elements.
+  const at::Tensor large = at::randn({(1 << 24) / kColumns - 100, kColumns}), small = at::randn({150, kColumns});
+  const auto both = compress(*modifier, {large, small}, inputs.statistics);
+  expect_equal_codes(both[0], compress(*modifier, {large}, inputs.statistics, large.size(0) + 150).at(0));
+  expect_equal_codes(both[1], compress(*modifier, {small}, inputs.statistics, large.size(0) + 150).at(0));
+  ASSERT_TRUE(both[0].report.output_error.has_value());
+  EXPECT_EQ(both[0].report.output_error, both[1].report.output_error);  // the stack's, not the batch's
+}
+
+TEST(ErrorPropagation, IsWantedWhenItIsAskedFor) {
+  for (const Json& off : {Json(nullptr), Json(false)}) EXPECT_FALSE(gptq(off)->statistics_wanted().cross) << off;
+  for (const Json& on : {Json(true), Json::object(), Json{{"strength", 0.3}}, Json{{"damping", 1}}})
+    EXPECT_TRUE(gptq(on)->statistics_wanted().cross) << on;
+}
+
+TEST(ErrorPropagation, RefusesByKeyAndPlace) {
+  const auto expect_refused = [](const Json& propagation, const std::vector<std::string>& parts) {
+    try {
+      gptq(propagation, "r.yaml: s.m.GPTQModifier");
+      ADD_FAILURE() << "accepted " << propagation;
+    } catch (const RecipeError& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find("r.yaml: s.m.GPTQModifier.error_propagation"), std::string::npos) << message;
+      for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << message;
+    }
+  };
+  expect_refused(0.5, {"true, false or a mapping"});
+  expect_refused("yes please", {"mapping of strength and damping"});
+  expect_refused({{"strenght", 0.5}}, {"'strenght'", "strength"});
+  expect_refused({{"strength", -0.1}}, {".strength is -0.1", "between 0 and 2"});
+  expect_refused({{"strength", 2.5}}, {".strength is 2.5", "between 0 and 2"});
+  expect_refused({{"strength", "0.5"}}, {".strength is \"0.5\"", "number"});
+  expect_refused({{"strength", true}}, {".strength is true", "number"});
+  expect_refused({{"damping", nullptr}}, {".damping is null", "number"});
+  expect_refused({{"damping", -1}}, {".damping is -1", "1e+06"});
+  try {
+    make_modifier("QuantizationModifier", {{"scheme", "W4A16"}, {"error_propagation", true}}, "r.yaml");
+    ADD_FAILURE() << "accepted by QuantizationModifier";
+  } catch (const RecipeError& error) {
+    EXPECT_NE(std::string(error.what()).find("unknown argument 'error_propagation'"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace layerpress::modifier

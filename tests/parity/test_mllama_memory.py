@@ -1,0 +1,53 @@
+"""Runs with images beside their plans: memory stays inside what was planned, and inside a budget."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import tiny_mllama
+import torch
+from tiny_mllama import RATIOS, Sample
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
+
+from planned_runs import MIB, Measured, plan  # noqa: E402
+
+SIZES = {"vision": {"hidden_size": 256, "attention_heads": 4, "intermediate_size": 1024, "vision_output_dim": 768,
+                    "image_size": 112, "patch_size": 8},
+         "text": {"hidden_size": 256, "intermediate_size": 1024}}
+OPTIONS = ["--group-size", "32", "--threads", "2"]
+USUAL = ["--ignore", "re:.*lm_head", "re:.*multi_modal_projector.*", "re:.*vision_model.*"]
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """A model whose images fill hundreds of rows each, and samples with up to two of them."""
+    folder = tmp_path_factory.mktemp("images")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_mllama, "IMAGE_SIZE", SIZES["vision"]["image_size"])
+        model = tiny_mllama.save(folder / "model", torch.bfloat16, **SIZES)
+        images = [1 + i % len(RATIOS) for i in range(72)]
+        samples = [Sample(60, [images[i]] if i % 3 else [images[i], images[i + 1]], seed=i) for i in range(64)]
+        return model, tiny_mllama.write_token_file(folder / "tokens.safetensors", samples)
+
+
+@pytest.mark.parametrize("options", [USUAL, [], [*USUAL, "--sequential-targets", "MllamaSelfAttentionDecoderLayer"]],
+                         ids=["text compressed", "all compressed", "by self-attention layers"])
+def test_plan_and_run(options, case, tmp_path):
+    model, tokens = case
+    arguments = ["--dataset", tokens, *OPTIONS, *options, "--sequential-offload-device", "cpu"]
+    planned, measured = plan(model, tmp_path / "out", *arguments), Measured(model, tmp_path / "out", *arguments)
+    said = f"planned {planned['peak_bytes'] / MIB:.0f} MiB, measured {measured.peak_bytes / MIB:.0f} MiB"
+    assert measured.peak_bytes <= 1.02 * planned["peak_bytes"] and planned["peak_bytes"] <= 1.25 * measured.peak_bytes, said
+    assert measured.plan["peak_bytes"] == pytest.approx(planned["peak_bytes"], rel=0.01)
+
+
+def test_budget(case, tmp_path):
+    """Vision states and what becomes of the images wait on disk."""
+    model, tokens = case
+    arguments = ["--dataset", tokens, *OPTIONS, *USUAL]
+    free = plan(model, tmp_path / "out", *arguments)
+    budget = (free["smallest_budget_bytes"] + free["peak_bytes"]) // 2
+    assert budget < free["peak_bytes"] - 20 * MIB
+    measured = Measured(model, tmp_path / "out", *arguments, "--memory-budget", f"{budget // MIB}MiB")
+    assert measured.peak_bytes <= budget

@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "layerpress/base/error.h"
+#include "layerpress/recipe/recipe_of_options.h"
+
+namespace layerpress::recipe {
+namespace {
+
+/// Arguments of the one modifier that the options ask for.
+Json arguments_of(const OneshotOptions& options) { return recipe_of(options).modifiers.at(0).arguments; }
+
+OneshotOptions with(const std::string& quality, const std::string& algorithm = "gptq") {
+  OneshotOptions options;
+  options.quality = quality;
+  options.algorithm = algorithm;
+  return options;
+}
+
+std::string usage_error(const OneshotOptions& options) {
+  try {
+    recipe_of(options);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool says(const std::string& message, const std::string& part) { return message.find(part) != std::string::npos; }
+
+TEST(Quality, FillsInWhatOptionsLeaveOpen) {
+  EXPECT_EQ(arguments_of(with("fast"))["weight_observer"], "minmax");
+  EXPECT_FALSE(arguments_of(with("fast")).contains("error_propagation"));
+  for (const char* algorithm : {"gptq", "rtn"}) {
+    EXPECT_FALSE(arguments_of(with("balanced", algorithm)).contains("weight_observer"));
+    EXPECT_FALSE(arguments_of(with("balanced", algorithm)).contains("error_propagation"));
+    EXPECT_EQ(arguments_of(OneshotOptions(with("balanced", algorithm))).dump(), arguments_of([&] {
+                                                                                  OneshotOptions options;
+                                                                                  options.algorithm = algorithm;
+                                                                                  return options;
+                                                                                }())
+                                                                                    .dump());
+  }
+  EXPECT_EQ(arguments_of(with("fast", "rtn"))["weight_observer"], "minmax");
+  EXPECT_EQ(arguments_of(with("best"))["error_propagation"], true);
+  EXPECT_FALSE(arguments_of(with("best")).contains("weight_observer"));
+}
+
+TEST(Quality, FillsInGroupsToo) {
+  OneshotOptions options = with("fast");
+  options.group_size = 64;
+  EXPECT_EQ(arguments_of(options)["config_groups"]["group_0"]["weights"]["observer"], "minmax");
+}
+
+TEST(Quality, GivenObserversWin) {
+  for (const char* quality : {"fast", "best"}) {
+    OneshotOptions options = with(quality);
+    options.observer = "mse";
+    EXPECT_EQ(arguments_of(options)["weight_observer"], "mse") << quality;
+  }
+}
+
+TEST(Quality, RefusesWhatItCannotMean) {
+  EXPECT_TRUE(says(usage_error(with("super")), "--quality: 'super' is not known; fast, balanced and best are"));
+  EXPECT_TRUE(says(usage_error(with("best", "rtn")), "--quality best"));
+  EXPECT_TRUE(says(usage_error(with("best", "rtn")), "calibration data"));
+}
+
+class QualityOfRecipeTest : public testing::Test {
+ protected:
+  ~QualityOfRecipeTest() override { std::filesystem::remove(path_); }
+  OneshotOptions options(const std::string& quality, const std::string& modifiers) const {
+    std::ofstream(path_) << "s_stage:\n  m_modifiers:\n    " << modifiers << "\n";
+    OneshotOptions options = with(quality);
+    options.recipe = path_;
+    return options;
+  }
+  std::filesystem::path path_ = std::filesystem::path(testing::TempDir()) / fmt::format("quality_{}.yaml", ::getpid());
+};
+
+TEST_F(QualityOfRecipeTest, FillsInWhatTheRecipeLeavesOpen) {
+  EXPECT_EQ(arguments_of(options("best", "GPTQModifier: {scheme: W4A16}"))["error_propagation"], true);
+  EXPECT_EQ(arguments_of(options("fast", "GPTQModifier: {scheme: W4A16}"))["weight_observer"], "minmax");
+  EXPECT_EQ(
+      arguments_of(options("fast", "GPTQModifier: {scheme: W4A16, config_groups: , observer: }"))["weight_observer"],
+      "minmax");
+  EXPECT_EQ(arguments_of(options("balanced", "GPTQModifier: {scheme: W4A16}")), Json::parse(R"({"scheme": "W4A16"})"));
+}
+
+TEST_F(QualityOfRecipeTest, KeysOfTheRecipeWin) {
+  for (const char* value : {"null", "false", "{strength: 0.25}"}) {
+    const std::string text = fmt::format("GPTQModifier: {{scheme: W4A16, error_propagation: {}}}", value);
+    EXPECT_EQ(arguments_of(options("best", text)), arguments_of(options("balanced", text))) << value;
+  }
+  for (const char* key : {"observer: mse", "weight_observer: hessian"}) {
+    const std::string text = fmt::format("GPTQModifier: {{scheme: W4A16, {}}}", key);
+    EXPECT_EQ(arguments_of(options("fast", text)), arguments_of(options("balanced", text))) << key;
+  }
+  const Json groups = arguments_of(options("fast",
+                                           "GPTQModifier: {config_groups: {a: {targets: [Linear], weights: {num_bits: "
+                                           "4, observer: mse}}, b: {targets: [x], weights: {num_bits: 8}}}}"));
+  EXPECT_EQ(groups["config_groups"]["a"]["weights"]["observer"], "mse");
+  EXPECT_EQ(groups["config_groups"]["b"]["weights"]["observer"], "minmax");
+  EXPECT_FALSE(groups.contains("weight_observer"));
+}
+
+TEST_F(QualityOfRecipeTest, BestNeedsGptq) {
+  EXPECT_TRUE(says(usage_error(options("best", "QuantizationModifier: {scheme: W4A16}")), "--quality best"));
+}
+
+}  // namespace
+}  // namespace layerpress::recipe

@@ -1,0 +1,178 @@
+#include "layerpress/runtime/reference_stream.h"
+
+#include <gtest/gtest.h>
+
+#include "layerpress/quant/scheme.h"
+#include "layerpress/runtime/compression.h"
+#include "small_model.h"
+#include "tests/checkpoint/temporary_folder.h"
+
+namespace layerpress::runtime {
+namespace {
+
+/// Rounds coarsely and remembers what it was shown.
+class CrossModifier : public Modifier {
+ public:
+  CrossModifier() {
+    scheme.weights.emplace();
+    scheme.weights->num_bits = 3;
+    scheme.weights->strategy = quant::Strategy::kChannel;
+    scheme.format = "pack-quantized";
+  }
+  std::string type() const override { return "CrossModifier"; }
+  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
+  bool needs_data() const override { return true; }
+  StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = true}; }
+  std::int64_t row_step(const LinearShape&) const override { return 1; }
+  CompressionCost cost(const std::vector<LinearShape>&) const override { return {}; }
+  std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
+                                         PhaseTimes&) const override {
+    std::vector<CompressedModule> results;
+    std::int64_t rows = 0;
+    for (const LinearWeight& linear : linears) rows += linear.weight.size(0);
+    for (const LinearWeight& linear : linears) {
+      EXPECT_EQ(linear.group_rows, rows);
+      crosses[linear.module] = statistics->cross.defined() ? statistics->cross.clone() : at::Tensor();
+      grams[linear.module] = statistics->gram.triu().clone();
+      const at::Tensor scale = linear.weight.abs().amax(1, true) / 3.5;
+      CompressedModule result;
+      result.weight = {(linear.weight / scale).clamp(-4, 3).round().to(at::kChar), scale, {}};
+      compressed[linear.module] = result.weight.codes * scale;
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+  quant::QuantizationScheme scheme;
+  mutable std::map<std::string, at::Tensor> crosses, grams, compressed;
+};
+
+class NoSink : public ResultSink {
+ public:
+  void on_compressed(const graph::Node&, const quant::QuantizationScheme&, const CompressedModule&) override {}
+  void on_subgraph_done(std::size_t, const Json&) override {}
+};
+
+struct Setting {
+  std::string targets = "Layer";
+  std::size_t per_batch = 3;
+  std::vector<bool> keep_after = {};
+  ActivationStore::Options activations = {};
+};
+
+Assignments all_but_the_head(const graph::Graph& graph, const CrossModifier& modifier) {
+  Assignments assignments;
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n)
+    if (std::holds_alternative<graph::Linear>(graph.nodes[n].operation) && graph.module_name(graph.nodes[n]) != "head")
+      assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+  return assignments;
+}
+
+/// Runs the pipeline and fills `modifier`; afterwards nothing may be left in the store.
+void run(const SmallModel& model, const CrossModifier& modifier, const std::vector<Batch>& batches,
+         const Setting& setting) {
+  const Assignments assignments = all_but_the_head(model.graph, modifier);
+  const std::vector<graph::Subgraph> subgraphs = model.cut(setting.targets);
+  PhaseTimes times;
+  dist::Group alone;
+  const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
+  std::vector<std::vector<bool>> keep;
+  if (!setting.keep_after.empty()) keep.assign(subgraphs.size(), setting.keep_after);
+  const auto schedule = make_schedule({model.graph, subgraphs, assignments, {}, {}, keep});
+  ActivationStore store(batches.size(), setting.activations);
+  NoSink sink;
+  run_sequential(context, schedule, assignments, store, sink);
+  EXPECT_EQ(store.memory_bytes(), 0u);
+}
+
+at::Tensor value_of(const graph::Graph& graph, const WeightSource& weights, const std::vector<Batch>& batches,
+                    graph::ValueId value) {
+  PhaseTimes times;
+  dist::Group alone;
+  const RunContext context{graph, weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
+  const auto whole = graph::partition(graph, [](const graph::Module&) { return false; });
+  return at::cat(run_to_value(context, whole, value)).to(at::kDouble);
+}
+
+double distance(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
+}
+
+/// Every linear saw (X̃ - X)ᵀX, with X and X̃ computed apart, by whole models with compressed and with original weights.
+void expect_true_statistics(const SmallModel& model, const CrossModifier& modifier, const std::vector<Batch>& batches) {
+  MemoryWeights compressed = model.weights;
+  for (const auto& [module, weight] : modifier.compressed) compressed.tensors[module + ".weight"] = weight;
+  std::size_t without = 0;
+  for (const graph::Node& node : model.graph.nodes) {
+    const auto seen = modifier.crosses.find(model.graph.module_name(node));
+    if (!std::holds_alternative<graph::Linear>(node.operation) || seen == modifier.crosses.end()) continue;
+    const at::Tensor x = value_of(model.graph, compressed, batches, node.inputs[0]);
+    const at::Tensor original = value_of(model.graph, model.weights, batches, node.inputs[0]);
+    EXPECT_LT(distance(modifier.grams.at(seen->first), x.t().mm(x).triu()), 1e-4) << seen->first;
+    if (!seen->second.defined()) {
+      EXPECT_TRUE(at::equal(x, original)) << seen->first;
+      ++without;
+    } else {
+      EXPECT_LT(distance(seen->second, (original - x).t().mm(x)), 1e-3) << seen->first;
+    }
+  }
+  EXPECT_EQ(without, 3u);  // q, k and v of the first layer: nothing is compressed before them
+}
+
+TEST(ReferenceStream, ShowsWhatTheOriginalModelHas) {
+  const SmallModel model;
+  for (const std::size_t per_batch : {1, 3, 6}) {
+    const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, per_batch);
+    const CrossModifier modifier;
+    run(model, modifier, batches, {.per_batch = per_batch});
+    expect_true_statistics(model, modifier, batches);
+  }
+}
+
+TEST(ReferenceStream, HoweverTheModelIsCut) {
+  const SmallModel model;
+  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, 2);
+  for (const char* targets : {"Linear", "NoSuchClass"}) {
+    const CrossModifier modifier;
+    run(model, modifier, batches, {.targets = targets});
+    expect_true_statistics(model, modifier, batches);
+  }
+}
+
+TEST(ReferenceStream, ComputedAgainOrReadFromDisk) {
+  const SmallModel model;
+  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, 2);
+  const CrossModifier kept;
+  run(model, kept, batches, {});
+  const auto expect_same = [&](const CrossModifier& other) {
+    for (const auto& [module, cross] : kept.crosses) {
+      const at::Tensor& own = other.crosses.at(module);
+      EXPECT_TRUE(cross.defined() ? at::equal(cross, own) : !own.defined()) << module;
+    }
+  };
+  for (int bits = 0; bits < 16; ++bits) {
+    const CrossModifier again;
+    run(model, again, batches, {.keep_after = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0}});
+    expect_same(again);
+  }
+  const test::TemporaryFolder folder;
+  const CrossModifier spilled;
+  run(model, spilled, batches, {.activations = {.memory_limit = 1000, .scratch = folder / "scratch"}});
+  expect_same(spilled);
+}
+
+TEST(ReferenceStream, SharesWhatDoesNotDiffer) {
+  const SmallModel model;
+  const CrossModifier modifier;
+  const ReferenceStream stream(model.graph, all_but_the_head(model.graph, modifier));
+  for (const graph::Node& node : model.graph.nodes) {
+    const bool is_before =
+        std::holds_alternative<graph::Embedding>(node.operation) || model.graph.module_name(node) == "layers.0.norm";
+    EXPECT_EQ(stream.differs(node.output), !is_before) << model.graph.module_name(node);
+    EXPECT_EQ(stream.stored_as(node.output) == node.output, is_before);
+    EXPECT_EQ(ReferenceStream::value_of(model.graph, stream.stored_as(node.output)), node.output);
+  }
+  EXPECT_FALSE(ReferenceStream(model.graph, {}).differs(model.graph.output));
+}
+
+}  // namespace
+}  // namespace layerpress::runtime

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
@@ -44,6 +45,12 @@ struct Evaluation {
   double seconds = 0;
   std::optional<double> kl_divergence;   ///< mean over all tokens of KL(reference || model), natural logarithm
   std::optional<double> top1_agreement;  ///< share of tokens at which both models rank the same token first
+  /// How far the residual stream behind a layer is from the reference's: the mean over all tokens of ‖x - x̃‖ / ‖x̃‖.
+  struct LayerError {
+    std::string name;
+    double relative_error = 0;
+  };
+  std::vector<LayerError> layers;  ///< in order; empty without a reference, or when its layers are others
   Json to_json() const;
 };
 

@@ -50,8 +50,9 @@ void lock_replaced(int descriptor, const fs::path& target) {
   while (!lock(descriptor)) {
     if (errno != EWOULDBLOCK) return;  // a file system without locks on what was put there by other means
     if (std::chrono::steady_clock::now() - start > kPatience)
-      throw CheckpointError("[output] {}: cannot be replaced: another process has locked it; end that one and continue with {}",
-                            target.string(), "--resume");
+      throw CheckpointError(
+          "[output] {}: cannot be replaced: another process has locked it; end that one and continue with {}",
+          target.string(), "--resume");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -50,6 +50,10 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string parent_name(std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); }
+
+std::string last_part(std::string_view name) { return std::string(name.substr(name.rfind('.') + 1)); }
+
 std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB"};
   double value = static_cast<double>(bytes);

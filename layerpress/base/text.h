@@ -13,6 +13,12 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 /// Joins with ", ".
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
+/// A dotted name without its last part, "layers.3.mlp.weight" -> "layers.3.mlp"; a name without dots as it is.
+std::string parent_name(std::string_view name);
+
+/// The last part of a dotted name, "layers.3.mlp.weight" -> "weight".
+std::string last_part(std::string_view name);
+
 /// "1.2 GB" (decimal units, as in --max-shard-size).
 std::string format_bytes(std::uint64_t bytes);
 

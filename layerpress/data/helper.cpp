@@ -1,7 +1,5 @@
 #include "layerpress/data/helper.h"
 
-#include <stdlib.h>
-
 #include <cstdlib>
 #include <sstream>
 #include <string_view>
@@ -11,6 +9,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/base/machine.h"
+#include "layerpress/base/temporary_directory.h"
 #include "layerpress/data/child_process.h"
 #include "layerpress/data/load_samples.h"
 
@@ -26,28 +25,6 @@ std::string environment(const char* variable) {
   const char* value = std::getenv(variable);
   return value == nullptr ? "" : value;
 }
-
-/// A fresh folder in the system's folder for temporary files, removed with all it holds.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::error_code failure;
-    std::string pattern = (fs::temp_directory_path(failure) / "layerpress-XXXXXX").string();
-    if (failure || ::mkdtemp(pattern.data()) == nullptr)
-      throw DataError("[data.prepare] {}: cannot make a temporary directory; set TMPDIR to a writable one", pattern);
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 Json whole_request(const DatasetOptions& options, const fs::path& model_directory) {
   return {{"model", model_directory.string()},

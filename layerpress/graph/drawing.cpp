@@ -162,7 +162,7 @@ class Drawing {
     const std::string outer = around < 0 ? "" : graph_.modules[around].name;
     const std::string name = escaped(name_inside(graph_.modules[module].name, outer));
     const bool is_number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
-    return is_number && !outer.empty() ? escaped(outer.substr(outer.rfind('.') + 1)) + "." + name : name;
+    return is_number && !outer.empty() ? escaped(last_part(outer)) + "." + name : name;
   }
 
   ModuleId module_named(const std::string& name) const {

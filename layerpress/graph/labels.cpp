@@ -18,8 +18,6 @@ std::string bold(const std::string& text) { return "<B>" + text + "</B>"; }
 
 std::string small(const std::string& text) { return "<FONT POINT-SIZE=\"10\">" + text + "</FONT>"; }
 
-std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
-
 /// What distinguishes a node from others of its kind.
 class Details {
  public:
@@ -27,7 +25,7 @@ class Details {
 
   std::string operator()(const Linear& op) const {
     const std::string sizes = fmt::format("{} {} {}", op.in_features, kArrow, op.out_features);
-    const std::string owner = module_of(op.weight);
+    const std::string owner = parent_name(op.weight);
     return owner == graph_.module_name(node_) ? sizes : sizes + kBreak + "weight of " + escaped(owner);
   }
   std::string operator()(const Embedding& op) const {

@@ -65,21 +65,42 @@ std::optional<WeightMover> WeightMover::make(const at::Tensor& gram, const at::T
   return mover;
 }
 
-at::Tensor WeightMover::moved(const at::Tensor& weight) const {
+std::optional<WeightMover> WeightMover::make_for_outputs(const at::Tensor& gram, const at::Tensor& output_cross,
+                                                         double damping) {
+  if (!all_finite(output_cross)) return std::nullopt;
+  WeightMover mover;
+  mover.strength_ = 1;
+  mover.for_outputs_ = true;
+  mover.lower_ = factorized(gram.contiguous(), damping);
+  if (!mover.lower_.defined()) return std::nullopt;
+  mover.right_ = output_cross.contiguous();
+  return mover;
+}
+
+at::Tensor WeightMover::moved(const at::Tensor& weight, std::int64_t first_row) const {
   const std::int64_t rows = weight.size(0), columns = weight.size(1);
   at::Tensor result = at::empty({rows, columns}, right_.options());
   const at::Tensor block = at::zeros({kBlockRows, columns}, right_.options());
-  at::Tensor change = at::empty_like(block);
+  at::Tensor change = at::zeros_like(block);
   for (std::int64_t first = 0; first < rows; first += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - first);
     at::Tensor wide = block.narrow(0, 0, count), target = result.narrow(0, first, count);
     wide.copy_(weight.narrow(0, first, count));
-    at::mm_out(change, block, right_);
+    if (for_outputs_)
+      change.narrow(0, 0, count).copy_(right_.narrow(0, first_row + first, count));
+    else
+      at::mm_out(change, block, right_);
     if (lower_.defined()) divide(change, lower_);
     at::add_out(target, wide, change.narrow(0, 0, count), strength_);
     if (!all_finite(target)) target.copy_(at::where(target.isfinite().all(1, /*keepdim=*/true), target, wide));
   }
   return result;
+}
+
+double WeightMover::flops(std::int64_t rows) const {
+  const auto columns = static_cast<double>(right_.size(1));
+  const double product = 2 * static_cast<double>(rows) * columns * columns;
+  return lower_.defined() && !for_outputs_ ? 2 * product : product;
 }
 
 double mover_flops(std::int64_t group_rows, std::int64_t columns) {
@@ -102,6 +123,13 @@ std::uint64_t mover_workspace(std::int64_t group_rows, std::int64_t columns) {
 
 std::uint64_t moving_workspace(std::int64_t columns) {
   return 2 * sizeof(float) * static_cast<std::uint64_t>(kBlockRows * columns);
+}
+
+at::Tensor moved_reference_for_outputs(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& output_cross,
+                                       double damping) {
+  const at::Tensor matrix = symmetric_from_upper(gram).to(at::kDouble);
+  damp(matrix, damping);
+  return weight.to(at::kDouble) + output_cross.to(at::kDouble).mm(at::linalg_inv(matrix));
 }
 
 at::Tensor moved_reference(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& cross,

@@ -110,7 +110,8 @@ void multiply_tiles(const PackedChunk& left, const PackedChunk& right, const std
                               .gram = elements + (i * stride + j) * cpu::kGramPanel,
                               .stride = stride,
                               .rows = left.width(i),
-                              .columns = right.width(j)});
+                              .columns = right.width(j),
+                              .on_diagonal = &left == &right && i == j});
     }
   });
 }
@@ -144,6 +145,25 @@ void accumulate_cross_bf16(at::Tensor& cross, const at::Tensor& reference, const
   }
 }
 
+/// leftᵀ x, every tile of it.
+void accumulate_product_bf16(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x) {
+  PackedChunk rows(left.size(1), panels_of({0, left.size(1)})), columns(x.size(1), panels_of({0, x.size(1)}));
+  const std::vector<Tile> tiles = tiles_of(rows.panels(), columns.panels(), /*triangle=*/false);
+  for (std::int64_t first = 0; first < x.size(0); first += kChunk) {
+    const std::int64_t count = std::min(kChunk, x.size(0) - first);
+    rows.pack({}, left, first, count);
+    columns.pack({}, x, first, count);
+    multiply_tiles(rows, columns, tiles, count, sums);
+  }
+}
+
+void accumulate_product_widened(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x) {
+  for (std::int64_t token = 0; token < x.size(0); token += kTokens) {
+    const std::int64_t end = std::min(token + kTokens, x.size(0));
+    at::addmm_out(sums, sums, left.slice(0, token, end).to(at::kFloat).t(), x.slice(0, token, end).to(at::kFloat));
+  }
+}
+
 void accumulate_cross_widened(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, const Rows& wanted) {
   for (std::int64_t token = 0; token < x.size(0); token += kTokens) {
     const std::int64_t end = std::min(token + kTokens, x.size(0));
@@ -165,6 +185,13 @@ void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& reference, 
   for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
     const at::Tensor difference = reference.narrow(1, row, rows).sub(x.narrow(1, row, rows));
     cross.narrow(0, row, rows).add_(at::mm(difference.t(), x, at::kFloat));
+  });
+}
+
+/// The same for the product of two unlike matrices.
+void accumulate_product_on_device(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x) {
+  for_each_block({0, left.size(1)}, [&](std::int64_t row, std::int64_t rows) {
+    sums.narrow(0, row, rows).add_(at::mm(left.narrow(1, row, rows).t(), x, at::kFloat));
   });
 }
 
@@ -223,6 +250,20 @@ void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, 
   if (multiplies_halves_on_device(x)) return accumulate_cross_on_device(cross, minuend, x, rows);
   if (packs_tiles(x)) return accumulate_cross_bf16(cross, minuend, x, rows);
   accumulate_cross_widened(cross, minuend, x, rows);
+}
+
+void accumulate_product(at::Tensor& sums, const at::Tensor& left_input, const at::Tensor& input) {
+  const at::Tensor left = left_input.contiguous(), x = input.contiguous();
+  if (sums.scalar_type() != at::kFloat || !sums.is_contiguous() || sums.dim() != 2 || sums.size(0) != left.size(1) ||
+      sums.size(1) != x.size(1) || left.size(0) != x.size(0) || left.scalar_type() != x.scalar_type())
+    throw InternalError("[kernels.gram] the accumulator does not fit {} x {} products", left.size(1), x.size(1));
+  if (x.size(0) == 0) return;
+  if (multiplies_halves_on_device(x))
+    accumulate_product_on_device(sums, left, x);
+  else if (packs_tiles(x))
+    accumulate_product_bf16(sums, left, x);
+  else
+    accumulate_product_widened(sums, left, x);
 }
 
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {

@@ -32,6 +32,10 @@ void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const
 void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, std::int64_t first,
                                 std::int64_t last);
 
+/// sums += leftᵀ x for left [tokens, rows] and x [tokens, features] of one dtype; sums is fp32 [rows, features]. Products and
+/// sums are as above.
+void accumulate_product(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x);
+
 /// Most memory that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype, in bytes.
 std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 

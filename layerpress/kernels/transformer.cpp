@@ -7,18 +7,14 @@
 #include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tensor_bits.h"
 
 namespace layerpress::kernels {
 namespace {
 
-using cpu::Bits16;
-
 bool runs_fused(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat);
 }
-
-const Bits16* bits(const at::Tensor& x) { return static_cast<const Bits16*>(x.const_data_ptr()); }
-Bits16* mutable_bits(at::Tensor& x) { return static_cast<Bits16*>(x.data_ptr()); }
 
 /// Rows per thread so that each gets at least about 64k elements.
 std::int64_t grain(std::int64_t elements_per_row) { return std::max<std::int64_t>(1, 65536 / elements_per_row); }

@@ -8,15 +8,11 @@
 #include <new>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tensor_bits.h"
 #include "layerpress/kernels/transformer.h"
 
 namespace layerpress::kernels {
 namespace {
-
-using cpu::Bits16;
-
-const Bits16* bits(const at::Tensor& x) { return static_cast<const Bits16*>(x.const_data_ptr()); }
-Bits16* mutable_bits(at::Tensor& x) { return static_cast<Bits16*>(x.data_ptr()); }
 
 /// 64-byte aligned scratch memory.
 class Scratch {

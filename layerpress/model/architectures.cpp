@@ -4,6 +4,7 @@
 #include "layerpress/model/architecture.h"
 #include "layerpress/model/cohere2.h"
 #include "layerpress/model/deepseek.h"
+#include "layerpress/model/expert_blocks.h"
 #include "layerpress/model/gemma.h"
 #include "layerpress/model/granite.h"
 #include "layerpress/model/llama.h"
@@ -55,8 +56,11 @@ TracedModel trace_model(const Json& config) {
   const auto model_type = json_get_or<std::string>(config, "model_type", "config.json", "");
   std::vector<std::string> known;
   for (const Architecture& architecture : architectures()) {
-    if (class_name.empty() ? architecture.model_type == model_type : architecture.class_name == class_name)
-      return architecture.trace(config);
+    if (class_name.empty() ? architecture.model_type == model_type : architecture.class_name == class_name) {
+      TracedModel model = architecture.trace(config);
+      describe_experts(model);
+      return model;
+    }
     known.push_back(class_name.empty() ? architecture.model_type : architecture.class_name);
   }
   const std::string name = class_name.empty() ? model_type : class_name;

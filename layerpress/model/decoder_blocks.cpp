@@ -58,15 +58,15 @@ Symbol gated_mlp(Tracer& tracer, const DecoderConfig& config, const std::string&
 Symbol pre_norm_layer(Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
                       const SelfAttention& attention, bool mlp_bias, Symbol x) {
   return pre_norm_layer(
-      tracer, config, class_prefix, attention,
+      tracer, config, class_prefix, [&](Symbol input) { return self_attention(tracer, config, attention, input); },
       [&](Symbol input) { return gated_mlp(tracer, config, class_prefix + "MLP", mlp_bias, input); }, x);
 }
 
 Symbol pre_norm_layer(Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
-                      const SelfAttention& attention, const std::function<Symbol(Symbol)>& mlp, Symbol x) {
+                      const Branch& attention, const Branch& mlp, Symbol x) {
   const std::string norm = norm_class(config, class_prefix);
   const Symbol attention_input = decoder_norm(tracer, config, "input_layernorm", norm, x);
-  x = tracer.add(x, self_attention(tracer, config, attention, attention_input));
+  x = tracer.add(x, attention(attention_input));
   const Symbol mlp_input = decoder_norm(tracer, config, "post_attention_layernorm", norm, x);
   return tracer.add(x, mlp(mlp_input));
 }

@@ -63,9 +63,10 @@ graph::Symbol post_norm_layer(graph::Tracer& tracer, const DecoderConfig& config
 /// x + attention(norm(x)), then x + mlp(norm(x)).
 graph::Symbol pre_norm_layer(graph::Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
                              const SelfAttention& attention, bool mlp_bias, graph::Symbol x);
-/// The same with something else in the MLP's place.
+/// A part of a layer: from its normalized input to what is added to the layer's stream.
+using Branch = std::function<graph::Symbol(graph::Symbol)>;
+/// The same with other branches in the places of the attention and the MLP.
 graph::Symbol pre_norm_layer(graph::Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
-                             const SelfAttention& attention, const std::function<graph::Symbol(graph::Symbol)>& mlp,
-                             graph::Symbol x);
+                             const Branch& attention, const Branch& mlp, graph::Symbol x);
 
 }  // namespace layerpress::model

@@ -7,16 +7,20 @@ namespace {
 
 constexpr const char* kWhere = "config.json";
 
-std::int64_t positive(const Json& config, const char* key, std::int64_t limit) {
-  const auto value = json_get<std::int64_t>(config, key, kWhere);
+std::int64_t checked(std::int64_t value, const char* key, std::int64_t limit) {
   if (value <= 0 || value > limit)
     throw CheckpointError("[model.config] config.json: '{}' is {}, expected 1 to {}", key, value, limit);
   return value;
 }
 
-std::int64_t positive_or(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise) {
-  const auto found = config.find(key);
-  return found == config.end() || found->is_null() ? otherwise : positive(config, key, limit);
+std::int64_t head_dim_of(const Json& config, const DecoderConfig& parsed, std::int64_t otherwise) {
+  const auto found = config.find("head_dim");
+  const bool given = found != config.end() && !found->is_null();
+  std::int64_t size = otherwise > 0 ? otherwise : parsed.hidden_size / parsed.num_heads;
+  if (given) size = positive_number(config, "head_dim", 65'536);
+  if (size <= 0 || size % 2 != 0)
+    throw CheckpointError("[model.config] config.json: head_dim {} is not a positive even number", size);
+  return size;
 }
 
 std::string activation_function(const Json& config, const DecoderDefaults& defaults) {
@@ -35,20 +39,25 @@ std::string activation_function(const Json& config, const DecoderDefaults& defau
 
 }  // namespace
 
+std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit) {
+  return checked(json_get<std::int64_t>(config, key, kWhere), key, limit);
+}
+
+std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise) {
+  return checked(json_get_or<std::int64_t>(config, key, kWhere, otherwise), key, limit);
+}
+
 DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults) {
-  constexpr std::int64_t kLimit = 1 << 24;
   DecoderConfig parsed;
-  parsed.hidden_size = positive(config, "hidden_size", kLimit);
-  parsed.intermediate_size = positive(config, "intermediate_size", kLimit);
-  parsed.num_layers = positive(config, "num_hidden_layers", 10'000);
-  parsed.num_heads = positive(config, "num_attention_heads", 65'536);
-  parsed.num_kv_heads = positive_or(config, "num_key_value_heads", 65'536,
-                                    defaults.num_kv_heads > 0 ? defaults.num_kv_heads : parsed.num_heads);
-  parsed.head_dim = positive_or(config, "head_dim", 65'536,
-                                defaults.head_dim > 0 ? defaults.head_dim : parsed.hidden_size / parsed.num_heads);
-  parsed.vocab_size = positive(config, "vocab_size", std::int64_t{1} << 31);
+  parsed.hidden_size = positive_number(config, "hidden_size", kMostFeatures);
+  parsed.intermediate_size = positive_number(config, "intermediate_size", kMostFeatures);
+  parsed.num_layers = positive_number(config, "num_hidden_layers", 10'000);
+  parsed.num_heads = positive_number(config, "num_attention_heads", 65'536);
+  parsed.num_kv_heads = positive_number(config, "num_key_value_heads", 65'536,
+                                        defaults.num_kv_heads > 0 ? defaults.num_kv_heads : parsed.num_heads);
+  parsed.vocab_size = positive_number(config, "vocab_size", std::int64_t{1} << 31);
   parsed.max_position_embeddings =
-      positive_or(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
+      positive_number(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
   parsed.rms_norm_eps = json_get_or<double>(config, defaults.epsilon_key, kWhere, defaults.epsilon);
   parsed.norm = defaults.norm;
   parsed.rope_theta = defaults.rope_theta;
@@ -57,8 +66,7 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
   if (parsed.num_heads % parsed.num_kv_heads != 0)
     throw CheckpointError("[model.config] config.json: {} attention heads are no multiple of {} key/value heads",
                           parsed.num_heads, parsed.num_kv_heads);
-  if (parsed.head_dim <= 0 || parsed.head_dim % 2 != 0)
-    throw CheckpointError("[model.config] config.json: head_dim {} is not a positive even number", parsed.head_dim);
+  parsed.head_dim = head_dim_of(config, parsed, defaults.head_dim);
   return parsed;
 }
 

@@ -48,6 +48,14 @@ struct DecoderDefaults {
   double rope_theta = 10000;
 };
 
+/// The most of any count of features; wider is no model.
+constexpr std::int64_t kMostFeatures = 1 << 24;
+
+/// A whole number of config.json from 1 to `limit`; throws CheckpointError naming the key.
+std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit);
+/// The same; `otherwise`, checked alike, where the key is absent or null.
+std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise);
+
 /// Reads and checks the shared fields; throws CheckpointError naming the key.
 DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults);
 

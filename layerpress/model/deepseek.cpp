@@ -35,14 +35,6 @@ struct LatentAttention {
   std::int64_t head_dim() const { return plain_dim + rotated_dim; }
 };
 
-std::int64_t size_of(const Json& config, const char* key, std::int64_t otherwise) {
-  constexpr std::int64_t kMost = 1 << 24;
-  const auto value = json_get_or<std::int64_t>(config, key, kWhere, otherwise);
-  if (value <= 0 || value > kMost)
-    throw CheckpointError("[model.config] config.json: '{}' is {}, expected 1 to {}", key, value, kMost);
-  return value;
-}
-
 /// 1 / sqrt(head_dim), times the square of what stretched positions multiply scores with.
 double score_scale(const Json& config, std::int64_t head_dim) {
   double scale = 1 / std::sqrt(static_cast<double>(head_dim));
@@ -64,11 +56,11 @@ LatentAttention parse_attention(const Json& config, const std::string& prefix) {
   LatentAttention block;
   block.prefix = prefix;
   const bool no_q_latent = config.contains("q_lora_rank") && config["q_lora_rank"].is_null();
-  block.q_latent = no_q_latent ? 0 : size_of(config, "q_lora_rank", 1536);
-  block.kv_latent = size_of(config, "kv_lora_rank", 512);
-  block.plain_dim = size_of(config, "qk_nope_head_dim", 128);
-  block.rotated_dim = size_of(config, "qk_rope_head_dim", 64);
-  block.value_dim = size_of(config, "v_head_dim", 128);
+  block.q_latent = no_q_latent ? 0 : positive_number(config, "q_lora_rank", kMostFeatures, 1536);
+  block.kv_latent = positive_number(config, "kv_lora_rank", kMostFeatures, 512);
+  block.plain_dim = positive_number(config, "qk_nope_head_dim", kMostFeatures, 128);
+  block.rotated_dim = positive_number(config, "qk_rope_head_dim", kMostFeatures, 64);
+  block.value_dim = positive_number(config, "v_head_dim", kMostFeatures, 128);
   block.scale = score_scale(config, block.head_dim());
   block.bias = json_get_or<bool>(config, "attention_bias", kWhere, false);
   return block;
@@ -113,7 +105,8 @@ Symbol latent_attention(Tracer& tracer, const DecoderConfig& config, const Laten
 DecoderConfig parse_config(const Json& config, const Defaults& defaults) {
   DecoderConfig decoder =
       parse_decoder_config(config, {.head_dim = 64, .max_position_embeddings = defaults.max_position_embeddings});
-  decoder.head_dim = size_of(config, "qk_rope_head_dim", 64);  // what the rotary table is made for
+  decoder.head_dim =
+      positive_number(config, "qk_rope_head_dim", kMostFeatures, 64);  // what the rotary table is made for
   if (json_get_or<std::int64_t>(config, "moe_layer_freq", kWhere, 1) != 1)
     throw CheckpointError("[model.config] config.json: moe_layer_freq is not supported; only 1 is");
   return decoder;
@@ -128,7 +121,7 @@ ExpertBlock parse_experts(const Json& config, const std::string& prefix, const D
   block.intermediate_size = experts.intermediate_size;
   block.shared_name = "shared_experts";
   block.shared_intermediate_size =
-      experts.intermediate_size * size_of(config, "n_shared_experts", defaults.shared_experts);
+      experts.intermediate_size * positive_number(config, "n_shared_experts", kMostFeatures, defaults.shared_experts);
   block.route.experts = experts.experts;
   block.route.top_k = experts.top_k;
   block.route.scale = json_get_or<double>(config, "routed_scaling_factor", kWhere, defaults.routed_scale);
@@ -136,8 +129,8 @@ ExpertBlock parse_experts(const Json& config, const std::string& prefix, const D
 }
 
 void read_groups(const Json& config, ExpertBlock& block, std::int64_t groups, std::int64_t top_groups) {
-  block.route.groups = size_of(config, "n_group", groups);
-  block.route.top_groups = size_of(config, "topk_group", top_groups);
+  block.route.groups = positive_number(config, "n_group", kMostFeatures, groups);
+  block.route.top_groups = positive_number(config, "topk_group", kMostFeatures, top_groups);
   if (block.route.experts % block.route.groups != 0 || block.route.top_groups > block.route.groups)
     throw CheckpointError("[model.config] config.json: n_routed_experts {}, n_group {} and topk_group {} do not fit",
                           block.route.experts, block.route.groups, block.route.top_groups);
@@ -149,16 +142,16 @@ TracedModel trace(const Json& config, const DecoderConfig& decoder, const Latent
   const std::string& prefix = attention.prefix;
   const auto first_sparse = json_get_or<std::int64_t>(config, "first_k_dense_replace", kWhere, with_bias ? 3 : 0);
   const auto layer = [&](Tracer& tracer, std::int64_t index, Symbol x) {
-    const Symbol input = decoder_norm(tracer, decoder, "input_layernorm", prefix + "RMSNorm", x);
-    x = tracer.add(x, latent_attention(tracer, decoder, attention, input));
-    const Symbol inner = decoder_norm(tracer, decoder, "post_attention_layernorm", prefix + "RMSNorm", x);
-    if (index < first_sparse) return tracer.add(x, gated_mlp(tracer, decoder, prefix + "MLP", false, inner));
-    ExpertBlock block = experts;
-    if (with_bias) block.route.bias = tracer.full_name("mlp.gate.e_score_correction_bias");
-    return tracer.add(x, expert_block(tracer, decoder, block, inner));
+    const auto mlp = [&](Symbol inner) {
+      if (index < first_sparse) return gated_mlp(tracer, decoder, prefix + "MLP", false, inner);
+      ExpertBlock block = experts;
+      if (with_bias) block.route.bias = tracer.full_name("mlp.gate.e_score_correction_bias");
+      return expert_block(tracer, decoder, block, inner);
+    };
+    const auto mix = [&](Symbol input) { return latent_attention(tracer, decoder, attention, input); };
+    return pre_norm_layer(tracer, decoder, prefix, mix, mlp, x);
   };
   TracedModel model = causal_language_model(prefix, decoder, config, layer);
-  describe_experts(model);
   model.fused_modules = {{"mlp.gate_proj", "mlp.up_proj"},
                          {"shared_experts.gate_proj", "shared_experts.up_proj"},
                          {"self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"}};

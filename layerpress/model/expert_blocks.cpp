@@ -25,14 +25,6 @@ Symbol shared_expert(Tracer& tracer, const DecoderConfig& config, const ExpertBl
   return tracer.gate(tracer.linear(block.shared_name + "_gate", x, 1, gate), output);
 }
 
-std::int64_t positive_or(const Json& config, const char* key, std::int64_t otherwise) {
-  constexpr std::int64_t kMost = 1 << 24;
-  const auto value = json_get_or<std::int64_t>(config, key, kWhere, otherwise);
-  if (value <= 0 || value > kMost)
-    throw CheckpointError("[model.config] config.json: '{}' is {}, expected 1 to {}", key, value, kMost);
-  return value;
-}
-
 }  // namespace
 
 Symbol expert_block(Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block, Symbol x) {
@@ -51,17 +43,42 @@ ExpertConfig parse_expert_config(const Json& config, const ExpertConfig& default
   ExpertConfig parsed;
   // transformers reads either of the two, and writes the second.
   const bool has_own_key = config.contains(keys.experts) && !config[keys.experts].is_null();
-  parsed.experts = positive_or(config, has_own_key ? keys.experts : "num_local_experts", defaults.experts);
-  parsed.top_k = positive_or(config, keys.top_k, defaults.top_k);
-  parsed.intermediate_size = positive_or(config, keys.intermediate_size, defaults.intermediate_size);
+  parsed.experts =
+      positive_number(config, has_own_key ? keys.experts : "num_local_experts", kMostFeatures, defaults.experts);
+  parsed.top_k = positive_number(config, keys.top_k, kMostFeatures, defaults.top_k);
+  parsed.intermediate_size = positive_number(config, keys.intermediate_size, kMostFeatures, defaults.intermediate_size);
   if (parsed.experts > kMostExperts || parsed.top_k > parsed.experts)
     throw CheckpointError("[model.config] config.json: '{}' is {} of {} experts", keys.top_k, parsed.top_k,
                           parsed.experts);
   return parsed;
 }
 
+ExpertBlock sparse_block(const std::string& class_prefix, const ExpertConfig& experts) {
+  ExpertBlock block;
+  block.class_name = class_prefix + "SparseMoeBlock";
+  block.router_class_name = class_prefix + "TopKRouter";
+  block.experts.class_name = class_prefix + "MLP";
+  block.intermediate_size = experts.intermediate_size;
+  block.route.experts = experts.experts;
+  block.route.top_k = experts.top_k;
+  return block;
+}
+
+TracedModel expert_language_model(const ExpertDecoder& decoder, const Json& raw_config,
+                                  const std::function<SelfAttention(std::int64_t)>& attention) {
+  const std::string& prefix = decoder.class_prefix;
+  const DecoderConfig& config = decoder.config;
+  return causal_language_model(prefix, config, raw_config, [&](Tracer& tracer, std::int64_t layer, Symbol x) {
+    if (!decoder.sparse.empty() && !decoder.sparse[layer])
+      return pre_norm_layer(tracer, config, prefix, attention(layer), /*mlp_bias=*/false, x);
+    return pre_norm_layer(
+        tracer, config, prefix, [&](Symbol input) { return self_attention(tracer, config, attention(layer), input); },
+        [&](Symbol input) { return expert_block(tracer, config, decoder.block, input); }, x);
+  });
+}
+
 std::vector<bool> sparse_layers(const Json& config, std::int64_t num_layers) {
-  const std::int64_t step = positive_or(config, "decoder_sparse_step", 1);
+  const std::int64_t step = positive_number(config, "decoder_sparse_step", kMostFeatures, 1);
   std::vector<bool> sparse(static_cast<std::size_t>(num_layers));
   for (std::int64_t layer = 0; layer < num_layers; ++layer) sparse[layer] = (layer + 1) % step == 0;
   for (const std::int64_t layer :

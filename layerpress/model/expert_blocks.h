@@ -1,10 +1,12 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "layerpress/graph/tracer.h"
 #include "layerpress/model/architecture.h"
-#include "layerpress/model/decoder_config.h"
+#include "layerpress/model/decoder_blocks.h"
 
 namespace layerpress::model {
 
@@ -41,10 +43,26 @@ struct ExpertKeys {
 };
 ExpertConfig parse_expert_config(const Json& config, const ExpertConfig& defaults, const ExpertKeys& keys);
 
+/// Experts by the class names that families without peculiarities have: "Qwen3Moe" -> Qwen3MoeSparseMoeBlock,
+/// Qwen3MoeTopKRouter, Qwen3MoeMLP.
+ExpertBlock sparse_block(const std::string& class_prefix, const ExpertConfig& experts);
+
+/// A language model of pre-norm layers with experts in the MLP's place.
+struct ExpertDecoder {
+  std::string class_prefix;  ///< as causal_language_model takes it
+  DecoderConfig config;
+  ExpertBlock block;
+  std::vector<bool> sparse{};  ///< which layers have experts, the others have an MLP; empty: all have
+};
+
+/// Traces the model; `attention(layer)` says how that layer attends.
+TracedModel expert_language_model(const ExpertDecoder& decoder, const Json& raw_config,
+                                  const std::function<SelfAttention(std::int64_t)>& attention);
+
 /// Which layers have experts: those not in mlp_only_layers whose number, counted from 1, is a multiple of decoder_sparse_step.
 std::vector<bool> sparse_layers(const Json& config, std::int64_t num_layers);
 
-/// Fills in what the graph's experts mean for readers and for checkpoints that store a layer's experts as
+/// Fills in what the graph's experts, if it has any, mean for readers and for checkpoints that store a layer's experts as
 /// `experts.gate_up_proj` [experts, 2 * intermediate, hidden] and `experts.down_proj` [experts, hidden, intermediate].
 void describe_experts(TracedModel& model);
 

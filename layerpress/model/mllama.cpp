@@ -73,13 +73,6 @@ Json vision_section(const Json& config) {
   return vision;
 }
 
-std::int64_t bounded(const Json& config, const char* key, std::int64_t limit) {
-  const auto value = json_get<std::int64_t>(config, key, "config.json");
-  if (value < 1 || value > limit)
-    throw CheckpointError("[model.config] config.json: '{}' is {}, expected 1 to {}", key, value, limit);
-  return value;
-}
-
 /// Indices of layers, each below `layers`.
 std::vector<std::int64_t> layer_indices(const Json& config, const char* key, std::int64_t layers) {
   const auto indices = json_get<std::vector<std::int64_t>>(config, key, "config.json");
@@ -92,14 +85,14 @@ std::vector<std::int64_t> layer_indices(const Json& config, const char* key, std
 VisionConfig parse_vision(const Json& config) {
   VisionConfig parsed;
   parsed.layers = parse_decoder_config(config, {});
-  parsed.global_layers = bounded(config, "num_global_layers", 10'000);
+  parsed.global_layers = positive_number(config, "num_global_layers", 10'000);
   parsed.norm_eps = json_get<double>(config, "norm_eps", "config.json");
   parsed.intermediate_layers = layer_indices(config, "intermediate_layers_indices", parsed.layers.num_layers);
   graph::ImageGeometry& geometry = parsed.geometry;
-  geometry.channels = bounded(config, "num_channels", 64);
-  geometry.image_size = bounded(config, "image_size", 8192);
-  geometry.patch_size = bounded(config, "patch_size", geometry.image_size);
-  geometry.tiles = bounded(config, "max_num_tiles", 256);
+  geometry.channels = positive_number(config, "num_channels", 64);
+  geometry.image_size = positive_number(config, "image_size", 8192);
+  geometry.patch_size = positive_number(config, "patch_size", geometry.image_size);
+  geometry.tiles = positive_number(config, "max_num_tiles", 256);
   const Json& ratios = config.at("supported_aspect_ratios");
   if (!ratios.is_array() || ratios.empty() || ratios.size() > 100'000)
     throw CheckpointError("[model.config] config.json: 'supported_aspect_ratios' is not a list of pairs");
@@ -256,16 +249,6 @@ Symbol cross_attention_layer(Tracer& tracer, const DecoderConfig& config, const 
   return tracer.operation(graph::MergeIllustrated{}, {all, x}, features, Rows::kTokens);
 }
 
-/// x + attention(norm(x)), then x + mlp(norm(x)).
-Symbol self_attention_layer(Tracer& tracer, const DecoderConfig& config, Symbol x) {
-  SelfAttention attention;
-  attention.class_name = "MllamaTextSelfAttention";
-  const Symbol inner = tracer.rms_norm("input_layernorm", "MllamaTextRMSNorm", x, config.rms_norm_eps);
-  x = tracer.add(x, self_attention(tracer, config, attention, inner));
-  const Symbol mlp = tracer.rms_norm("post_attention_layernorm", "MllamaTextRMSNorm", x, config.rms_norm_eps);
-  return tracer.add(x, gated_mlp(tracer, config, "MllamaTextMLP", false, mlp));
-}
-
 /// Rows of the embedding beyond the vocabulary of the head: the image token and room for others.
 constexpr std::int64_t kExtraTokens = 8;
 
@@ -273,6 +256,7 @@ constexpr std::int64_t kExtraTokens = 8;
 Symbol language_model(Tracer& tracer, const DecoderConfig& config, const std::vector<std::int64_t>& cross_layers,
                       const graph::ImageGeometry& geometry, Symbol vision) {
   const auto scope = tracer.module("language_model", "MllamaForCausalLM");
+  const SelfAttention attention{.class_name = "MllamaTextSelfAttention", .norm_class_name = ""};
   Symbol x;
   {
     const auto body = tracer.module("model", "MllamaTextModel");
@@ -282,7 +266,7 @@ Symbol language_model(Tracer& tracer, const DecoderConfig& config, const std::ve
       const auto layer = tracer.module(fmt::format("layers.{}", index), crosses ? "MllamaCrossAttentionDecoderLayer"
                                                                                 : "MllamaSelfAttentionDecoderLayer");
       x = crosses ? cross_attention_layer(tracer, config, geometry, x, vision)
-                  : self_attention_layer(tracer, config, x);
+                  : pre_norm_layer(tracer, config, "MllamaText", attention, /*mlp_bias=*/false, x);
     }
     x = tracer.rms_norm("norm", "MllamaTextRMSNorm", x, config.rms_norm_eps);
   }

@@ -1,14 +1,12 @@
 // OLMoE: norms of q and k over whole rows, experts in every layer.
 #include "layerpress/model/olmoe.h"
 
-#include "layerpress/model/decoder_blocks.h"
 #include "layerpress/model/expert_blocks.h"
 
 namespace layerpress::model {
 
 TracedModel trace_olmoe(const Json& config) {
-  DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 4096});
-  decoder.rms_norm_eps = json_get_or<double>(config, "rms_norm_eps", "config.json", 1e-5);
+  const DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 4096, .epsilon = 1e-5});
   if (config.contains("clip_qkv") && !config["clip_qkv"].is_null())
     throw CheckpointError("[model.config] config.json: 'clip_qkv' is not supported; OLMoE models with null are");
   const ExpertConfig experts =
@@ -20,21 +18,9 @@ TracedModel trace_olmoe(const Json& config) {
                                 .qkv_bias = bias,
                                 .output_bias = bias,
                                 .norms_whole_rows = true};
-  ExpertBlock block;
-  block.class_name = "OlmoeSparseMoeBlock";
-  block.router_class_name = "OlmoeTopKRouter";
-  block.experts.class_name = "OlmoeMLP";
-  block.intermediate_size = experts.intermediate_size;
-  block.route.experts = experts.experts;
-  block.route.top_k = experts.top_k;
+  ExpertBlock block = sparse_block("Olmoe", experts);
   block.route.normalize = json_get_or<bool>(config, "norm_topk_prob", "config.json", false);
-  TracedModel model = causal_language_model("Olmoe", decoder, config, [&](auto& tracer, std::int64_t, graph::Symbol x) {
-    return pre_norm_layer(
-        tracer, decoder, "Olmoe", attention,
-        [&](graph::Symbol input) { return expert_block(tracer, decoder, block, input); }, x);
-  });
-  describe_experts(model);
-  return model;
+  return expert_language_model({"Olmoe", decoder, block}, config, [&](std::int64_t) { return attention; });
 }
 
 }  // namespace layerpress::model

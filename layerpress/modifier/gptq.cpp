@@ -96,7 +96,10 @@ class GptqModifier : public QuantizingModifier {
   std::string type() const override { return "GPTQModifier"; }
   bool needs_data() const override { return true; }
   runtime::StatisticsWanted statistics_wanted() const override {
-    return {.gram = true, .cross = propagation_.has_value()};
+    runtime::StatisticsWanted wanted{.gram = true, .cross = propagation_.has_value()};
+    if (propagation_ && propagation_->residual > 0)
+      wanted.output_cross = {.inputs = propagation_->strength, .stream = propagation_->residual};
+    return wanted;
   }
 
   runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override {
@@ -173,7 +176,7 @@ class GptqModifier : public QuantizingModifier {
   /// What the statistics ask for: nothing without a cross matrix, as where nothing was compressed before.
   Propagation propagation_of(const std::vector<LinearWeight>& linears, const runtime::Statistics& statistics,
                              PhaseTimes& times) const {
-    if (!propagation_ || !statistics.cross.defined()) return {};
+    if (!propagation_ || (!statistics.cross.defined() && !statistics.output_cross.defined())) return {};
     return {statistics, rows_of_group(linears), *propagation_, times};
   }
 

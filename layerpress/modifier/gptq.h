@@ -13,13 +13,15 @@ namespace layerpress::modifier {
 /// actorder static|weight|null (columns by descending Gram diagonal, in groups of the original order),
 /// batched_quantization (accepted; groups are always solved as one stack). Default observer: hessian.
 ///
-/// error_propagation (null): true or {strength: 0.5, damping: 0.1} moves weights towards the original model's outputs before
-/// they are quantized (kernels/error_propagation.h). Where that fails, or nothing was compressed before, it is plain GPTQ.
+/// error_propagation (null): true or {strength: 0.6, damping: 0.3, residual: 0.3} moves weights towards the original model's
+/// outputs before they are quantized (kernels/error_propagation.h); residual is the part of the residual stream's own error
+/// that linears which write into it take over. Where that fails, or nothing was compressed before, it is plain GPTQ.
 ///
 /// When the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
 /// round-to-nearest; the report says which. Columns that no token touched keep their round-to-nearest value.
 ///
-/// cost() is that of a factorization that succeeds in single precision; one in double precision holds a second [K, K].
+/// cost() is that of a factorization that succeeds in single precision; one in double precision holds a second [K, K]. It
+/// counts on cross matrices; with output cross matrices moving takes fewer operations.
 std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where);
 
 }  // namespace layerpress::modifier

@@ -22,24 +22,27 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
     return found->get<bool>() ? std::optional<kernels::ErrorPropagation>(std::in_place) : std::nullopt;
   const std::string place = where + ".error_propagation";
   if (!found->is_object())
-    throw RecipeError("[recipe.modifier] {} must be true, false or a mapping of strength and damping", place);
+    throw RecipeError("[recipe.modifier] {} must be true, false or a mapping of strength, damping and residual", place);
   kernels::ErrorPropagation options;
   for (const auto& [key, value] : found->items()) {
     if (key == "strength")
       options.strength = number_up_to(2, value, key, place);
     else if (key == "damping")
       options.damping = number_up_to(1e6, value, key, place);
+    else if (key == "residual")
+      options.residual = number_up_to(2, value, key, place);
     else
-      throw RecipeError("[recipe.modifier] {}: unknown key '{}'; strength and damping are known", place, key);
+      throw RecipeError("[recipe.modifier] {}: unknown key '{}'; strength, damping and residual are known", place, key);
   }
   return options;
 }
 
 Propagation::Propagation(const runtime::Statistics& statistics, std::int64_t group_rows,
-                         const kernels::ErrorPropagation& options, PhaseTimes& times)
-    : group_rows_(group_rows) {
+                         const kernels::ErrorPropagation& options, PhaseTimes& times) {
   const auto phase = times.measure("propagate");
-  mover_ = kernels::WeightMover::make(statistics.gram, statistics.cross, group_rows, options);
+  mover_ = statistics.output_cross.defined()
+               ? kernels::WeightMover::make_for_outputs(statistics.gram, statistics.output_cross, options.damping)
+               : kernels::WeightMover::make(statistics.gram, statistics.cross, group_rows, options);
   if (mover_)
     times.add_flops("propagate", kernels::mover_flops(group_rows, statistics.gram.size(0)));
   else
@@ -49,8 +52,8 @@ Propagation::Propagation(const runtime::Statistics& statistics, std::int64_t gro
 runtime::LinearWeight Propagation::moved(runtime::LinearWeight linear, PhaseTimes& times) const {
   if (!mover_) return linear;
   const auto phase = times.measure("propagate");
-  times.add_flops("propagate", kernels::moving_flops(linear.weight.size(0), group_rows_, linear.weight.size(1)));
-  linear.weight = mover_->moved(linear.weight);
+  times.add_flops("propagate", mover_->flops(linear.weight.size(0)));
+  linear.weight = mover_->moved(linear.weight, linear.first_row);
   return linear;
 }
 

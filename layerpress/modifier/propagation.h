@@ -10,7 +10,7 @@
 namespace layerpress::modifier {
 
 /// The argument error_propagation: null or false (also when it is not there): none; true: the defaults; else a mapping of
-/// strength (0 to 2) and damping (not negative). Throws RecipeError naming `where` and the key.
+/// strength (0 to 2), damping (not negative) and residual (0 to 2). Throws RecipeError naming `where` and the key.
 std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arguments, const std::string& where);
 
 /// Moves weights towards the original model's outputs, or leaves them as they are: by default, and where the statistics
@@ -32,7 +32,6 @@ class Propagation {
 
  private:
   std::optional<kernels::WeightMover> mover_;
-  std::int64_t group_rows_ = 0;
   std::string fallback_;
 };
 

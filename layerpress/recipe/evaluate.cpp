@@ -2,10 +2,14 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+#include <utility>
+
 #include "layerpress/data/load_samples.h"
 #include "layerpress/graph/image_geometry.h"
+#include "layerpress/kernels/linear.h"
+#include "layerpress/recipe/body_run.h"
 #include "layerpress/recipe/open_model.h"
-#include "layerpress/runtime/stage_runner.h"
 
 namespace layerpress {
 namespace {
@@ -20,7 +24,7 @@ struct Evaluated {
   /// fp32 logarithms of the probabilities after tokens [begin, end) of a batch: [tokens, vocabulary].
   at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
     const at::Tensor x = hidden[batch].slice(0, begin, end);
-    const at::Tensor logits = head_bias.defined() ? at::linear(x, head_weight, head_bias) : at::linear(x, head_weight);
+    const at::Tensor logits = kernels::linear(x, head_weight, head_bias);
     return at::log_softmax(logits.to(at::kFloat), -1);
   }
 };
@@ -32,21 +36,95 @@ Evaluated open(const std::string& name, const EvaluateOptions& options) {
   return evaluated;
 }
 
-void run_body(Evaluated& evaluated, const std::vector<runtime::Batch>& batches, const RunControl& control) {
-  const graph::Graph& graph = evaluated.model.traced.graph;
+const graph::Node& head_of(const graph::Graph& graph) {
   const graph::Node& head = graph.nodes.at(graph.values.at(graph.output).producer);
-  const auto* linear = std::get_if<graph::Linear>(&head.operation);
-  if (linear == nullptr) throw InternalError("[evaluate] the graph does not end in a head");
-  const auto weights = evaluated.model.weights(evaluated.placement.dtype);
-  PhaseTimes times;
-  dist::Group alone;
-  const runtime::RunContext run{graph, *weights, evaluated.placement, batches, control, times, alone};
-  evaluated.hidden = runtime::run_to_value(run, recipe::cut_model(evaluated.model.traced, {}), head.inputs[0]);
-  const auto parameter = [&](const std::string& name) {
-    return weights->load(name).to(evaluated.placement.device, evaluated.placement.dtype);
-  };
-  evaluated.head_weight = parameter(linear->weight);
-  if (!linear->bias.empty()) evaluated.head_bias = parameter(linear->bias);
+  if (!std::holds_alternative<graph::Linear>(head.operation))
+    throw InternalError("[evaluate] the graph does not end in a head");
+  return head;
+}
+
+/// A model on its way through the batches, up to its head, with everything that this refers to.
+class RunningModel {
+ public:
+  RunningModel(Evaluated& evaluated, const std::vector<runtime::Batch>& batches, const RunControl& control)
+      : evaluated_(evaluated),
+        head_(head_of(evaluated.model.traced.graph)),
+        weights_(evaluated.model.weights(evaluated.placement.dtype)),
+        context_{evaluated.model.traced.graph, *weights_, evaluated.placement, batches, control, times_, alone_},
+        body_(context_, recipe::cut_model(evaluated.model.traced, {}), head_.inputs[0]) {}
+  RunningModel(const RunningModel&) = delete;
+  RunningModel& operator=(const RunningModel&) = delete;
+
+  recipe::BodyRun& body() { return body_; }
+
+  void finish() {
+    const auto& head = std::get<graph::Linear>(head_.operation);
+    const auto parameter = [&](const std::string& name) {
+      return weights_->load(name).to(evaluated_.placement.device, evaluated_.placement.dtype);
+    };
+    evaluated_.hidden = body_.results();
+    evaluated_.head_weight = parameter(head.weight);
+    if (!head.bias.empty()) evaluated_.head_bias = parameter(head.bias);
+  }
+
+ private:
+  Evaluated& evaluated_;
+  const graph::Node& head_;
+  std::unique_ptr<runtime::WeightSource> weights_;
+  PhaseTimes times_;
+  dist::Group alone_;
+  runtime::RunContext context_;
+  recipe::BodyRun body_;
+};
+
+/// Whether subgraph by subgraph both hand on the same values.
+bool same_layers(const recipe::BodyRun& a, const recipe::BodyRun& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t s = 0; s < a.size(); ++s)
+    if (a.name(s) != b.name(s) || a.features(s) != b.features(s)) return false;
+  return true;
+}
+
+/// Not what is before and behind all layers.
+bool is_layer(const std::string& subgraph) { return subgraph != "head" && subgraph != "tail"; }
+
+/// Mean over the rows of ‖x - x̃‖ / ‖x̃‖ behind subgraph `s`, x̃ the reference's.
+double stream_error(const recipe::BodyRun& model, const recipe::BodyRun& reference, std::size_t s,
+                    std::size_t batches) {
+  double sum = 0, rows = 0;
+  for (std::size_t b = 0; b < batches; ++b) {
+    const at::Tensor wanted = reference.stream(s, b).to(at::kFloat), own = model.stream(s, b).to(wanted.device());
+    const at::Tensor lengths = wanted.norm(2, {1}).clamp_min(std::numeric_limits<float>::min());
+    sum += ((own - wanted).norm(2, {1}) / lengths).sum(at::kDouble).item<double>();
+    rows += static_cast<double>(wanted.size(0));
+  }
+  return sum / rows;
+}
+
+/// Runs the model, and the reference beside it where there is one: layer by layer, so that no more than one layer's values
+/// of both are held.
+std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference,
+                                               const std::vector<runtime::Batch>& batches, const RunControl& control) {
+  std::vector<std::unique_ptr<RunningModel>> running;
+  running.push_back(std::make_unique<RunningModel>(model, batches, control));
+  if (reference != nullptr) running.push_back(std::make_unique<RunningModel>(*reference, batches, control));
+  const bool compares = running.size() == 2 && same_layers(running[0]->body(), running[1]->body());
+  std::size_t most = 0;
+  for (const auto& each : running) most = std::max(most, each->body().size());
+  std::vector<Evaluation::LayerError> errors;
+  for (std::size_t s = 0; s < most; ++s) {
+    for (const auto& each : running) {
+      if (s >= each->body().size()) continue;
+      control.step(s, most, each->body().name(s));
+      each->body().run(s);
+    }
+    if (compares && is_layer(running[0]->body().name(s)))
+      errors.push_back(
+          {running[0]->body().name(s), stream_error(running[0]->body(), running[1]->body(), s, batches.size())});
+  }
+  control.step(most, most, "");
+  for (const auto& each : running) each->finish();
+  return errors;
 }
 
 /// Sums over tokens, in double precision.
@@ -102,6 +180,8 @@ Json Evaluation::to_json() const {
   Json json = {{"perplexity", perplexity}, {"tokens", tokens}, {"seconds", seconds}};
   if (kl_divergence) json["kl_divergence"] = *kl_divergence;
   if (top1_agreement) json["top1_agreement"] = *top1_agreement;
+  for (const LayerError& layer : layers)
+    json["layers"].push_back({{"name", layer.name}, {"relative_error", layer.relative_error}});
   return json;
 }
 
@@ -122,8 +202,7 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const data::CalibrationSet set = load(options, model.model, control);
   const graph::Graph& graph = model.model.traced.graph;
   const auto batches = recipe::make_batches(set, recipe::choose_batch_tokens(options.batch_tokens, graph), graph);
-  run_body(model, batches, control);
-  if (reference) run_body(*reference, batches, control);
+  std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, batches, control);
 
   Sums sums;
   for (std::size_t b = 0; b < batches.size(); ++b)
@@ -141,6 +220,7 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   if (reference) {
     result.kl_divergence = sums.divergence / static_cast<double>(sums.tokens);
     result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
+    result.layers = std::move(layers);
   }
   return result;
 }

@@ -4,11 +4,10 @@
 
 #include <set>
 
+#include "layerpress/base/text.h"
+
 namespace layerpress::recipe {
 namespace {
-
-/// "…experts.3.gate_proj" without its last part.
-std::string parent_of(const std::string& module) { return module.substr(0, module.rfind('.')); }
 
 std::string counted(std::size_t count, const char* one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
@@ -26,9 +25,9 @@ FilledExperts filled_experts(const Json& modules) {
   for (const Json& module : modules) {
     const auto routed = module.find("routed_tokens");
     if (routed == module.end() || module["tokens"].get<std::int64_t>() <= routed->get<std::int64_t>()) continue;
-    const std::string expert = parent_of(module["module"].get<std::string>());
+    const std::string expert = parent_name(module["module"].get<std::string>());  // of a linear
     experts.insert(expert);
-    layers.insert(parent_of(expert));
+    layers.insert(parent_name(expert));
   }
   return {experts.size(), layers.size()};
 }

@@ -1,14 +1,10 @@
 #include "layerpress/inspect.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <set>
-#include <system_error>
 
 #include "layerpress/base/file.h"
+#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/text.h"
 #include "layerpress/data/child_process.h"
 #include "layerpress/graph/drawing.h"
 #include "layerpress/graph/text.h"
@@ -32,7 +28,7 @@ class WeightCount {
       bytes += model_.checkpoint->spec(use.name).nbytes();
       return;
     }
-    const std::string module = use.name.substr(0, use.name.rfind('.'));
+    const std::string module = parent_name(use.name);
     for (const char* suffix : {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"})
       if (model_.checkpoint->contains(module + "." + suffix))
         bytes += model_.checkpoint->spec(module + "." + suffix).nbytes();
@@ -70,38 +66,17 @@ Json describe(const recipe::OpenedModel& model, const graph::Subgraph& subgraph)
           {"linear_groups", std::move(groups)}};
 }
 
-/// An empty file among the temporary ones, removed with the object.
-class TemporaryFile {
- public:
-  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "layerpress-XXXXXX").string()) {
-    const int descriptor = ::mkstemp(path_.data());
-    if (descriptor < 0)
-      throw DataError("[inspect.draw] {}: {}; set TMPDIR to a folder that can be written", path_,
-                      std::generic_category().message(errno));
-    ::close(descriptor);
-  }
-  ~TemporaryFile() {
-    std::error_code ignored;
-    std::filesystem::remove(path_, ignored);
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 /// `dot` laid out by Graphviz. It writes to a file, because of a child's output only the end is kept.
 std::string as_svg(const std::string& dot, const RunControl& control) {
-  const TemporaryFile picture;
+  const TemporaryDirectory directory;
+  const std::filesystem::path picture = directory.path() / "picture.svg";
   const data::ChildResult result =
-      data::run_child({"dot", "-Tsvg", "-o", picture.path()}, dot,
+      data::run_child({"dot", "-Tsvg", "-o", picture.string()}, dot,
                       "--svg needs Graphviz: install it (Debian: apt-get install graphviz), or use --dot", control);
   if (result.exit_code != 0)
     throw DataError("[inspect.draw] Graphviz's dot failed with exit code {}: {}", result.exit_code,
                     result.errors.substr(0, result.errors.find('\n')));
-  return read_text_file(picture.path());
+  return read_text_file(picture);
 }
 
 Json draw(const recipe::OpenedModel& model, const std::vector<graph::Subgraph>& subgraphs,

@@ -8,6 +8,7 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/transformer.h"
 #include "layerpress/runtime/reference_stream.h"
 
@@ -109,7 +110,7 @@ MachineRates measure_rates(const RunSetup& setup, const std::filesystem::path& o
   at::Tensor gram = at::zeros({kFeatures, kFeatures}, at::kFloat);
   if (setup.pipeline != Pipeline::kDatafree) {
     const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
-    rates.flops["forward"] = rate_of(2 * tokens * features * features, [&] { return at::linear(x, weight); });
+    rates.flops["forward"] = rate_of(2 * tokens * features * features, [&] { return kernels::linear(x, weight); });
     rates.flops["gram"] = rate_of(tokens * features * (features + 1), [&] { kernels::accumulate_gram(gram, x); });
     if (runtime::wants_reference(setup.assignments)) {
       rates.flops["reference"] = rates.flops["forward"];

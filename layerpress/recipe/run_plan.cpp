@@ -7,6 +7,7 @@
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/graph/image_geometry.h"
+#include "layerpress/kernels/linear.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -28,7 +29,8 @@ std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
 
 class Planner {
  public:
-  explicit Planner(const PlanInput& input) : input_(input), baseline_(process_baseline(input.pipeline)) {
+  explicit Planner(const PlanInput& input)
+      : input_(input), baseline_(process_baseline(input.pipeline, input.placement.dtype)) {
     for (const SampleShape& sample : input.samples)
       baseline_ += static_cast<std::uint64_t>(sample.tokens) * sizeof(std::int64_t);
   }
@@ -236,9 +238,11 @@ ActivationPlace parse_activation_place(const std::string& name) {
   throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
 }
 
-std::uint64_t process_baseline(Pipeline pipeline) {
-  // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied.
-  return anonymous_bytes() + (pipeline == Pipeline::kDatafree ? 4 : 16) * kMebibyte;
+std::uint64_t process_baseline(Pipeline pipeline, at::ScalarType dtype) {
+  // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied, and
+  // the code that they make for the model's products.
+  const std::uint64_t multiplying = kernels::runs_on_tiles(dtype) ? 8 : 16;
+  return anonymous_bytes() + (pipeline == Pipeline::kDatafree ? 4 : multiplying) * kMebibyte;
 }
 
 std::vector<SampleShape> shapes_of(const data::CalibrationSet& set) {

@@ -60,8 +60,8 @@ struct RunPlan {
 /// time. Throws MemoryError when no choice fits, naming the smallest budget that does and what else would help.
 RunPlan plan_run(const PlanInput& input);
 
-/// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work.
-std::uint64_t process_baseline(Pipeline pipeline);
+/// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work in `dtype`.
+std::uint64_t process_baseline(Pipeline pipeline, at::ScalarType dtype);
 
 /// Packs samples into batches as make_batches does for the model that `graph` is, without what is in them: numbers of tokens, of
 /// images and of tiles.

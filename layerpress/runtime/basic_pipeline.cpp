@@ -47,7 +47,7 @@ class BasicRun {
     const Onload parameters(run_.weights, weight_names(run_.graph, nodes), run_.placement);
     // A rank without samples adds nothing, and still takes part.
     if (run_.batches.empty())
-      for (const auto& [value, users] : users_of_statistics_) statistics_.add_last_and_merge(run_, value, {});
+      for (const auto& [value, users] : users_of_statistics_) statistics_.add_last_and_merge(run_, value, {}, {});
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
       run_.control.step(b, steps_, fmt::format("batch {}", b));
       ActivationStore store(run_.batches.size());
@@ -57,9 +57,9 @@ class BasicRun {
         const auto take = [&](graph::ValueId value, const at::Tensor& all) {
           const at::Tensor x = select_counted_rows(run_.batches[b], run_.graph.values[value].rows, all);
           if (is_last)
-            statistics_.add_last_and_merge(run_, value, {.x = x});
+            statistics_.add_last_and_merge(run_, value, {.x = x}, {});
           else
-            statistics_.add(run_, value, {.x = x});
+            statistics_.add(run_, value, {.x = x}, {});
         };
         {
           const auto phase = run_.times.measure("forward");

@@ -105,6 +105,7 @@ std::vector<CompressedModule> compress_own_rows(const RunContext& run, const Mod
   for (const RowPart& part : division.parts[static_cast<std::size_t>(run.group.rank())]) {
     own.push_back(linears[part.linear]);
     own.back().weight = own.back().weight.narrow(0, part.first, part.rows());
+    own.back().first_row = part.first;
   }
   return own.empty() ? std::vector<CompressedModule>() : modifier.compress(own, statistics, run.times);
 }

@@ -7,8 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "layerpress/base/error.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/linear.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -32,7 +31,8 @@ at::Tensor limited_to_groups(const graph::Route& op, const at::Tensor& scores) {
 
 }  // namespace
 
-std::int64_t repeated_row_count(std::int64_t rows) {
+std::int64_t repeated_row_count(std::int64_t rows, at::ScalarType dtype) {
+  if (kernels::runs_on_tiles(dtype)) return rows;
   std::int64_t step = 16;
   while (16 * step < rows) step *= 2;
   return (rows + step - 1) / step * step;
@@ -61,9 +61,9 @@ at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, con
 }
 
 at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  const std::int64_t more = repeated_row_count(x.size(0)) - x.size(0);
-  if (more == 0) return at::linear(x, weight, bias);
-  return at::linear(at::constant_pad_nd(x, {0, 0, 0, more}), weight, bias).narrow(0, 0, x.size(0));
+  const std::int64_t more = repeated_row_count(x.size(0), x.scalar_type()) - x.size(0);
+  if (more == 0) return kernels::linear(x, weight, bias);
+  return kernels::linear(at::constant_pad_nd(x, {0, 0, 0, more}), weight, bias).narrow(0, 0, x.size(0));
 }
 
 at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const Onload& parameters) {
@@ -79,21 +79,22 @@ at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, c
     const at::Tensor part = tokens.narrow(0, first, std::min(kExpertRows, tokens.numel() - first));
     const std::int64_t count = part.numel();
     // The first row stands in for those that are added.
-    const at::Tensor taken = at::zeros({repeated_row_count(count)}, part.options());
+    const at::Tensor taken = at::zeros({repeated_row_count(count, x.scalar_type())}, part.options());
     taken.narrow(0, 0, count).copy_(part);
     const at::Tensor own = x.index_select(0, taken);
-    const at::Tensor inner = kernels::gated_activation(op.function, at::linear(own, parameters.parameter(op.gate)),
-                                                       at::linear(own, parameters.parameter(op.up)));
-    const at::Tensor output = at::linear(inner, parameters.parameter(op.down)).narrow(0, 0, count);
+    const at::Tensor inner =
+        kernels::gated_linear(op.function, own, parameters.parameter(op.gate), parameters.parameter(op.up));
+    const at::Tensor output = kernels::linear(inner, parameters.parameter(op.down)).narrow(0, 0, count);
     sum.index_add_(0, part, output * weights.index_select(0, part).unsqueeze(1));
   }
   return sum;
 }
 
-std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype) {
-  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens));
+std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads) {
+  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
   const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + 3 * op.intermediate));
-  return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t);
+  return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t) +
+         kernels::linear_workspace_bytes(rows, std::max(op.features, op.intermediate), dtype, threads);
 }
 
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
@@ -101,7 +102,8 @@ std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
   return kCopies * static_cast<std::uint64_t>(tokens * experts) * sizeof(float);
 }
 
-std::uint64_t expert_code_bytes(const graph::Graph& graph) {
+std::uint64_t expert_code_bytes(const graph::Graph& graph, at::ScalarType dtype) {
+  if (kernels::runs_on_tiles(dtype)) return 0;
   // Measured with up to 8192 tokens a batch: a quarter of a MiB for each of some 20 numbers of rows and two shapes of weights;
   // a fifth of that again where what experts are calibrated on is selected, too.
   constexpr std::uint64_t kOfShape = 10u << 20, kSelected = 2u << 20;

@@ -11,11 +11,11 @@
 
 namespace layerpress::runtime {
 
-/// Rows to which numbers of rows that differ from call to call are filled up: at most an eighth more, or 15. Matrix libraries
-/// compile code for every shape they meet, and keep it.
-std::int64_t repeated_row_count(std::int64_t rows);
+/// Rows to which numbers of rows that differ from call to call are filled up where products do not run on our own tiles: at
+/// most an eighth more, or 15. Matrix libraries compile code for every shape they meet, and keep it.
+std::int64_t repeated_row_count(std::int64_t rows, at::ScalarType dtype);
 
-/// at::linear for x with such a number of rows.
+/// A linear for x with such a number of rows.
 at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
 
 /// Weights of the chosen experts, in the logits' dtype: [tokens, experts]. `bias`: undefined where there is none.
@@ -29,10 +29,10 @@ at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, con
 at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const Onload& parameters);
 
 /// Most memory that add_expert() and route() (select_tokens(), too) take beside inputs and result, in bytes.
-std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype);
+std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads);
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens);
 
 /// Memory that a run keeps for the code that matrix libraries compile for the numbers of rows that experts meet.
-std::uint64_t expert_code_bytes(const graph::Graph& graph);
+std::uint64_t expert_code_bytes(const graph::Graph& graph, at::ScalarType dtype);
 
 }  // namespace layerpress::runtime

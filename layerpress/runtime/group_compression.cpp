@@ -22,9 +22,8 @@ std::vector<graph::LinearGroup> assigned_groups(const graph::Graph& graph, const
 namespace {
 
 bool wants(const graph::LinearGroup& group, const Assignments& assignments, bool StatisticsWanted::*what) {
-  return std::any_of(group.linears.begin(), group.linears.end(), [&](graph::NodeId n) {
-    return assignments.at(n).modifier->statistics_wanted().*what;
-  });
+  return std::any_of(group.linears.begin(), group.linears.end(),
+                     [&](graph::NodeId n) { return assignments.at(n).modifier->statistics_wanted().*what; });
 }
 
 }  // namespace
@@ -102,8 +101,7 @@ std::function<bool(const graph::LinearGroup&)> shares_statistics(const graph::Gr
 std::vector<ResultExchange::Group> exchanged_groups(const graph::Graph& graph, const std::vector<GroupWork>& works,
                                                     const Assignments& assignments) {
   std::vector<ResultExchange::Group> groups;
-  for (const GroupWork& work : works)
-    groups.push_back({shapes_of(graph, work.linears, assignments), &work.division});
+  for (const GroupWork& work : works) groups.push_back({shapes_of(graph, work.linears, assignments), &work.division});
   return groups;
 }
 
@@ -115,9 +113,8 @@ std::vector<LinearWeight> weights_of(const RunContext& run, const GroupWork& wor
   const std::vector<LinearShape> shapes = shapes_of(run.graph, work.linears, assignments);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const graph::Node& node = run.graph.nodes[work.linears[i]];
-    linears.push_back({run.graph.module_name(node),
-                       parameters.original(std::get<graph::Linear>(node.operation).weight), shapes[i].scheme,
-                       shapes[i].dtype, shapes[i].group_rows});
+    linears.push_back({run.graph.module_name(node), parameters.original(std::get<graph::Linear>(node.operation).weight),
+                       shapes[i].scheme, shapes[i].dtype, shapes[i].group_rows});
     const auto phase = run.times.measure("check");
     require_finite(linears.back());
   }

@@ -52,14 +52,11 @@ class Simulation {
     gram_workspace_ = 0;
     for (const graph::ValueId value : step.grams) {
       const auto features = static_cast<double>(request_.graph.values[value].features);
-      hold_matrix(value, value, kernels::gram_workspace_bytes);
+      hold_matrix(value, value, request_.graph.values[value].features,
+                  kernels::gram_workspace_bytes(request_.graph.values[value].features, request_.placement.dtype));
       own().flops["gram"] += expected_rows(value) * features * (features + 1);
     }
-    for (const graph::ValueId value : step.crosses) {
-      const auto features = static_cast<double>(request_.graph.values[value].features);
-      hold_matrix(value, reference_->stored_as(value), kernels::cross_gram_workspace_bytes);
-      own().flops["cross"] += 2 * expected_rows(value) * features * features;
-    }
+    for (const graph::ValueId value : step.crosses) hold_cross(step, value);
     if (!step.grams.empty() && request_.batches.empty()) note(gram_workspace_);
     for (std::size_t b = 0; b < request_.batches.size(); ++b) {
       std::set<graph::ValueId> taken = step.grams;
@@ -68,6 +65,7 @@ class Simulation {
         taken.erase(value);
         held += value_bytes(value, b);
       }
+      held += stream_bytes(step, b);
       run_batch(step.stage, b, taken, held, /*in_original=*/false);
       if (!step.reference.nodes.empty()) run_batch(step.reference, b, step.crosses, held, /*in_original=*/true);
       for (const graph::ValueId value : step.drops) drop(value, b);
@@ -147,18 +145,49 @@ class Simulation {
     return static_cast<std::uint64_t>(elements) * c10::elementSize(dtype);
   }
 
-  /// A statistics matrix of a value, known as `matrix`.
-  void hold_matrix(graph::ValueId value, graph::ValueId matrix,
-                   std::uint64_t (*workspace_of)(std::int64_t, at::ScalarType)) {
+  /// A statistics matrix [rows, features] of a value, known as `matrix`.
+  void hold_matrix(graph::ValueId value, graph::ValueId matrix, std::int64_t rows, std::uint64_t workspace) {
     const std::int64_t features = request_.graph.values[value].features;
     if (grams_.count(matrix) == 0) {
-      grams_[matrix] = static_cast<std::uint64_t>(features * features) * sizeof(float);
+      grams_[matrix] = static_cast<std::uint64_t>(rows * features) * sizeof(float);
       gram_bytes_ += grams_[matrix];
       own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
     }
-    std::uint64_t workspace = workspace_of(features, request_.placement.dtype);
     if (request_.ranks > 1) workspace += merge_workspace_bytes(features);
     gram_workspace_ = std::max(gram_workspace_, workspace);
+  }
+
+  /// What is summed up of the original model's values beside a Gram matrix.
+  void hold_cross(const Step& step, graph::ValueId value) {
+    const std::int64_t features = request_.graph.values[value].features;
+    const at::ScalarType dtype = request_.placement.dtype;
+    const auto outputs = step.output_crosses.find(value);
+    std::int64_t rows = features, products = 1;
+    std::uint64_t workspace = kernels::cross_gram_workspace_bytes(features, dtype);
+    if (outputs != step.output_crosses.end()) {
+      const auto& linear = std::get<graph::Linear>(request_.graph.nodes[outputs->second.linear].operation);
+      rows = linear.out_features;
+      products = 2;
+      workspace = kernels::output_cross_workspace_bytes(rows, features, dtype);
+      if (!can_stay(linear.weight)) workspace += bytes_of(rows * features, dtype);
+    }
+    hold_matrix(value, reference_->stored_as(value), rows, workspace);
+    own().flops["cross"] += 2 * expected_rows(value) * static_cast<double>(products * rows * features);
+  }
+
+  /// Streams that are in no store, held until what is made of them is there.
+  std::uint64_t stream_bytes(const Step& step, std::size_t batch) const {
+    const auto is_stored = [](const graph::Stage& stage, graph::ValueId value) {
+      const auto has = [&](const auto& values) {
+        return std::find(values.begin(), values.end(), value) != values.end();
+      };
+      return has(stage.inputs) || has(stage.keeps);
+    };
+    std::uint64_t bytes = 0;
+    for (const auto& [value, outputs] : step.output_crosses)
+      for (const graph::Stage* stage : {&step.stage, &step.reference})
+        if (!is_stored(*stage, outputs.stream)) bytes += value_bytes(outputs.stream, batch);
+    return bytes;
   }
 
   bool can_stay(const std::string& weight) const {
@@ -224,8 +253,9 @@ class Simulation {
     const Batch& batch = request_.batches[b];
     const auto place = [&](graph::ValueId value) { return in_original ? reference_->stored_as(value) : value; };
     std::map<graph::ValueId, int> readers;
-    for (const graph::NodeId n : stage.nodes)
-      for (const graph::ValueId input : request_.graph.nodes[n].inputs) ++readers[input];
+    const std::vector<FusedNode> nodes = fused_nodes(request_.graph, stage, request_.placement);
+    for (const FusedNode& node : nodes)
+      for (const graph::ValueId input : node.inputs) ++readers[input];
     for (const graph::ValueId value : stage.keeps) ++readers[value];
     // Inputs from the store are counted there, or are mapped pages of the scratch file.
     std::set<graph::ValueId> inside;
@@ -237,17 +267,20 @@ class Simulation {
       const auto found = values_.find(place(input));
       if (found != values_.end() && found->second[b].on_disk) own().read_bytes += found->second[b].bytes;
     }
-    for (const graph::NodeId n : stage.nodes) {
-      const graph::Node& node = request_.graph.nodes[n];
+    for (const FusedNode& fused : nodes) {
+      const graph::Node& node = request_.graph.nodes[fused.node];
       const std::uint64_t output = value_bytes(node.output, b);
-      most = std::max(most, frame + output + node_workspace_bytes(node, batch, request_.placement, request_.threads));
-      most = std::max(most, frame + output + takes(node.output));
-      const double flops = node_flops(request_.graph, node, batch);
+      const std::uint64_t workspace =
+          node_workspace_bytes(request_.graph, fused, batch, request_.placement, request_.threads);
+      most = std::max(most, frame + output + std::max(workspace, takes(node.output)));
+      double flops = node_flops(request_.graph, node, batch);
+      if (fused.fuses())
+        for (const graph::NodeId linear : {fused.gate, fused.up})
+          flops += node_flops(request_.graph, request_.graph.nodes[linear], batch);
       const bool attends = std::holds_alternative<graph::Attention>(node.operation);
       own().flops[attends ? "attention" : in_original ? "reference" : "forward"] += flops;
       if (flops == 0) own().forward_bytes += static_cast<double>(output);
-      for (const graph::ValueId input : node.inputs) {
-        if (request_.graph.is_input(input)) continue;
+      for (const graph::ValueId input : fused.inputs) {
         if (flops == 0) own().forward_bytes += static_cast<double>(value_bytes(input, b));
         if (--readers[input] == 0 && inside.erase(input) != 0) frame -= value_bytes(input, b);
       }
@@ -291,7 +324,8 @@ class Simulation {
   }
 
   const PlanRequest& request_;
-  const std::uint64_t expert_code_ = request_.batches.empty() ? 0 : expert_code_bytes(request_.graph);
+  const std::uint64_t expert_code_ =
+      request_.batches.empty() ? 0 : expert_code_bytes(request_.graph, request_.placement.dtype);
   std::optional<ReferenceStream> reference_;
   MemoryPlan plan_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;

@@ -11,6 +11,7 @@
 #include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
 #include "layerpress/graph/graph.h"
+#include "layerpress/kernels/output_cross.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/matching.h"
 #include "layerpress/quant/scheme.h"
@@ -24,12 +25,17 @@ struct Statistics {
   /// fp32 [features, features], (X̃ - X)ᵀX with X̃ what the original model has in X's place; undefined when nobody wants it, or
   /// where nothing was compressed before and X̃ is X.
   at::Tensor cross{};
+  /// fp32 [rows, features], in its place where the one linear that reads the value writes into the residual stream: EᵀX with E
+  /// what the original model's stream has more behind the linear (kernels/output_cross.h), by the shares that were wanted.
+  at::Tensor output_cross{};
 };
 
 /// What a modifier needs to know of a linear's input.
 struct StatisticsWanted {
   bool gram = false;
   bool cross = false;  ///< beside the Gram matrix; the original model runs beside the compressed one for it
+  /// Where it can be had, the output cross matrix instead, of these shares.
+  std::optional<kernels::ResidualShares> output_cross{};
 };
 
 /// A linear module and its weight [rows, columns] as stored, on the computing device.
@@ -39,6 +45,7 @@ struct LinearWeight {
   const quant::QuantizationScheme* scheme = nullptr;
   at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
   std::int64_t group_rows = 0;                 ///< of all linears that are compressed with it, whoever compresses them
+  std::int64_t first_row = 0;                  ///< where these rows begin in the whole weight
 };
 
 /// A linear as a plan sees it, before any weight is read.

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/graph/expert_inputs.h"
+#include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/transformer.h"
 #include "layerpress/runtime/expert_execution.h"
 #include "layerpress/runtime/vision_execution.h"
@@ -30,7 +31,7 @@ struct Execute {
     if (!op.bias.empty()) bias = parameters.parameter(op.bias);
     if (context.graph().values[node.output].rows == graph::Rows::kSelected)
       return selected_linear(inputs[0], weight, bias);
-    return at::linear(inputs[0], weight, bias);
+    return kernels::linear(inputs[0], weight, bias);
   }
   at::Tensor operator()(const graph::RmsNorm& op) const {
     return kernels::rms_norm(inputs[0], parameters.parameter(op.weight), op.epsilon,
@@ -83,13 +84,24 @@ struct Execute {
 
 }  // namespace
 
-at::Tensor execute_node(const graph::Node& node, std::vector<at::Tensor> inputs, const Onload& parameters,
+at::Tensor execute_node(const FusedNode& fused, std::vector<at::Tensor> inputs, const Onload& parameters,
                         BatchContext& context) {
-  return std::visit(Execute{node, inputs, parameters, context}, node.operation);
+  const graph::Node& node = context.graph().nodes[fused.node];
+  if (!fused.fuses()) return std::visit(Execute{node, inputs, parameters, context}, node.operation);
+  const auto weight_of = [&](graph::NodeId linear) {
+    return parameters.parameter(std::get<graph::Linear>(context.graph().nodes[linear].operation).weight);
+  };
+  return kernels::gated_linear(std::get<graph::GatedActivation>(node.operation).function, inputs[0],
+                               weight_of(fused.gate), weight_of(fused.up));
 }
 
-std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, const Placement& placement,
-                                   int threads) {
+std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& fused, const Batch& batch,
+                                   const Placement& placement, int threads) {
+  const graph::Node& node = graph.nodes[fused.fuses() ? fused.gate : fused.node];
+  if (const auto* linear = std::get_if<graph::Linear>(&node.operation))
+    return !placement.device.is_cpu() ? 0
+                                      : kernels::linear_workspace_bytes(batch.rows(graph.values[node.inputs[0]].rows),
+                                                                        linear->in_features, placement.dtype, threads);
   if (const auto* attention = std::get_if<graph::Attention>(&node.operation)) {
     std::int64_t longest = 0;
     for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i)
@@ -97,7 +109,7 @@ std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, 
     return kernels::attention_workspace_bytes(longest, shape_of(*attention), placement.dtype, threads);
   }
   if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
-    return expert_workspace_bytes(*expert, batch.tokens(), placement.dtype);
+    return expert_workspace_bytes(*expert, batch.tokens(), placement.dtype, threads);
   if (const auto* route = std::get_if<graph::Route>(&node.operation))
     return route_workspace_bytes(route->experts, batch.tokens());
   if (const auto* selection = std::get_if<graph::SelectTokens>(&node.operation))

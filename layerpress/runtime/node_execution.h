@@ -6,17 +6,18 @@
 
 #include "layerpress/graph/graph.h"
 #include "layerpress/runtime/batch.h"
+#include "layerpress/runtime/fused_nodes.h"
 #include "layerpress/runtime/onload.h"
 
 namespace layerpress::runtime {
 
-/// Computes one node on `inputs`, those that the batch does not give; one that nobody else holds may be written to.
-at::Tensor execute_node(const graph::Node& node, std::vector<at::Tensor> inputs, const Onload& parameters,
+/// Computes one node on its `inputs`; one that nobody else holds may be written to.
+at::Tensor execute_node(const FusedNode& node, std::vector<at::Tensor> inputs, const Onload& parameters,
                         BatchContext& context);
 
 /// Memory that a node needs beside its inputs and its output, in bytes; on a CPU.
-std::uint64_t node_workspace_bytes(const graph::Node& node, const Batch& batch, const Placement& placement,
-                                   int threads);
+std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& node, const Batch& batch,
+                                   const Placement& placement, int threads);
 
 /// Rows of a value in a batch; of selected tokens as many as an expert gets when all get as many.
 double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch);

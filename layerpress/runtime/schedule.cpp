@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "layerpress/graph/residual_writes.h"
 #include "layerpress/runtime/group_compression.h"
 #include "layerpress/runtime/reference_stream.h"
 #include "layerpress/runtime/stage_runner.h"
@@ -16,7 +17,10 @@ using Values = std::vector<bool>;
 class ScheduleMaker {
  public:
   explicit ScheduleMaker(const ScheduleRequest& request) : request_(request), graph_(request.graph) {
-    if (wants_reference(request_.assignments)) reference_.emplace(graph_, request_.assignments);
+    if (wants_reference(request_.assignments)) {
+      reference_.emplace(graph_, request_.assignments);
+      residual_writes_ = graph::residual_writes(graph_);
+    }
     for (const graph::ValueId value : request_.available)
       if (value < static_cast<graph::ValueId>(graph_.values.size())) available_.push_back(value);
     std::vector<graph::ValueId> wanted;
@@ -25,7 +29,8 @@ class ScheduleMaker {
       if (is_finished(s)) continue;
       groups_[s] = assigned_groups(graph_, request_.subgraphs[s], request_.assignments);
       for (const graph::LinearGroup& group : groups_[s])
-        if (wants_gram(group, request_.assignments)) wanted.push_back(group.input);
+        if (wants_gram(group, request_.assignments))
+          for (const graph::ValueId value : collected_from(group)) wanted.push_back(value);
     }
     needed_ = graph::needed_nodes(graph_, wanted, available_);
     Values compressed(graph_.nodes.size(), false);
@@ -66,7 +71,8 @@ class ScheduleMaker {
         if (needed_[n])
           for (const graph::ValueId input : graph_.nodes[n].inputs) last_use_[input] = static_cast<int>(s);
       for (const graph::LinearGroup& group : groups_[s])
-        if (wants_gram(group, request_.assignments)) last_use_[group.input] = static_cast<int>(s);
+        if (wants_gram(group, request_.assignments))
+          for (const graph::ValueId value : collected_from(group)) last_use_[value] = static_cast<int>(s);
     }
   }
 
@@ -140,14 +146,34 @@ class ScheduleMaker {
     while (add_survey(first, plan));
   }
 
+  /// The output cross matrix that a group wants, if it can be had: of its one linear, where that writes into the residual
+  /// stream and the original model's stream is another.
+  std::optional<OutputCross> output_cross(const graph::LinearGroup& group) const {
+    const auto write = residual_writes_.find(group.input);
+    if (write == residual_writes_.end() || !reference_->differs(write->second.stream)) return std::nullopt;
+    std::optional<kernels::ResidualShares> shares =
+        request_.assignments.at(write->second.linear).modifier->statistics_wanted().output_cross;
+    if (!shares) return std::nullopt;
+    shares->stream /= write->second.factor;
+    return OutputCross{write->second.linear, write->second.stream, *shares};
+  }
+
+  /// Values that a group's statistics are made of.
+  std::vector<graph::ValueId> collected_from(const graph::LinearGroup& group) const {
+    const auto outputs = output_cross(group);
+    return outputs ? std::vector<graph::ValueId>{group.input, outputs->stream}
+                   : std::vector<graph::ValueId>{group.input};
+  }
+
   /// A step for groups that want statistics, of which it collects those that no earlier step did.
   Step collecting_step(std::vector<graph::LinearGroup> groups) {
     Step step;
     for (const graph::LinearGroup& group : groups) {
       if (!collected_.insert(group.input).second) continue;
       step.grams.insert(group.input);
-      if (reference_ && reference_->differs(group.input) && wants_cross(group, request_.assignments))
-        step.crosses.insert(group.input);
+      if (!reference_ || !reference_->differs(group.input) || !wants_cross(group, request_.assignments)) continue;
+      step.crosses.insert(group.input);
+      if (const auto outputs = output_cross(group)) step.output_crosses.emplace(group.input, *outputs);
     }
     step.groups = std::move(groups);
     return step;
@@ -162,7 +188,8 @@ class ScheduleMaker {
         const graph::Node& route = graph_.nodes[graph_.values[*plan.steps[i].survey].producer];
         values.back() = {route.inputs[0], *plan.steps[i].survey};
       }
-      for (const graph::LinearGroup& group : plan.steps[i].groups) values.back().push_back(group.input);
+      for (const graph::LinearGroup& group : plan.steps[i].groups)
+        for (const graph::ValueId value : collected_from(group)) values.back().push_back(value);
     }
     const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
     std::vector<graph::Stage> stages = graph::split_stages(graph_, running_[s], values, outputs(s), keep);
@@ -222,6 +249,7 @@ class ScheduleMaker {
   std::set<graph::ValueId> surveyed_, collected_;
   std::vector<graph::ValueId> available_;  // of the compressed model
   std::optional<ReferenceStream> reference_;
+  std::map<graph::ValueId, graph::ResidualWrite> residual_writes_;
 };
 
 }  // namespace
@@ -230,6 +258,10 @@ std::vector<graph::LinearGroup> SubgraphSchedule::groups() const {
   std::vector<graph::LinearGroup> all;
   for (const Step& step : steps) all.insert(all.end(), step.groups.begin(), step.groups.end());
   return all;
+}
+
+bool SubgraphSchedule::has_work() const {
+  return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.runs() || !step.groups.empty(); });
 }
 
 std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -11,6 +12,13 @@
 
 namespace layerpress::runtime {
 
+/// The one linear that reads a value, which writes into the residual stream, and the shares of its output cross matrix.
+struct OutputCross {
+  graph::NodeId linear = -1;
+  graph::ValueId stream = -1;
+  kernels::ResidualShares shares;
+};
+
 /// All batches through a stage, and what follows.
 struct Step {
   graph::Stage stage;                      ///< up to the groups' inputs
@@ -20,7 +28,8 @@ struct Step {
   /// Inputs of groups whose Gram matrices are summed up meanwhile: of the others they are there already, or nobody wants them;
   /// and those of them of which the original model's values are summed up, too.
   std::set<graph::ValueId> grams, crosses;
-  std::optional<graph::ValueId> survey;  ///< or a routing of which every expert's tokens are counted
+  std::map<graph::ValueId, OutputCross> output_crosses;  ///< which of `crosses` are summed up as those
+  std::optional<graph::ValueId> survey;                  ///< or a routing of which every expert's tokens are counted
 
   /// Without anything to collect, a stage that keeps nothing has no purpose: what it is run for is computed again later.
   bool runs() const { return !grams.empty() || survey || !stage.keeps.empty(); }
@@ -39,6 +48,8 @@ struct SubgraphSchedule {
   bool recomputes = false;               ///< some stage runs nodes of earlier ones again
 
   std::vector<graph::LinearGroup> groups() const;  ///< of all steps
+  /// Whether anything is run or compressed. (A finished subgraph may be left with selecting tokens, which takes no weight.)
+  bool has_work() const;
 };
 
 /// What a schedule is made from.

@@ -29,7 +29,7 @@ class SequentialRun {
     for (std::size_t s = 0; s < schedule_.size(); ++s) {
       run_.control.check_stop();
       run_.control.step(s, schedule_.size(), schedule_[s].name);
-      if (!schedule_[s].weights.empty()) run_subgraph(s);
+      if (schedule_[s].has_work()) run_subgraph(s);
       if (schedule_[s].finished) continue;
       const auto phase = run_.times.measure("write");
       sink_.on_subgraph_done(s, store_.boundary(s, schedule_[s].boundary));
@@ -48,7 +48,7 @@ class SequentialRun {
   void run_subgraph(std::size_t s) {
     const SubgraphSchedule& plan = schedule_[s];
     auto loading = std::make_unique<PhaseTimes::Scope>(run_.times, "load");
-    prefetch_.wait();
+    if (!plan.weights.empty()) prefetch_.wait();
     Onload parameters(run_.weights, plan.weights, run_.placement);
     for (const std::string& weight : plan.weights)
       if (const auto kept = kept_.find(weight); kept != kept_.end()) parameters.replace(weight, kept->second);
@@ -56,7 +56,7 @@ class SequentialRun {
     if (reference_)
       original.emplace(run_.original != nullptr ? *run_.original : run_.weights, plan.reference_weights,
                        run_.placement);
-    fetch_from(s + 1);
+    if (!plan.weights.empty()) fetch_from(s + 1);
     loading.reset();
     for (const Step& step : plan.steps) {
       const std::vector<GroupWork> works = divide(step);
@@ -100,7 +100,7 @@ class SequentialRun {
   void run_batches(const Step& step, const std::vector<GroupWork>& works, const Onload& parameters,
                    const Onload* original) {
     if (step.runs()) {
-      StepCollection collection(run_, step, works, statistics_, surveys_);
+      StepCollection collection(run_, step, works, parameters, {statistics_, surveys_});
       const char* name = step.grams.empty() && !step.survey ? "propagate" : "calibrate";
       std::uint64_t done = 0;
       run_.control.phase(name, done, tokens_);

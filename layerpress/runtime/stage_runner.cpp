@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
+#include "layerpress/runtime/fused_nodes.h"
 #include "layerpress/runtime/node_execution.h"
 
 namespace layerpress::runtime {
@@ -14,10 +16,10 @@ namespace {
 /// The values of one batch inside a stage.
 class Frame {
  public:
-  Frame(const RunContext& run, const graph::Stage& stage, const OnWanted& on_wanted)
-      : run_(run), stage_(stage), on_wanted_(on_wanted) {
-    for (const graph::NodeId n : stage.nodes)
-      for (const graph::ValueId input : run.graph.nodes[n].inputs) ++readers_[input];
+  Frame(const graph::Stage& stage, const std::vector<FusedNode>& nodes, const OnWanted& on_wanted)
+      : stage_(stage), on_wanted_(on_wanted) {
+    for (const FusedNode& node : nodes)
+      for (const graph::ValueId input : node.inputs) ++readers_[input];
     for (const graph::ValueId value : stage.keeps) ++readers_[value];
   }
 
@@ -28,10 +30,9 @@ class Frame {
   }
 
   /// What a node reads. Who reads a value last has it alone, if nobody else has stored it.
-  std::vector<at::Tensor> inputs_of(const graph::Node& node) {
+  std::vector<at::Tensor> inputs_of(const FusedNode& node) {
     std::vector<at::Tensor> inputs;
     for (const graph::ValueId input : node.inputs) {
-      if (run_.graph.is_input(input)) continue;
       inputs.push_back(values_.at(input));
       if (--readers_[input] == 0) values_.erase(input);
     }
@@ -41,11 +42,10 @@ class Frame {
   const at::Tensor& kept(graph::ValueId value) const { return values_.at(value); }
 
  private:
-  const RunContext& run_;
   const graph::Stage& stage_;
   const OnWanted& on_wanted_;
-  std::map<graph::ValueId, at::Tensor> values_;
-  std::map<graph::ValueId, int> readers_;
+  std::unordered_map<graph::ValueId, at::Tensor> values_;
+  std::unordered_map<graph::ValueId, int> readers_;
 };
 
 }  // namespace
@@ -58,15 +58,14 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& p
   const auto place = [&](graph::ValueId value) {
     return options.reference == nullptr ? value : options.reference->stored_as(value);
   };
-  Frame frame(run, stage, options.on_wanted);
+  const std::vector<FusedNode> nodes = fused_nodes(run.graph, stage, run.placement);
+  Frame frame(stage, nodes, options.on_wanted);
   double flops = 0;
   for (const graph::ValueId input : stage.inputs)
     if (!run.graph.is_input(input)) frame.set(input, store.get(place(input), batch_index).to(run.placement.device));
-  for (const graph::NodeId n : stage.nodes) {
-    const graph::Node& node = run.graph.nodes[n];
-    frame.set(node.output, execute_node(node, frame.inputs_of(node), parameters, context));
-    flops += node_flops(run.graph, node, batch);
-  }
+  for (const FusedNode& node : nodes)
+    frame.set(run.graph.nodes[node.node].output, execute_node(node, frame.inputs_of(node), parameters, context));
+  for (const graph::NodeId n : stage.nodes) flops += node_flops(run.graph, run.graph.nodes[n], batch);
   run.times.add_flops(options.reference == nullptr ? "forward" : "reference", flops);
   for (const graph::ValueId value : stage.keeps) store.put(place(value), batch_index, frame.kept(value));
 }

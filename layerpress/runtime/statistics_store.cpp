@@ -20,8 +20,8 @@ std::int64_t elements(const dist::Slice& rows, std::int64_t features) {
   return rows.size() * features - (rows.first + rows.last - 1) * rows.size() / 2;
 }
 
-/// Operations of `rows` rows of a square for this many tokens.
-double square_flops(std::int64_t tokens, std::int64_t rows, std::int64_t features) {
+/// Operations of `rows` rows of a matrix for this many tokens.
+double matrix_flops(std::int64_t tokens, std::int64_t rows, std::int64_t features) {
   return 2 * static_cast<double>(tokens) * static_cast<double>(rows) * static_cast<double>(features);
 }
 
@@ -45,11 +45,11 @@ class StatisticsStore::Merge {
          root == kAllRanks ? run.group.start_all_reduce(packed) : run.group.start_reduce(packed, root)});
   }
 
-  /// Rows of a square, where they lie.
-  void start_square(const RunContext& run, const at::Tensor& square, const dist::Slice& rows, int root) {
+  /// Rows of a matrix, where they lie.
+  void start_in_place(const RunContext& run, const at::Tensor& matrix, const dist::Slice& rows, int root) {
     if (under_way_.size() == kStripsUnderWay) finish_one(run);
     const auto phase = run.times.measure("reduce");
-    const at::Tensor own = square.narrow(0, rows.first, rows.size());
+    const at::Tensor own = matrix.narrow(0, rows.first, rows.size());
     under_way_.push_back(
         {{}, rows, own, root == kAllRanks ? run.group.start_all_reduce(own) : run.group.start_reduce(own, root)});
   }
@@ -110,14 +110,14 @@ namespace {
 
 /// Rows that travel together: large enough for the network, small enough beside the matrix. `count(rows)`: their elements.
 template <typename Count>
-std::vector<dist::Slice> strips_of(std::int64_t features, std::int64_t all, const Count& count) {
+std::vector<dist::Slice> strips_of(std::int64_t all_rows, std::int64_t all, const Count& count) {
   constexpr std::int64_t kLeast = 1 << 20, kMost = 8 << 20, kParts = 8;
   const std::int64_t wanted = std::clamp(all / kParts, kLeast, kMost);
   std::vector<dist::Slice> strips;
-  for (std::int64_t first = 0; first < features;) {
-    std::int64_t last = std::min(first + kernels::kGramRowStep, features);
-    while (last < features && count(dist::Slice{first, last}) < wanted)
-      last = std::min(last + kernels::kGramRowStep, features);
+  for (std::int64_t first = 0; first < all_rows;) {
+    std::int64_t last = std::min(first + kernels::kGramRowStep, all_rows);
+    while (last < all_rows && count(dist::Slice{first, last}) < wanted)
+      last = std::min(last + kernels::kGramRowStep, all_rows);
     strips.push_back({first, last});
     first = last;
   }
@@ -131,8 +131,8 @@ std::vector<dist::Slice> triangle_strips(std::int64_t features) {
                    [&](const dist::Slice& rows) { return elements(rows, features); });
 }
 
-std::vector<dist::Slice> square_strips(std::int64_t features) {
-  return strips_of(features, features * features, [&](const dist::Slice& rows) { return rows.size() * features; });
+std::vector<dist::Slice> matrix_strips(std::int64_t rows, std::int64_t features) {
+  return strips_of(rows, rows * features, [&](const dist::Slice& strip) { return strip.size() * features; });
 }
 
 std::uint64_t merge_workspace_bytes(std::int64_t features) {
@@ -142,37 +142,52 @@ std::uint64_t merge_workspace_bytes(std::int64_t features) {
   return static_cast<std::uint64_t>(largest) * std::min(strips.size(), kStripsUnderWay) * sizeof(float);
 }
 
-Statistics& StatisticsStore::of(const RunContext& run, graph::ValueId value, bool cross) {
+Statistics& StatisticsStore::of(const RunContext& run, graph::ValueId value, const CrossWanted& cross) {
   Statistics& statistics = statistics_[value];
   const std::int64_t features = run.graph.values[value].features;
-  const auto zeros = [&] {
-    return at::zeros({features, features}, at::TensorOptions(at::kFloat).device(run.placement.device));
+  const auto make = [&](at::Tensor& sums, std::int64_t rows) {
+    if (!sums.defined()) sums = at::zeros({rows, features}, at::TensorOptions(at::kFloat).device(run.placement.device));
   };
-  if (!statistics.gram.defined()) statistics.gram = zeros();
-  if (cross && !statistics.cross.defined()) statistics.cross = zeros();
+  make(statistics.gram, features);
+  if (cross.square) make(statistics.cross, features);
+  if (cross.weight.defined()) make(statistics.output_cross, cross.weight.size(0));
   return statistics;
 }
 
-void StatisticsStore::add(const RunContext& run, graph::ValueId value, const Input& input) {
+namespace {
+
+void add_output_cross(const RunContext& run, Statistics& statistics, const StatisticsStore::Input& input,
+                      const StatisticsStore::CrossWanted& cross) {
+  const auto phase = run.times.measure("cross");
+  kernels::accumulate_output_cross(statistics.output_cross,
+                                   {input.x, input.reference, input.stream.compressed, input.stream.reference},
+                                   cross.weight, cross.shares);
+  run.times.add_flops("cross", 2 * matrix_flops(input.x.size(0), cross.weight.size(0), input.x.size(1)));
+}
+
+}  // namespace
+
+void StatisticsStore::add(const RunContext& run, graph::ValueId value, const Input& input, const CrossWanted& cross) {
   const at::Tensor& x = input.x;
-  Statistics& statistics = of(run, value, input.reference.defined());
+  Statistics& statistics = of(run, value, cross);
   {
     const auto phase = run.times.measure("gram");
     kernels::accumulate_gram(statistics.gram, x);
     run.times.add_flops("gram", gram_flops(x.size(0), {0, x.size(1)}, x.size(1)));
   }
   statistics.tokens += x.size(0);
-  if (!input.reference.defined()) return;
+  if (cross.weight.defined()) add_output_cross(run, statistics, input, cross);
+  if (!cross.square) return;
   const auto phase = run.times.measure("cross");
   kernels::accumulate_cross_gram(statistics.cross, input.reference, x);
-  run.times.add_flops("cross", square_flops(x.size(0), x.size(1), x.size(1)));
+  run.times.add_flops("cross", matrix_flops(x.size(0), x.size(1), x.size(1)));
 }
 
-void StatisticsStore::add_last_and_merge(const RunContext& run, graph::ValueId value, const Input& input, bool cross,
-                                         int root) {
+void StatisticsStore::add_last_and_merge(const RunContext& run, graph::ValueId value, const Input& input,
+                                         const CrossWanted& cross, int root) {
   const at::Tensor& x = input.x;
   if (run.group.size() == 1) {
-    if (x.defined()) add(run, value, input);
+    if (x.defined()) add(run, value, input, cross);
     return;
   }
   Statistics& statistics = of(run, value, cross);
@@ -186,16 +201,25 @@ void StatisticsStore::add_last_and_merge(const RunContext& run, graph::ValueId v
     }
     merge_->start(run, statistics.gram, strip, root);
   }
-  if (cross)
-    for (const dist::Slice& strip : square_strips(features)) {
-      if (x.defined() && input.reference.defined()) {
-        const auto phase = run.times.measure("cross");
-        kernels::accumulate_cross_gram_rows(statistics.cross, input.reference, x, strip.first, strip.last);
-        run.times.add_flops("cross", square_flops(x.size(0), strip.size(), features));
-      }
-      merge_->start_square(run, statistics.cross, strip, root);
-    }
+  if (cross.square) add_and_merge_cross(run, statistics, input, root);
+  if (cross.weight.defined()) {
+    if (x.defined()) add_output_cross(run, statistics, input, cross);
+    for (const dist::Slice& strip : matrix_strips(statistics.output_cross.size(0), features))
+      merge_->start_in_place(run, statistics.output_cross, strip, root);
+  }
   merging_.push_back(value);
+}
+
+void StatisticsStore::add_and_merge_cross(const RunContext& run, Statistics& statistics, const Input& input, int root) {
+  const std::int64_t features = statistics.cross.size(0);
+  for (const dist::Slice& strip : matrix_strips(features, features)) {
+    if (input.x.defined()) {
+      const auto phase = run.times.measure("cross");
+      kernels::accumulate_cross_gram_rows(statistics.cross, input.reference, input.x, strip.first, strip.last);
+      run.times.add_flops("cross", matrix_flops(input.x.size(0), strip.size(), features));
+    }
+    merge_->start_in_place(run, statistics.cross, strip, root);
+  }
 }
 
 void StatisticsStore::finish_merging(const RunContext& run) {

@@ -7,15 +7,20 @@
 namespace layerpress::runtime {
 
 StepCollection::StepCollection(const RunContext& run, const Step& step, const std::vector<GroupWork>& works,
-                               StatisticsStore& statistics, ExpertSurveys& surveys)
-    : run_(run), step_(step), statistics_(statistics) {
+                               const Onload& parameters, const Targets& targets)
+    : run_(run), step_(step), statistics_(targets.statistics) {
   for (const graph::ValueId value : step.grams) roots_[value] = StatisticsStore::kAllRanks;
   for (const GroupWork& work : works)
     if (const auto own = roots_.find(work.input); own != roots_.end() && !work.everywhere)
       own->second = work.division.owner;
+  for (const graph::ValueId value : step.grams) crosses_[value].square = step.crosses.count(value) != 0;
+  for (const auto& [value, outputs] : step.output_crosses) {
+    const auto& linear = std::get<graph::Linear>(run.graph.nodes[outputs.linear].operation);
+    crosses_[value] = {false, parameters.original(linear.weight).to(run.placement.dtype), outputs.shares};
+  }
   if (step.survey) {
     ExpertSurvey survey(run_.graph.values[*step.survey].features, run_.min_tokens_per_expert);
-    survey_ = &surveys.insert_or_assign(*step.survey, std::move(survey)).first->second;
+    survey_ = &targets.surveys.insert_or_assign(*step.survey, std::move(survey)).first->second;
   }
 }
 
@@ -24,6 +29,7 @@ void StepCollection::take(graph::ValueId value, const at::Tensor& x, std::size_t
     if (value != *step_.survey) logits_ = x;
     if (value == *step_.survey) survey_->add(std::exchange(logits_, {}), x);
   }
+  hold_stream(value, x, batch, /*in_original=*/false);
   if (step_.grams.count(value) == 0) return;
   if (step_.crosses.count(value) != 0)
     held_[value] = counted(value, x, batch);
@@ -32,8 +38,19 @@ void StepCollection::take(graph::ValueId value, const at::Tensor& x, std::size_t
 }
 
 void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, std::size_t batch) {
+  hold_stream(value, x, batch, /*in_original=*/true);
   if (auto held = held_.extract(value))
-    add(value, {.x = std::move(held.mapped()), .reference = counted(value, x, batch)}, is_last(batch));
+    add(value,
+        {.x = std::move(held.mapped()),
+         .reference = counted(value, x, batch),
+         .stream = std::exchange(streams_[value], {})},
+        is_last(batch));
+}
+
+void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, std::size_t batch, bool in_original) {
+  for (const auto& [input, outputs] : step_.output_crosses)
+    if (outputs.stream == value)
+      (in_original ? streams_[input].reference : streams_[input].compressed) = counted(value, x, batch);
 }
 
 at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x, std::size_t batch) const {
@@ -50,9 +67,9 @@ void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
 
 void StepCollection::add(graph::ValueId value, const StatisticsStore::Input& input, bool is_last_batch) {
   if (is_last_batch)
-    statistics_.add_last_and_merge(run_, value, input, step_.crosses.count(value) != 0, roots_.at(value));
+    statistics_.add_last_and_merge(run_, value, input, crosses_.at(value), roots_.at(value));
   else
-    statistics_.add(run_, value, input);
+    statistics_.add(run_, value, input, crosses_.at(value));
 }
 
 void StepCollection::finish() {

@@ -15,8 +15,14 @@ namespace layerpress::runtime {
 /// a router. Batch by batch the compressed model's values come first, then the original model's, where both are wanted.
 class StepCollection {
  public:
-  StepCollection(const RunContext& run, const Step& step, const std::vector<GroupWork>& works,
-                 StatisticsStore& statistics, ExpertSurveys& surveys);
+  /// What statistics and surveys are added to.
+  struct Targets {
+    StatisticsStore& statistics;
+    ExpertSurveys& surveys;
+  };
+  /// `parameters`: with the weights of the step's groups, as they are in the original model.
+  StepCollection(const RunContext& run, const Step& step, const std::vector<GroupWork>& works, const Onload& parameters,
+                 const Targets& targets);
 
   /// A value of batch `batch`, with all its rows; those that count are collected.
   void take(graph::ValueId value, const at::Tensor& x, std::size_t batch);
@@ -30,12 +36,16 @@ class StepCollection {
   at::Tensor counted(graph::ValueId value, const at::Tensor& x, std::size_t batch) const;
   bool is_last(std::size_t batch) const { return batch + 1 == run_.batches.size(); }
   void add(graph::ValueId value, const StatisticsStore::Input& input, bool is_last_batch);
+  /// Holds the residual stream until what is made of it is there.
+  void hold_stream(graph::ValueId value, const at::Tensor& x, std::size_t batch, bool in_original);
 
   const RunContext& run_;
   const Step& step_;
   StatisticsStore& statistics_;
   std::map<graph::ValueId, int> roots_;        // which rank needs the statistics
   std::map<graph::ValueId, at::Tensor> held_;  // until the original model's values are there
+  std::map<graph::ValueId, StatisticsStore::CrossWanted> crosses_;
+  std::map<graph::ValueId, StatisticsStore::Stream> streams_;  // by the value whose linear writes into it
   ExpertSurvey* survey_ = nullptr;
   at::Tensor logits_;
 };

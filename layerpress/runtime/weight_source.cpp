@@ -1,19 +1,14 @@
 #include "layerpress/runtime/weight_source.h"
 
+#include "layerpress/base/text.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::runtime {
-namespace {
-
-/// "a.b.weight" -> "a.b".
-std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
-
-}  // namespace
 
 at::Tensor CompressedWeights::load(const std::string& name) const {
   const auto found = scheme_of_.find(name);
   if (found == scheme_of_.end()) return checkpoint_->tensor(name);
-  const std::string module = module_of(name);
+  const std::string module = parent_name(name);
   const auto part = [&](const std::string& suffix) -> std::optional<at::Tensor> {
     const std::string full = module + "." + suffix;
     if (!checkpoint_->contains(full)) return std::nullopt;
@@ -26,7 +21,7 @@ template <typename Function>
 void CompressedWeights::for_each_part(const std::string& name, Function&& function) const {
   if (checkpoint_->contains(name)) return function(name);
   for (const char* suffix : {"weight_packed", "weight_scale", "weight_zero_point"}) {
-    const std::string part = module_of(name) + "." + suffix;
+    const std::string part = parent_name(name) + "." + suffix;
     if (checkpoint_->contains(part)) function(part);
   }
 }

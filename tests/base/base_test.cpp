@@ -42,6 +42,13 @@ TEST(Text, FindsNearestNames) {
   EXPECT_EQ(format_bytes(999), "999 B");
 }
 
+TEST(Text, SplitsDottedNames) {
+  EXPECT_EQ(parent_name("model.layers.3.mlp.weight"), "model.layers.3.mlp");
+  EXPECT_EQ(parent_name("lm_head"), "lm_head");
+  EXPECT_EQ(last_part("model.layers.3"), "3");
+  EXPECT_EQ(last_part("lm_head"), "lm_head");
+}
+
 TEST(Checksum, PiecesGiveTheSameAsTheWhole) {
   std::string bytes(100'000, '\0');
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * i >> 3);

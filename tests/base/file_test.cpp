@@ -11,6 +11,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/process_status.h"
+#include "layerpress/base/temporary_directory.h"
 #include "tests/base/child_process.h"
 #include "tests/base/file_size_limit.h"
 #include "tests/checkpoint/temporary_folder.h"
@@ -25,6 +26,7 @@ using test::FileSizeLimit;
 using test::kNotAllowed;
 using test::message_of;
 using test::read_bytes;
+using test::ScopedVariable;
 using test::TemporaryFolder;
 
 constexpr std::uint64_t kPage = 4096;
@@ -35,6 +37,27 @@ TEST(File, FilesThatCannotBeReadAreNamed) {
   EXPECT_THROW(MappedFile::open(folder.path()), CheckpointError);
   write_text_file(folder / "long", std::string(100, 'x'));
   EXPECT_THROW(read_text_file(folder / "long", 99), CheckpointError);
+}
+
+TEST(TemporaryDirectory, IsRemovedWithAllItHolds) {
+  const TemporaryFolder folder;
+  const ScopedVariable variable("TMPDIR", folder.path().c_str());
+  {
+    const TemporaryDirectory first, second;
+    EXPECT_NE(first.path(), second.path());
+    EXPECT_EQ(first.path().parent_path(), folder.path());
+    fs::create_directory(first.path() / "inside");
+    write_text_file(first.path() / "inside" / "file", "text");
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+}
+
+TEST(TemporaryDirectory, NeedsAFolder) {
+  const TemporaryFolder folder;
+  for (const fs::path& wrong : {folder / "missing", folder.write("file", "")}) {
+    const ScopedVariable variable("TMPDIR", wrong.c_str());
+    expect_says(message_of<DataError>([] { TemporaryDirectory(); }), {"[file.temporary]", "TMPDIR"});
+  }
 }
 
 /// Pages of files that are in this process's page tables.

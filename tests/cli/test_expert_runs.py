@@ -41,11 +41,11 @@ def test_kills(mode, cut, model, results):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_killed_between_experts(mode, model, results):
-    """Linear by linear, resumed and killed again while one layer's experts are under way."""
+    """Linear by linear, resumed and killed again while a layer's experts are under way, the last one's, too."""
     arguments = [*gptq(model), *MODES[mode], *LINEAR]
     undisturbed = Undisturbed(model, results / "out", arguments)
     done = 0
-    for count in (8, 20, 33):  # of the first layer's 4 + 3 * 12 linears
+    for count in (8, 20, 33, 99):  # of 4 + 3 * 12 linears in each layer
         resume = ["--resume"] if done else []
         assert WatchedRun(model, results / "out", *arguments, *resume).wait_for_subgraphs(count).kill()
         done = finished_subgraphs(results / "out")

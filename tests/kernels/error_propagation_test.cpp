@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/output_cross.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -74,6 +75,37 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WeightMoverTest,
                                            Case{50, 200, 289, 0.1, 1e-4}, Case{50, 200, 30, 0.001, 1e-2},
                                            Case{600, 64, 700, 0.1, 1e-4}));
 
+/// What the outputs of `weight` lack, and half of a stream's own difference.
+at::Tensor output_cross_of(const at::Tensor& weight, const Inputs& inputs) {
+  const at::Tensor stream = at::randn({inputs.compressed.size(0), weight.size(0)});
+  at::Tensor sums = at::zeros({weight.size(0), weight.size(1)});
+  const at::Tensor other = stream + inputs.compressed.mm(at::randn({weight.size(1), weight.size(0)})) * 0.1;
+  accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, other}, weight, {0.6, 0.5});
+  return sums;
+}
+
+TEST_P(WeightMoverTest, MatchesDoublePrecisionForOutputs) {
+  at::manual_seed(18);
+  const auto [tokens, columns, rows, damping, most] = GetParam();
+  const Inputs inputs = random_inputs(tokens, columns);
+  const at::Tensor weight = at::randn({rows, columns}), sums = output_cross_of(weight, inputs);
+  const auto mover = WeightMover::make_for_outputs(inputs.gram, sums, damping);
+  ASSERT_TRUE(mover.has_value());
+  const at::Tensor expected = moved_reference_for_outputs(weight, inputs.gram, sums, damping);
+  const at::Tensor error = mover->moved(weight).to(at::kDouble) - expected;
+  EXPECT_LT((error.norm() / (expected - weight.to(at::kDouble)).norm()).item<double>(), most);
+}
+
+TEST(WeightMover, ForOutputsWithoutStreamIsTheSameMove) {
+  at::manual_seed(19);
+  const Inputs inputs = random_inputs(2000, 120);
+  const at::Tensor weight = at::randn({50, 120}), stream = at::zeros({2000, 50});
+  at::Tensor sums = at::zeros({50, 120});
+  accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, stream}, weight, {0.5, 0.3});
+  const at::Tensor other = WeightMover::make_for_outputs(inputs.gram, sums, 0.1)->moved(weight);
+  EXPECT_LT(change_error(other, weight, inputs, {0.5, 0.1}), 1e-4);
+}
+
 TEST(WeightMover, TakesOutputsTowardsTheOriginals) {
   at::manual_seed(12);
   const Inputs inputs = random_inputs(3000, 96);
@@ -131,6 +163,23 @@ TEST(WeightMover, DoesNotDependOnTheDivisionOfRows) {
   }
 }
 
+TEST(WeightMover, ForOutputsTakesTheRowsOfAPart) {
+  at::manual_seed(20);
+  const Inputs inputs = random_inputs(1000, 320);
+  const at::Tensor weight = at::randn({611, 320}).to(at::kBFloat16);
+  const at::Tensor sums = output_cross_of(weight.to(at::kFloat), inputs);
+  const auto mover = WeightMover::make_for_outputs(inputs.gram, sums, 0.1);
+  const at::Tensor whole = mover->moved(weight);
+  const std::vector<std::int64_t> cuts = {0, 17, 18, 350, 610, 611};
+  std::vector<at::Tensor> parts;
+  for (std::size_t i = 1; i < cuts.size(); ++i)
+    parts.push_back(mover->moved(weight.slice(0, cuts[i - 1], cuts[i]), cuts[i - 1]));
+  EXPECT_TRUE(at::equal(at::cat(parts), whole));
+  EXPECT_FALSE(at::equal(whole, weight.to(at::kFloat)));
+  const auto still = WeightMover::make_for_outputs(inputs.gram, at::zeros_like(sums), 0.1);
+  EXPECT_TRUE(at::equal(still->moved(weight), weight.to(at::kFloat)));
+}
+
 TEST(WeightMover, RefusesWhatRoundingDecides) {
   at::manual_seed(16);
   const Inputs few_tokens = random_inputs(30, 100);
@@ -147,6 +196,8 @@ TEST(WeightMover, RefusesWhatRoundingDecides) {
     cross[4][5] = bad;
     EXPECT_FALSE(WeightMover::make(gram, few_tokens.cross, 50, {0.5, 0.1}).has_value()) << bad;
     EXPECT_FALSE(WeightMover::make(at::eye(100), cross, 50, {0.5, 0.1}).has_value()) << bad;
+    EXPECT_FALSE(WeightMover::make_for_outputs(gram, few_tokens.cross, 0.1).has_value()) << bad;
+    EXPECT_FALSE(WeightMover::make_for_outputs(at::eye(100), cross, 0.1).has_value()) << bad;
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "layerpress/base/text.h"
 #include "layerpress/checkpoint/safetensors.h"
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/graph/partition.h"
@@ -10,6 +11,7 @@
 #include "layerpress/graph/text.h"
 #include "layerpress/model/weight_names.h"
 #include "tests/checkpoint/temporary_folder.h"
+#include "tests/model/small_mllama.h"
 
 namespace layerpress::model {
 namespace {
@@ -17,29 +19,7 @@ namespace {
 using graph::Rows;
 using test::expect_says;
 using test::message_of;
-
-Json small_config() {
-  return {{"architectures", {"MllamaForConditionalGeneration"}},
-          {"model_type", "mllama"},
-          {"text_config",
-           {{"hidden_size", 64},
-            {"intermediate_size", 96},
-            {"num_hidden_layers", 5},
-            {"num_attention_heads", 4},
-            {"num_key_value_heads", 2},
-            {"vocab_size", 120},
-            {"cross_attention_layers", {1, 3}}}},
-          {"vision_config",
-           {{"hidden_size", 32},
-            {"intermediate_size", 48},
-            {"num_hidden_layers", 3},
-            {"num_global_layers", 2},
-            {"attention_heads", 2},
-            {"vision_output_dim", 96},
-            {"image_size", 28},
-            {"patch_size", 7},
-            {"intermediate_layers_indices", {0, 2}}}}};
-}
+using test::small_mllama_config;
 
 std::vector<graph::Subgraph> cut(const TracedModel& model, const std::vector<std::string>& classes) {
   return graph::partition(model.graph, [&](const graph::Module& module) {
@@ -66,7 +46,7 @@ void expect_whole(const graph::Graph& graph, const std::vector<graph::Subgraph>&
 }
 
 TEST(Mllama, PartitionsIntoItsLayers) {
-  const TracedModel model = trace_mllama(small_config());
+  const TracedModel model = trace_mllama(small_mllama_config());
   const auto subgraphs = cut(model, model.default_sequential_targets);
   ASSERT_EQ(subgraphs.size(), 1u + 3 + 2 + 5 + 1);
   EXPECT_EQ(subgraphs[1].name, "vision_model.transformer.layers.0");
@@ -76,7 +56,7 @@ TEST(Mllama, PartitionsIntoItsLayers) {
 }
 
 TEST(Mllama, VisionStatesAreOneValueThatCrossesTheCuts) {
-  const TracedModel model = trace_mllama(small_config());
+  const TracedModel model = trace_mllama(small_mllama_config());
   const auto subgraphs = cut(model, {"MllamaSelfAttentionDecoderLayer"});
   ASSERT_EQ(subgraphs.size(), 1u + 3 + 1);  // cross-attention layers go with what stands before them
   expect_whole(model.graph, subgraphs);
@@ -94,7 +74,7 @@ TEST(Mllama, VisionStatesAreOneValueThatCrossesTheCuts) {
 }
 
 TEST(Mllama, KeysAndValuesOfImagesAreALinearGroupOfTheirOwn) {
-  const TracedModel model = trace_mllama(small_config());
+  const TracedModel model = trace_mllama(small_mllama_config());
   const auto subgraphs = cut(model, {"MllamaCrossAttentionDecoderLayer"});
   const auto groups = graph::linear_groups(model.graph, subgraphs[1], [](const graph::Node&) { return true; });
   std::vector<std::vector<std::string>> names;
@@ -102,7 +82,7 @@ TEST(Mllama, KeysAndValuesOfImagesAreALinearGroupOfTheirOwn) {
     names.emplace_back();
     for (const graph::NodeId n : group.linears) {
       const std::string& name = model.graph.module_name(model.graph.nodes[n]);
-      names.back().push_back(name.substr(name.rfind('.') + 1));
+      names.back().push_back(last_part(name));
     }
   }
   using Names = std::vector<std::string>;
@@ -115,7 +95,7 @@ TEST(Mllama, KeysAndValuesOfImagesAreALinearGroupOfTheirOwn) {
 }
 
 TEST(Mllama, GraphSaysWhatImagesItTakes) {
-  const TracedModel model = trace_mllama(small_config());
+  const TracedModel model = trace_mllama(small_mllama_config());
   const auto geometry = graph::image_geometry(model.graph);
   ASSERT_TRUE(geometry.has_value());
   EXPECT_EQ(*geometry, (graph::ImageGeometry{3, 28, 7, 4, 8}));
@@ -127,7 +107,7 @@ TEST(Mllama, GraphSaysWhatImagesItTakes) {
 }
 
 TEST(Mllama, GraphTextRoundTrips) {
-  const std::string text = graph::to_text(trace_mllama(small_config()).graph);
+  const std::string text = graph::to_text(trace_mllama(small_mllama_config()).graph);
   EXPECT_EQ(graph::to_text(graph::parse_text(text)), text);
   EXPECT_NE(text.find("input %1 [147 patches]"), std::string::npos);
 }
@@ -145,7 +125,7 @@ TEST(Mllama, MissingKeysAreThoseOfTheReleasedModel) {
 
 TEST(Mllama, FaultsOfTheConfigAreNamed) {
   const auto fault = [](const char* section, const char* key, const Json& value) {
-    Json config = small_config();
+    Json config = small_mllama_config();
     config[section][key] = value;
     return message_of<CheckpointError>([&] { trace_mllama(config); });
   };
@@ -168,11 +148,11 @@ TEST(Mllama, FaultsOfTheConfigAreNamed) {
 std::shared_ptr<const checkpoint::Checkpoint> stored_as(const test::TemporaryFolder& folder,
                                                         const graph::Renaming& renaming) {
   std::map<std::string, at::Tensor> tensors;
-  for (const graph::Node& node : trace_mllama(small_config()).graph.nodes)
+  for (const graph::Node& node : trace_mllama(small_mllama_config()).graph.nodes)
     for (const graph::WeightUse& use : graph::weights_of(node.operation))
       tensors[graph::renamed(use.name, renaming)] = at::zeros(use.shape);
   checkpoint::write_safetensors(folder / "model.safetensors", tensors);
-  write_text_file(folder / "config.json", small_config().dump());
+  write_text_file(folder / "config.json", small_mllama_config().dump());
   return checkpoint::Checkpoint::open(folder.path());
 }
 
@@ -185,7 +165,7 @@ TEST(WeightNames, ThoseOfTheCheckpointAreUsed) {
   for (const graph::Renaming& renaming : {graph::Renaming(), kModules}) {
     const test::TemporaryFolder folder;
     const auto checkpoint = stored_as(folder, renaming);
-    TracedModel model = trace_mllama(small_config());
+    TracedModel model = trace_mllama(small_mllama_config());
     use_stored_names(model, *checkpoint);
     check_weights(model.graph, *checkpoint, [](const std::string&) { return false; });
     graph::lint(model.graph);
@@ -195,7 +175,7 @@ TEST(WeightNames, ThoseOfTheCheckpointAreUsed) {
 }
 
 TEST(WeightNames, EveryModuleHasItsOtherName) {
-  TracedModel model = trace_mllama(small_config());
+  TracedModel model = trace_mllama(small_mllama_config());
   using Names = std::vector<std::string>;
   const std::string traced = "vision_model.layernorm_pre", other = "model.vision_model.layernorm_pre";
   EXPECT_EQ(other_names(model, traced), Names{other});

@@ -3,6 +3,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/output_cross.h"
 #include "layerpress/modifier/all_modifiers.h"
 
 namespace layerpress::modifier {
@@ -160,6 +161,72 @@ TEST(ErrorPropagation, IsWantedWhenItIsAskedFor) {
     EXPECT_TRUE(gptq(on)->statistics_wanted().cross) << on;
 }
 
+TEST(ErrorPropagation, WantsOutputsOnlyForTheResidualStream) {
+  EXPECT_FALSE(gptq(nullptr)->statistics_wanted().output_cross.has_value());
+  EXPECT_FALSE(gptq({{"residual", 0}})->statistics_wanted().output_cross.has_value());
+  const auto shares = gptq({{"strength", 0.7}, {"residual", 0.2}})->statistics_wanted().output_cross;
+  ASSERT_TRUE(shares.has_value());
+  EXPECT_EQ(shares->inputs, 0.7);
+  EXPECT_EQ(shares->stream, 0.2);
+}
+
+TEST(ErrorPropagation, MakesGoodTheResidualStream) {
+  at::manual_seed(76);
+  const Inputs inputs = random_inputs(3000);
+  const at::Tensor weight = at::randn({64, kColumns}), stream = at::randn({3000, 64});
+  // What the stream lacks is partly a function of the inputs.
+  const at::Tensor original = stream + inputs.compressed.mm(at::randn({kColumns, 64})) * 0.4;
+  runtime::Statistics statistics = inputs.statistics;
+  statistics.cross.reset();
+  const auto error = [&](double residual) {
+    statistics.output_cross = at::zeros({64, kColumns});
+    kernels::accumulate_output_cross(statistics.output_cross, {inputs.compressed, inputs.original, stream, original},
+                                     weight, {1.0, residual});
+    const at::Tensor quantized = dequantized(compress(*gptq({{"damping", 0.01}}), {weight}, statistics).at(0));
+    const at::Tensor wanted = original + inputs.original.mm(weight.t());
+    return ((stream + inputs.compressed.mm(quantized.t()) - wanted).norm() / wanted.norm()).item<double>();
+  };
+  EXPECT_LT(error(1.0), 0.8 * error(0.0));
+  EXPECT_LT(error(1.0), error(0.5));
+}
+
+TEST(ErrorPropagation, WithoutDifferenceOfOutputsIsPlainGptq) {
+  at::manual_seed(77);
+  const Inputs inputs = random_inputs(1000);
+  const at::Tensor weight = at::randn({300, kColumns}).to(at::kBFloat16), stream = at::randn({1000, 300});
+  runtime::Statistics statistics = inputs.statistics;
+  statistics.cross.reset();
+  statistics.output_cross = at::zeros({300, kColumns});
+  kernels::accumulate_output_cross(statistics.output_cross, {inputs.compressed, inputs.compressed, stream, stream},
+                                   weight.to(at::kFloat), {0.6, 0.3});
+  const auto plain = compress(*gptq(nullptr), {weight}, inputs.statistics).at(0);
+  expect_equal_codes(compress(*gptq(true), {weight}, statistics).at(0), plain);
+  statistics.output_cross.fill_(NAN);
+  const auto fallen = compress(*gptq(true), {weight}, statistics).at(0);
+  expect_equal_codes(fallen, plain);
+  EXPECT_EQ(fallen.report.fallback, "no error propagation (factorization failed)");
+}
+
+/// A rank gets some rows of the weight, and the statistics of all.
+TEST(ErrorPropagation, FindsItsRowsOfTheOutputs) {
+  at::manual_seed(78);
+  const Inputs inputs = random_inputs(1000);
+  const at::Tensor weight = at::randn({100, kColumns}), stream = at::randn({1000, 100});
+  runtime::Statistics statistics = inputs.statistics;
+  statistics.cross.reset();
+  statistics.output_cross = at::zeros({100, kColumns});
+  kernels::accumulate_output_cross(statistics.output_cross,
+                                   {inputs.compressed, inputs.original, stream, stream + at::randn({1000, 100})},
+                                   weight, {0.6, 0.3});
+  const auto modifier = gptq(true);
+  const auto whole = compress(*modifier, {weight}, statistics).at(0);
+  PhaseTimes times;
+  const auto part =
+      modifier->compress({{"m", weight.slice(0, 33, 70), modifier->scheme_for({"m", {"Linear"}}), at::kFloat, 100, 33}},
+                         &statistics, times);
+  EXPECT_TRUE(at::equal(part.at(0).weight.codes, whole.weight.codes.slice(0, 33, 70)));
+}
+
 TEST(ErrorPropagation, RefusesByKeyAndPlace) {
   const auto expect_refused = [](const Json& propagation, const std::vector<std::string>& parts) {
     try {
@@ -172,8 +239,10 @@ TEST(ErrorPropagation, RefusesByKeyAndPlace) {
     }
   };
   expect_refused(0.5, {"true, false or a mapping"});
-  expect_refused("yes please", {"mapping of strength and damping"});
+  expect_refused("yes please", {"mapping of strength, damping and residual"});
   expect_refused({{"strenght", 0.5}}, {"'strenght'", "strength"});
+  expect_refused({{"residual", -1}}, {".residual is -1", "between 0 and 2"});
+  expect_refused({{"residual", true}}, {".residual is true", "number"});
   expect_refused({{"strength", -0.1}}, {".strength is -0.1", "between 0 and 2"});
   expect_refused({{"strength", 2.5}}, {".strength is 2.5", "between 0 and 2"});
   expect_refused({{"strength", "0.5"}}, {".strength is \"0.5\"", "number"});

@@ -42,6 +42,45 @@ def test_perplexity_and_divergence(folders):
     assert ours["top1_agreement"] == pytest.approx(agreement.double().mean().item())
 
 
+def test_residual_stream(folders):
+    """How far the stream behind every layer is from the reference's, as hidden states have it."""
+    parent, samples = folders
+    ours = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", parent / "reference",
+                       "--dtype", "float32").json()["layers"]
+    streams = []
+    for name in ("model", "reference"):
+        model = tiny_models.load(parent / name).float()
+        captured = [[] for _ in model.model.layers]
+        hooks = [layer.register_forward_hook(
+            lambda _, __, output, kept=kept: kept.append((output[0] if isinstance(output, tuple) else output)[0].double()))
+            for layer, kept in zip(model.model.layers, captured)]
+        with torch.no_grad():
+            for sample in samples:
+                model(torch.tensor([sample]))
+        for hook in hooks:
+            hook.remove()
+        streams.append([torch.cat(kept) for kept in captured])
+    wanted = [((own - other).norm(dim=1) / other.norm(dim=1)).mean().item() for own, other in zip(*streams)]
+    assert [layer["name"] for layer in ours] == [f"model.layers.{i}" for i in range(len(wanted))] and len(wanted) > 1
+    assert [layer["relative_error"] for layer in ours] == pytest.approx(wanted, rel=1e-3) and wanted[0] > 0.01
+
+
+def test_table(folders):
+    parent, _ = folders
+    text = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", parent / "reference",
+                       "--table").output
+    rows = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if line and not line.endswith((" %", "behind")))
+    assert {"perplexity", "tokens", "KL divergence", "seconds", "model.layers.0"} <= rows.keys()
+    assert float(rows["perplexity"]) > 1 and "top-1 agreement" in text
+
+
+def test_other_layers_are_not_compared(folders, tmp_path):
+    parent, _ = folders
+    deeper = tiny_models.save(tmp_path / "deeper", num_hidden_layers=3)
+    ours = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", deeper).json()
+    assert ours["kl_divergence"] > 0 and "layers" not in ours
+
+
 @pytest.mark.parametrize("options, kept, length", [([], 5, 64), (["--num-samples", "2"], 2, 64), (["--max-seq-length", "10"], 5, 10)])
 def test_which_tokens(options, kept, length, folders):
     parent, samples = folders

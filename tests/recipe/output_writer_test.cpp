@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "layerpress/base/text.h"
 #include "layerpress/recipe/resumed_weights.h"
 #include "tests/base/file_size_limit.h"
 #include "tests/checkpoint/temporary_folder.h"
@@ -46,10 +47,9 @@ class OutputWriterTest : public ::testing::Test {
     scheme_.weights->group_size = 32;
     compress();
     for (const auto& [name, tensor] : tensors)
-      if (expected_.count(module_of(name) + ".weight_packed") == 0) expected_[name] = tensor;
+      if (expected_.count(parent_name(name) + ".weight_packed") == 0) expected_[name] = tensor;
   }
 
-  static std::string module_of(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
   const std::string& module_name(graph::NodeId n) const {
     return model_.traced.graph.module_name(model_.traced.graph.nodes[n]);
   }

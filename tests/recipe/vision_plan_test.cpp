@@ -6,33 +6,14 @@
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/recipe/run_identity.h"
 #include "layerpress/recipe/run_plan.h"
+#include "tests/model/small_mllama.h"
 
 namespace layerpress::recipe {
 namespace {
 
 using graph::Rows;
 
-/// Layers 1 and 3 of five attend to images.
-model::TracedModel small_model() {
-  return model::trace_mllama({{"text_config",
-                               {{"hidden_size", 64},
-                                {"intermediate_size", 96},
-                                {"num_hidden_layers", 5},
-                                {"num_attention_heads", 4},
-                                {"num_key_value_heads", 2},
-                                {"vocab_size", 120},
-                                {"cross_attention_layers", {1, 3}}}},
-                              {"vision_config",
-                               {{"hidden_size", 32},
-                                {"intermediate_size", 48},
-                                {"num_hidden_layers", 3},
-                                {"num_global_layers", 2},
-                                {"attention_heads", 2},
-                                {"vision_output_dim", 96},
-                                {"image_size", 28},
-                                {"patch_size", 7},
-                                {"intermediate_layers_indices", {0, 2}}}}});
-}
+model::TracedModel small_model() { return model::trace_mllama(test::small_mllama_config()); }
 
 /// Samples of these many tokens, each with images that fill so many tiles.
 data::CalibrationSet samples(const std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>>& shapes,

@@ -100,10 +100,10 @@ at::Tensor merged(int ranks, int root, bool one_is_empty) {
     StatisticsStore statistics;
     const at::Tensor x = part_of_rank(group.rank());
     if (one_is_empty && group.rank() == 1) {
-      statistics.add_last_and_merge(run, 1, {}, /*cross=*/false, root);
+      statistics.add_last_and_merge(run, 1, {}, /*cross=*/{}, root);
     } else {
-      statistics.add(run, 1, {.x = x.slice(0, 0, 16)});
-      statistics.add_last_and_merge(run, 1, {.x = x.slice(0, 16)}, /*cross=*/false, root);
+      statistics.add(run, 1, {.x = x.slice(0, 0, 16)}, {});
+      statistics.add_last_and_merge(run, 1, {.x = x.slice(0, 16)}, /*cross=*/{}, root);
     }
     statistics.finish_merging(run);
     EXPECT_EQ(statistics.get(1).tokens, 77);
@@ -127,6 +127,46 @@ TEST(StatisticsStore, AddsUpOverRanks) {
   EXPECT_TRUE(at::equal(merged(3, StatisticsStore::kAllRanks, false), expected_sum({0, 1, 2})));
   EXPECT_TRUE(at::equal(merged(2, StatisticsStore::kAllRanks, true), expected_sum({0})));
   EXPECT_TRUE(at::equal(merged(3, 2, false), expected_sum({0, 1, 2})));
+}
+
+/// Rows of a weight, whose output cross matrix has more than one strip.
+constexpr std::int64_t kRows = 800;
+
+StatisticsStore::Input input_of(const at::Tensor& x) {
+  const at::Tensor stream = x.narrow(1, 0, kRows);
+  return {.x = x, .reference = 2 * x, .stream = {stream, stream * 3}};
+}
+
+/// E = 2 X Wᵀ + 2 r, in small integers.
+at::Tensor expected_output_cross(const at::Tensor& weight, int rank) {
+  const at::Tensor x = part_of_rank(rank).to(at::kDouble);
+  return (2 * x.mm(weight.to(at::kDouble).t()) + 2 * x.narrow(1, 0, kRows)).t().mm(x);
+}
+
+TEST(StatisticsStore, AddsUpOutputsOverRanks) {
+  ASSERT_GT(matrix_strips(kRows, kFeatures).size(), 1u);
+  const graph::Graph graph = graph_of(kFeatures);
+  const at::Tensor weight = at::eye(kFeatures).narrow(0, 5, kRows).to(at::kBFloat16);
+  const at::Tensor expected = expected_output_cross(weight, 0) + expected_output_cross(weight, 2);
+  const auto errors = dist::run_ranks(3, [&](dist::Group& group) {
+    const SmallModel model;
+    const std::vector<Batch> batches;
+    PhaseTimes times;
+    const RunContext run{graph, model.weights, {at::kCPU, at::kBFloat16}, batches, {}, times, group, {}, 77};
+    StatisticsStore statistics;
+    const StatisticsStore::CrossWanted cross{.weight = weight, .shares = {2, 1}};
+    const at::Tensor x = part_of_rank(group.rank());
+    if (group.rank() == 1) {
+      statistics.add_last_and_merge(run, 1, {}, cross);
+    } else {
+      statistics.add(run, 1, input_of(x.slice(0, 0, 16)), cross);
+      statistics.add_last_and_merge(run, 1, input_of(x.slice(0, 16)), cross);
+    }
+    statistics.finish_merging(run);
+    EXPECT_FALSE(statistics.get(1).cross.defined());
+    EXPECT_TRUE(at::equal(statistics.get(1).output_cross, expected.to(at::kFloat)));
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
 }
 
 // ---- compression divided by rows

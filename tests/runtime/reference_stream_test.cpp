@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "layerpress/graph/residual_writes.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/runtime/compression.h"
 #include "small_model.h"
@@ -22,7 +23,7 @@ class CrossModifier : public Modifier {
   std::string type() const override { return "CrossModifier"; }
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
   bool needs_data() const override { return true; }
-  StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = true}; }
+  StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = true, .output_cross = shares}; }
   std::int64_t row_step(const LinearShape&) const override { return 1; }
   CompressionCost cost(const std::vector<LinearShape>&) const override { return {}; }
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
@@ -33,6 +34,7 @@ class CrossModifier : public Modifier {
     for (const LinearWeight& linear : linears) {
       EXPECT_EQ(linear.group_rows, rows);
       crosses[linear.module] = statistics->cross.defined() ? statistics->cross.clone() : at::Tensor();
+      if (statistics->output_cross.defined()) output_crosses[linear.module] = statistics->output_cross.clone();
       grams[linear.module] = statistics->gram.triu().clone();
       const at::Tensor scale = linear.weight.abs().amax(1, true) / 3.5;
       CompressedModule result;
@@ -43,7 +45,8 @@ class CrossModifier : public Modifier {
     return results;
   }
   quant::QuantizationScheme scheme;
-  mutable std::map<std::string, at::Tensor> crosses, grams, compressed;
+  std::optional<kernels::ResidualShares> shares;
+  mutable std::map<std::string, at::Tensor> crosses, output_crosses, grams, compressed;
 };
 
 class NoSink : public ResultSink {
@@ -97,10 +100,15 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
 }
 
-/// Every linear saw (X̃ - X)ᵀX, with X and X̃ computed apart, by whole models with compressed and with original weights.
-void expect_true_statistics(const SmallModel& model, const CrossModifier& modifier, const std::vector<Batch>& batches) {
+MemoryWeights compressed_weights(const SmallModel& model, const CrossModifier& modifier) {
   MemoryWeights compressed = model.weights;
   for (const auto& [module, weight] : modifier.compressed) compressed.tensors[module + ".weight"] = weight;
+  return compressed;
+}
+
+/// Every linear saw (X̃ - X)ᵀX, with X and X̃ computed apart, by whole models with compressed and with original weights.
+void expect_true_statistics(const SmallModel& model, const CrossModifier& modifier, const std::vector<Batch>& batches) {
+  const MemoryWeights compressed = compressed_weights(model, modifier);
   std::size_t without = 0;
   for (const graph::Node& node : model.graph.nodes) {
     const auto seen = modifier.crosses.find(model.graph.module_name(node));
@@ -156,6 +164,70 @@ TEST(ReferenceStream, ComputedAgainOrReadFromDisk) {
   }
   const test::TemporaryFolder folder;
   const CrossModifier spilled;
+  run(model, spilled, batches, {.activations = {.memory_limit = 1000, .scratch = folder / "scratch"}});
+  expect_same(spilled);
+}
+
+/// Linears that write into a stream that differs saw EᵀX, E from whole models, and no (X̃ - X)ᵀX; the others as ever.
+void expect_true_outputs(const SmallModel& model, const CrossModifier& modifier, const std::vector<Batch>& batches) {
+  const MemoryWeights compressed = compressed_weights(model, modifier);
+  std::vector<std::string> found;
+  for (const auto& [value, write] : graph::residual_writes(model.graph)) {
+    const std::string module = model.graph.module_name(model.graph.nodes[write.linear]);
+    const auto seen = modifier.output_crosses.find(module);
+    if (seen == modifier.output_crosses.end()) continue;
+    found.push_back(module);
+    EXPECT_FALSE(modifier.crosses.at(module).defined());
+    const auto in_both = [&](graph::ValueId id) {
+      return std::pair{value_of(model.graph, compressed, batches, id),
+                       value_of(model.graph, model.weights, batches, id)};
+    };
+    const auto [x, reference] = in_both(value);
+    const auto [stream, stream_reference] = in_both(write.stream);
+    const at::Tensor expected = kernels::output_cross_reference(
+        {x, reference, stream, stream_reference}, model.weights.tensors.at(module + ".weight"), *modifier.shares);
+    EXPECT_LT(distance(seen->second, expected), 1e-3) << module;
+  }
+  // In front of the first layer's o nothing is compressed: there the stream is the same.
+  EXPECT_EQ(found, (std::vector<std::string>{"layers.0.down", "layers.1.o", "layers.1.down"}));
+  EXPECT_TRUE(modifier.crosses.at("layers.0.o").defined());
+  EXPECT_TRUE(modifier.crosses.at("layers.1.gate").defined());
+}
+
+CrossModifier with_outputs() {
+  CrossModifier modifier;
+  modifier.shares = kernels::ResidualShares{0.6, 0.3};
+  return modifier;
+}
+
+TEST(ReferenceStream, ShowsWhatTheResidualStreamLacks) {
+  const SmallModel model;
+  for (const std::size_t per_batch : {1, 3, 6})
+    for (const char* targets : {"Layer", "Linear", "NoSuchClass"}) {
+      const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, per_batch);
+      const CrossModifier modifier = with_outputs();
+      run(model, modifier, batches, {.targets = targets, .per_batch = per_batch});
+      expect_true_outputs(model, modifier, batches);
+    }
+}
+
+TEST(ReferenceStream, ResidualStreamComputedAgainOrReadFromDisk) {
+  const SmallModel model;
+  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, 2);
+  const CrossModifier kept = with_outputs();
+  run(model, kept, batches, {});
+  const auto expect_same = [&](const CrossModifier& other) {
+    ASSERT_EQ(other.output_crosses.size(), kept.output_crosses.size());
+    for (const auto& [module, sums] : kept.output_crosses)
+      EXPECT_TRUE(at::equal(sums, other.output_crosses.at(module))) << module;
+  };
+  for (int bits = 0; bits < 16; ++bits) {
+    const CrossModifier again = with_outputs();
+    run(model, again, batches, {.keep_after = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0}});
+    expect_same(again);
+  }
+  const test::TemporaryFolder folder;
+  const CrossModifier spilled = with_outputs();
   run(model, spilled, batches, {.activations = {.memory_limit = 1000, .scratch = folder / "scratch"}});
   expect_same(spilled);
 }

@@ -14,39 +14,48 @@ static_assert(kGramPanel == kRegisters * 16 && kGramPanel % kRows == 0);
 
 using Pair = std::uint32_t;
 
-/// c[8, 48] += sum over pairs of left columns [first, first + 8) times all 48 right columns.
+/// c[8, 16 * registers] += sum over pairs of 8 left columns times the first right columns.
+template <int registers>
 void accumulate_rows(const Pair* left, const Pair* right, std::int64_t pairs, float* c, std::int64_t stride, int rows,
                      const __mmask16* mask) {
-  __m512 sum[kRows][kRegisters];
+  __m512 sum[kRows][registers];
   for (int r = 0; r < kRows; ++r)
-    for (int n = 0; n < kRegisters; ++n)
+    for (int n = 0; n < registers; ++n)
       sum[r][n] = r < rows ? _mm512_maskz_loadu_ps(mask[n], c + r * stride + n * 16) : _mm512_setzero_ps();
   for (std::int64_t p = 0; p < pairs; ++p, left += kGramPanel, right += kGramPanel) {
-    __m512bh columns[kRegisters];
-    for (int n = 0; n < kRegisters; ++n) columns[n] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + n * 16));
+    __m512bh columns[registers];
+    for (int n = 0; n < registers; ++n) columns[n] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + n * 16));
     for (int r = 0; r < kRows; ++r) {
       const auto row = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(left[r])));
-      for (int n = 0; n < kRegisters; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], row, columns[n]);
+      for (int n = 0; n < registers; ++n) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], row, columns[n]);
     }
   }
   for (int r = 0; r < rows; ++r)
-    for (int n = 0; n < kRegisters; ++n) _mm512_mask_storeu_ps(c + r * stride + n * 16, mask[n], sum[r][n]);
-}
-
-void pack_panel(const Bits16* x, std::int64_t tokens, std::int64_t stride, std::int64_t columns, std::uint32_t* panel) {
-  for (std::int64_t token = 0; token < tokens; token += 2, panel += kGramPanel) {
-    const Bits16* even = x + token * stride;
-    const bool has_odd = token + 1 < tokens;
-    for (std::int64_t c = 0; c < columns; ++c)
-      panel[c] = even[c] | (static_cast<Pair>(has_odd ? even[stride + c] : 0) << 16);
-    for (std::int64_t c = columns; c < kGramPanel; ++c) panel[c] = 0;
-  }
+    for (int n = 0; n < registers; ++n) _mm512_mask_storeu_ps(c + r * stride + n * 16, mask[n], sum[r][n]);
 }
 
 /// 16 columns of 16 bits, each in the low half of 32. (With a mask, because g++ 12 warns of those without.)
 __m512i widened(__m256i columns) { return _mm512_maskz_cvtepu16_epi32(0xFFFF, columns); }
 
 __m512i in_high_halves(__m512i columns) { return _mm512_maskz_slli_epi32(0xFFFF, columns, 16); }
+
+/// Which of 16 columns from `first` on exist, of `columns`.
+__mmask16 mask_of(std::int64_t columns, std::int64_t first) {
+  const std::int64_t left = columns - first;
+  return static_cast<__mmask16>(left >= 16 ? 0xFFFF : left <= 0 ? 0 : (1 << left) - 1);
+}
+
+void pack_panel(const Bits16* x, std::int64_t tokens, std::int64_t stride, std::int64_t columns, std::uint32_t* panel) {
+  for (std::int64_t token = 0; token < tokens; token += 2, panel += kGramPanel)
+    for (int n = 0; n < kRegisters; ++n) {
+      const __mmask16 mask = mask_of(columns, n * 16);
+      const auto odd_mask = static_cast<__mmask16>(token + 1 < tokens ? mask : 0);
+      const Bits16* place = x + token * stride + n * 16;
+      const __m512i even = widened(_mm256_maskz_loadu_epi16(mask, place));
+      const __m512i odd = widened(_mm256_maskz_loadu_epi16(odd_mask, place + stride));
+      _mm512_storeu_si512(panel + n * 16, _mm512_or_si512(even, in_high_halves(odd)));
+    }
+}
 
 /// a - b of 16 columns, rounded to bf16, in the low halves.
 __m512i rounded_difference(const Bits16* a, const Bits16* b, __mmask16 mask) {
@@ -60,8 +69,8 @@ void pack_difference(const Bits16* a, const Bits16* b, std::int64_t tokens, std:
                      std::uint32_t* panel) {
   for (std::int64_t token = 0; token < tokens; token += 2, panel += kGramPanel)
     for (int n = 0; n < kRegisters; ++n) {
-      const std::int64_t left = columns - n * 16, place = token * stride + n * 16;
-      const auto mask = static_cast<__mmask16>(left >= 16 ? 0xFFFF : left <= 0 ? 0 : (1 << left) - 1);
+      const std::int64_t place = token * stride + n * 16;
+      const __mmask16 mask = mask_of(columns, n * 16);
       const auto odd_mask = static_cast<__mmask16>(token + 1 < tokens ? mask : 0);
       const __m512i even = rounded_difference(a + place, b + place, mask);
       const __m512i odd = rounded_difference(a + place + stride, b + place + stride, odd_mask);
@@ -71,13 +80,17 @@ void pack_difference(const Bits16* a, const Bits16* b, std::int64_t tokens, std:
 
 void multiply_panels(const GramTile& tile) {
   __mmask16 mask[kRegisters];
-  for (int n = 0; n < kRegisters; ++n) {
-    const std::int64_t left = tile.columns - n * 16;
-    mask[n] = static_cast<__mmask16>(left >= 16 ? 0xFFFF : left <= 0 ? 0 : (1 << left) - 1);
+  for (int n = 0; n < kRegisters; ++n) mask[n] = mask_of(tile.columns, n * 16);
+  constexpr void (*kAccumulate[])(const Pair*, const Pair*, std::int64_t, float*, std::int64_t, int,
+                                  const __mmask16*) = {nullptr, accumulate_rows<1>, accumulate_rows<2>,
+                                                       accumulate_rows<3>};
+  const std::int64_t registers = (tile.columns + 15) / 16;
+  for (std::int64_t row = 0; row < tile.rows; row += kRows) {
+    const std::int64_t first = tile.on_diagonal ? row / 16 : 0;  // what stands before is below the diagonal
+    const int rows = static_cast<int>(tile.rows - row < kRows ? tile.rows - row : kRows);
+    kAccumulate[registers - first](tile.left + row, tile.right + first * 16, tile.pairs,
+                                   tile.gram + row * tile.stride + first * 16, tile.stride, rows, mask + first);
   }
-  for (std::int64_t row = 0; row < tile.rows; row += kRows)
-    accumulate_rows(tile.left + row, tile.right, tile.pairs, tile.gram + row * tile.stride, tile.stride,
-                    static_cast<int>(tile.rows - row < kRows ? tile.rows - row : kRows), mask);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "layerpress/kernels/cpu/attention.h"
 #include "layerpress/kernels/cpu/elementwise.h"
 #include "layerpress/kernels/cpu/gram.h"
+#include "layerpress/kernels/cpu/product.h"
 #include "layerpress/kernels/cpu/quantization.h"
 
 #define LAYERPRESS_TEXT_OF(name) #name
@@ -29,7 +30,11 @@ const Table& isa_table() {
                                .attention_workspace = attention_workspace_entry,
                                .gram_pack = gram_pack_entry,
                                .gram_pack_difference = gram_pack_difference_entry,
-                               .gram_tile = gram_tile_entry};
+                               .gram_tile = gram_tile_entry,
+                               .product_pack = product_pack_entry,
+                               .product_tile = product_tile_entry,
+                               .product_round = product_round_entry,
+                               .product_gate = product_gate_entry};
   return kTable;
 }
 

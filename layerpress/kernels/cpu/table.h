@@ -75,8 +75,22 @@ struct GramTile {
   std::int64_t stride = 0;
   std::int64_t rows = 0;     ///< columns of the left panel that exist
   std::int64_t columns = 0;  ///< columns of the right panel that exist
+  bool on_diagonal = false;  ///< left and right are the same panel of a triangle: what is below may stay unsummed
 };
 constexpr std::int64_t kGramPanel = 48;
+
+/// sums[rows, kProductPanel] = or += x times a packed panel of a weight.
+struct ProductTile {
+  const Bits16* x = nullptr;  ///< [rows, stride]
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t pairs = 0;                ///< of features
+  const std::uint32_t* panel = nullptr;  ///< [pairs, kProductPanel], see Table::product_pack; 64-byte aligned
+  float* sums = nullptr;                 ///< 64-byte aligned
+  bool adds = false;
+};
+constexpr std::int64_t kProductPanel = 32;
+constexpr std::int64_t kProductHalf = 16;
 
 /// The kernels of one instruction set. A null entry: not offered, the caller has another way.
 struct Table {
@@ -117,6 +131,16 @@ struct Table {
   void (*gram_pack_difference)(const Bits16* a, const Bits16* b, std::int64_t tokens, std::int64_t stride,
                                std::int64_t columns, std::uint32_t* panel);
   void (*gram_tile)(const GramTile& tile);
+  /// Packs pairs of features of up to kProductHalf rows of a weight [rows, stride] into one half of a panel [pairs,
+  /// kProductPanel], which begins at `panel`; zero where there is no row.
+  void (*product_pack)(const Bits16* weight, std::int64_t stride, std::int64_t rows, std::int64_t pairs,
+                       std::uint32_t* panel);
+  void (*product_tile)(const ProductTile& tile);
+  /// y[rows, columns] = sums + bias, rounded; bias [columns] or null.
+  void (*product_round)(const float* sums, std::int64_t rows, std::int64_t columns, const Bits16* bias, Bits16* y,
+                        std::int64_t stride);
+  /// y[rows, columns] = silu(first half of sums) * second half, both rounded before: as silu_multiply_bf16.
+  void (*product_gate)(const float* sums, std::int64_t rows, std::int64_t columns, Bits16* y, std::int64_t stride);
 };
 
 /// The table of the best instruction set that this machine and the build have. LAYERPRESS_CPU (baseline, avx2, avx512,

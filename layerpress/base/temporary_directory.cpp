@@ -1,0 +1,31 @@
+#include "layerpress/base/temporary_directory.h"
+
+#include <stdlib.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress {
+
+TemporaryDirectory::TemporaryDirectory() {
+  std::error_code failure;
+  const std::filesystem::path parent = std::filesystem::temp_directory_path(failure);
+  if (failure)
+    throw DataError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
+                    failure.message());
+  std::string pattern = (parent / "layerpress-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw DataError("[file.temporary] {}: {}; set TMPDIR to a writable folder", pattern,
+                    std::generic_category().message(errno));
+  path_ = pattern;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace layerpress

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "layerpress/kernels/cpu/table.h"
+
+namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
+
+// Null where the instruction set has no bf16 dot products (no_bf16.cpp).
+extern void (*const product_pack_entry)(const Bits16* weight, std::int64_t stride, std::int64_t rows,
+                                        std::int64_t pairs, std::uint32_t* panel);
+extern void (*const product_tile_entry)(const ProductTile& tile);
+extern void (*const product_round_entry)(const float* sums, std::int64_t rows, std::int64_t columns, const Bits16* bias,
+                                         Bits16* y, std::int64_t stride);
+extern void (*const product_gate_entry)(const float* sums, std::int64_t rows, std::int64_t columns, Bits16* y,
+                                        std::int64_t stride);
+
+}  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

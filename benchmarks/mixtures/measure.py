@@ -19,9 +19,10 @@ MOST_LAYERS = 48  # of Qwen3-30B-A3B
 RIVALS = [Contender("LLM Compressor", "gptq", "minmax"), Contender("Layerpress", "gptq", "minmax", rival="minmax"),
           Contender("Layerpress", "gptq", "hessian", rival="minmax")]
 # What each way of cutting and calibrating adds to the command line.
+LINEAR_BY_LINEAR = "all tokens, `--sequential-targets Linear`"
 WAYS = {
     "all tokens, whole layers": [],
-    "all tokens, `--sequential-targets Linear`": ["--sequential-targets", "Linear"],
+    LINEAR_BY_LINEAR: ["--sequential-targets", "Linear"],
     "all tokens, 6 linears at a time": ["--sequential-targets", "Linear", "--sequential-targets-per-subgraph", "6"],
     "routed tokens": ["--no-moe-calibrate-all-experts"],
 }
@@ -80,19 +81,30 @@ def ways(job: Job) -> str:
     return table(["", "seconds", "peak of anonymous memory, MiB", "planned, MiB"], rows)
 
 
+def in_layers(figures: dict) -> float:
+    """Seconds without what is done once for all layers."""
+    return sum(phase["seconds"] for name, phase in figures["phases"].items()
+               if name not in ("open", "plan", "data", "finish"))
+
+
 def seconds_per_layer(job: Job, arguments: argparse.Namespace, model: Path) -> str:
-    """What is done once for all layers does not count."""
-    settings = SHAPES["wide"]
     wide = Job(model, job.calibration, arguments.samples, arguments.max_seq_length, 128, job.work)
-    result = run_way(wide, [])
-    phases = {name: phase["seconds"] for name, phase in result["figures"]["phases"].items()}
-    layers = settings["num_hidden_layers"]
-    in_layers = sum(seconds for name, seconds in phases.items() if name not in ("open", "plan", "data", "finish"))
-    rows = [[name, f"{seconds / layers:.1f}"] for name, seconds in phases.items() if seconds / layers >= 0.05]
-    text = (f"A layer takes {in_layers / layers:.0f} s and the process {result['anonymous'] / 2**20:.0f} MiB of anonymous "
-            f"memory (planned: {result['planned'] / 2**20:.0f}); {MOST_LAYERS} such layers would take "
-            f"{in_layers / layers * MOST_LAYERS / 60:.0f} minutes on this machine, in the same memory.")
-    return f"{text}\n\n{table(['phase', 'seconds per layer'], rows)}"
+    layers = SHAPES["wide"]["num_hidden_layers"]
+    rows, whole = [], None
+    for name in ("all tokens, whole layers", LINEAR_BY_LINEAR):
+        result = run_way(wide, WAYS[name])
+        whole = whole or result
+        seconds = in_layers(result["figures"]) / layers
+        compare.say(f"{name}: {seconds:.1f} s per layer")
+        rows.append([name, f"{seconds:.0f}", f"{seconds * MOST_LAYERS / 60:.0f}", f"{result['anonymous'] / 2**20:.0f}",
+                     f"{result['planned'] / 2**20:.0f}"])
+    phases = {name: phase["seconds"] / layers for name, phase in whole["figures"]["phases"].items()}
+    return "\n\n".join([
+        table(["", "seconds per layer", f"minutes for {MOST_LAYERS} layers", "peak of anonymous memory, MiB",
+               "planned, MiB"], rows),
+        "Whole layers, phase by phase:",
+        table(["phase", "seconds per layer"],
+              [[name, f"{seconds:.1f}"] for name, seconds in phases.items() if seconds >= 0.05])])
 
 
 def measure(arguments: argparse.Namespace) -> str:

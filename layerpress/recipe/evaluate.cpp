@@ -8,8 +8,8 @@
 #include "layerpress/data/load_samples.h"
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/kernels/linear.h"
-#include "layerpress/recipe/body_run.h"
 #include "layerpress/recipe/open_model.h"
+#include "layerpress/runtime/body_run.h"
 
 namespace layerpress {
 namespace {
@@ -55,7 +55,7 @@ class RunningModel {
   RunningModel(const RunningModel&) = delete;
   RunningModel& operator=(const RunningModel&) = delete;
 
-  recipe::BodyRun& body() { return body_; }
+  runtime::BodyRun& body() { return body_; }
 
   void finish() {
     const auto& head = std::get<graph::Linear>(head_.operation);
@@ -74,11 +74,11 @@ class RunningModel {
   PhaseTimes times_;
   dist::Group alone_;
   runtime::RunContext context_;
-  recipe::BodyRun body_;
+  runtime::BodyRun body_;
 };
 
 /// Whether subgraph by subgraph both hand on the same values.
-bool same_layers(const recipe::BodyRun& a, const recipe::BodyRun& b) {
+bool same_layers(const runtime::BodyRun& a, const runtime::BodyRun& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t s = 0; s < a.size(); ++s)
     if (a.name(s) != b.name(s) || a.features(s) != b.features(s)) return false;
@@ -89,7 +89,7 @@ bool same_layers(const recipe::BodyRun& a, const recipe::BodyRun& b) {
 bool is_layer(const std::string& subgraph) { return subgraph != "head" && subgraph != "tail"; }
 
 /// Mean over the rows of ‖x - x̃‖ / ‖x̃‖ behind subgraph `s`, x̃ the reference's.
-double stream_error(const recipe::BodyRun& model, const recipe::BodyRun& reference, std::size_t s,
+double stream_error(const runtime::BodyRun& model, const runtime::BodyRun& reference, std::size_t s,
                     std::size_t batches) {
   double sum = 0, rows = 0;
   for (std::size_t b = 0; b < batches; ++b) {

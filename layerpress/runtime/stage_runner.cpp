@@ -79,42 +79,4 @@ std::vector<std::string> weight_names(const graph::Graph& graph, const std::vect
   return names;
 }
 
-std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<graph::Subgraph>& all,
-                                     graph::ValueId wanted) {
-  const auto phase = run.times.measure("forward");
-  const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
-  std::vector<graph::Subgraph> subgraphs = all;
-  for (graph::Subgraph& subgraph : subgraphs)
-    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
-  std::vector<graph::Liveness> live = graph::liveness(run.graph, subgraphs);
-
-  std::uint64_t tokens = 0;
-  for (const Batch& batch : run.batches) tokens += static_cast<std::uint64_t>(batch.tokens());
-  ActivationStore store(run.batches.size());
-  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    run.control.step(s, subgraphs.size(), subgraphs[s].name);
-    std::vector<graph::ValueId> outputs = live[s].outputs;
-    const int producer = run.graph.values[wanted].producer;
-    if (std::find(subgraphs[s].nodes.begin(), subgraphs[s].nodes.end(), producer) != subgraphs[s].nodes.end() &&
-        std::find(outputs.begin(), outputs.end(), wanted) == outputs.end())
-      outputs.push_back(wanted);
-    const graph::Stage stage = graph::split_stages(run.graph, subgraphs[s], {}, outputs).front();
-    const Onload parameters(run.weights, weight_names(run.graph, stage.nodes), run.placement);
-    std::uint64_t done = 0;
-    run.control.phase("forward", done, tokens);
-    for (std::size_t b = 0; b < run.batches.size(); ++b) {
-      run.control.check_stop();
-      run_stage(run, stage, parameters, b, store);
-      done += static_cast<std::uint64_t>(run.batches[b].tokens());
-      run.control.phase("forward", done, tokens);
-    }
-    for (const graph::ValueId value : live[s].freed)
-      if (value != wanted) store.drop(value);
-  }
-  run.control.step(subgraphs.size(), subgraphs.size(), "");
-  std::vector<at::Tensor> results;
-  for (std::size_t b = 0; b < run.batches.size(); ++b) results.push_back(store.get(wanted, b));
-  return results;
-}
-
 }  // namespace layerpress::runtime

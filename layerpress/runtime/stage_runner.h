@@ -50,8 +50,4 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& p
 /// Names of all weights that `nodes` read, each once.
 std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes);
 
-/// Runs the whole graph up to (not including) `last`, subgraph by subgraph, and returns each batch's value of `wanted`.
-std::vector<at::Tensor> run_to_value(const RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
-                                     graph::ValueId wanted);
-
 }  // namespace layerpress::runtime

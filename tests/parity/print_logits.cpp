@@ -12,7 +12,7 @@
 #include "layerpress/checkpoint/safetensors.h"
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/recipe/open_model.h"
-#include "layerpress/runtime/stage_runner.h"
+#include "layerpress/runtime/body_run.h"
 
 namespace {
 
@@ -29,8 +29,9 @@ at::Tensor logits_of(const std::string& model_name, const std::string& token_fil
   const RunControl control;
   dist::Group alone;
   const runtime::RunContext run{model.traced.graph, *weights, placement, batches, control, times, alone};
-  const auto values = runtime::run_to_value(run, recipe::cut_model(model.traced, {}), model.traced.graph.output);
-  return values.front().to(at::kFloat);
+  runtime::BodyRun body(run, recipe::cut_model(model.traced, {}), model.traced.graph.output);
+  for (std::size_t s = 0; s < body.size(); ++s) body.run(s);
+  return body.results().front().to(at::kFloat);
 }
 
 int run(const std::vector<std::string>& arguments) {

@@ -2,6 +2,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/runtime/body_run.h"
 #include "layerpress/runtime/compression.h"
 #include "small_model.h"
 #include "tests/checkpoint/temporary_folder.h"
@@ -193,14 +194,16 @@ TEST(Pipelines, StopWhenAsked) {
                InterruptedError);
 }
 
-TEST(RunToValue, PackedSamplesEqualSamplesAlone) {
+TEST(BodyRun, PackedSamplesEqualSamplesAlone) {
   const SmallModel model;
   PhaseTimes times;
   const auto logits = [&](std::size_t per_batch) {
     const std::vector<Batch> batches = random_batches({7, 1, 12}, per_batch);
     dist::Group alone;
     const RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
-    return at::cat(run_to_value(context, model.cut("Layer"), model.graph.output));
+    BodyRun body(context, model.cut("Layer"), model.graph.output);
+    for (std::size_t s = 0; s < body.size(); ++s) body.run(s);
+    return at::cat(body.results());
   };
   EXPECT_TRUE(at::allclose(logits(3), logits(1), 1e-5, 1e-5));
 }

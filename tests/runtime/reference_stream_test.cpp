@@ -4,6 +4,7 @@
 
 #include "layerpress/graph/residual_writes.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/runtime/body_run.h"
 #include "layerpress/runtime/compression.h"
 #include "small_model.h"
 #include "tests/checkpoint/temporary_folder.h"
@@ -93,7 +94,9 @@ at::Tensor value_of(const graph::Graph& graph, const WeightSource& weights, cons
   dist::Group alone;
   const RunContext context{graph, weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
   const auto whole = graph::partition(graph, [](const graph::Module&) { return false; });
-  return at::cat(run_to_value(context, whole, value)).to(at::kDouble);
+  BodyRun body(context, whole, value);
+  for (std::size_t s = 0; s < body.size(); ++s) body.run(s);
+  return at::cat(body.results()).to(at::kDouble);
 }
 
 double distance(const at::Tensor& a, const at::Tensor& b) {

@@ -1,11 +1,11 @@
-#include "layerpress/recipe/body_run.h"
+#include "layerpress/runtime/body_run.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace layerpress::recipe {
+namespace layerpress::runtime {
 
-BodyRun::BodyRun(const runtime::RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted)
+BodyRun::BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted)
     : run_(run), wanted_(wanted), subgraphs_(std::move(subgraphs)), store_(run.batches.size()) {
   const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
   for (graph::Subgraph& subgraph : subgraphs_)
@@ -24,11 +24,11 @@ void BodyRun::run(std::size_t s) {
   if (s > 0)
     for (const graph::ValueId value : live_[s - 1].freed) store_.drop(value);
   const graph::Stage stage = graph::split_stages(run_.graph, subgraphs_[s], {}, live_[s].outputs).front();
-  const runtime::Onload parameters(run_.weights, runtime::weight_names(run_.graph, stage.nodes), run_.placement);
+  const Onload parameters(run_.weights, weight_names(run_.graph, stage.nodes), run_.placement);
   for (std::size_t b = 0; b < run_.batches.size(); ++b) {
     run_.control.check_stop();
     run_.control.phase("forward", b, run_.batches.size());
-    runtime::run_stage(run_, stage, parameters, b, store_);
+    run_stage(run_, stage, parameters, b, store_);
   }
 }
 
@@ -38,4 +38,4 @@ std::vector<at::Tensor> BodyRun::results() const {
   return results;
 }
 
-}  // namespace layerpress::recipe
+}  // namespace layerpress::runtime

@@ -5,13 +5,13 @@
 
 #include "layerpress/runtime/stage_runner.h"
 
-namespace layerpress::recipe {
+namespace layerpress::runtime {
 
 /// Runs a model over all batches, subgraph by subgraph, so that values can be looked at in between.
 class BodyRun {
  public:
   /// Up to `wanted`, the last value that is computed. `run` is referred to.
-  BodyRun(const runtime::RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted);
+  BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted);
 
   std::size_t size() const { return subgraphs_.size(); }
   const std::string& name(std::size_t s) const { return subgraphs_[s].name; }
@@ -26,12 +26,12 @@ class BodyRun {
   std::vector<at::Tensor> results() const;
 
  private:
-  const runtime::RunContext& run_;
+  const RunContext& run_;
   graph::ValueId wanted_;
   std::vector<graph::Subgraph> subgraphs_;  // those of which anything is needed
   std::vector<graph::Liveness> live_;
   std::vector<graph::ValueId> ends_;  // by subgraph, the last value that it hands on
-  runtime::ActivationStore store_;
+  ActivationStore store_;
 };
 
-}  // namespace layerpress::recipe
+}  // namespace layerpress::runtime

@@ -319,7 +319,8 @@ class Oneshot {
 
   void compress() {
     // The pool may hold what the plan counts, which is everything beyond the process itself.
-    const std::uint64_t now = recipe::process_baseline(setup_.pipeline, setup_.placement.dtype);
+    const std::uint64_t now =
+        recipe::process_baseline(setup_.pipeline, setup_.placement.dtype, setup_.model.traced.graph);
     const std::uint64_t process = now - std::min(now, memory_.used_bytes());
     memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);

@@ -30,7 +30,7 @@ std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
 class Planner {
  public:
   explicit Planner(const PlanInput& input)
-      : input_(input), baseline_(process_baseline(input.pipeline, input.placement.dtype)) {
+      : input_(input), baseline_(process_baseline(input.pipeline, input.placement.dtype, input.model.traced.graph)) {
     for (const SampleShape& sample : input.samples)
       baseline_ += static_cast<std::uint64_t>(sample.tokens) * sizeof(std::int64_t);
   }
@@ -238,10 +238,12 @@ ActivationPlace parse_activation_place(const std::string& name) {
   throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
 }
 
-std::uint64_t process_baseline(Pipeline pipeline, at::ScalarType dtype) {
+std::uint64_t process_baseline(Pipeline pipeline, at::ScalarType dtype, const graph::Graph& graph) {
   // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied, and
   // the code that they make for the model's products.
-  const std::uint64_t multiplying = kernels::runs_on_tiles(dtype) ? 8 : 16;
+  const bool on_tiles =
+      kernels::runs_on_tiles(dtype) && !graph::image_geometry(graph);  // attention to images is theirs
+  const std::uint64_t multiplying = on_tiles ? 10 : 16;
   return anonymous_bytes() + (pipeline == Pipeline::kDatafree ? 4 : multiplying) * kMebibyte;
 }
 

@@ -8,6 +8,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tensor_bits.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -56,15 +57,15 @@ class PackedChunk {
   /// Packs tokens [first, first + count) of x, or of minuend - x when there is a minuend.
   void pack(const at::Tensor& minuend, const at::Tensor& x, std::int64_t first, std::int64_t count) {
     const std::int64_t skipped = first * features_;
-    const cpu::Bits16* bits = bits_of(x) + skipped;
-    const cpu::Bits16* from = minuend.defined() ? bits_of(minuend) + skipped : nullptr;
+    const cpu::Bits16* own = bits(x) + skipped;
+    const cpu::Bits16* from = minuend.defined() ? bits(minuend) + skipped : nullptr;
     at::parallel_for(panels_.first, panels_.last, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t p = begin; p < end; ++p) {
         const std::int64_t column = p * cpu::kGramPanel;
         if (from == nullptr)
-          cpu::table().gram_pack(bits + column, count, features_, width(p), panel(p));
+          cpu::table().gram_pack(own + column, count, features_, width(p), panel(p));
         else
-          cpu::table().gram_pack_difference(from + column, bits + column, count, features_, width(p), panel(p));
+          cpu::table().gram_pack_difference(from + column, own + column, count, features_, width(p), panel(p));
       }
     });
   }
@@ -77,7 +78,6 @@ class PackedChunk {
 
  private:
   static constexpr std::int64_t kPanelSize = kChunk / 2 * cpu::kGramPanel;
-  static const cpu::Bits16* bits_of(const at::Tensor& x) { return static_cast<const cpu::Bits16*>(x.const_data_ptr()); }
 
   std::int64_t features_;
   Panels panels_;

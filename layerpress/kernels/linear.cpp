@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tensor_bits.h"
 #include "layerpress/kernels/transformer.h"
 
 namespace layerpress::kernels {
@@ -18,8 +19,6 @@ constexpr std::int64_t kRowBytes = 512 << 10;
 constexpr std::int64_t kPairs = 1024;
 constexpr std::int64_t kPanelBytes = 1 << 20;
 constexpr std::int64_t kFewRows = 48;  // fewer at once would read panels too often
-
-const cpu::Bits16* bits_of(const at::Tensor& x) { return static_cast<const cpu::Bits16*>(x.const_data_ptr()); }
 
 bool fits_pairs(std::int64_t features) { return features > 0 && features % 2 == 0; }
 
@@ -64,7 +63,7 @@ struct Tile {
 void sum_tile(const Rows& x, const Tile& tile, const std::uint32_t* panel, float* sums) {
   const std::int64_t pairs = x.features / 2;
   for (std::int64_t pair = 0; pair < pairs; pair += kPairs)
-    cpu::table().product_tile({.x = bits_of(x.memory) + tile.first * x.stride + 2 * pair,
+    cpu::table().product_tile({.x = bits(x.memory) + tile.first * x.stride + 2 * pair,
                                .stride = x.stride,
                                .rows = tile.count,
                                .pairs = std::min(kPairs, pairs - pair),
@@ -105,7 +104,7 @@ void multiply(const Rows& x, std::int64_t panels, Pack&& pack, Finish&& finish) 
 void pack_half(const at::Tensor& weight, std::int64_t first, std::uint32_t* memory) {
   const std::int64_t features = weight.size(1);
   const std::int64_t rows = std::clamp<std::int64_t>(weight.size(0) - first, 0, cpu::kProductHalf);
-  cpu::table().product_pack(bits_of(weight) + (rows == 0 ? 0 : first * features), features, rows, features / 2, memory);
+  cpu::table().product_pack(bits(weight) + (rows == 0 ? 0 : first * features), features, rows, features / 2, memory);
 }
 
 std::int64_t panels_of(std::int64_t outputs, std::int64_t width) { return (outputs + width - 1) / width; }
@@ -113,7 +112,7 @@ std::int64_t panels_of(std::int64_t outputs, std::int64_t width) { return (outpu
 at::Tensor on_tiles(const at::Tensor& x, const at::Tensor& weight, const cpu::Bits16* bias) {
   const std::int64_t outputs = weight.size(0);
   at::Tensor y = at::empty({x.size(0), outputs}, x.options());
-  auto* target = static_cast<cpu::Bits16*>(y.data_ptr());
+  cpu::Bits16* target = mutable_bits(y);
   multiply(
       Rows(x), panels_of(outputs, cpu::kProductPanel),
       [&](std::int64_t panel, std::uint32_t* memory) {
@@ -132,7 +131,7 @@ at::Tensor on_tiles(const at::Tensor& x, const at::Tensor& weight, const cpu::Bi
 at::Tensor gated_on_tiles(const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up) {
   const std::int64_t outputs = gate.size(0);
   at::Tensor y = at::empty({x.size(0), outputs}, x.options());
-  auto* target = static_cast<cpu::Bits16*>(y.data_ptr());
+  cpu::Bits16* target = mutable_bits(y);
   multiply(
       Rows(x), panels_of(outputs, cpu::kProductHalf),
       [&](std::int64_t panel, std::uint32_t* memory) {
@@ -164,7 +163,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::opti
   if (!fits_tiles(x, weight) || (has_bias && bias->scalar_type() != x.scalar_type()))
     return at::linear(x, weight, has_bias ? bias : std::nullopt);
   const at::Tensor added = has_bias ? bias->contiguous() : at::Tensor();
-  return shaped_like(x, on_tiles(rows_of(x), weight.contiguous(), has_bias ? bits_of(added) : nullptr));
+  return shaped_like(x, on_tiles(rows_of(x), weight.contiguous(), has_bias ? bits(added) : nullptr));
 }
 
 bool fuses_gated_linear(const std::string& function, std::int64_t features, at::ScalarType dtype) {

@@ -85,7 +85,7 @@ class Drawing {
     add("Boxes are onloaded one after the other, from top to bottom.");
     add("Linears of one colour and number read one value and share its statistics.");
     if (has_passing_values_) add("Green lines: values that wait while other boxes run.");
-    if (has_shared_weights_) add("Dotted lines: an expert reads its linears' weights.");
+    if (has_shared_weights_) add("Dotted lines: an expert reads a linear's weight.");
     line("label=<{}<BR ALIGN=\"LEFT\"/> <BR ALIGN=\"LEFT\"/>>;", lines);
   }
 

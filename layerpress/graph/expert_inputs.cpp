@@ -19,7 +19,8 @@ Graph without_selection(const Graph& graph) {
     Node kept = node;
     for (ValueId& input : kept.inputs) input = place[input];
     Value value = graph.values[node.output];
-    if (value.rows == Rows::kSelected) value.rows = Rows::kTokens;
+    if (value.rows == Rows::kSelected && !std::holds_alternative<TakeRouted>(node.operation))
+      value.rows = Rows::kTokens;
     value.producer = static_cast<NodeId>(result.nodes.size());
     kept.output = place[node.output] = static_cast<ValueId>(result.values.size());
     result.values.push_back(value);
@@ -32,7 +33,7 @@ Graph without_selection(const Graph& graph) {
 
 const Node& selection_of(const Graph& graph, ValueId value) {
   const Node* node = &graph.nodes.at(graph.values.at(value).producer);
-  while (!std::holds_alternative<SelectTokens>(node->operation))
+  while (!std::holds_alternative<SelectTokens>(node->operation) && !std::holds_alternative<TakeRouted>(node->operation))
     node = &graph.nodes.at(graph.values.at(node->inputs.at(0)).producer);
   return *node;
 }

@@ -8,7 +8,7 @@ namespace layerpress::graph {
 /// of all experts of a layer read one value. The model's output does not depend on it.
 Graph without_selection(const Graph& graph);
 
-/// The node that selected the rows of `value`. REQUIRES: they are selected.
+/// The node that selected the rows of `value`: a SelectTokens or a TakeRouted. REQUIRES: they are selected.
 const Node& selection_of(const Graph& graph, ValueId value);
 
 }  // namespace layerpress::graph

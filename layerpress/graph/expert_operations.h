@@ -10,11 +10,14 @@ namespace layerpress::graph {
 //   routing = route(logits)                                  weights of the chosen experts, 0 for the others
 //   of every expert e:
 //     x_e = select_tokens(x, logits, routing)                what it is calibrated on
-//     down(gated_activation(gate(x_e), up(x_e)))             its linears, as any others; nothing reads what they give
-//     y = expert(x, routing, y of the experts before)        what it adds to the layer's output, on its own tokens
+//     h_e = gated_activation(gate(x_e), up(x_e))
+//     down(h_e)                                              its linears, as any others; nothing reads what down gives
+//     r_e = take_routed(h_e, logits, routing)                rows of its own tokens
+//     y = expert(r_e, routing, y of the experts before)      what it adds to the layer's output, on its own tokens
 //
 // So every linear of every expert is a node with a name, an input and statistics like any other linear, and is computed on
-// all that it is calibrated on; the layer's output needs only the chosen experts.
+// all that it is calibrated on; the layer's output needs only the chosen experts. Where only that is wanted, rows are taken
+// before gate and up instead of after them.
 
 /// Logits [tokens, experts] -> the weight that each expert's output gets, 0 for those not chosen.
 struct Route {
@@ -49,7 +52,19 @@ struct SelectTokens {
   }
 };
 
-/// sum + routing[:, expert] * down(function(gate(x)) * up(x)) on the rows that are routed to the expert; inputs x, routing,
+/// Rows of a value of an expert that are routed to it; inputs the value, whose rows are all tokens or those that SelectTokens
+/// gave, logits, routing.
+struct TakeRouted {
+  static constexpr const char* kKind = "take_routed";
+  std::int64_t expert = 0;
+  std::int64_t experts = 0;
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("expert", self.expert), field("experts", self.experts);
+  }
+};
+
+/// sum + routing[:, expert] * down(r) on the rows that are routed to the expert, which are those of r; inputs r, routing,
 /// and the sum over experts before, if there is one.
 struct Expert {
   static constexpr const char* kKind = "expert";
@@ -57,14 +72,11 @@ struct Expert {
   std::int64_t experts = 0;
   std::int64_t features = 0;
   std::int64_t intermediate = 0;
-  std::string function = "silu";  ///< as in GatedActivation
-  std::string gate, up;           ///< weights [intermediate, features]
-  std::string down;               ///< weight [features, intermediate]
+  std::string down;  ///< weight [features, intermediate]
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("expert", self.expert), field("experts", self.experts), field("features", self.features);
-    field("intermediate", self.intermediate), field("function", self.function);
-    field("gate", self.gate), field("up", self.up), field("down", self.down);
+    field("intermediate", self.intermediate), field("down", self.down);
   }
 };
 

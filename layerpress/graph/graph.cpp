@@ -66,12 +66,20 @@ class FeatureCheck {
     require(op.expert >= 0 && op.expert < op.experts, "the expert exists");
     output(features(0), Rows::kSelected);
   }
+  void operator()(const TakeRouted& op) const {
+    expect(3, {features(0), op.experts, op.experts});
+    require(op.expert >= 0 && op.expert < op.experts, "the expert exists");
+    output(features(0), Rows::kSelected);
+  }
   void operator()(const Expert& op) const {
     require(node_.inputs.size() == 2 || node_.inputs.size() == 3, "number of inputs");
-    require(features(0) == op.features && features(1) == op.experts, "features of the inputs");
+    require(features(0) == op.intermediate && features(1) == op.experts, "features of the inputs");
     require(op.expert >= 0 && op.expert < op.experts, "the expert exists");
+    const NodeId producer = graph_.values[node_.inputs[0]].producer;
+    const auto* taken = producer < 0 ? nullptr : std::get_if<TakeRouted>(&graph_.nodes[producer].operation);
+    require(taken != nullptr && taken->expert == op.expert, "the input has the rows that are routed to the expert");
     if (node_.inputs.size() == 3) require(features(2) == op.features, "features of the sum");
-    output(op.features);
+    output(op.features, Rows::kTokens);
   }
   void operator()(const Linear& op) const { expect(1, {op.in_features}), output(op.out_features); }
   void operator()(const RmsNorm& op) const {

@@ -39,6 +39,7 @@ class Details {
   std::string operator()(const Route& op) const { return fmt::format("{} of {} experts", op.top_k, op.experts); }
   std::string operator()(const Expert&) const { return "on its routed tokens"; }
   std::string operator()(const SelectTokens&) const { return "to calibrate on"; }
+  std::string operator()(const TakeRouted&) const { return "rows of its tokens"; }
   std::string operator()(const Scale& op) const { return fmt::format("{:.4g}", op.factor); }
   template <typename Plain>
   std::string operator()(const Plain& op) const {

@@ -23,11 +23,7 @@ struct WeightsOf {
     return uses;
   }
   Uses operator()(const Route& op) const { return op.bias.empty() ? Uses() : Uses{{op.bias, {op.experts}}}; }
-  Uses operator()(const Expert& op) const {
-    return {{op.gate, {op.intermediate, op.features}},
-            {op.up, {op.intermediate, op.features}},
-            {op.down, {op.features, op.intermediate}}};
-  }
+  Uses operator()(const Expert& op) const { return {{op.down, {op.features, op.intermediate}}}; }
   Uses operator()(const PatchEmbedding& op) const {
     return {{op.weight, {op.features, op.channels, op.patch_size, op.patch_size}}};
   }

@@ -174,9 +174,9 @@ struct JoinHeads {
 
 using Operation =
     std::variant<Embedding, Linear, RmsNorm, LayerNorm, Rotary, Attention, GatedActivation, Add, Gate, Scale, SoftCap,
-                 Slice, JoinHeads, Route, SelectTokens, Expert, PatchEmbedding, TileEmbedding, ClassEmbedding,
-                 PatchPosition, ZeroPadding, VisionAttention, Activation, GatedAdd, VisionFeatures, SelectIllustrated,
-                 MergeIllustrated, CrossAttention, MaskUnattending>;
+                 Slice, JoinHeads, Route, SelectTokens, TakeRouted, Expert, PatchEmbedding, TileEmbedding,
+                 ClassEmbedding, PatchPosition, ZeroPadding, VisionAttention, Activation, GatedAdd, VisionFeatures,
+                 SelectIllustrated, MergeIllustrated, CrossAttention, MaskUnattending>;
 
 /// A weight that an operation reads, with the shape it must have.
 struct WeightUse {

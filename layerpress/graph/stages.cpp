@@ -41,6 +41,19 @@ std::vector<ValueId> inputs_of(const Graph& graph, const Stage& stage, const Val
   return inputs;
 }
 
+/// `wanted`, and the routed rows of what `nodes` compute, as far as they are not known.
+std::vector<ValueId> with_routed_rows(const Graph& graph, const Subgraph& subgraph, const std::vector<NodeId>& nodes,
+                                      std::vector<ValueId> wanted, const Values& known) {
+  Values computed(graph.values.size(), false);
+  for (const NodeId n : nodes) computed[graph.nodes[n].output] = true;
+  for (const NodeId n : subgraph.nodes) {
+    const Node& node = graph.nodes[n];
+    if (std::holds_alternative<TakeRouted>(node.operation) && computed[node.inputs[0]] && !known[node.output])
+      wanted.push_back(node.output);
+  }
+  return wanted;
+}
+
 /// What is there already first, then as the nodes make it.
 std::vector<ValueId> in_order(const Graph& graph, std::vector<ValueId> wanted, const Values& known) {
   const auto place = [&](ValueId value) { return known[value] ? -1 : graph.values[value].producer; };
@@ -58,13 +71,17 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
 
   std::vector<Stage> stages;
   for (std::size_t s = 0; s <= wanted.size(); ++s) {
-    const bool last = s == wanted.size();
+    const bool last = s == wanted.size(), keeps = last || keep_after.empty() || keep_after[s];
     Stage stage;
     if (!last) stage.wanted = in_order(graph, wanted[s], known);
-    stage.nodes = Closure(graph, subgraph.nodes, last ? outputs : stage.wanted, known).nodes;
+    const auto run_for = [&](const std::vector<ValueId>& values) {
+      stage.nodes = Closure(graph, subgraph.nodes, values, known).nodes;
+    };
+    run_for(last ? outputs : stage.wanted);
+    if (!last && keeps) run_for(with_routed_rows(graph, subgraph, stage.nodes, stage.wanted, known));
     stage.inputs = inputs_of(graph, stage, known);
 
-    if (last || keep_after.empty() || keep_after[s]) {
+    if (keeps) {
       // Kept is what the rest of the subgraph reads first on its way back.
       std::vector<ValueId> later = outputs;
       for (std::size_t t = s + 1; t < wanted.size(); ++t) later.insert(later.end(), wanted[t].begin(), wanted[t].end());

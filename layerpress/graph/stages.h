@@ -19,7 +19,8 @@ struct Stage {
 ///
 /// `keep_after[i]` (empty: all true) says whether values computed up to stage i stay in the store for later stages, or are
 /// computed again from what was stored before: less memory, more time, the same values. Selected tokens are never kept: they
-/// are copies of rows.
+/// are copies of rows. Of what an expert gives on all that it is calibrated on, the routed rows are kept: they are taken in the
+/// stage that computes it, if values are kept at all.
 std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
                                 const std::vector<std::vector<ValueId>>& wanted, const std::vector<ValueId>& outputs,
                                 const std::vector<bool>& keep_after = {});

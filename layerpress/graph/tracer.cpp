@@ -127,13 +127,14 @@ Symbol Tracer::experts(const std::string& name, Symbol x, Symbol logits, Symbol 
         record(SelectTokens{e, routing.features}, {x, logits, routing}, x.features, Rows::kSelected, current_);
     const Symbol gate = linear(names.gate, own, intermediate);
     const Symbol up = linear(names.up, own, intermediate);
-    linear(names.down, gated_activation(function, gate, up), x.features);
-    const auto weight = [&](const std::string& linear) { return full_name(linear) + ".weight"; };
-    Expert expert{e,        routing.features,   x.features,       intermediate,
-                  function, weight(names.gate), weight(names.up), weight(names.down)};
-    std::vector<Symbol> inputs{x, routing};
+    const Symbol inner = gated_activation(function, gate, up);
+    linear(names.down, inner, x.features);
+    const Symbol routed =
+        record(TakeRouted{e, routing.features}, {inner, logits, routing}, intermediate, Rows::kSelected, current_);
+    Expert expert{e, routing.features, x.features, intermediate, full_name(names.down) + ".weight"};
+    std::vector<Symbol> inputs{routed, routing};
     if (e > 0) inputs.push_back(sum);
-    sum = record(std::move(expert), inputs, x.features, current_);
+    sum = record(std::move(expert), inputs, x.features, Rows::kTokens, current_);
   }
   return sum;
 }

@@ -4,182 +4,184 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tasks.h"
 #include "layerpress/kernels/wide_rows.h"
 
 namespace layerpress::kernels {
 namespace {
 
-// Beyond 64 columns the recursion inside a block costs more than the product between blocks saves.
-constexpr std::int64_t kLargestBlock = 64;
-static_assert(kLargestBlock <= cpu::kMaximumBlock);
-constexpr std::int64_t kTileRows = 16;  // rows that a thread solves side by side
+constexpr std::int64_t kTile = cpu::kColumnTile;
+// Up to so many columns the feedback matrix stays in the caches near a core, and tiles go through it one at a time.
+// Beyond, tiles that go together share what is read of it, from a copy without gaps.
+constexpr std::int64_t kCachedColumns = 1024;
+constexpr std::int64_t kMostTilesTogether = 8;
 
-/// Consecutive rows of one weight inside a chunk.
-struct Piece {
-  std::size_t weight = 0;
-  std::int64_t first = 0;  ///< in the weight
-  std::int64_t rows = 0;
-  std::int64_t place = 0;  ///< of the first row in the chunk
-};
-
-/// The rows of all weights, one after the other, in chunks of at most `limit` rows.
-std::vector<std::vector<Piece>> cut_into_chunks(const std::vector<GptqWeight>& weights, std::int64_t limit) {
-  std::vector<std::vector<Piece>> chunks;
-  std::int64_t filled = limit;
-  for (std::size_t w = 0; w < weights.size(); ++w) {
-    const std::int64_t rows = weights[w].weight.size(0);
-    for (std::int64_t first = 0; first < rows; first += chunks.back().back().rows) {
-      if (filled == limit) {
-        chunks.emplace_back();
-        filled = 0;
-      }
-      chunks.back().push_back({w, first, std::min(rows - first, limit - filled), filled});
-      filled += chunks.back().back().rows;
-    }
-  }
-  return chunks;
+/// Tiles that a task takes through the columns; fewer where threads would have nothing to do.
+std::int64_t tiles_together(std::int64_t columns, std::int64_t tiles) {
+  if (columns <= kCachedColumns) return 1;
+  const std::int64_t tasks_wanted = 2 * at::get_num_threads();
+  return std::clamp<std::int64_t>((tiles + tasks_wanted - 1) / tasks_wanted, 1, kMostTilesTogether);
 }
 
-std::int64_t rows_of(const std::vector<Piece>& chunk) { return chunk.back().place + chunk.back().rows; }
+/// At most kTile consecutive rows of one weight.
+struct Tile {
+  std::size_t weight = 0;
+  std::int64_t first = 0;
+  std::int64_t rows = 0;
+};
 
-/// Solves chunks of rows on the CPU, with buffers that all chunks use.
-class ChunkSolver {
- public:
-  ChunkSolver(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook)
-      : weights_(weights), factor_(factor), codebook_(cpu_codebook(codebook)), columns_(factor.order.size(0)) {
-    groups_ = factor.order.floor_divide(weights.front().scales.columns_per_group).to(at::kInt);
-    order_ = factor.order.const_data_ptr<std::int64_t>();
+std::vector<Tile> cut_into_tiles(const std::vector<GptqWeight>& weights) {
+  std::vector<Tile> tiles;
+  for (std::size_t w = 0; w < weights.size(); ++w) {
+    const std::int64_t rows = weights[w].weight.size(0);
+    for (std::int64_t first = 0; first < rows; first += kTile)
+      tiles.push_back({w, first, std::min(kTile, rows - first)});
   }
+  return tiles;
+}
 
-  /// Quantizes the chunk's rows into `codes`; returns the loss.
-  double solve(const std::vector<Piece>& chunk, std::vector<at::Tensor>& codes, std::int64_t block_size) {
-    load(chunk);
-    double loss = 0;
-    for (std::int64_t begin = 0; begin < columns_; begin += block_size)
-      loss += solve_block(codes, begin, std::min(begin + block_size, columns_));
-    restore_order(chunk, codes);
-    return loss;
+/// Columns [begin, end) of the feedback matrix.
+struct FeedbackBlock {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  const float* values = nullptr;  ///< [end, stride]
+  std::int64_t stride = 0;
+};
+
+/// A tile on its way through the columns; its rows are lanes.
+struct TileState {
+  at::Tensor residual;    ///< fp32 [K, kTile] in the order of quantization: weights, block by block the residual
+  at::Tensor codes;       ///< int8 [K, kTile] in the weight's order
+  at::Tensor scale;       ///< fp32 [groups, kTile]
+  at::Tensor zero_point;  ///< the same, or undefined
+  double loss = 0;
+};
+
+/// What a thread uses for all its tasks.
+struct Workspace {
+  std::vector<TileState> tiles;
+  std::vector<float> wide_rows;
+  at::Tensor feedback;
+};
+
+/// Solves stacks of rows on the CPU, tiles over threads.
+class TileSolver {
+ public:
+  TileSolver(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+             std::int64_t block_size)
+      : weights_(weights),
+        factor_(factor),
+        codebook_(cpu_codebook(codebook)),
+        block_size_(std::clamp<std::int64_t>(block_size, 1, cpu::kMaximumBlock)),
+        columns_(factor.order.size(0)),
+        groups_(weights.front().scales.scale.size(1)),
+        place_(at::argsort(factor.order)),
+        group_(factor.order.floor_divide(weights.front().scales.columns_per_group).to(at::kInt)),
+        tiles_(cut_into_tiles(weights)) {}
+
+  /// Quantizes all rows into `codes`; returns the loss.
+  double solve(std::vector<at::Tensor>& codes) const {
+    const auto count = static_cast<std::int64_t>(tiles_.size());
+    const std::int64_t together = tiles_together(columns_, count), tasks = (count + together - 1) / together;
+    // One slot per tile, so that the sum depends neither on which thread ends first nor on how many tiles go together.
+    std::vector<double> losses(tiles_.size(), 0.0);
+    share_tasks(tasks, [&](auto&& next) {
+      Workspace workspace;
+      for (std::int64_t t = next(); t < tasks; t = next()) {
+        const std::int64_t first = t * together;
+        solve_together(first, std::min(together, count - first), workspace, codes, losses);
+      }
+    });
+    return std::accumulate(losses.begin(), losses.end(), 0.0);
   }
 
  private:
-  void load(const std::vector<Piece>& chunk) {
-    const std::int64_t rows = rows_of(chunk), groups = weights_.front().scales.scale.size(1);
-    if (!residual_.defined() || residual_.size(0) < rows) {
-      residual_ = at::empty({rows, columns_}, at::kFloat);
-      running_ = at::empty({rows, kLargestBlock}, at::kFloat);
-      scale_ = at::empty({rows, groups}, at::kFloat);
-      if (weights_.front().scales.zero_point.defined()) zero_point_ = at::empty({rows, groups}, at::kFloat);
+  void solve_together(std::int64_t first, std::int64_t count, Workspace& workspace, std::vector<at::Tensor>& codes,
+                      std::vector<double>& losses) const {
+    const Tile* tiles = tiles_.data() + first;
+    const auto together = static_cast<std::size_t>(count);
+    while (workspace.tiles.size() < together) workspace.tiles.push_back(new_state());
+    for (std::size_t t = 0; t < together; ++t) load(tiles[t], workspace.wide_rows, workspace.tiles[t]);
+    for (std::int64_t begin = 0; begin < columns_; begin += block_size_) {
+      const FeedbackBlock block = feedback_block(begin, workspace);
+      for (std::size_t t = 0; t < together; ++t) solve_block(tiles[t], block, workspace.tiles[t]);
     }
-    rows_ = rows;
-    tiles_.clear();
-    for (const Piece& piece : chunk) {
-      load_weights(piece);
-      const ColumnScales& scales = weights_[piece.weight].scales;
-      load_scales(piece, scales.scale, scales.rows_per_group, scale_);
-      if (zero_point_.defined()) load_scales(piece, scales.zero_point, scales.rows_per_group, zero_point_);
-      for (std::int64_t row = 0; row < piece.rows; row += kTileRows)
-        tiles_.push_back({piece.weight, piece.first + row, std::min(kTileRows, piece.rows - row), piece.place + row});
+    for (std::size_t t = 0; t < together; ++t) {
+      const TileState& state = workspace.tiles[t];
+      std::int8_t* rows = codes[tiles[t].weight].data_ptr<std::int8_t>() + tiles[t].first * columns_;
+      cpu::table().column_tile_store(state.codes.const_data_ptr<std::int8_t>(), tiles[t].rows, columns_, rows);
+      losses[static_cast<std::size_t>(first) + t] = state.loss;
     }
   }
 
-  /// Widens the rows of a piece and puts their columns into the order of quantization.
-  void load_weights(const Piece& piece) {
-    const at::Tensor& weight = weights_[piece.weight].weight;
-    at::parallel_for(0, piece.rows, grain(), [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> buffer;
-      for (std::int64_t row = begin; row < end; ++row) {
-        const float* source = wide_rows(weight, piece.first + row, 1, buffer);
-        float* target = residual_.data_ptr<float>() + (piece.place + row) * columns_;
-        for (std::int64_t j = 0; j < columns_; ++j) target[j] = source[order_[j]];
-      }
-    });
+  TileState new_state() const {
+    TileState state;
+    state.residual = at::empty({columns_, kTile}, at::kFloat);
+    state.codes = at::empty({columns_, kTile}, at::kChar);
+    state.scale = at::empty({groups_, kTile}, at::kFloat);
+    if (weights_.front().scales.zero_point.defined()) state.zero_point = at::empty({groups_, kTile}, at::kFloat);
+    return state;
   }
 
-  /// One row of scales per row of the chunk.
-  static void load_scales(const Piece& piece, const at::Tensor& blocks, std::int64_t rows_per_group,
-                          at::Tensor& per_row) {
-    const std::int64_t groups = per_row.size(1);
-    for (std::int64_t row = 0; row < piece.rows; ++row) {
-      const float* source = blocks.const_data_ptr<float>() + (piece.first + row) / rows_per_group * groups;
-      std::copy(source, source + groups, per_row.data_ptr<float>() + (piece.place + row) * groups);
+  void load(const Tile& tile, std::vector<float>& buffer, TileState& state) const {
+    const auto& [weight, scales] = weights_[tile.weight];
+    cpu::table().column_tile_load(wide_rows(weight, tile.first, tile.rows, buffer), tile.rows, columns_,
+                                  place_.const_data_ptr<std::int64_t>(), state.residual.data_ptr<float>());
+    load_scales(tile, scales.scale, state.scale);
+    if (state.zero_point.defined()) load_scales(tile, scales.zero_point, state.zero_point);
+    state.loss = 0;
+  }
+
+  /// Scales or zero points of a tile's rows; lanes beyond the last row repeat it.
+  void load_scales(const Tile& tile, const at::Tensor& blocks, at::Tensor& lanes) const {
+    const std::int64_t rows_per_group = weights_[tile.weight].scales.rows_per_group;
+    float* target = lanes.data_ptr<float>();
+    for (std::int64_t lane = 0; lane < kTile; ++lane) {
+      const std::int64_t row = tile.first + std::min(lane, tile.rows - 1);
+      const float* source = blocks.const_data_ptr<float>() + row / rows_per_group * groups_;
+      for (std::int64_t g = 0; g < groups_; ++g) target[g * kTile + lane] = source[g];
     }
   }
 
-  double solve_block(std::vector<at::Tensor>& codes, std::int64_t begin, std::int64_t end) {
-    const at::Tensor chunk = residual_.narrow(0, 0, rows_), own = chunk.slice(1, begin, end);
-    // Left-looking: all earlier residuals act on the block in one product.
-    at::Tensor running = running_.narrow(0, 0, rows_).narrow(1, 0, end - begin);
-    if (begin == 0)
-      running.copy_(own);
-    else
-      at::addmm_out(running, own, chunk.slice(1, 0, begin), factor_.feedback.slice(0, 0, begin).slice(1, begin, end));
+  /// The block of columns from `begin` on, copied where tiles go together.
+  FeedbackBlock feedback_block(std::int64_t begin, Workspace& workspace) const {
+    const std::int64_t end = std::min(begin + block_size_, columns_);
+    const float* source = factor_.feedback.const_data_ptr<float>() + begin;
+    if (columns_ <= kCachedColumns) return {begin, end, source, columns_};
+    if (!workspace.feedback.defined()) workspace.feedback = at::empty({columns_, block_size_}, at::kFloat);
+    float* copy = workspace.feedback.data_ptr<float>();
+    for (std::int64_t i = 0; i < end; ++i) std::copy_n(source + i * columns_, end - begin, copy + i * block_size_);
+    return {begin, end, copy, block_size_};
+  }
+
+  void solve_block(const Tile& tile, const FeedbackBlock& block, TileState& state) const {
     cpu::ColumnBlockTask task;
-    task.running = running.const_data_ptr<float>();
-    task.running_stride = running.stride(0);
-    task.residual = residual_.data_ptr<float>() + begin;
-    task.residual_stride = task.codes_stride = task.feedback_stride = columns_;
-    task.feedback = factor_.feedback.const_data_ptr<float>() + begin * columns_ + begin;
-    task.pivots = factor_.pivots.const_data_ptr<float>() + begin;
-    task.scales = scale_.const_data_ptr<float>();
-    task.zero_points = zero_point_.defined() ? zero_point_.const_data_ptr<float>() : nullptr;
-    task.groups = scale_.size(1);
-    task.group_of_column = groups_.const_data_ptr<std::int32_t>() + begin;
-    task.columns = end - begin;
+    task.begin = block.begin;
+    task.end = block.end;
+    task.rows = tile.rows;
+    task.residual = state.residual.data_ptr<float>();
+    task.codes = state.codes.data_ptr<std::int8_t>();
+    task.feedback = block.values;
+    task.feedback_stride = block.stride;
+    task.pivots = factor_.pivots.const_data_ptr<float>();
+    task.scales = state.scale.const_data_ptr<float>();
+    if (state.zero_point.defined()) task.zero_points = state.zero_point.const_data_ptr<float>();
+    task.group_of_column = group_.const_data_ptr<std::int32_t>();
+    task.order = factor_.order.const_data_ptr<std::int64_t>();
     task.codebook = codebook_;
-    return run_tiles(task, codes, begin);
+    state.loss += cpu::table().column_block(task);
   }
-
-  /// Runs the recursion inside one block of columns, tiles over threads.
-  double run_tiles(const cpu::ColumnBlockTask& task, std::vector<at::Tensor>& codes, std::int64_t first_column) {
-    // One slot per tile, so that the sum does not depend on which thread ends first.
-    losses_.assign(tiles_.size(), 0.0);
-    at::parallel_for(0, static_cast<std::int64_t>(tiles_.size()), 4, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t t = begin; t < end; ++t) {
-        const Piece& tile = tiles_[static_cast<std::size_t>(t)];
-        cpu::ColumnBlockTask part = task;
-        part.rows = tile.rows;
-        part.running += tile.place * task.running_stride;
-        part.residual += tile.place * task.residual_stride;
-        part.scales += tile.place * task.groups;
-        if (part.zero_points != nullptr) part.zero_points += tile.place * task.groups;
-        part.codes = codes[tile.weight].data_ptr<std::int8_t>() + tile.first * columns_ + first_column;
-        losses_[static_cast<std::size_t>(t)] = cpu::table().column_block(part);
-      }
-    });
-    return std::accumulate(losses_.begin(), losses_.end(), 0.0);
-  }
-
-  /// Codes were written in the order of quantization; puts each row's back into the weight's order, in place.
-  void restore_order(const std::vector<Piece>& chunk, std::vector<at::Tensor>& codes) const {
-    for (const Piece& piece : chunk)
-      at::parallel_for(0, piece.rows, grain(), [&](std::int64_t begin, std::int64_t end) {
-        std::vector<std::int8_t> ordered(static_cast<std::size_t>(columns_));
-        for (std::int64_t row = begin; row < end; ++row) {
-          std::int8_t* own = codes[piece.weight].data_ptr<std::int8_t>() + (piece.first + row) * columns_;
-          std::memcpy(ordered.data(), own, ordered.size());
-          for (std::int64_t j = 0; j < columns_; ++j) own[order_[j]] = ordered[static_cast<std::size_t>(j)];
-        }
-      });
-  }
-
-  std::int64_t grain() const { return std::max<std::int64_t>(1, (1 << 15) / columns_); }
 
   const std::vector<GptqWeight>& weights_;
   const HessianFactor& factor_;
   cpu::Codebook codebook_;
-  std::int64_t columns_;
-  const std::int64_t* order_ = nullptr;
-  at::Tensor groups_;    // int32 [K], group of each column in order
-  at::Tensor residual_;  // fp32 [rows, K]: starts as the weights in order, becomes the residual block by block
-  at::Tensor running_;   // fp32 [rows, kLargestBlock]: a block of columns with the feedback of all earlier ones
-  at::Tensor scale_, zero_point_;
-  std::int64_t rows_ = 0;
-  std::vector<Piece> tiles_;  // what one call of the kernel solves
-  std::vector<double> losses_;
+  std::int64_t block_size_, columns_, groups_;
+  at::Tensor place_;  // int64 [K]: when each column of the weight is quantized
+  at::Tensor group_;  // int32 [K], group of each column in the order of quantization
+  std::vector<Tile> tiles_;
 };
 
 /// The same with ATen operations, column by column, for other devices; codes of one weight.
@@ -222,18 +224,14 @@ GptqResult solve_on_device(const std::vector<GptqWeight>& weights, const Hessian
 
 }  // namespace
 
-std::int64_t gptq_chunk_rows(std::int64_t columns) {
-  constexpr std::int64_t kElements = 1 << 24, kFewest = 256;
-  return std::max(kFewest, kElements / std::max<std::int64_t>(1, columns) / kTileRows * kTileRows);
-}
-
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups) {
-  const std::int64_t chunk = std::min(rows, gptq_chunk_rows(columns));
-  // The residual, the running block, scales and zero points; then what belongs to columns or threads.
-  const std::int64_t per_row = columns + kLargestBlock + 2 * groups;
-  const std::int64_t per_thread = 5 * columns + (2 << 20);  // and the product's packed panels
-  return sizeof(float) * static_cast<std::uint64_t>(chunk * per_row + columns) +
-         static_cast<std::uint64_t>(per_thread * at::get_num_threads());
+  // Weights are not known: each row may be a tile of its own.
+  const std::int64_t threads = std::min<std::int64_t>(rows, at::get_num_threads());
+  const std::int64_t per_tile = kTile * (columns * 5 + groups * 8);  // residual, codes, scales and zero points
+  const std::int64_t copied = columns <= kCachedColumns ? 0 : columns * cpu::kMaximumBlock;
+  const std::int64_t per_thread = tiles_together(columns, rows) * per_tile + 4 * (kTile * columns + copied);
+  const std::int64_t lists = columns * 48 + rows * static_cast<std::int64_t>(sizeof(Tile) + sizeof(double));
+  return static_cast<std::uint64_t>(threads * per_thread + lists);
 }
 
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
@@ -248,9 +246,7 @@ GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& fac
                           {scales.scale.contiguous(), zero_point, scales.columns_per_group, scales.rows_per_group}});
     result.codes.push_back(at::empty(weight.sizes(), at::kChar));
   }
-  ChunkSolver solver(contiguous, factor, codebook);
-  for (const std::vector<Piece>& chunk : cut_into_chunks(contiguous, gptq_chunk_rows(factor.order.size(0))))
-    result.loss += solver.solve(chunk, result.codes, std::clamp<std::int64_t>(block_size, 1, kLargestBlock));
+  result.loss = TileSolver(contiguous, factor, codebook, block_size).solve(result.codes);
   return result;
 }
 

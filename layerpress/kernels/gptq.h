@@ -30,15 +30,12 @@ struct GptqResult {
 };
 
 /// Quantizes weights that read one input as one stack of rows, column by column with error feedback; `block_size`
-/// columns at a time (it does not change the result beyond rounding). All weights have zero points or none has.
+/// columns at a time (it does not change the codes). All weights have zero points or none has.
 ///
-/// Rows are independent, so they are solved in chunks of gptq_chunk_rows: beside the codes there is one chunk in fp32.
+/// Rows are independent: on the CPU threads take tiles of them through all columns, and no row's result depends on the
+/// others or on the number of threads. Beside the codes there are in fp32 only the tiles under way.
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                 std::int64_t block_size = 128);
-
-/// Rows of K columns that are solved at once on the CPU: 64 MiB of fp32 and a multiple of 16, by K alone, so that results
-/// do not depend on the memory there is.
-std::int64_t gptq_chunk_rows(std::int64_t columns);
 
 /// Bytes that gptq allocates at most on the CPU beside the codes for a stack of `rows` in all, with `groups` column
 /// groups per row.

@@ -1,13 +1,14 @@
 #include "layerpress/kernels/gram.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tasks.h"
 #include "layerpress/kernels/tensor_bits.h"
 
 namespace layerpress::kernels {
@@ -15,7 +16,15 @@ namespace {
 
 constexpr std::int64_t kBlock = kGramRowStep;  // rows of the triangle that are computed at once
 constexpr std::int64_t kTokens = 2048;         // tokens widened to fp32 at once where there are no bf16 products
-constexpr std::int64_t kChunk = 512;  // tokens packed at once: two panels of a chunk stay in the second-level cache
+
+// Tokens packed at once: two panels of them stay in the second-level cache, and threads meet seldom.
+constexpr std::int64_t kFewestPacked = 512, kMostPacked = 2048;
+constexpr std::int64_t kPackedElements = 1 << 20;
+
+std::int64_t packed_tokens(std::int64_t features) {
+  const std::int64_t fitting = kPackedElements / features / kFewestPacked * kFewestPacked;
+  return std::clamp(fitting, kFewestPacked, kMostPacked);
+}
 
 static_assert(kBlock % cpu::kGramPanel == 0);
 
@@ -46,26 +55,38 @@ struct Panels {
   std::int64_t first, last;
 };
 
+/// A panel is narrower than a row, and what the processor fetches ahead on its own ends with a page.
+void prefetch(const cpu::Bits16* values, std::int64_t count) {
+  constexpr std::int64_t kLine = 32;
+  for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(values + i);
+}
+
 /// Some panels of a chunk of tokens, packed.
 class PackedChunk {
  public:
-  PackedChunk(std::int64_t features, const Panels& panels)
+  PackedChunk(std::int64_t features, std::int64_t most_tokens, const Panels& panels)
       : features_(features),
+        panel_size_(most_tokens / 2 * cpu::kGramPanel),
         panels_(panels),
-        memory_(at::empty({(panels.last - panels.first) * kPanelSize}, at::kInt)) {}
+        memory_(at::empty({(panels.last - panels.first) * panel_size_}, at::kInt)) {}
 
   /// Packs tokens [first, first + count) of x, or of minuend - x when there is a minuend.
   void pack(const at::Tensor& minuend, const at::Tensor& x, std::int64_t first, std::int64_t count) {
     const std::int64_t skipped = first * features_;
     const cpu::Bits16* own = bits(x) + skipped;
     const cpu::Bits16* from = minuend.defined() ? bits(minuend) + skipped : nullptr;
-    at::parallel_for(panels_.first, panels_.last, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t p = begin; p < end; ++p) {
-        const std::int64_t column = p * cpu::kGramPanel;
+    // By tokens, so that rows of x are read from one end to the other.
+    for_each_task((count + kPackedTokens - 1) / kPackedTokens, [&](std::int64_t task) {
+      const std::int64_t token = task * kPackedTokens, tokens = std::min(kPackedTokens, count - token);
+      prefetch(own + token * features_, tokens * features_);
+      if (from != nullptr) prefetch(from + token * features_, tokens * features_);
+      for (std::int64_t p = panels_.first; p < panels_.last; ++p) {
+        const std::int64_t place = token * features_ + p * cpu::kGramPanel;
+        std::uint32_t* packed = panel(p) + token / 2 * cpu::kGramPanel;
         if (from == nullptr)
-          cpu::table().gram_pack(own + column, count, features_, width(p), panel(p));
+          cpu::table().gram_pack(own + place, tokens, features_, width(p), packed);
         else
-          cpu::table().gram_pack_difference(from + column, own + column, count, features_, width(p), panel(p));
+          cpu::table().gram_pack_difference(from + place, own + place, tokens, features_, width(p), packed);
       }
     });
   }
@@ -73,13 +94,14 @@ class PackedChunk {
   const Panels& panels() const { return panels_; }
   std::int64_t width(std::int64_t p) const { return std::min(cpu::kGramPanel, features_ - p * cpu::kGramPanel); }
   std::uint32_t* panel(std::int64_t p) const {
-    return reinterpret_cast<std::uint32_t*>(memory_.data_ptr<std::int32_t>()) + (p - panels_.first) * kPanelSize;
+    return reinterpret_cast<std::uint32_t*>(memory_.data_ptr<std::int32_t>()) + (p - panels_.first) * panel_size_;
   }
 
  private:
-  static constexpr std::int64_t kPanelSize = kChunk / 2 * cpu::kGramPanel;
+  static constexpr std::int64_t kPackedTokens = 32;  // by one task; even, since tokens are packed in pairs
 
   std::int64_t features_;
+  std::int64_t panel_size_;
   Panels panels_;
   at::Tensor memory_;
 };
@@ -101,18 +123,16 @@ void multiply_tiles(const PackedChunk& left, const PackedChunk& right, const std
                     std::int64_t tokens, at::Tensor& target) {
   float* elements = target.data_ptr<float>();
   const std::int64_t stride = target.size(1);
-  at::parallel_for(0, static_cast<std::int64_t>(tiles.size()), 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const auto [i, j] = tiles[static_cast<std::size_t>(t)];
-      cpu::table().gram_tile({.left = left.panel(i),
-                              .right = right.panel(j),
-                              .pairs = (tokens + 1) / 2,
-                              .gram = elements + (i * stride + j) * cpu::kGramPanel,
-                              .stride = stride,
-                              .rows = left.width(i),
-                              .columns = right.width(j),
-                              .on_diagonal = &left == &right && i == j});
-    }
+  for_each_task(static_cast<std::int64_t>(tiles.size()), [&](std::int64_t t) {
+    const auto [i, j] = tiles[static_cast<std::size_t>(t)];
+    cpu::table().gram_tile({.left = left.panel(i),
+                            .right = right.panel(j),
+                            .pairs = (tokens + 1) / 2,
+                            .gram = elements + (i * stride + j) * cpu::kGramPanel,
+                            .stride = stride,
+                            .rows = left.width(i),
+                            .columns = right.width(j),
+                            .on_diagonal = &left == &right && i == j});
   });
 }
 
@@ -122,11 +142,11 @@ Panels panels_of(const Rows& rows) {
 
 /// Own tiles: tokens in chunks, packed once into panels of columns that are on both sides of the triangle's tiles.
 void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) {
-  const std::int64_t features = x.size(1);
-  PackedChunk packed(features, panels_of({wanted.first, features}));
+  const std::int64_t features = x.size(1), most = packed_tokens(features);
+  PackedChunk packed(features, most, panels_of({wanted.first, features}));
   const std::vector<Tile> tiles = tiles_of(panels_of(wanted), packed.panels(), /*triangle=*/true);
-  for (std::int64_t first = 0; first < x.size(0); first += kChunk) {
-    const std::int64_t count = std::min(kChunk, x.size(0) - first);
+  for (std::int64_t first = 0; first < x.size(0); first += most) {
+    const std::int64_t count = std::min(most, x.size(0) - first);
     packed.pack({}, x, first, count);
     multiply_tiles(packed, packed, tiles, count, gram);
   }
@@ -134,11 +154,11 @@ void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) 
 
 /// The same for the square (reference - x)ᵀ x: differences on the left, x on the right.
 void accumulate_cross_bf16(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, const Rows& wanted) {
-  const std::int64_t features = x.size(1);
-  PackedChunk left(features, panels_of(wanted)), right(features, panels_of({0, features}));
+  const std::int64_t features = x.size(1), most = packed_tokens(features);
+  PackedChunk left(features, most, panels_of(wanted)), right(features, most, panels_of({0, features}));
   const std::vector<Tile> tiles = tiles_of(left.panels(), right.panels(), /*triangle=*/false);
-  for (std::int64_t first = 0; first < x.size(0); first += kChunk) {
-    const std::int64_t count = std::min(kChunk, x.size(0) - first);
+  for (std::int64_t first = 0; first < x.size(0); first += most) {
+    const std::int64_t count = std::min(most, x.size(0) - first);
     left.pack(reference, x, first, count);
     right.pack({}, x, first, count);
     multiply_tiles(left, right, tiles, count, cross);
@@ -147,10 +167,12 @@ void accumulate_cross_bf16(at::Tensor& cross, const at::Tensor& reference, const
 
 /// leftᵀ x, every tile of it.
 void accumulate_product_bf16(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x) {
-  PackedChunk rows(left.size(1), panels_of({0, left.size(1)})), columns(x.size(1), panels_of({0, x.size(1)}));
+  const std::int64_t most = packed_tokens(std::max(left.size(1), x.size(1)));
+  PackedChunk rows(left.size(1), most, panels_of({0, left.size(1)}));
+  PackedChunk columns(x.size(1), most, panels_of({0, x.size(1)}));
   const std::vector<Tile> tiles = tiles_of(rows.panels(), columns.panels(), /*triangle=*/false);
-  for (std::int64_t first = 0; first < x.size(0); first += kChunk) {
-    const std::int64_t count = std::min(kChunk, x.size(0) - first);
+  for (std::int64_t first = 0; first < x.size(0); first += most) {
+    const std::int64_t count = std::min(most, x.size(0) - first);
     rows.pack({}, left, first, count);
     columns.pack({}, x, first, count);
     multiply_tiles(rows, columns, tiles, count, sums);
@@ -269,7 +291,8 @@ void accumulate_product(at::Tensor& sums, const at::Tensor& left_input, const at
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
   const std::int64_t panels = (features + cpu::kGramPanel - 1) / cpu::kGramPanel;
   const bool packs = dtype == at::kBFloat16 && cpu::table().gram_tile != nullptr;
-  return sizeof(float) * static_cast<std::uint64_t>(packs ? panels * cpu::kGramPanel * kChunk / 2 : kTokens * features);
+  return sizeof(float) * static_cast<std::uint64_t>(packs ? panels * cpu::kGramPanel * packed_tokens(features) / 2
+                                                          : kTokens * features);
 }
 
 std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {

@@ -1,12 +1,12 @@
 #include "layerpress/kernels/linear.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tasks.h"
 #include "layerpress/kernels/tensor_bits.h"
 #include "layerpress/kernels/transformer.h"
 
@@ -18,7 +18,9 @@ namespace {
 constexpr std::int64_t kRowBytes = 512 << 10;
 constexpr std::int64_t kPairs = 1024;
 constexpr std::int64_t kPanelBytes = 1 << 20;
-constexpr std::int64_t kFewRows = 48;  // fewer at once would read panels too often
+constexpr std::int64_t kPanelsAtOnce = 4;
+constexpr std::int64_t kSummedRows = 96;  // their sums stay in the first-level cache until they are finished
+constexpr std::int64_t kFewRows = 48;     // fewer at once would read panels too often
 
 bool fits_pairs(std::int64_t features) { return features > 0 && features % 2 == 0; }
 
@@ -72,29 +74,35 @@ void sum_tile(const Rows& x, const Tile& tile, const std::uint32_t* panel, float
                                .adds = pair > 0});
 }
 
-/// pack(panel, memory) fills a panel of all features; finish(tile) takes the sums.
-template <typename Pack, typename Finish>
-void multiply(const Rows& x, std::int64_t panels, Pack&& pack, Finish&& finish) {
+/// pack(panel, memory) fills a panel of all features; finish(tile) takes the sums, prepare(tile) announces them.
+template <typename Pack, typename Prepare, typename Finish>
+void multiply(const Rows& x, std::int64_t panels, Pack&& pack, Prepare&& prepare, Finish&& finish) {
   const std::int64_t size = x.features / 2 * cpu::kProductPanel,
                      block = std::min(panels, panels_at_once(x.features / 2));
   std::int64_t most = rows_at_once(x.features);
   while (most > kFewRows && block * ((x.count + most - 1) / most) < 4 * at::get_num_threads()) most /= 2;
   const std::int64_t parts = (x.count + most - 1) / most;
-  const std::int64_t step = parts == 0 ? 0 : (x.count + parts - 1) / parts;
+  const std::int64_t even = parts == 0 ? 0 : (x.count + parts - 1) / parts;
+  const std::int64_t step = (even + kSummedRows - 1) / kSummedRows * kSummedRows;
   const at::Tensor memory = at::empty({block * size}, at::kInt);
   auto* packed = reinterpret_cast<std::uint32_t*>(memory.data_ptr<std::int32_t>());
   for (std::int64_t first = 0; first < panels; first += block) {
     const std::int64_t count = std::min(block, panels - first);
-    at::parallel_for(0, count, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t p = begin; p < end; ++p) pack(first + p, packed + p * size);
-    });
-    at::parallel_for(0, parts * count, 1, [&](std::int64_t begin, std::int64_t end) {
-      const at::Tensor sums = at::empty({step * cpu::kProductPanel}, at::kFloat);
-      for (std::int64_t task = begin; task < end; ++task) {
-        const std::int64_t p = task % count, row = task / count * step;
-        const Tile tile{first + p, row, std::min(step, x.count - row), sums.const_data_ptr<float>()};
-        sum_tile(x, tile, packed + p * size, sums.data_ptr<float>());
-        finish(tile);
+    for_each_task(count, [&](std::int64_t p) { pack(first + p, packed + p * size); });
+    // A task is some panels, so that rows are in the cache for all but the first of them.
+    const std::int64_t runs = (count + kPanelsAtOnce - 1) / kPanelsAtOnce;
+    share_tasks(parts * runs, [&](auto&& next) {
+      const at::Tensor sums = at::empty({kSummedRows * cpu::kProductPanel}, at::kFloat);
+      for (std::int64_t task = next(); task < parts * runs; task = next()) {
+        const std::int64_t row = task / runs * step, end = std::min(x.count, row + step),
+                           panel = task % runs * kPanelsAtOnce;
+        for (std::int64_t r = row; r < end; r += kSummedRows)
+          for (std::int64_t p = panel; p < std::min(count, panel + kPanelsAtOnce); ++p) {
+            const Tile tile{first + p, r, std::min(kSummedRows, end - r), sums.const_data_ptr<float>()};
+            prepare(tile);
+            sum_tile(x, tile, packed + p * size, sums.data_ptr<float>());
+            finish(tile);
+          }
       }
     });
   }
@@ -109,6 +117,12 @@ void pack_half(const at::Tensor& weight, std::int64_t first, std::uint32_t* memo
 
 std::int64_t panels_of(std::int64_t outputs, std::int64_t width) { return (outputs + width - 1) / width; }
 
+/// Has the places of a tile's results in the cache by the time they are there.
+void fetch(cpu::Bits16* column, std::int64_t stride, const Tile& tile) {
+  for (std::int64_t row = tile.first; row < tile.first + tile.count; ++row)
+    __builtin_prefetch(column + row * stride, /*rw=*/1);
+}
+
 at::Tensor on_tiles(const at::Tensor& x, const at::Tensor& weight, const cpu::Bits16* bias) {
   const std::int64_t outputs = weight.size(0);
   at::Tensor y = at::empty({x.size(0), outputs}, x.options());
@@ -119,6 +133,7 @@ at::Tensor on_tiles(const at::Tensor& x, const at::Tensor& weight, const cpu::Bi
         pack_half(weight, panel * cpu::kProductPanel, memory);
         pack_half(weight, panel * cpu::kProductPanel + cpu::kProductHalf, memory + cpu::kProductHalf);
       },
+      [&](const Tile& tile) { fetch(target + tile.panel * cpu::kProductPanel, outputs, tile); },
       [&](const Tile& tile) {
         const std::int64_t first = tile.panel * cpu::kProductPanel;
         cpu::table().product_round(tile.sums, tile.count, std::min(cpu::kProductPanel, outputs - first),
@@ -138,6 +153,7 @@ at::Tensor gated_on_tiles(const at::Tensor& x, const at::Tensor& gate, const at:
         pack_half(gate, panel * cpu::kProductHalf, memory);
         pack_half(up, panel * cpu::kProductHalf, memory + cpu::kProductHalf);
       },
+      [&](const Tile& tile) { fetch(target + tile.panel * cpu::kProductHalf, outputs, tile); },
       [&](const Tile& tile) {
         const std::int64_t first = tile.panel * cpu::kProductHalf;
         cpu::table().product_gate(tile.sums, tile.count, std::min(cpu::kProductHalf, outputs - first),
@@ -180,7 +196,7 @@ at::Tensor gated_linear(const std::string& function, const at::Tensor& x, const 
 std::uint64_t linear_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads) {
   if (!runs_on_tiles(dtype)) return 0;
   const std::int64_t pairs = (features + 1) / 2, apart = Rows::shares_sets(features) ? rows * (pairs + 16) : 0;
-  const std::int64_t sums = std::min(rows, rows_at_once(features)) * threads;
+  const std::int64_t sums = std::min(rows, kSummedRows) * threads;
   return sizeof(float) *
          static_cast<std::uint64_t>(cpu::kProductPanel * (pairs * panels_at_once(pairs) + sums) + apart);
 }

@@ -75,6 +75,24 @@ at::Tensor gated_activation(const std::string& function, const at::Tensor& first
   return y;
 }
 
+void add_weighted_rows(at::Tensor& sum, const at::Tensor& output, const at::Tensor& rows, const at::Tensor& weights) {
+  const at::Tensor factors = weights.index_select(0, rows).contiguous();
+  if (!sum.is_cpu() || sum.scalar_type() != at::kBFloat16 || !sum.is_contiguous()) {
+    sum.index_add_(0, rows, output * factors.unsqueeze(1));
+    return;
+  }
+  const at::Tensor added = output.contiguous();
+  const std::int64_t features = sum.size(1);
+  const auto* places = rows.const_data_ptr<std::int64_t>();
+  const auto* factor = factors.const_data_ptr<c10::BFloat16>();
+  cpu::Bits16* target = mutable_bits(sum);
+  at::parallel_for(0, rows.size(0), grain(features), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      cpu::table().add_scaled_bf16(bits(added) + i * features, static_cast<float>(factor[i]),
+                                   target + places[i] * features, features);
+  });
+}
+
 namespace {
 
 /// The table's kernels rotate the first features of heads of one size. Shifted by the offset, all heads but the last are

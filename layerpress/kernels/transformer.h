@@ -24,6 +24,10 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
 /// function(a) * b; "silu", "gelu" (exact) or "gelu_tanh".
 at::Tensor gated_activation(const std::string& function, const at::Tensor& a, const at::Tensor& b);
 
+/// sum[rows[i]] += output[i] * weights[rows[i]], the product rounded to the dtype before it is added. sum and output
+/// [.., features], rows int64 without repetitions, weights [rows of sum] of the same dtype.
+void add_weighted_rows(at::Tensor& sum, const at::Tensor& output, const at::Tensor& rows, const at::Tensor& weights);
+
 struct RotaryShape {
   std::int64_t head_dim = 0;
   std::int64_t offset = 0;   ///< first rotated feature of a head

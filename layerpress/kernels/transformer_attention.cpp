@@ -1,6 +1,5 @@
 // Causal attention over packed samples: through the instruction set's kernel where it has one, else through ATen.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -8,6 +7,7 @@
 #include <new>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/tasks.h"
 #include "layerpress/kernels/tensor_bits.h"
 #include "layerpress/kernels/transformer.h"
 
@@ -53,9 +53,9 @@ at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const
   at::Tensor output = at::empty_like(q);
   const auto samples = static_cast<std::int64_t>(offsets.size()) - 1;
   const std::int64_t group = shape.heads / shape.kv_heads, longest = longest_sample(offsets);
-  at::parallel_for(0, samples * shape.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  share_tasks(samples * shape.kv_heads, [&](auto&& next) {
     const Scratch scratch(kernels.attention_workspace(longest, shape.head_dim));
-    for (std::int64_t item = begin; item < end; ++item) {
+    for (std::int64_t item = next(); item < samples * shape.kv_heads; item = next()) {
       const std::int64_t first = offsets[item / shape.kv_heads], head = item % shape.kv_heads;
       cpu::AttentionTask task;
       task.query_stride = q.size(1);

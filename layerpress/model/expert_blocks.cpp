@@ -87,23 +87,43 @@ std::vector<bool> sparse_layers(const Json& config, std::int64_t num_layers) {
   return sparse;
 }
 
+namespace {
+
+struct ExpertWeights {
+  const graph::Expert* operation;
+  std::string gate, up;
+};
+
+/// Names of the weights that lead to an expert's node.
+ExpertWeights weights_of_expert(const graph::Graph& graph, const graph::Node& expert) {
+  const auto made_by = [&](graph::ValueId value) -> const graph::Node& {
+    return graph.nodes[graph.values[value].producer];
+  };
+  const graph::Node& activation = made_by(made_by(expert.inputs[0]).inputs[0]);
+  const auto weight = [&](graph::ValueId value) { return std::get<graph::Linear>(made_by(value).operation).weight; };
+  return {&std::get<graph::Expert>(expert.operation), weight(activation.inputs[0]), weight(activation.inputs[1])};
+}
+
+}  // namespace
+
 void describe_experts(TracedModel& model) {
   const graph::Graph& graph = model.graph;
-  std::map<graph::ModuleId, std::vector<const graph::Expert*>> by_list;
+  std::map<graph::ModuleId, std::vector<ExpertWeights>> by_list;
   for (const graph::Node& node : graph.nodes)
-    if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
-      by_list[graph.modules[node.module].parent].push_back(expert);
+    if (std::holds_alternative<graph::Expert>(node.operation))
+      by_list[graph.modules[node.module].parent].push_back(weights_of_expert(graph, node));
   for (const auto& [module, experts] : by_list) {
     const std::string& list = graph.modules[module].name;
     model.uniform_modules.push_back(list);
     const auto count = static_cast<std::int64_t>(experts.size());
-    const std::int64_t features = experts.front()->features, inner = experts.front()->intermediate;
+    const graph::Expert& first = *experts.front().operation;
+    const std::int64_t features = first.features, inner = first.intermediate;
     checkpoint::FusedTensor gate_up{list + ".gate_up_proj", {count, 2 * inner, features}, {}};
     checkpoint::FusedTensor down{list + ".down_proj", {count, features, inner}, {}};
-    for (const graph::Expert* expert : experts) {
-      gate_up.members.push_back({expert->gate, {inner, features}});
-      gate_up.members.push_back({expert->up, {inner, features}});
-      down.members.push_back({expert->down, {features, inner}});
+    for (const ExpertWeights& expert : experts) {
+      gate_up.members.push_back({expert.gate, {inner, features}});
+      gate_up.members.push_back({expert.up, {inner, features}});
+      down.members.push_back({expert.operation->down, {features, inner}});
     }
     model.fused_tensors.push_back(std::move(gate_up));
     model.fused_tensors.push_back(std::move(down));

@@ -147,12 +147,18 @@ class GptqModifier : public QuantizingModifier {
     return result;
   }
 
-  /// Members of a stack that are compressed at once: all; or, where weights are moved before, no more than are solved
-  /// at once anyway, because moved weights are copies in fp32.
+  /// Rows whose weights are moved at once: their copies in fp32 take 64 MiB, or are few.
+  static std::int64_t rows_moved_at_once(std::int64_t columns) {
+    constexpr std::int64_t kElements = 1 << 24, kFewest = 256;
+    return std::max(kFewest, kElements / std::max<std::int64_t>(1, columns));
+  }
+
+  /// Members of a stack that are compressed at once: all; or, where weights are moved before, some, because moved weights
+  /// are copies in fp32.
   template <typename Linear>
   static std::vector<Stack> batches_of(const std::vector<Linear>& linears, const Stack& stack, bool moves) {
     if (!moves) return {stack};
-    const std::int64_t most = kernels::gptq_chunk_rows(columns_of(linears[stack.front()]));
+    const std::int64_t most = rows_moved_at_once(columns_of(linears[stack.front()]));
     std::vector<Stack> batches;
     std::int64_t rows = 0;
     for (const std::size_t i : stack) {

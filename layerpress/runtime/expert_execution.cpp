@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/transformer.h"
 
 namespace layerpress::runtime {
 namespace {
@@ -50,14 +51,32 @@ at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Ten
   return at::zeros_like(logits).scatter_(1, chosen, weights.to(logits.scalar_type()));
 }
 
+namespace {
+
+/// Which tokens an expert is calibrated on.
+at::Tensor selected_mask(const at::Tensor& logits, const at::Tensor& routing, std::int64_t expert, float least_score) {
+  const at::Tensor routed = routing.select(1, expert).ne(0);
+  if (least_score > 1) return routed;
+  return routed.logical_or(at::softmax(logits, -1, at::kFloat).select(1, expert).ge(least_score));
+}
+
+}  // namespace
+
 at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, const at::Tensor& logits,
                          const at::Tensor& routing, float least_score) {
-  at::Tensor selected = routing.select(1, op.expert).ne(0);
-  if (least_score <= 1) {
-    const at::Tensor scores = at::softmax(logits, -1, at::kFloat).select(1, op.expert);
-    selected = selected.logical_or(scores.ge(least_score));
-  }
-  return x.index_select(0, selected.nonzero().squeeze(1));
+  return x.index_select(0, selected_mask(logits, routing, op.expert, least_score).nonzero().squeeze(1));
+}
+
+at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, const at::Tensor& routing,
+                         bool of_selected, float least_score) {
+  at::Tensor weights = routing.select(1, op.expert);
+  if (of_selected) weights = weights.masked_select(selected_mask(logits, routing, op.expert, least_score));
+  return weights.nonzero().squeeze(1);
+}
+
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places) {
+  // In order and each once: as many as there are means all of them.
+  return places.size(0) == x.size(0) ? x : x.index_select(0, places);
 }
 
 at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
@@ -66,35 +85,49 @@ at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const 
   return kernels::linear(at::constant_pad_nd(x, {0, 0, 0, more}), weight, bias).narrow(0, 0, x.size(0));
 }
 
+at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at::Tensor& places,
+                      const at::Tensor& gate, const at::Tensor& up) {
+  const std::int64_t count = places.size(0), all = repeated_row_count(count, x.scalar_type());
+  if (count > kExpertRows) {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& part : places.split(kExpertRows)) parts.push_back(gated_rows(function, x, part, gate, up));
+    return at::cat(parts);
+  }
+  if (all == count) return kernels::gated_linear(function, take_rows(x, places), gate, up);
+  // The first row of x stands in for those that are added.
+  const at::Tensor filled = at::constant_pad_nd(places, {0, all - count});
+  return kernels::gated_linear(function, x.index_select(0, filled), gate, up).narrow(0, 0, count);
+}
+
 at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const Onload& parameters) {
-  const at::Tensor& x = inputs[0];
+  const at::Tensor& own = inputs[0];
   const at::Tensor weights = inputs[1].select(1, op.expert);
   at::Tensor sum;
   if (inputs.size() < 3)
-    sum = at::zeros_like(x);
+    sum = at::zeros({weights.size(0), op.features}, own.options());
   else
     sum = inputs[2].use_count() == 1 ? std::move(inputs[2]) : inputs[2].clone();
   const at::Tensor tokens = weights.nonzero().squeeze(1);
   for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
-    const at::Tensor part = tokens.narrow(0, first, std::min(kExpertRows, tokens.numel() - first));
-    const std::int64_t count = part.numel();
-    // The first row stands in for those that are added.
-    const at::Tensor taken = at::zeros({repeated_row_count(count, x.scalar_type())}, part.options());
-    taken.narrow(0, 0, count).copy_(part);
-    const at::Tensor own = x.index_select(0, taken);
-    const at::Tensor inner =
-        kernels::gated_linear(op.function, own, parameters.parameter(op.gate), parameters.parameter(op.up));
-    const at::Tensor output = kernels::linear(inner, parameters.parameter(op.down)).narrow(0, 0, count);
-    sum.index_add_(0, part, output * weights.index_select(0, part).unsqueeze(1));
+    const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
+    const at::Tensor output = selected_linear(own.narrow(0, first, count), parameters.parameter(op.down), std::nullopt);
+    kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
   }
   return sum;
 }
 
 std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads) {
   const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
-  const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + 3 * op.intermediate));
+  const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + op.intermediate));
   return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t) +
-         kernels::linear_workspace_bytes(rows, std::max(op.features, op.intermediate), dtype, threads);
+         kernels::linear_workspace_bytes(rows, op.intermediate, dtype, threads);
+}
+
+std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
+                                         at::ScalarType dtype, int threads) {
+  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
+  return static_cast<std::uint64_t>(rows * (features + 3 * intermediate)) * c10::elementSize(dtype) +
+         kernels::linear_workspace_bytes(rows, features, dtype, threads);
 }
 
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {

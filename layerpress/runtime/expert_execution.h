@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "layerpress/graph/graph.h"
@@ -25,11 +26,25 @@ at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Ten
 at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, const at::Tensor& logits,
                          const at::Tensor& routing, float least_score);
 
-/// inputs: x, routing, and maybe the sum, which is written to when nobody else holds it.
+/// Places of the rows that are routed to the expert, in order, among all tokens, or among those that select_tokens() gives.
+at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, const at::Tensor& routing,
+                         bool of_selected, float least_score);
+
+/// Rows `places` of x; x itself where they are all.
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places);
+
+/// function(gate(x)) * up(x) on these rows alone.
+at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at::Tensor& places,
+                      const at::Tensor& gate, const at::Tensor& up);
+
+/// inputs: routed rows, routing, and maybe the sum, which is written to when nobody else holds it.
 at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const Onload& parameters);
 
-/// Most memory that add_expert() and route() (select_tokens(), too) take beside inputs and result, in bytes.
+/// Most memory that add_expert(), gated_rows() and route() (select_tokens() and routed_places(), too) take beside inputs and
+/// result, in bytes.
 std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads);
+std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
+                                         at::ScalarType dtype, int threads);
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens);
 
 /// Memory that a run keeps for the code that matrix libraries compile for the numbers of rows that experts meet.

@@ -7,11 +7,13 @@
 
 namespace layerpress::runtime {
 
-/// A node of a stage, or a gated activation with the two linears whose outputs only it reads: computed at once, the bits are
-/// the same and the outputs of the linears are never in memory.
+/// A node of a stage, or one with nodes before it whose outputs only it reads, computed at once: the bits are the same and
+/// those outputs are never in memory. They are the two linears of a gated activation, and such an activation of which only an
+/// expert's routed rows are taken, which is then computed on these rows alone.
 struct FusedNode {
   graph::NodeId node = 0;
   graph::NodeId gate = kNone, up = kNone;  ///< linears that are computed with it
+  graph::NodeId activation = kNone;        ///< of them; `node`, where no rows are taken of it
   std::vector<graph::ValueId> inputs;      ///< without those that the batch gives
 
   static constexpr graph::NodeId kNone = -1;

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <list>
 #include <map>
 #include <mutex>
 #include <new>
@@ -33,11 +35,10 @@ class Pool {
       // A block that is a little larger will do; a much larger one would hold memory that others need.
       const auto found = kept_.lower_bound(length);
       if (found != kept_.end() && found->first <= length + length / 8) {
-        void* block = found->second;
-        kept_bytes_ -= found->first;
+        void* block = found->second.memory;
         used_bytes_ += found->first;
         lengths_[block] = found->first;
-        kept_.erase(found);
+        forget(found);
         return block;
       }
       used_bytes_ += length;
@@ -62,7 +63,8 @@ class Pool {
     if (found == lengths_.end()) return false;
     used_bytes_ -= found->second;
     kept_bytes_ += found->second;
-    kept_.emplace(found->second, block);
+    by_age_.push_back(kept_.emplace(found->second, Kept{block, {}}));
+    by_age_.back()->second.place = std::prev(by_age_.end());
     lengths_.erase(found);
     shrink();
     return true;
@@ -84,15 +86,30 @@ class Pool {
   }
 
  private:
-  /// Returns kept blocks to the kernel until the limit holds: the largest first, which are the fewest calls.
+  struct Kept;
+  using ByLength = std::multimap<std::size_t, Kept>;
+  using ByAge = std::list<ByLength::iterator>;
+  struct Kept {
+    void* memory;
+    ByAge::iterator place;
+  };
+
+  /// Returns kept blocks to the kernel until the limit holds: first those that nobody has wanted for longest. What a loop takes
+  /// and gives back stays.
   void shrink() {
     const std::uint64_t most = beyond_use_ ? used_bytes_ + limit_ : limit_ - std::min(limit_, grown_bytes_);
     while (!kept_.empty() && used_bytes_ + kept_bytes_ > most) {
-      const auto largest = std::prev(kept_.end());
-      ::munmap(largest->second, largest->first);
-      kept_bytes_ -= largest->first;
-      kept_.erase(largest);
+      const auto oldest = by_age_.front();
+      ::munmap(oldest->second.memory, oldest->first);
+      forget(oldest);
     }
+  }
+
+  /// A kept block that is not kept any more.
+  void forget(ByLength::iterator block) {
+    kept_bytes_ -= block->first;
+    by_age_.erase(block->second.place);
+    kept_.erase(block);
   }
 
   /// What the process holds beside blocks, beyond what it held when the limit was set: small tensors, code that matrix
@@ -103,8 +120,9 @@ class Pool {
   }
 
   mutable std::mutex mutex_;
-  std::multimap<std::size_t, void*> kept_;  // by length
-  std::map<void*, std::size_t> lengths_;    // of blocks in use
+  ByLength kept_;
+  ByAge by_age_;                          // kept blocks, the one that was given back first in front
+  std::map<void*, std::size_t> lengths_;  // of blocks in use
   std::uint64_t used_bytes_ = 0, kept_bytes_ = 0;
   std::uint64_t limit_ = 0, other_bytes_ = 0, grown_bytes_ = 0, taken_ = 0;
   bool beyond_use_ = true;

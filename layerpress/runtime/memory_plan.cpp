@@ -4,6 +4,7 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 
@@ -199,6 +200,16 @@ class Simulation {
     return bytes_of(request_.batches[batch].rows(stored.rows) * stored.features, request_.placement.dtype);
   }
 
+  /// Of a value that a stage keeps. All experts' routed rows together are as many as are expected.
+  std::uint64_t kept_bytes(graph::ValueId stored, std::size_t batch) const {
+    const graph::ValueId value = ReferenceStream::value_of(request_.graph, stored);
+    const graph::NodeId producer = request_.graph.values[value].producer;
+    if (producer < 0 || !std::holds_alternative<graph::TakeRouted>(request_.graph.nodes[producer].operation))
+      return value_bytes(value, batch);
+    const double rows = std::ceil(runtime::expected_rows(request_.graph, value, request_.batches[batch]));
+    return bytes_of(static_cast<std::int64_t>(rows) * request_.graph.values[value].features, request_.placement.dtype);
+  }
+
   void onload(const std::string& weight, bool is_replaced) {
     const std::int64_t elements = c10::multiply_integers(shape_of(weight));
     const at::ScalarType stored = request_.stored_dtype(weight);
@@ -269,14 +280,12 @@ class Simulation {
     }
     for (const FusedNode& fused : nodes) {
       const graph::Node& node = request_.graph.nodes[fused.node];
-      const std::uint64_t output = value_bytes(node.output, b);
+      const bool is_kept = std::find(stage.keeps.begin(), stage.keeps.end(), node.output) != stage.keeps.end();
+      const std::uint64_t output = is_kept ? kept_bytes(node.output, b) : value_bytes(node.output, b);
       const std::uint64_t workspace =
           node_workspace_bytes(request_.graph, fused, batch, request_.placement, request_.threads);
       most = std::max(most, frame + output + std::max(workspace, takes(node.output)));
-      double flops = node_flops(request_.graph, node, batch);
-      if (fused.fuses())
-        for (const graph::NodeId linear : {fused.gate, fused.up})
-          flops += node_flops(request_.graph, request_.graph.nodes[linear], batch);
+      const double flops = node_flops(request_.graph, fused, batch);
       const bool attends = std::holds_alternative<graph::Attention>(node.operation);
       own().flops[attends ? "attention" : in_original ? "reference" : "forward"] += flops;
       if (flops == 0) own().forward_bytes += static_cast<double>(output);
@@ -292,7 +301,7 @@ class Simulation {
     note(most);
     for (const graph::ValueId value : stage.keeps) {
       put(place(value), b);
-      if (!values_[place(value)][b].on_disk) frame -= value_bytes(value, b);  // now counted by the store
+      if (!values_[place(value)][b].on_disk) frame -= kept_bytes(value, b);  // now counted by the store
       note(frame);
     }
     for (const graph::ValueId value : stage.inputs) note(held + takes(value));
@@ -302,7 +311,7 @@ class Simulation {
     auto& stored = values_[value];
     stored.resize(request_.batches.size());
     Stored& slot = stored[batch];
-    slot.bytes = value_bytes(value, batch);
+    slot.bytes = kept_bytes(value, batch);
     slot.on_disk = slot.bytes > request_.activation_limit || stored_memory_ > request_.activation_limit - slot.bytes;
     if (slot.on_disk) {
       stored_disk_ += slot.bytes;

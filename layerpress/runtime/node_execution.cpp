@@ -75,10 +75,18 @@ struct Execute {
   at::Tensor operator()(const graph::SelectTokens& op) const {
     return select_tokens(op, inputs[0], inputs[1], inputs[2], context.least_score(node.inputs[2], op.expert));
   }
+  at::Tensor operator()(const graph::TakeRouted& op) const { return take_rows(inputs[0], routed_places(op)); }
   at::Tensor operator()(const graph::Expert& op) const { return add_expert(op, std::move(inputs), parameters); }
   template <typename Vision>
   requires std::is_invocable_v<const VisionExecution&, const Vision&> at::Tensor operator()(const Vision& op) const {
     return VisionExecution{inputs, parameters, context}(op);
+  }
+
+  /// Places among the rows of what they are taken from.
+  at::Tensor routed_places(const graph::TakeRouted& op) const {
+    const bool of_selected = context.graph().values[node.inputs[0]].rows == graph::Rows::kSelected;
+    return runtime::routed_places(op, inputs[1], inputs[2], of_selected,
+                                  context.least_score(node.inputs[2], op.expert));
   }
 };
 
@@ -87,16 +95,25 @@ struct Execute {
 at::Tensor execute_node(const FusedNode& fused, std::vector<at::Tensor> inputs, const Onload& parameters,
                         BatchContext& context) {
   const graph::Node& node = context.graph().nodes[fused.node];
-  if (!fused.fuses()) return std::visit(Execute{node, inputs, parameters, context}, node.operation);
+  const Execute execute{node, inputs, parameters, context};
+  if (!fused.fuses()) return std::visit(execute, node.operation);
   const auto weight_of = [&](graph::NodeId linear) {
     return parameters.parameter(std::get<graph::Linear>(context.graph().nodes[linear].operation).weight);
   };
-  return kernels::gated_linear(std::get<graph::GatedActivation>(node.operation).function, inputs[0],
-                               weight_of(fused.gate), weight_of(fused.up));
+  const std::string& function =
+      std::get<graph::GatedActivation>(context.graph().nodes[fused.activation].operation).function;
+  if (const auto* taken = std::get_if<graph::TakeRouted>(&node.operation))
+    return gated_rows(function, inputs[0], execute.routed_places(*taken), weight_of(fused.gate), weight_of(fused.up));
+  return kernels::gated_linear(function, inputs[0], weight_of(fused.gate), weight_of(fused.up));
 }
 
 std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& fused, const Batch& batch,
                                    const Placement& placement, int threads) {
+  if (fused.fuses() && std::holds_alternative<graph::TakeRouted>(graph.nodes[fused.node].operation)) {
+    const auto& gate = std::get<graph::Linear>(graph.nodes[fused.gate].operation);
+    return route_workspace_bytes(graph.values[fused.inputs[2]].features, batch.tokens()) +
+           gated_rows_workspace_bytes(gate.in_features, gate.out_features, batch.tokens(), placement.dtype, threads);
+  }
   const graph::Node& node = graph.nodes[fused.fuses() ? fused.gate : fused.node];
   if (const auto* linear = std::get_if<graph::Linear>(&node.operation))
     return !placement.device.is_cpu() ? 0
@@ -114,6 +131,8 @@ std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& f
     return route_workspace_bytes(route->experts, batch.tokens());
   if (const auto* selection = std::get_if<graph::SelectTokens>(&node.operation))
     return route_workspace_bytes(selection->experts, batch.tokens());
+  if (const auto* taken = std::get_if<graph::TakeRouted>(&node.operation))
+    return route_workspace_bytes(taken->experts, batch.tokens());
   if (const auto* rotary = std::get_if<graph::Rotary>(&node.operation))  // cosines and sines, once per position
     return static_cast<std::uint64_t>(batch.tokens()) * (static_cast<std::uint64_t>(rotary->head_dim) * 8 + 8);
   return vision_workspace_bytes(node, batch, placement);
@@ -135,13 +154,19 @@ double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batc
   return rows * expert_share(graph, graph::selection_of(graph, value).inputs[2]);
 }
 
-double node_flops(const graph::Graph& graph, const graph::Node& node, const Batch& batch) {
+double node_flops(const graph::Graph& graph, const FusedNode& fused, const Batch& batch) {
+  const graph::Node& node = graph.nodes[fused.node];
+  const auto product = [](double rows, std::int64_t inner, std::int64_t columns) {
+    return 2.0 * rows * static_cast<double>(inner) * static_cast<double>(columns);
+  };
+  if (fused.fuses()) {
+    const auto& gate = std::get<graph::Linear>(graph.nodes[fused.gate].operation);
+    return product(expected_rows(graph, node.output, batch), gate.in_features, 2 * gate.out_features);
+  }
   if (const auto* linear = std::get_if<graph::Linear>(&node.operation))
-    return 2.0 * expected_rows(graph, node.output, batch) * static_cast<double>(linear->in_features) *
-           static_cast<double>(linear->out_features);
+    return product(expected_rows(graph, node.output, batch), linear->in_features, linear->out_features);
   if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
-    return 6.0 * expected_rows(graph, node.output, batch) * expert_share(graph, node.inputs[1]) *
-           static_cast<double>(expert->features) * static_cast<double>(expert->intermediate);
+    return product(expected_rows(graph, node.inputs[0], batch), expert->intermediate, expert->features);
   if (const auto* attention = std::get_if<graph::Attention>(&node.operation)) {
     double pairs = 0;  // (query, key) pairs that see each other
     for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {

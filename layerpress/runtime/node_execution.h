@@ -23,6 +23,6 @@ std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& n
 double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch);
 
 /// Floating-point operations of a node over a batch (products counted twice; attention halved by causality).
-double node_flops(const graph::Graph& graph, const graph::Node& node, const Batch& batch);
+double node_flops(const graph::Graph& graph, const FusedNode& node, const Batch& batch);
 
 }  // namespace layerpress::runtime

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/residual_writes.h"
 #include "layerpress/runtime/group_compression.h"
 #include "layerpress/runtime/reference_stream.h"
@@ -196,12 +197,23 @@ class ScheduleMaker {
     for (std::size_t i = 0; i < stages.size(); ++i) plan.steps[first + i].stage = std::move(stages[i]);
   }
 
+  /// Whether what is computed of the rows that a node selects is collected, here or later. Else routed rows are enough.
+  bool selects_for_statistics(const Step& step, const graph::Node& selection) const {
+    if (!step.stage.wanted.empty()) return true;
+    return std::any_of(step.stage.keeps.begin(), step.stage.keeps.end(), [&](graph::ValueId value) {
+      return graph_.values[value].rows == graph::Rows::kSelected &&
+             graph::selection_of(graph_, value).output == selection.output;
+    });
+  }
+
   /// Tokens are selected after all of them were looked at: puts a step before the first that selects too early. False when
   /// there is none.
   bool add_survey(std::size_t first, SubgraphSchedule& plan) {
     for (std::size_t i = first; i < plan.steps.size(); ++i)
       for (const graph::NodeId n : plan.steps[i].stage.nodes) {
-        if (!std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation)) continue;
+        if (!std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation) ||
+            !selects_for_statistics(plan.steps[i], graph_.nodes[n]))
+          continue;
         const graph::ValueId routing = graph_.nodes[n].inputs[2];
         if (!surveyed_.insert(routing).second) continue;
         Step survey;

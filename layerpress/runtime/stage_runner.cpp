@@ -63,9 +63,10 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& p
   double flops = 0;
   for (const graph::ValueId input : stage.inputs)
     if (!run.graph.is_input(input)) frame.set(input, store.get(place(input), batch_index).to(run.placement.device));
-  for (const FusedNode& node : nodes)
+  for (const FusedNode& node : nodes) {
     frame.set(run.graph.nodes[node.node].output, execute_node(node, frame.inputs_of(node), parameters, context));
-  for (const graph::NodeId n : stage.nodes) flops += node_flops(run.graph, run.graph.nodes[n], batch);
+    flops += node_flops(run.graph, node, batch);
+  }
   run.times.add_flops(options.reference == nullptr ? "forward" : "reference", flops);
   for (const graph::ValueId value : stage.keeps) store.put(place(value), batch_index, frame.kept(value));
 }

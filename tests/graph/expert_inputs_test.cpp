@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "layerpress/graph/stages.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/tracer.h"
@@ -71,8 +73,7 @@ TEST(ExpertInputs, TheModelsOutputNeedsNoCalibration) {
   const Graph graph = mixture();
   const std::vector<bool> needed = needed_nodes(graph, {graph.output});
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    const bool calibrates = graph.modules[graph.nodes[n].module].name.find("experts.") != std::string::npos &&
-                            !std::holds_alternative<Expert>(graph.nodes[n].operation);
+    const bool calibrates = graph.module_name(graph.nodes[n]).find("down_proj") != std::string::npos;
     EXPECT_EQ(needed[n], !calibrates) << kind_name(graph.nodes[n].operation);
   }
 }
@@ -100,6 +101,46 @@ TEST(Stages, DoNotKeepSelectedTokens) {
   for (const Stage& stage : stages)
     for (const ValueId value : stage.keeps)
       EXPECT_FALSE(std::holds_alternative<SelectTokens>(graph.nodes[graph.values[value].producer].operation));
+}
+
+/// Stages of a layer of experts, one per level.
+std::vector<Stage> stages_of(const Graph& graph, const std::vector<bool>& keep_after) {
+  const Subgraph layer = partition(graph, is_layer)[1];
+  std::vector<std::vector<ValueId>> wanted;
+  for (const auto& level : by_level(graph, layer, expert_groups(graph, layer))) {
+    wanted.emplace_back();
+    for (const LinearGroup& group : level) wanted.back().push_back(group.input);
+  }
+  return split_stages(graph, layer, wanted, {graph.nodes[layer.nodes.back()].output}, keep_after);
+}
+
+template <typename Operation>
+std::size_t count_of(const Graph& graph, const std::vector<NodeId>& nodes) {
+  return static_cast<std::size_t>(std::count_if(nodes.begin(), nodes.end(), [&](NodeId n) {
+    return std::holds_alternative<Operation>(graph.nodes[n].operation);
+  }));
+}
+
+TEST(Stages, KeepRoutedRowsOfWhatExpertsGive) {
+  for (const Graph& graph : {mixture(), without_selection(mixture())}) {
+    const auto kept = stages_of(graph, {});
+    ASSERT_EQ(kept.size(), 3u);
+    EXPECT_EQ(count_of<TakeRouted>(graph, kept[1].nodes), static_cast<std::size_t>(kExperts));
+    for (const ValueId value : kept[1].keeps)
+      EXPECT_FALSE(std::holds_alternative<GatedActivation>(graph.nodes[graph.values[value].producer].operation));
+    EXPECT_EQ(count_of<GatedActivation>(graph, kept[2].nodes), 0u);
+    EXPECT_EQ(count_of<Expert>(graph, kept[2].nodes), static_cast<std::size_t>(kExperts));
+  }
+}
+
+TEST(Stages, ComputeRoutedRowsAgainWhereNothingIsKept) {
+  const Graph graph = without_selection(mixture());
+  const auto again = stages_of(graph, {false, false});
+  ASSERT_EQ(again.size(), 3u);
+  EXPECT_EQ(count_of<TakeRouted>(graph, again[1].nodes), 0u);
+  EXPECT_TRUE(again[1].keeps.empty());
+  EXPECT_EQ(count_of<TakeRouted>(graph, again[2].nodes), static_cast<std::size_t>(kExperts));
+  EXPECT_EQ(count_of<GatedActivation>(graph, again[2].nodes), static_cast<std::size_t>(kExperts));
 }
 
 }  // namespace

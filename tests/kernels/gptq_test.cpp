@@ -1,6 +1,7 @@
 #include "layerpress/kernels/gptq.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "layerpress/kernels/gram.h"
@@ -81,20 +82,35 @@ TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
   EXPECT_LT(output_error(problem, result.codes[0], c.fp8), 0.8 * output_error(problem, nearest, c.fp8));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GptqCaseTest,
-                         ::testing::Values(Case{"group", 40, 192, 32, true, true, false},
-                                           Case{"unordered", 33, 160, 32, true, false, false},
-                                           Case{"asymmetric", 48, 128, 64, false, true, false},
-                                           Case{"channel", 17, 130, 130, true, true, false},
-                                           Case{"fp8", 32, 96, 96, true, true, true}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, GptqCaseTest,
+    ::testing::Values(Case{"group", 40, 192, 32, true, true, false}, Case{"unordered", 33, 160, 32, true, false, false},
+                      Case{"asymmetric", 48, 128, 64, false, true, false},
+                      Case{"channel", 17, 130, 130, true, true, false}, Case{"fp8", 32, 96, 96, true, true, true},
+                      Case{"odd", 70, 77, 7, false, true, false}, Case{"many", 40, 1100, 100, true, true, false}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(Gptq, BlockSizeDoesNotMatter) {
   const Problem problem = make_problem(40, 256, 64, true, 7.5);
   const auto factor = factorize(problem.gram, {});
   const at::Tensor whole = solve(problem, *factor).codes[0];
   for (const std::int64_t block : {1, 17, 64})
-    EXPECT_GT(equal_share(solve(problem, *factor, {}, block).codes[0], whole), 0.995) << block;
+    EXPECT_TRUE(at::equal(solve(problem, *factor, {}, block).codes[0], whole)) << block;
+}
+
+TEST(Gptq, ThreadsDoNotMatter) {
+  const int threads = at::get_num_threads();
+  for (const std::int64_t columns : {256, 1280}) {
+    const Problem problem = make_problem(200, columns, 64, false, 7.5);
+    const auto factor = factorize(problem.gram, {});
+    at::set_num_threads(1);
+    const GptqResult alone = solve(problem, *factor);
+    at::set_num_threads(3);
+    const GptqResult shared = solve(problem, *factor);
+    at::set_num_threads(threads);
+    EXPECT_TRUE(at::equal(shared.codes[0], alone.codes[0])) << columns;
+    EXPECT_EQ(shared.loss, alone.loss) << columns;
+  }
 }
 
 /// The weight's rows [first, last) with their scales.
@@ -113,26 +129,20 @@ TEST(Gptq, WeightsOfOneInputAreOneStackOfRows) {
     const GptqResult parts =
         gptq({rows_of(problem, 0, 7), rows_of(problem, 7, 37), rows_of(problem, 37, 50)}, *factor, {});
     ASSERT_EQ(parts.codes.size(), 3u);
-    EXPECT_GT(equal_share(at::cat(parts.codes), whole.codes[0]), 0.995);
+    EXPECT_TRUE(at::equal(at::cat(parts.codes), whole.codes[0]));
     EXPECT_NEAR(parts.loss / whole.loss, 1.0, 1e-5);
   }
 }
 
-TEST(Gptq, MoreRowsThanAChunkHolds) {
-  constexpr std::int64_t kColumns = 4096, kExtra = 40;
-  ASSERT_EQ(gptq_chunk_rows(kColumns), 4096);
-  at::manual_seed(9);
-  Problem problem;
-  problem.weight = at::randn({gptq_chunk_rows(kColumns) + kExtra, kColumns}).to(at::kBFloat16);
-  problem.scales = {at::full({problem.weight.size(0), kColumns / 128}, 0.4), {}, 128};
-  problem.gram = at::zeros({kColumns, kColumns});
-  accumulate_gram(problem.gram, at::randn({256, kColumns}) + 0.5 * at::randn({256, 1}));
+TEST(Gptq, RowsDoNotDependOnEachOther) {
+  // Of so many columns, tiles of rows are solved together.
+  constexpr std::int64_t kRows = 700, kColumns = 1344, kLast = 80;
+  Problem problem = make_problem(kRows, kColumns, 64, true, 7.5);
+  problem.weight = problem.weight.to(at::kBFloat16);
   const auto factor = factorize(problem.gram, {});
-  const GptqResult whole = solve(problem, *factor);
-  // Rows on both sides of the boundary, solved by themselves.
-  const GptqWeight last = rows_of(problem, problem.weight.size(0) - 2 * kExtra, problem.weight.size(0));
-  const at::Tensor alone = gptq({last}, *factor, {}).codes[0];
-  EXPECT_GT(equal_share(alone, whole.codes[0].slice(0, -2 * kExtra)), 0.99);
+  const at::Tensor whole = solve(problem, *factor).codes[0];
+  const at::Tensor alone = gptq({rows_of(problem, kRows - kLast, kRows)}, *factor, {}).codes[0];
+  EXPECT_TRUE(at::equal(alone, whole.slice(0, kRows - kLast)));
 }
 
 TEST(Gptq, RowsMayShareScales) {

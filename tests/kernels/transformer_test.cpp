@@ -56,6 +56,19 @@ TEST(GatedActivation, KeepsExtremeInputsFinite) {
   EXPECT_TRUE(at::allclose(y, at::silu(a), 1e-6, 1e-7)) << y;
 }
 
+TEST(AddWeightedRows, EqualsAtenToTheBit) {
+  at::manual_seed(4);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
+    for (const std::int64_t features : {1, 33, 576}) {
+      const at::Tensor start = at::randn({50, features}).to(dtype), weights = at::rand({50}).to(dtype);
+      const at::Tensor rows = at::randperm(50).narrow(0, 0, 20), output = at::randn({20, features}).to(dtype);
+      at::Tensor sum = start.clone();
+      add_weighted_rows(sum, output, rows, weights);
+      const at::Tensor added = output * weights.index_select(0, rows).unsqueeze(1);
+      EXPECT_TRUE(at::equal(sum, start.index_add(0, rows, added))) << features;
+    }
+}
+
 TEST(Rotary, FusedEqualsReference) {
   at::manual_seed(3);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
+
 #include "layerpress/base/machine.h"
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/kernels/gram.h"
@@ -77,22 +79,29 @@ class CostTest : public ::testing::TestWithParam<Case> {
 
 TEST_P(CostTest, PredictsMemoryAndArithmetic) {
   const runtime::CompressionCost cost = modifier_->cost(shapes_);
-  PhaseTimes warm_up, times;
+  PhaseTimes warm_up;
   compress(warm_up);  // buffers that the libraries keep
   malloc_trim(0);
   const std::uint64_t before = anonymous_bytes();
-  MemorySampler sampler(1);
-  const auto results = compress(times);
-  const auto peak = static_cast<double>(sampler.peak_bytes() - before);
-  malloc_trim(0);
-  const auto held = static_cast<double>(anonymous_bytes() - before);
-  constexpr double kSlack = 1 << 20;
-  EXPECT_NEAR(peak, static_cast<double>(cost.workspace_bytes), 0.10 * static_cast<double>(cost.workspace_bytes));
-  EXPECT_LT(peak, 1.03 * static_cast<double>(cost.workspace_bytes) + kSlack);
-  EXPECT_NEAR(held, static_cast<double>(cost.result_bytes), 0.05 * static_cast<double>(cost.result_bytes) + kSlack);
+  const auto planned = static_cast<double>(cost.workspace_bytes);
+  double peak = 0, held = 0;
   std::map<std::string, double> flops;
-  for (const auto& [name, phase] : times.phases())
-    if (phase.flops > 0) flops[name] = phase.flops;
+  // A busy machine may not let the sampler look while a short peak lasts.
+  for (int attempt = 0; attempt < 5 && peak < 0.90 * planned; ++attempt) {
+    PhaseTimes times;
+    MemorySampler sampler(1);
+    const auto results = compress(times);
+    peak = std::max(peak, static_cast<double>(sampler.peak_bytes() - before));
+    malloc_trim(0);
+    held = static_cast<double>(anonymous_bytes() - before);
+    flops.clear();
+    for (const auto& [name, phase] : times.phases())
+      if (phase.flops > 0) flops[name] = phase.flops;
+  }
+  constexpr double kSlack = 1 << 20;
+  EXPECT_NEAR(peak, planned, 0.10 * planned);
+  EXPECT_LT(peak, 1.03 * planned + kSlack);
+  EXPECT_NEAR(held, static_cast<double>(cost.result_bytes), 0.05 * static_cast<double>(cost.result_bytes) + kSlack);
   EXPECT_EQ(flops, cost.flops);
 }
 

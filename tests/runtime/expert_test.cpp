@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "layerpress/kernels/linear.h"
 #include "layerpress/runtime/expert_execution.h"
 #include "layerpress/runtime/expert_survey.h"
 #include "tests/dist/thread_ranks.h"
@@ -81,6 +82,40 @@ TEST(ExpertSurvey, MoreThanThereAreTakesAll) {
   survey.merge(alone);
   const graph::SelectTokens op{2, 3};
   EXPECT_EQ(select_tokens(op, at::ones({6, 1}), logits, routing, survey.least_score(2)).size(0), 6);
+}
+
+/// Rows of some tokens that the survey gave an expert beside its own.
+TEST(TakeRouted, FindsRoutedRowsAmongAllAndAmongSelected) {
+  const at::Tensor logits = some_logits(), routing = route(route_of(3, 1), logits, {});
+  const at::Tensor x = at::arange(6, at::kFloat).unsqueeze(1);
+  const float least_score = 0.2f;  // adds tokens 3 and 5 to expert 1's, or one of them
+  for (std::int64_t expert = 0; expert < 3; ++expert) {
+    const at::Tensor own = x.index_select(0, routing.select(1, expert).nonzero().squeeze(1));
+    const at::Tensor selected = select_tokens({expert, 3}, x, logits, routing, least_score);
+    EXPECT_GE(selected.size(0), own.size(0));
+    const graph::TakeRouted op{expert, 3};
+    const at::Tensor of_all = routed_places(op, logits, routing, /*of_selected=*/false, least_score);
+    const at::Tensor of_selected = routed_places(op, logits, routing, /*of_selected=*/true, least_score);
+    EXPECT_TRUE(at::equal(take_rows(x, of_all), own));
+    EXPECT_TRUE(at::equal(take_rows(selected, of_selected), own));
+  }
+}
+
+TEST(TakeRouted, RowsTakenBeforeTheProductsAreThoseTakenAfter) {
+  at::manual_seed(7);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
+    for (const std::int64_t count : {0, 1, 37, 2100}) {  // more than are computed at once, too
+      const at::Tensor x = at::randn({2200, 64}).to(dtype), gate = (at::randn({48, 64}) / 8).to(dtype),
+                       up = (at::randn({48, 64}) / 8).to(dtype);
+      const at::Tensor places = std::get<0>(at::randperm(2200).narrow(0, 0, count).sort());
+      const at::Tensor before = gated_rows("silu", x, places, gate, up);
+      const at::Tensor after = take_rows(kernels::gated_linear("silu", x, gate, up), places);
+      ASSERT_EQ(before.sizes(), after.sizes());
+      if (kernels::runs_on_tiles(dtype))
+        EXPECT_TRUE(at::equal(before, after));
+      else
+        EXPECT_TRUE(at::allclose(before.to(at::kFloat), after.to(at::kFloat), 2e-2, 1e-4));
+    }
 }
 
 TEST(ExpertSurvey, RanksAgreeWithOneProcess) {

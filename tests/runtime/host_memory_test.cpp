@@ -39,6 +39,20 @@ TEST(HostMemory, GivesABlockOfAboutTheSizeAgain) {
   EXPECT_EQ(b.data_ptr(), first);
 }
 
+TEST(HostMemory, ReturnsWhatNobodyWantedForLongestFirst) {
+  HostMemory memory;
+  memory.limit(memory.used_bytes() + 64 * kMebi);
+  { const at::Tensor seldom = touched(30 * kMebi); }
+  const void* often = nullptr;
+  {
+    const at::Tensor a = touched(16 * kMebi);
+    often = a.data_ptr();
+  }
+  { const at::Tensor other = touched(24 * kMebi); }  // no room for all three
+  const at::Tensor a = touched(16 * kMebi);
+  EXPECT_EQ(a.data_ptr(), often);
+}
+
 TEST(HostMemory, TensorsOutliveIt) {
   at::Tensor a;
   {

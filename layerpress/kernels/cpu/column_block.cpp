@@ -4,64 +4,101 @@
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 namespace {
 
-constexpr std::int64_t kLanes = 16;  // rows that go through the recursion side by side
+// Sums that stay in registers while earlier columns go by, kStrip columns by kLanes rows: two vectors of each column.
+#if defined(__AVX512F__)
+constexpr std::int64_t kVector = 16, kStrip = 8;
+#elif defined(__AVX__)
+constexpr std::int64_t kVector = 8, kStrip = 4;
+#else
+constexpr std::int64_t kVector = 4, kStrip = 4;
+#endif
+constexpr std::int64_t kLanes = 2 * kVector;
+constexpr std::int64_t kDepth = 256;  // earlier columns at a time: their part of a tile fits in the first caches
 
-/// One tile of kLanes rows, column-major, so that each step of the recursion is a vector operation over rows.
-struct Tile {
-  alignas(64) float running[kMaximumBlock][kLanes];
-  alignas(64) float residual[kMaximumBlock][kLanes];
-  alignas(64) float codes[kMaximumBlock][kLanes];
-  alignas(64) float scale[kMaximumBlock][kLanes];
-  alignas(64) float zero_point[kMaximumBlock][kLanes];
-};
+// Of plain arrays compilers keep some in memory.
+using Vector [[gnu::vector_size(kVector * sizeof(float)), gnu::aligned(alignof(float)), gnu::may_alias]] = float;
 
-void load(const ColumnBlockTask& task, std::int64_t first_row, std::int64_t rows, Tile& tile) {
-  for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-    // Lanes beyond the last row repeat it; their results are not stored.
-    const std::int64_t row = first_row + (lane < rows ? lane : rows - 1);
-    const float* running = task.running + row * task.running_stride;
-    const float* residual = task.residual + row * task.residual_stride;
-    const float* scales = task.scales + row * task.groups;
-    const float* zero_points = task.zero_points == nullptr ? nullptr : task.zero_points + row * task.groups;
-    for (std::int64_t j = 0; j < task.columns; ++j) {
-      tile.running[j][lane] = running[j];
-      tile.residual[j][lane] = residual[j];
-      tile.scale[j][lane] = scales[task.group_of_column[j]];
-      tile.zero_point[j][lane] = zero_points == nullptr ? 0.0f : zero_points[task.group_of_column[j]];
+inline Vector& vector_at(float* values) { return *reinterpret_cast<Vector*>(values); }
+inline const Vector& vector_at(const float* values) { return *reinterpret_cast<const Vector*>(values); }
+
+/// A block's columns with the feedback of earlier ones.
+using Running = float[kMaximumBlock][kColumnTile];
+
+/// running[0 .. kColumns) += sum over `count` earlier columns of residual * feedback; of kLanes rows.
+template <std::int64_t kColumns>
+void add_strip(const float* residual, const float* feedback, std::int64_t stride, std::int64_t count, float* running) {
+  Vector low[kColumns], high[kColumns];
+  for (std::int64_t j = 0; j < kColumns; ++j) {
+    low[j] = vector_at(running + j * kColumnTile);
+    high[j] = vector_at(running + j * kColumnTile + kVector);
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Vector earlier_low = vector_at(residual + i * kColumnTile);
+    const Vector earlier_high = vector_at(residual + i * kColumnTile + kVector);
+    for (std::int64_t j = 0; j < kColumns; ++j) {
+      const float factor = feedback[i * stride + j];
+      low[j] += earlier_low * factor;
+      high[j] += earlier_high * factor;
     }
+  }
+  for (std::int64_t j = 0; j < kColumns; ++j) {
+    vector_at(running + j * kColumnTile) = low[j];
+    vector_at(running + j * kColumnTile + kVector) = high[j];
   }
 }
 
-template <typename Levels>
-void recurse(const ColumnBlockTask& task, const Levels& levels, Tile& tile, float* loss) {
-  for (std::int64_t j = 0; j < task.columns; ++j) {
-    alignas(64) float residual[kLanes];
-    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      const float scale = tile.scale[j][lane], zero_point = tile.zero_point[j][lane], x = tile.running[j][lane];
-      const float level = levels.level(x / scale, zero_point);
-      const float value = levels.value(level, zero_point) * scale;
-      residual[lane] = tile.residual[j][lane] - value;
-      tile.residual[j][lane] = residual[lane];
-      tile.codes[j][lane] = level;
-      loss[lane] += task.pivots[j] * (x - value) * (x - value);
-    }
-    const float* feedback = task.feedback + j * task.feedback_stride;
-    for (std::int64_t later = j + 1; later < task.columns; ++later) {
-      const float factor = feedback[later];
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) tile.running[later][lane] += residual[lane] * factor;
-    }
+/// The feedback of columns [first, last) on columns [begin, end) of the block.
+void add_feedback(const ColumnBlockTask& task, std::int64_t first, std::int64_t last, std::int64_t begin,
+                  std::int64_t end, Running& running) {
+  const float* residual = task.residual + first * kColumnTile;
+  const float* feedback = task.feedback + first * task.feedback_stride;
+  const std::int64_t columns = end - task.begin;
+  for (std::int64_t lane = 0; lane < kColumnTile; lane += kLanes) {
+    std::int64_t j = begin - task.begin;
+    for (; j + kStrip <= columns; j += kStrip)
+      add_strip<kStrip>(residual + lane, feedback + j, task.feedback_stride, last - first, running[j] + lane);
+    for (; j < columns; ++j)
+      add_strip<1>(residual + lane, feedback + j, task.feedback_stride, last - first, running[j] + lane);
   }
 }
 
+/// Quantizes column j, of which `running` is known; leaves its residual and codes.
 template <typename Levels>
-void store(const ColumnBlockTask& task, const Levels& levels, std::int64_t first_row, std::int64_t rows,
-           const Tile& tile) {
-  for (std::int64_t lane = 0; lane < rows; ++lane) {
-    float* residual = task.residual + (first_row + lane) * task.residual_stride;
-    std::int8_t* codes = task.codes + (first_row + lane) * task.codes_stride;
-    for (std::int64_t j = 0; j < task.columns; ++j) {
-      residual[j] = tile.residual[j][lane];
-      codes[j] = levels.encode(tile.codes[j][lane]);
+void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int64_t j, const float* running,
+                     float* loss) {
+  static constexpr float kNoZeroPoints[kColumnTile] = {};
+  const std::int64_t group = task.group_of_column[j] * kColumnTile;
+  const float* scales = task.scales + group;
+  const float* zero_points = task.zero_points == nullptr ? kNoZeroPoints : task.zero_points + group;
+  float* residual = task.residual + j * kColumnTile;
+  std::int8_t* codes = task.codes + task.order[j] * kColumnTile;
+  const float pivot = task.pivots[j];
+  alignas(64) float chosen[kColumnTile];
+  for (std::int64_t lane = 0; lane < kColumnTile; ++lane) {
+    const float scale = scales[lane], zero_point = zero_points[lane], x = running[lane];
+    const float level = levels.level(x / scale, zero_point);
+    const float value = levels.value(level, zero_point) * scale;
+    residual[lane] -= value;
+    chosen[lane] = level;
+    loss[lane] += pivot * (x - value) * (x - value);
+  }
+  for (std::int64_t lane = 0; lane < kColumnTile; ++lane) codes[lane] = levels.encode(chosen[lane]);
+}
+
+/// The recursion inside the block: strip by strip, and inside a strip column by column.
+template <typename Levels>
+void recurse(const ColumnBlockTask& task, const Levels& levels, Running& running, float* loss) {
+  for (std::int64_t begin = task.begin; begin < task.end; begin += kStrip) {
+    const std::int64_t end = begin + kStrip < task.end ? begin + kStrip : task.end;
+    add_feedback(task, task.begin, begin, begin, end, running);
+    for (std::int64_t j = begin; j < end; ++j) {
+      quantize_column(task, levels, j, running[j - task.begin], loss);
+      const float* residual = task.residual + j * kColumnTile;
+      for (std::int64_t later = j + 1; later < end; ++later) {
+        const float factor = task.feedback[j * task.feedback_stride + later - task.begin];
+        float* target = running[later - task.begin];
+        for (std::int64_t lane = 0; lane < kColumnTile; ++lane) target[lane] += residual[lane] * factor;
+      }
     }
   }
 }
@@ -69,19 +106,16 @@ void store(const ColumnBlockTask& task, const Levels& levels, std::int64_t first
 }  // namespace
 
 double column_block(const ColumnBlockTask& task) {
-  return with_levels(task.codebook, [&](auto levels) {
-    Tile tile;
-    double total = 0;
-    for (std::int64_t row = 0; row < task.rows; row += kLanes) {
-      const std::int64_t rows = task.rows - row < kLanes ? task.rows - row : kLanes;
-      alignas(64) float loss[kLanes] = {};
-      load(task, row, rows, tile);
-      recurse(task, levels, tile, loss);
-      store(task, levels, row, rows, tile);
-      for (std::int64_t lane = 0; lane < rows; ++lane) total += static_cast<double>(loss[lane]);
-    }
-    return total;
-  });
+  alignas(64) Running running;
+  std::memcpy(running, task.residual + task.begin * kColumnTile,
+              static_cast<std::size_t>(task.end - task.begin) * sizeof(running[0]));
+  for (std::int64_t first = 0; first < task.begin; first += kDepth)
+    add_feedback(task, first, first + kDepth < task.begin ? first + kDepth : task.begin, task.begin, task.end, running);
+  alignas(64) float loss[kColumnTile] = {};
+  with_levels(task.codebook, [&](auto levels) { recurse(task, levels, running, loss); });
+  double total = 0;
+  for (std::int64_t lane = 0; lane < task.rows; ++lane) total += static_cast<double>(loss[lane]);
+  return total;
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -18,12 +18,8 @@ void rms_norm(const T* x, const T* weight, T* y, std::int64_t rows, std::int64_t
 }
 
 template <typename T>
-void silu_multiply(const T* a, const T* b, T* y, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    const float x = widen(a[i]);
-    const float activated = x / (1.0f + exponential(-x));
-    y[i] = narrow<T>(widen(narrow<T>(activated)) * widen(b[i]));
-  }
+void silu_multiply_all(const T* a, const T* b, T* y, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = silu_multiply(a[i], b[i]);
 }
 
 template <typename T>
@@ -61,9 +57,11 @@ void rms_norm_f32(const float* x, const float* weight, float* y, std::int64_t ro
   rms_norm(x, weight, y, rows, size, eps);
 }
 void silu_multiply_bf16(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count) {
-  silu_multiply(a, b, y, count);
+  silu_multiply_all(a, b, y, count);
 }
-void silu_multiply_f32(const float* a, const float* b, float* y, std::int64_t count) { silu_multiply(a, b, y, count); }
+void silu_multiply_f32(const float* a, const float* b, float* y, std::int64_t count) {
+  silu_multiply_all(a, b, y, count);
+}
 void rotary_bf16(const Bits16* x, const float* cosine, const float* sine, Bits16* y, std::int64_t heads,
                  std::int64_t head_dim, std::int64_t pairs) {
   rotary(x, cosine, sine, y, heads, head_dim, pairs);
@@ -77,6 +75,9 @@ void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t coun
 }
 void squared_difference_f32(const float* a, const float* b, std::int64_t count, double* difference, double* square) {
   squared_difference(a, b, count, difference, square);
+}
+void add_scaled_bf16(const Bits16* x, float factor, Bits16* y, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) y[i] = narrow_bf16(widen(y[i]) + widen(narrow_bf16(widen(x[i]) * factor)));
 }
 void widen_bf16(const Bits16* x, float* y, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = widen(x[i]);

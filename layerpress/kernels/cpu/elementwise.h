@@ -14,6 +14,7 @@ void rotary_f32(const float* x, const float* cosine, const float* sine, float* y
                 std::int64_t head_dim, std::int64_t pairs);
 void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t count, double* difference, double* square);
 void squared_difference_f32(const float* a, const float* b, std::int64_t count, double* difference, double* square);
+void add_scaled_bf16(const Bits16* x, float factor, Bits16* y, std::int64_t count);
 void widen_bf16(const Bits16* x, float* y, std::int64_t count);
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -67,6 +67,13 @@ inline float exponential(float x) {
   return p * bit_cast<float>(power << 23);
 }
 
+/// silu(a) b, rounded to the dtype after either.
+template <typename T>
+inline T silu_multiply(T a, T b) {
+  const float x = widen(a);
+  return narrow<T>(widen(narrow<T>(x / (1.0f + exponential(-x)))) * widen(b));
+}
+
 /// log2(x) for normal x > 0, absolute error below 2e-6: enough to rank candidates. No division.
 inline float logarithm2(float x) {
   const auto bits = bit_cast<std::uint32_t>(x);

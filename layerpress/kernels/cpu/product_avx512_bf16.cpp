@@ -2,7 +2,6 @@
 // the weight: a panel holds, for each pair of features, that pair of each of kProductPanel rows of the weight.
 #include <immintrin.h>
 
-#include "layerpress/kernels/cpu/elementwise.h"
 #include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/product.h"
 
@@ -111,18 +110,20 @@ void round_sums(const float* sums, std::int64_t rows, std::int64_t columns, cons
   }
 }
 
-/// Gates stand in the first half of a row, what they are multiplied with in the second.
+/// Gates stand in the first half of a row, what they are multiplied with in the second. The same as silu_multiply_bf16() of
+/// rounded sums, which stay in registers here.
 void gate_sums(const float* sums, std::int64_t rows, std::int64_t columns, Bits16* y, std::int64_t stride) {
-  constexpr std::int64_t kTogether = 16;
+  constexpr std::int64_t kTogether = 8;  // rows: enough values for whole registers, one after the other
   for (std::int64_t first = 0; first < rows; first += kTogether) {
     const std::int64_t count = rows - first < kTogether ? rows - first : kTogether;
-    Bits16 gate[kTogether * kLanes], up[kTogether * kLanes], result[kTogether * kLanes];
-    for (std::int64_t r = 0; r < count; ++r, sums += kProductPanel)
-      for (std::int64_t c = 0; c < kLanes; ++c) {
-        gate[r * kLanes + c] = narrow_bf16(sums[c]);
-        up[r * kLanes + c] = narrow_bf16(sums[kLanes + c]);
-      }
-    silu_multiply_bf16(gate, up, result, count * kLanes);
+    alignas(64) float gate[kTogether * kLanes], up[kTogether * kLanes];
+    alignas(64) Bits16 result[kTogether * kLanes];
+    for (std::int64_t r = 0; r < count; ++r, sums += kProductPanel) {
+      _mm512_store_ps(gate + r * kLanes, _mm512_load_ps(sums));
+      _mm512_store_ps(up + r * kLanes, _mm512_load_ps(sums + kLanes));
+    }
+    for (std::int64_t i = 0; i < count * kLanes; ++i)
+      result[i] = silu_multiply(narrow_bf16(gate[i]), narrow_bf16(up[i]));
     for (std::int64_t r = 0; r < count; ++r, y += stride)
       std::memcpy(y, result + r * kLanes, static_cast<std::size_t>(columns) * sizeof(Bits16));
   }

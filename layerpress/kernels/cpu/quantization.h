@@ -12,6 +12,9 @@ void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, 
                      const Codebook& codebook, Bits16* values);
 void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
                     const Codebook& codebook, float* values);
+void column_tile_load(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,
+                      float* tile);
+void column_tile_store(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
 double column_block(const ColumnBlockTask& task);
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -32,26 +32,29 @@ struct AttentionTask {
   void* workspace = nullptr;  ///< attention_workspace() bytes, 64-byte aligned
 };
 
-/// One block of columns of the GPTQ recursion over a stack of rows; see kernels/gptq.h.
+/// Rows that go through the GPTQ recursion side by side. A tile holds them transposed: [columns, kColumnTile].
+constexpr std::int64_t kColumnTile = 32;
+constexpr std::int64_t kMaximumBlock = 128;
+
+/// One block of columns of the GPTQ recursion over one tile of rows; see kernels/gptq.h. Columns are counted in the
+/// order of quantization, except those of codes.
 struct ColumnBlockTask {
-  const float* running = nullptr;  ///< [rows, running_stride]: weights with the feedback of all earlier columns
-  std::int64_t running_stride = 0;
-  float* residual = nullptr;  ///< [rows, residual_stride]: in the original weights, out original - dequantized
-  std::int64_t residual_stride = 0;
-  std::int8_t* codes = nullptr;  ///< [rows, codes_stride] out
-  std::int64_t codes_stride = 0;
-  const float* feedback = nullptr;  ///< [columns, feedback_stride]: row j says how column j's residual moves later ones
+  std::int64_t begin = 0;  ///< first column of the block
+  std::int64_t end = 0;    ///< at most begin + kMaximumBlock
+  std::int64_t rows = 0;   ///< of the tile that count for the loss, at most kColumnTile
+  /// Tile [end]: original - dequantized of columns before the block, and of the block's out; in, the block's original.
+  float* residual = nullptr;
+  std::int8_t* codes = nullptr;  ///< tile [columns of the weight], out: row order[j] is what became of column j
+  /// [end, feedback_stride], from column `begin` on: row i says how column i's residual moves the block's columns.
+  const float* feedback = nullptr;
   std::int64_t feedback_stride = 0;
-  const float* pivots = nullptr;       ///< [columns]: weight of each column's squared error in the loss
-  const float* scales = nullptr;       ///< [rows, groups]
-  const float* zero_points = nullptr;  ///< [rows, groups] or null
-  std::int64_t groups = 0;
-  const std::int32_t* group_of_column = nullptr;  ///< [columns]
-  std::int64_t rows = 0;
-  std::int64_t columns = 0;  ///< at most kMaximumBlock
+  const float* pivots = nullptr;                  ///< [end]: weight of each column's squared error in the loss
+  const float* scales = nullptr;                  ///< [groups, kColumnTile]
+  const float* zero_points = nullptr;             ///< [groups, kColumnTile] or null
+  const std::int32_t* group_of_column = nullptr;  ///< [end]
+  const std::int64_t* order = nullptr;            ///< [end]
   Codebook codebook;
 };
-constexpr std::int64_t kMaximumBlock = 128;
 
 /// Candidates for one scale over one run of weights: adds sum(importance * |dequantize(quantize(w)) - w|^exponent).
 struct ScaleErrorTask {
@@ -105,6 +108,7 @@ struct Table {
                       std::int64_t head_dim, std::int64_t pairs);
   void (*rotary_f32)(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
                      std::int64_t head_dim, std::int64_t pairs);
+  void (*add_scaled_bf16)(const Bits16* x, float factor, Bits16* y, std::int64_t count);  // y += x factor
   void (*widen_bf16)(const Bits16* x, float* y, std::int64_t count);
   void (*minimum_maximum)(const float* x, std::int64_t count, float* minimum, float* maximum);
   void (*scale_errors)(const ScaleErrorTask& task);
@@ -120,7 +124,14 @@ struct Table {
                                   double* square);
   void (*squared_difference_f32)(const float* a, const float* b, std::int64_t count, double* difference,
                                  double* square);
-  /// Returns the sum over the block of pivot * (running - dequantized)^2.
+  /// Transposes rows [rows, columns], at most kColumnTile of them, into a tile, whose lanes beyond the last row repeat
+  /// it. Column j becomes row place[j] of the tile.
+  void (*column_tile_load)(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,
+                           float* tile);
+  /// Transposes a tile of codes into rows [rows, columns].
+  void (*column_tile_store)(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
+  /// Returns the sum over the block of pivot * (running - dequantized)^2, running being a weight with the feedback of
+  /// all earlier columns.
   double (*column_block)(const ColumnBlockTask& task);
   void (*attention_bf16)(const AttentionTask& task);
   std::int64_t (*attention_workspace)(std::int64_t length, std::int64_t head_dim);

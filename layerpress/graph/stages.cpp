@@ -78,7 +78,10 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
       stage.nodes = Closure(graph, subgraph.nodes, values, known).nodes;
     };
     run_for(last ? outputs : stage.wanted);
-    if (!last && keeps) run_for(with_routed_rows(graph, subgraph, stage.nodes, stage.wanted, known));
+    if (!last && keeps) {
+      const std::vector<ValueId> values = with_routed_rows(graph, subgraph, stage.nodes, stage.wanted, known);
+      if (values.size() > stage.wanted.size()) run_for(values);
+    }
     stage.inputs = inputs_of(graph, stage, known);
 
     if (keeps) {

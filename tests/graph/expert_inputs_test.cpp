@@ -87,24 +87,8 @@ TEST(ByLevel, ExpertsDoNotWaitForEachOther) {
   }
 }
 
-TEST(Stages, DoNotKeepSelectedTokens) {
-  const Graph graph = mixture();
-  const Subgraph layer = partition(graph, is_layer)[1];
-  std::vector<std::vector<ValueId>> wanted;
-  for (const auto& level : by_level(graph, layer, expert_groups(graph, layer))) {
-    wanted.emplace_back();
-    for (const LinearGroup& group : level) wanted.back().push_back(group.input);
-  }
-  const auto stages = split_stages(graph, layer, wanted, {graph.nodes[layer.nodes.back()].output});
-  ASSERT_EQ(stages.size(), 3u);
-  EXPECT_EQ(stages[0].wanted.size(), static_cast<std::size_t>(kExperts));
-  for (const Stage& stage : stages)
-    for (const ValueId value : stage.keeps)
-      EXPECT_FALSE(std::holds_alternative<SelectTokens>(graph.nodes[graph.values[value].producer].operation));
-}
-
 /// Stages of a layer of experts, one per level.
-std::vector<Stage> stages_of(const Graph& graph, const std::vector<bool>& keep_after) {
+std::vector<Stage> stages_of(const Graph& graph, const std::vector<bool>& keep_after = {}) {
   const Subgraph layer = partition(graph, is_layer)[1];
   std::vector<std::vector<ValueId>> wanted;
   for (const auto& level : by_level(graph, layer, expert_groups(graph, layer))) {
@@ -112,6 +96,16 @@ std::vector<Stage> stages_of(const Graph& graph, const std::vector<bool>& keep_a
     for (const LinearGroup& group : level) wanted.back().push_back(group.input);
   }
   return split_stages(graph, layer, wanted, {graph.nodes[layer.nodes.back()].output}, keep_after);
+}
+
+TEST(Stages, DoNotKeepSelectedTokens) {
+  const Graph graph = mixture();
+  const auto stages = stages_of(graph);
+  ASSERT_EQ(stages.size(), 3u);
+  EXPECT_EQ(stages[0].wanted.size(), static_cast<std::size_t>(kExperts));
+  for (const Stage& stage : stages)
+    for (const ValueId value : stage.keeps)
+      EXPECT_FALSE(std::holds_alternative<SelectTokens>(graph.nodes[graph.values[value].producer].operation));
 }
 
 template <typename Operation>
@@ -123,7 +117,7 @@ std::size_t count_of(const Graph& graph, const std::vector<NodeId>& nodes) {
 
 TEST(Stages, KeepRoutedRowsOfWhatExpertsGive) {
   for (const Graph& graph : {mixture(), without_selection(mixture())}) {
-    const auto kept = stages_of(graph, {});
+    const auto kept = stages_of(graph);
     ASSERT_EQ(kept.size(), 3u);
     EXPECT_EQ(count_of<TakeRouted>(graph, kept[1].nodes), static_cast<std::size_t>(kExperts));
     for (const ValueId value : kept[1].keeps)

@@ -120,7 +120,7 @@ at::Tensor narrowed_in_place(const at::Tensor& matrix) {
 template <typename Real>
 std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const FactorizeOptions& options) {
   HessianFactor factor;
-  factor.order = column_order(gram.diagonal(), options.activation_order);
+  factor.order = column_order(gram.diagonal(), options);
   const at::Tensor matrix = reordered_triangle<Real>(gram, factor.order.flip(0));
   prepare_diagonal(matrix, options.dampening);
   // Column-major, the upper triangle is the lower one; LAPACK's own layout, so that nothing is copied.
@@ -141,7 +141,7 @@ std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const Fact
 /// The same with ATen operations, for other devices.
 std::optional<HessianFactor> factorize_on_device(const at::Tensor& gram, const FactorizeOptions& options) {
   HessianFactor factor;
-  factor.order = column_order(gram.diagonal(), options.activation_order);
+  factor.order = column_order(gram.diagonal(), options);
   const at::Tensor reversed = factor.order.flip(0);
   const at::Tensor wide = options.double_precision ? gram.to(at::kDouble) : gram;
   const at::Tensor hessian = symmetric_from_upper(wide).index_select(0, reversed).index_select(1, reversed);
@@ -157,10 +157,20 @@ std::optional<HessianFactor> factorize_on_device(const at::Tensor& gram, const F
 
 }  // namespace
 
-at::Tensor column_order(const at::Tensor& diagonal, bool activation_order) {
+at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& options) {
+  const std::int64_t columns = diagonal.numel(), width = options.group_columns;
+  if (!options.activation_order) return at::arange(columns, diagonal.options().dtype(at::kLong));
   // Stable, so that equal columns keep their order and the result does not depend on the sort.
-  if (activation_order) return at::argsort(diagonal, /*stable=*/true, /*dim=*/0, /*descending=*/true);
-  return at::arange(diagonal.numel(), diagonal.options().dtype(at::kLong));
+  const auto descending = [](const at::Tensor& keys) {
+    return at::argsort(keys, /*stable=*/true, /*dim=*/0, /*descending=*/true);
+  };
+  const at::Tensor order = descending(diagonal);
+  if (width <= 0) return order;
+  // Columns in order, then by the rank of their group; the sort keeps the order inside a group.
+  const std::int64_t groups = (columns + width - 1) / width;
+  const at::Tensor filled = at::constant_pad_nd(diagonal, {0, groups * width - columns}, -1).view({groups, width});
+  const at::Tensor rank = at::argsort(descending(filled.amax(1)));
+  return order.index_select(0, at::argsort(rank.index_select(0, order.floor_divide(width)), /*stable=*/true));
 }
 
 std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOptions& options) {

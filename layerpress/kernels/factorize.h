@@ -22,6 +22,8 @@ struct HessianFactor {
 struct FactorizeOptions {
   double dampening = 0.01;       ///< fraction of the mean diagonal added to the diagonal
   bool activation_order = true;  ///< columns by descending diagonal
+  /// Columns of such groups stay together: groups by their largest diagonal, and columns inside a group. 0: no groups.
+  std::int64_t group_columns = 0;
   bool double_precision = false;
 };
 
@@ -35,7 +37,7 @@ std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOp
 /// Bytes that factorize allocates at most for K columns on the CPU in single precision; its result holds nearly all.
 std::uint64_t factorize_workspace(std::int64_t columns);
 
-/// The columns in the order in which they are quantized: as they are, or by descending diagonal.
-at::Tensor column_order(const at::Tensor& diagonal, bool activation_order);
+/// The columns in the order in which they are quantized: as they are, or by descending diagonal, in groups or not.
+at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& options);
 
 }  // namespace layerpress::kernels

@@ -3,10 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "layerpress/kernels/codebook.h"
 #include "layerpress/kernels/factorize.h"
+#include "layerpress/kernels/scale_search.h"
 
 namespace layerpress::kernels {
 
@@ -24,6 +26,9 @@ struct GptqWeight {
   ColumnScales scales;
 };
 
+/// Whether scales of such blocks can be chosen that way.
+bool searches_groups(const ScaleGrid& grid);
+
 struct GptqResult {
   std::vector<at::Tensor> codes;  ///< per weight, int8 [N, K]: signed codes, or the bytes of fp8 values
   double loss = 0;                ///< sum over all rows of (w - q) H (w - q)ᵀ, damping included
@@ -32,10 +37,13 @@ struct GptqResult {
 /// Quantizes weights that read one input as one stack of rows, column by column with error feedback; `block_size`
 /// columns at a time (it does not change the codes). All weights have zero points or none has.
 ///
+/// With `search` the weights' scales are results: their tensors, contiguous and of the right shape, are written to. A group's
+/// columns must follow one another in the factor's order.
+///
 /// Rows are independent: on the CPU threads take tiles of them through all columns, and no row's result depends on the
 /// others or on the number of threads. Beside the codes there are in fp32 only the tiles under way.
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
-                std::int64_t block_size = 128);
+                std::int64_t block_size = 128, const std::optional<GroupSearch>& search = {});
 
 /// Bytes that gptq allocates at most on the CPU beside the codes for a stack of `rows` in all, with `groups` column
 /// groups per row.
@@ -44,6 +52,7 @@ std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64
 /// The textbook GPTQ through the inverse's Cholesky factor, in double precision, one column at a time: the tests'
 /// reference. `gram` as for factorize.
 GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                          const ColumnScales& scales, const Codebook& codebook);
+                          const ColumnScales& scales, const Codebook& codebook,
+                          const std::optional<GroupSearch>& search = {});
 
 }  // namespace layerpress::kernels

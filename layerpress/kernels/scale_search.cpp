@@ -43,32 +43,6 @@ struct Problem {
   std::int64_t column_blocks() const { return blocks(weight.size(1), grid.block_columns); }
 };
 
-struct Range {
-  float minimum = 0;
-  float maximum = 0;
-};
-
-struct Qparams {
-  float scale = 1;
-  float zero_point = 0;
-};
-
-/// Scale and zero point of a range (which holds 0), by the rule's formulas.
-Qparams qparams_of(const Range& range, const RangeRule& rule, at::ScalarType stored) {
-  const auto low = static_cast<float>(rule.codebook.minimum), high = static_cast<float>(rule.codebook.maximum);
-  Qparams result;
-  if (rule.codebook.fp8)
-    result.scale = std::max(-range.minimum, range.maximum) / 448.0f;
-  else if (rule.symmetric)
-    result.scale = std::max(-range.minimum, range.maximum) / ((high - low) / 2);
-  else
-    result.scale = (range.maximum - range.minimum) / (high - low);
-  result.scale = round_to(result.scale, stored);
-  if (result.scale == 0) result.scale = static_cast<float>(smallest_scale(stored));
-  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(low - range.minimum / result.scale, low, high));
-  return result;
-}
-
 /// Scales and zero points that one block may get, and room for their errors.
 struct Candidates {
   std::vector<float> scales, zero_points, errors;
@@ -76,8 +50,7 @@ struct Candidates {
   void set(const Problem& problem, const Range& range) {
     scales.clear(), zero_points.clear();
     for (const double shrink : problem.search.shrink) {
-      const auto factor = static_cast<float>(shrink);
-      const Qparams q = qparams_of({range.minimum * factor, range.maximum * factor}, problem.rule, problem.stored);
+      const Qparams q = qparams_of(range, shrink, problem.rule, problem.stored);
       scales.push_back(q.scale), zero_points.push_back(q.zero_point);
     }
   }
@@ -289,6 +262,23 @@ double smallest_scale(at::ScalarType stored) {
     default:
       return std::numeric_limits<float>::epsilon();
   }
+}
+
+Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, at::ScalarType stored) {
+  const auto factor = static_cast<float>(shrink);
+  const Range range{whole.minimum * factor, whole.maximum * factor};
+  const auto low = static_cast<float>(rule.codebook.minimum), high = static_cast<float>(rule.codebook.maximum);
+  Qparams result;
+  if (rule.codebook.fp8)
+    result.scale = std::max(-range.minimum, range.maximum) / 448.0f;
+  else if (rule.symmetric)
+    result.scale = std::max(-range.minimum, range.maximum) / ((high - low) / 2);
+  else
+    result.scale = (range.maximum - range.minimum) / (high - low);
+  result.scale = round_to(result.scale, stored);
+  if (result.scale == 0) result.scale = static_cast<float>(smallest_scale(stored));
+  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(low - range.minimum / result.scale, low, high));
+  return result;
 }
 
 ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const RangeRule& rule,

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,34 @@ struct RangeRule {
   Codebook codebook;
   bool symmetric = true;
 };
+
+/// How to choose the scale of each row's group of columns when its turn comes, instead of before: of candidates for the range
+/// that the weights then have, the one with the least loss. GPTQ's loss is a sum over columns of what is left when all later
+/// ones make good what they can, so the group's own columns, quantized once per candidate, say all there is to say.
+struct GroupSearch {
+  RangeRule rule;
+  std::vector<double> shrink{1.0};  ///< candidates, as in ScaleSearch
+  at::ScalarType stored = at::kBFloat16;
+};
+
+/// Smallest and largest value of a block, and 0.
+struct Range {
+  float minimum = 0;
+  float maximum = 0;
+  void extend(float value) {
+    minimum = std::min(minimum, value);
+    maximum = std::max(maximum, value);
+  }
+};
+
+struct Qparams {
+  float scale = 1;
+  float zero_point = 0;
+};
+
+/// Scale and zero point of a range that is shrunk by a factor before. The scale is rounded to `stored`; zero becomes that
+/// dtype's epsilon.
+Qparams qparams_of(const Range& range, double shrink, const RangeRule& rule, at::ScalarType stored);
 
 struct ChosenScales {
   at::Tensor scale;       ///< fp32 [row blocks, column blocks], values representable in `stored`

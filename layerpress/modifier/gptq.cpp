@@ -16,13 +16,21 @@ using quant::Observer;
 using runtime::CompressedModule;
 using runtime::LinearWeight;
 
+/// In which order a weight's columns are quantized; weights that agree share a factorization.
+struct ColumnOrder {
+  bool by_activation = true;
+  std::int64_t group_columns = 0;  ///< of groups that stay together; 0: none do
+
+  auto operator<=>(const ColumnOrder&) const = default;
+};
+
 /// A factorization and how it came about.
 struct Factorization {
   std::optional<kernels::HessianFactor> factor;
   std::string fallback;  ///< "" when the first attempt worked
 };
 
-Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, bool activation_order) {
+Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order) {
   // An all-zero or non-finite matrix says nothing about the inputs; no dampening mends that.
   const auto sum = gram.diagonal().sum().item<double>();
   if (!std::isfinite(sum)) return {std::nullopt, "round-to-nearest (non-finite inputs)"};
@@ -31,8 +39,10 @@ Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening,
     double damp = dampening;
     for (int attempt = 0; attempt<4; ++attempt, damp = damp> 0 ? damp * 10 : 0.01) {
       const bool first = !wide && attempt == 0;
-      auto factor =
-          kernels::factorize(gram, {.dampening = damp, .activation_order = activation_order, .double_precision = wide});
+      auto factor = kernels::factorize(gram, {.dampening = damp,
+                                              .activation_order = order.by_activation,
+                                              .group_columns = order.group_columns,
+                                              .double_precision = wide});
       if (factor)
         return {std::move(factor),
                 first ? "" : fmt::format("dampening {:g}{}", damp, wide ? ", double precision" : "")};
@@ -64,10 +74,6 @@ std::int64_t rows_of_group(const std::vector<Linear>& linears) {
   std::int64_t rows = 0;
   for (const Linear& linear : linears) rows += rows_of(linear);
   return rows;
-}
-
-bool orders_columns(const quant::QuantizationArgs& args) {
-  return args.actorder && (*args.actorder == "static" || *args.actorder == "weight");
 }
 
 class GptqModifier : public QuantizingModifier {
@@ -107,7 +113,7 @@ class GptqModifier : public QuantizingModifier {
     const std::int64_t columns = linears.front().columns;
     std::uint64_t held = kernels::factorize_workspace(columns);
     if (propagation_) held += add_propagation_cost(linears, cost);
-    for (const auto& [ordered, stacks] : stacks_of(linears)) {
+    for (const auto& [order, stacks] : stacks_of(linears)) {
       const auto size = static_cast<double>(columns);
       cost.flops["factorize"] += size * size * size / 3;
       for (const Stack& stack : stacks) add_stack_cost(linears, stack, held, cost);
@@ -120,9 +126,9 @@ class GptqModifier : public QuantizingModifier {
     if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
     std::vector<CompressedModule> results(linears.size());
     Solution solution{*statistics, propagation_of(linears, *statistics, times), {}};
-    for (const auto& [ordered, stacks] : stacks_of(linears)) {
+    for (const auto& [order, stacks] : stacks_of(linears)) {
       solution.factorization = {};  // before there is another one
-      solution.factorization = factorize(statistics->gram, ordered, times);
+      solution.factorization = factorize(statistics->gram, order, times);
       for (const Stack& stack : stacks) compress_stack(linears, stack, solution, times, results);
     }
     return results;
@@ -132,13 +138,26 @@ class GptqModifier : public QuantizingModifier {
   /// Indices of linears that have one scheme; their rows are solved as one stack.
   using Stack = std::vector<std::size_t>;
 
-  /// Stacks in the order of the linears, by whether columns are ordered: those that are, or are not, share one
-  /// factorization, and only one is held at a time.
+  /// How scales are chosen during the solve, if they are.
+  std::optional<kernels::GroupSearch> group_search(const quant::QuantizationScheme& scheme, at::ScalarType stored,
+                                                   std::int64_t columns) const {
+    return quant::group_search(*scheme.weights, observer_for(&scheme), stored, columns);
+  }
+
+  ColumnOrder column_order(const quant::QuantizationScheme& scheme, std::int64_t columns) const {
+    const quant::QuantizationArgs& args = *scheme.weights;
+    const bool by_activation = args.actorder && (*args.actorder == "static" || *args.actorder == "weight");
+    if (!by_activation || !group_search(scheme, at::kFloat, columns)) return {by_activation, 0};
+    return {by_activation, quant::scale_grid(args, 1, columns).block_columns};
+  }
+
+  /// Stacks in the order of the linears, by the order of their columns: those of one order share one factorization, and only
+  /// one is held at a time.
   template <typename Linear>
-  static std::map<bool, std::vector<Stack>> stacks_of(const std::vector<Linear>& linears) {
-    std::map<bool, std::vector<Stack>> result;
+  std::map<ColumnOrder, std::vector<Stack>> stacks_of(const std::vector<Linear>& linears) const {
+    std::map<ColumnOrder, std::vector<Stack>> result;
     for (std::size_t i = 0; i < linears.size(); ++i) {
-      std::vector<Stack>& stacks = result[orders_columns(*linears[i].scheme->weights)];
+      std::vector<Stack>& stacks = result[column_order(*linears[i].scheme, columns_of(linears[i]))];
       const auto same = [&](const Stack& stack) { return linears[stack.front()].scheme == linears[i].scheme; };
       auto found = std::find_if(stacks.begin(), stacks.end(), same);
       if (found == stacks.end()) found = stacks.insert(found, Stack());
@@ -172,11 +191,11 @@ class GptqModifier : public QuantizingModifier {
     return batches;
   }
 
-  Factorization factorize(const at::Tensor& gram, bool ordered, PhaseTimes& times) const {
+  Factorization factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const {
     const auto phase = times.measure("factorize");
     const auto columns = static_cast<double>(gram.size(0));
     times.add_flops("factorize", columns * columns * columns / 3);
-    return factorize_with_fallbacks(gram, dampening_, ordered);
+    return factorize_with_fallbacks(gram, dampening_, order);
   }
 
   /// What the statistics ask for: nothing without a cross matrix, as where nothing was compressed before.
@@ -207,12 +226,15 @@ class GptqModifier : public QuantizingModifier {
     const at::Tensor importance = solution.statistics.gram.diagonal();
     std::vector<LinearWeight> members;
     for (const std::size_t i : batch) members.push_back(solution.propagation.moved(linears[i], times));
+    const auto& factor = solution.factorization.factor;
+    const auto search = factor ? group_search(scheme, members.front().scale_dtype, columns_of(members.front())) : std::nullopt;
     std::vector<kernels::ChosenScales> scales;
-    for (const LinearWeight& member : members) scales.push_back(observe(member, importance, times));
+    for (const LinearWeight& member : members)
+      scales.push_back(search ? scales_to_choose(member) : observe(member, importance, times));
     std::vector<at::Tensor> codes;
     double loss = 0;
-    if (solution.factorization.factor)
-      codes = solve(members, scales, *solution.factorization.factor, loss, times);
+    if (factor)
+      codes = solve(members, scales, *factor, search, loss, times);
     else
       for (std::size_t m = 0; m < members.size(); ++m) codes.push_back(round_to_nearest(members[m], scales[m], times));
     for (std::size_t m = 0; m < members.size(); ++m) {
@@ -227,10 +249,22 @@ class GptqModifier : public QuantizingModifier {
     return loss;
   }
 
-  /// Solves the stacked rows of all members at once; codes of each, and the loss of all rows.
+  /// Room for the scales of a linear that are chosen during the solve.
+  static kernels::ChosenScales scales_to_choose(const LinearWeight& linear) {
+    const quant::QuantizationArgs& args = *linear.scheme->weights;
+    const std::int64_t width = quant::scale_grid(args, rows_of(linear), columns_of(linear)).block_columns;
+    const std::int64_t groups = (columns_of(linear) - 1) / width + 1;
+    kernels::ChosenScales scales;
+    scales.scale = at::empty({rows_of(linear), groups}, linear.weight.options().dtype(at::kFloat));
+    if (!args.symmetric) scales.zero_point = at::empty_like(scales.scale);
+    return scales;
+  }
+
+  /// Solves the stacked rows of all members at once; codes of each, scales if they are searched, and the loss of all rows.
   std::vector<at::Tensor> solve(const std::vector<LinearWeight>& members,
                                 const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
-                                double& loss, PhaseTimes& times) const {
+                                const std::optional<kernels::GroupSearch>& search, double& loss,
+                                PhaseTimes& times) const {
     const auto phase = times.measure("solve");
     const quant::QuantizationArgs& args = *members.front().scheme->weights;
     std::vector<kernels::GptqWeight> weights;
@@ -242,10 +276,19 @@ class GptqModifier : public QuantizingModifier {
       rows += static_cast<double>(weight.size(0));
       columns = static_cast<double>(weight.size(1));
     }
-    times.add_flops("solve", rows * columns * columns);
-    kernels::GptqResult result = kernels::gptq(weights, factor, quant::codebook_of(args), block_size_);
+    times.add_flops("solve", solve_flops(rows * columns, columns, weights.front().scales.columns_per_group, search));
+    kernels::GptqResult result = kernels::gptq(weights, factor, quant::codebook_of(args), block_size_, search);
+    if (search)
+      for (const kernels::ChosenScales& chosen : scales) quant::require_finite_scales(chosen);
     loss = result.loss;
     return std::move(result.codes);
+  }
+
+  /// Each element takes up feedback from half of all columns, and per candidate for its scale from half of its group's.
+  static double solve_flops(double elements, double columns, std::int64_t group_columns,
+                            const std::optional<kernels::GroupSearch>& search) {
+    const double candidates = search ? static_cast<double>(search->shrink.size()) : 0;
+    return elements * (columns + candidates * static_cast<double>(group_columns));
   }
 
   /// Adds what making a mover and moving all weights costs; returns the bytes that the mover holds.
@@ -276,8 +319,10 @@ class GptqModifier : public QuantizingModifier {
     for (const std::size_t i : batch) {
       const runtime::LinearShape& linear = linears[i];
       const auto elements = static_cast<double>(linear.rows) * static_cast<double>(columns);
-      cost.flops["observe"] += quant::observe_flops(settings, elements);
-      cost.flops["solve"] += elements * static_cast<double>(columns);
+      const auto searched = group_search(*linear.scheme, linear.dtype, columns);
+      if (!searched) cost.flops["observe"] += quant::observe_flops(settings, elements);
+      const std::int64_t width = quant::scale_grid(args, linear.rows, columns).block_columns;
+      cost.flops["solve"] += solve_flops(elements, static_cast<double>(columns), width, searched);
       search += quant::observe_workspace(args, settings, linear.rows, columns);
       results += quant::quantized_bytes(args, linear.rows, columns, linear.dtype);
       rows += linear.rows;

@@ -10,7 +10,11 @@ using quant::Observer;
 class QuantizationModifier : public QuantizingModifier {
  public:
   QuantizationModifier(const Json& arguments, const std::string& where)
-      : QuantizingModifier(arguments, where, {}, Observer::kMse) {}
+      : QuantizingModifier(arguments, where, {}, Observer::kMse) {
+    if (any_observer(Observer::kGptq))
+      throw RecipeError("[recipe.modifier] {}: observer 'gptq' chooses scales while GPTQ runs; take hessian, or GPTQModifier",
+                        where);
+  }
 
   std::string type() const override { return "QuantizationModifier"; }
   bool needs_data() const override { return any_observer(Observer::kHessian); }

@@ -6,6 +6,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
+#include "layerpress/kernels/gptq.h"
 
 namespace layerpress::quant {
 namespace {
@@ -18,6 +19,12 @@ double positive_number(const Json& kwargs, const char* key, double otherwise, co
   return found->get<double>();
 }
 
+bool weighs_inputs(Observer observer) { return observer == Observer::kHessian || observer == Observer::kGptq; }
+
+kernels::RangeRule range_rule(const QuantizationArgs& args) {
+  return {.codebook = codebook_of(args), .symmetric = args.symmetric};
+}
+
 kernels::ScaleSearch search_of(const ObserverSettings& settings) {
   kernels::ScaleSearch search;
   if (settings.observer == Observer::kMse) {
@@ -26,7 +33,7 @@ kernels::ScaleSearch search_of(const ObserverSettings& settings) {
     for (int i = 0; i < std::max(1, steps); ++i) search.shrink.push_back(1.0 - i / settings.grid);
     search.exponent = settings.norm;
     search.patience = settings.patience;
-  } else if (settings.observer == Observer::kHessian) {
+  } else if (weighs_inputs(settings.observer)) {
     constexpr int kSteps = 20;
     constexpr double kSmallest = 0.6;
     search.shrink.clear();
@@ -45,9 +52,12 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
     settings.observer = Observer::kMse;
   } else if (name == "hessian") {
     settings.observer = Observer::kHessian;
+  } else if (name == "gptq") {
+    settings.observer = Observer::kGptq;
   } else {
-    const std::string nearest = nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian"});
-    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse and hessian are", where,
+    const std::string nearest =
+        nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian", "gptq"});
+    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, hessian and gptq are", where,
                       name, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
@@ -72,6 +82,8 @@ std::string observer_name(Observer observer) {
       return "mse";
     case Observer::kHessian:
       return "hessian";
+    case Observer::kGptq:
+      return "gptq";
     default:
       return "minmax";
   }
@@ -90,22 +102,33 @@ kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, at::ScalarType stored,
                                     const at::Tensor& importance) {
-  if (settings.observer == Observer::kHessian && !importance.defined())
-    throw InternalError("[quant.observe] hessian scales need the Gram matrix's diagonal");
-  const at::Tensor used = settings.observer == Observer::kHessian ? importance : at::Tensor();
+  const bool weighted = weighs_inputs(settings.observer);
+  if (weighted && !importance.defined())
+    throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
+  const at::Tensor used = weighted ? importance : at::Tensor();
   kernels::ChosenScales chosen = kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
-                                                        {.codebook = codebook_of(args), .symmetric = args.symmetric},
+                                                        range_rule(args),
                                                         search_of(settings), stored, used);
+  require_finite_scales(chosen);
+  return chosen;
+}
+
+std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
+                                                 at::ScalarType stored, std::int64_t columns) {
+  if (settings.observer != Observer::kGptq || !kernels::searches_groups(scale_grid(args, 1, columns))) return {};
+  return kernels::GroupSearch{range_rule(args), search_of(settings).shrink, stored};
+}
+
+void require_finite_scales(const kernels::ChosenScales& chosen) {
   if (!kernels::all_finite(chosen.scale))
     throw RecipeError("[quant.observe] a scale overflows the stored dtype; the weights are too large for this scheme");
-  return chosen;
 }
 
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
                                 std::int64_t columns) {
   const auto candidates = static_cast<std::int64_t>(search_of(settings).shrink.size());
   return kernels::search_workspace(rows, columns, scale_grid(args, rows, columns),
-                                   {.codebook = codebook_of(args), .symmetric = args.symmetric}, candidates);
+                                   range_rule(args), candidates);
 }
 
 double observe_flops(const ObserverSettings& settings, double elements) {

@@ -17,7 +17,9 @@ namespace layerpress::quant {
 ///   grid 100, norm 2.4, patience 5).
 /// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the diagonal
 ///   of the inputs' Gram matrix, which estimates the error of the layer's outputs.
-enum class Observer { kMinMax, kMse, kHessian };
+/// - kGptq: of the same ranges the one that GPTQ leaves the smallest loss with, tried when a group's turn comes
+///   (kernels::GroupSearch); where that cannot be done, as kHessian.
+enum class Observer { kMinMax, kMse, kHessian, kGptq };
 
 struct ObserverSettings {
   Observer observer = Observer::kMinMax;
@@ -27,21 +29,28 @@ struct ObserverSettings {
   int patience = 5;
 };
 
-/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian") and its
+/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq") and its
 /// kwargs; throws RecipeError naming `where` for unknown names (with the nearest known one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
-/// "minmax", "mse" or "hessian".
+/// "minmax", "mse", "hessian" or "gptq".
 std::string observer_name(Observer observer);
 
 kernels::Codebook codebook_of(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
 /// Chooses the scales of a weight [rows, columns]. `stored` is the dtype they are stored in; `importance` (fp32
-/// [columns]) is the Gram diagonal, required by kHessian. Throws RecipeError when a scale overflows `stored`.
+/// [columns]) is the Gram diagonal, required by kHessian and kGptq. Throws RecipeError when a scale overflows `stored`.
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, at::ScalarType stored,
                                     const at::Tensor& importance);
+
+/// How GPTQ chooses the scales of weights on its way; nothing unless that is the observer and their blocks allow it.
+std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
+                                                 at::ScalarType stored, std::int64_t columns);
+
+/// Throws RecipeError when a scale has overflowed the dtype that it is stored in.
+void require_finite_scales(const kernels::ChosenScales& chosen);
 
 /// Bytes that choose_scales allocates at most on the CPU for a weight [rows, columns], its result included.
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,

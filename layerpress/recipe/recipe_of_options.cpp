@@ -38,11 +38,11 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
 /// Null is what the modifiers take for an observer that nobody named.
 bool names(const Json& arguments, const char* key) { return arguments.contains(key) && !arguments[key].is_null(); }
 
-/// What fast means: minimum and maximum where no observer is named.
-void take_minmax(Json& arguments) {
+/// Names an observer where none is.
+void take_observer(Json& arguments, const char* observer) {
   if (names(arguments, "weight_observer") || names(arguments, "observer")) return;
   if (!names(arguments, "config_groups")) {
-    arguments["weight_observer"] = "minmax";
+    arguments["weight_observer"] = observer;
     return;
   }
   Json& groups = arguments["config_groups"];
@@ -50,7 +50,7 @@ void take_minmax(Json& arguments) {
   for (Json& group : groups)
     if (group.is_object() && group.contains("weights") && group["weights"].is_object() &&
         !names(group["weights"], "observer"))
-      group["weights"]["observer"] = "minmax";
+      group["weights"]["observer"] = observer;
 }
 
 /// Fills in what the quality means for the modifiers; what their arguments say wins.
@@ -61,8 +61,9 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
   for (ModifierEntry& entry : recipe.modifiers) {
     const bool gptq = entry.type == "GPTQModifier";
     if (!entry.arguments.is_object()) continue;  // the modifier says so
-    if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_minmax(entry.arguments);
+    if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_observer(entry.arguments, "minmax");
     if (quality == "best" && gptq) {
+      take_observer(entry.arguments, "gptq");
       if (!entry.arguments.contains("error_propagation")) entry.arguments["error_propagation"] = true;
       propagates = true;
     }

@@ -25,7 +25,7 @@ double relative_difference(const at::Tensor& a, const at::Tensor& b) {
 /// HessianFactor as its definition reads, in double precision.
 HessianFactor factorize_by_definition(const at::Tensor& gram, const FactorizeOptions& options) {
   HessianFactor factor;
-  factor.order = column_order(gram.diagonal(), options.activation_order);
+  factor.order = column_order(gram.diagonal(), options);
   at::Tensor hessian =
       symmetric_from_upper(gram.to(at::kDouble)).index_select(0, factor.order).index_select(1, factor.order);
   hessian.diagonal().add_(hessian.diagonal().mean() * options.dampening);

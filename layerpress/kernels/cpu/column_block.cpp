@@ -22,7 +22,9 @@ inline Vector& vector_at(float* values) { return *reinterpret_cast<Vector*>(valu
 inline const Vector& vector_at(const float* values) { return *reinterpret_cast<const Vector*>(values); }
 
 /// A block's columns with the feedback of earlier ones.
-using Running = float[kMaximumBlock][kColumnTile];
+using Running = float (*)[kColumnTile];
+
+inline Running rows_of(float* running) { return reinterpret_cast<Running>(running); }
 
 /// running[0 .. kColumns) += sum over `count` earlier columns of residual * feedback; of kLanes rows.
 template <std::int64_t kColumns>
@@ -47,10 +49,9 @@ void add_strip(const float* residual, const float* feedback, std::int64_t stride
   }
 }
 
-/// The feedback of columns [first, last) on columns [begin, end) of the block.
-void add_feedback(const ColumnBlockTask& task, std::int64_t first, std::int64_t last, std::int64_t begin,
-                  std::int64_t end, Running& running) {
-  const float* residual = task.residual + first * kColumnTile;
+/// The feedback of columns [first, last) on columns [begin, end) of the block; `residual` is that of column `first`.
+void add_feedback(const ColumnBlockTask& task, const float* residual, std::int64_t first, std::int64_t last,
+                  std::int64_t begin, std::int64_t end, Running running) {
   const float* feedback = task.feedback + first * task.feedback_stride;
   const std::int64_t columns = end - task.begin;
   for (std::int64_t lane = 0; lane < kColumnTile; lane += kLanes) {
@@ -62,18 +63,20 @@ void add_feedback(const ColumnBlockTask& task, std::int64_t first, std::int64_t 
   }
 }
 
-/// Quantizes column j, of which `running` is known; leaves its residual and codes.
+template <typename Levels>
+inline void encode(const Levels& levels, const float* chosen, std::int8_t* codes) {
+  for (std::int64_t lane = 0; lane < kColumnTile; ++lane) codes[lane] = levels.encode(chosen[lane]);
+}
+
+/// Quantizes column j, of which `running` is known, to levels; leaves its residual.
 template <typename Levels>
 void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int64_t j, const float* running,
-                     float* loss) {
+                     float* residual, float* chosen, float* loss) {
   static constexpr float kNoZeroPoints[kColumnTile] = {};
   const std::int64_t group = task.group_of_column[j] * kColumnTile;
   const float* scales = task.scales + group;
   const float* zero_points = task.zero_points == nullptr ? kNoZeroPoints : task.zero_points + group;
-  float* residual = task.residual + j * kColumnTile;
-  std::int8_t* codes = task.codes + task.order[j] * kColumnTile;
   const float pivot = task.pivots[j];
-  alignas(64) float chosen[kColumnTile];
   for (std::int64_t lane = 0; lane < kColumnTile; ++lane) {
     const float scale = scales[lane], zero_point = zero_points[lane], x = running[lane];
     const float level = levels.level(x / scale, zero_point);
@@ -82,18 +85,18 @@ void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int
     chosen[lane] = level;
     loss[lane] += pivot * (x - value) * (x - value);
   }
-  for (std::int64_t lane = 0; lane < kColumnTile; ++lane) codes[lane] = levels.encode(chosen[lane]);
 }
 
-/// The recursion inside the block: strip by strip, and inside a strip column by column.
-template <typename Levels>
-void recurse(const ColumnBlockTask& task, const Levels& levels, Running& running, float* loss) {
+/// The recursion inside the block: strip by strip, and inside a strip column by column. quantize(j, running) leaves what
+/// column j feeds back to later ones in its row of `fed`, which begins with the block's first column.
+template <typename Quantize>
+void recurse(const ColumnBlockTask& task, const float* fed, Running running, Quantize&& quantize) {
   for (std::int64_t begin = task.begin; begin < task.end; begin += kStrip) {
     const std::int64_t end = begin + kStrip < task.end ? begin + kStrip : task.end;
-    add_feedback(task, task.begin, begin, begin, end, running);
+    add_feedback(task, fed, task.begin, begin, begin, end, running);
     for (std::int64_t j = begin; j < end; ++j) {
-      quantize_column(task, levels, j, running[j - task.begin], loss);
-      const float* residual = task.residual + j * kColumnTile;
+      quantize(j, running[j - task.begin]);
+      const float* residual = fed + (j - task.begin) * kColumnTile;
       for (std::int64_t later = j + 1; later < end; ++later) {
         const float factor = task.feedback[j * task.feedback_stride + later - task.begin];
         float* target = running[later - task.begin];
@@ -103,19 +106,53 @@ void recurse(const ColumnBlockTask& task, const Levels& levels, Running& running
   }
 }
 
+/// The feedback of columns [0, last) on the whole block.
+void add_all_feedback(const ColumnBlockTask& task, std::int64_t last, Running running) {
+  for (std::int64_t first = 0; first < last; first += kDepth)
+    add_feedback(task, task.residual + first * kColumnTile, first, first + kDepth < last ? first + kDepth : last,
+                 task.begin, task.end, running);
+}
+
+double sum_of_rows(const ColumnBlockTask& task, const float* lanes) {
+  double total = 0;
+  for (std::int64_t lane = 0; lane < task.rows; ++lane) total += static_cast<double>(lanes[lane]);
+  return total;
+}
+
 }  // namespace
 
-double column_block(const ColumnBlockTask& task) {
-  alignas(64) Running running;
+void column_block_begin(const ColumnBlockTask& task, float* running) {
   std::memcpy(running, task.residual + task.begin * kColumnTile,
-              static_cast<std::size_t>(task.end - task.begin) * sizeof(running[0]));
-  for (std::int64_t first = 0; first < task.begin; first += kDepth)
-    add_feedback(task, first, first + kDepth < task.begin ? first + kDepth : task.begin, task.begin, task.end, running);
+              static_cast<std::size_t>((task.end - task.begin) * kColumnTile) * sizeof(float));
+  add_all_feedback(task, task.begin, rows_of(running));
+}
+
+double column_block_end(const ColumnBlockTask& task, float* running) {
+  float* residual = task.residual + task.begin * kColumnTile;
+  std::int8_t* codes = task.codes;
   alignas(64) float loss[kColumnTile] = {};
-  with_levels(task.codebook, [&](auto levels) { recurse(task, levels, running, loss); });
-  double total = 0;
-  for (std::int64_t lane = 0; lane < task.rows; ++lane) total += static_cast<double>(loss[lane]);
-  return total;
+  with_levels(task.codebook, [&](auto levels) {
+    recurse(task, residual, rows_of(running), [&](std::int64_t j, const float* sums) {
+      alignas(64) float chosen[kColumnTile];
+      quantize_column(task, levels, j, sums, residual + (j - task.begin) * kColumnTile, chosen, loss);
+      encode(levels, chosen, codes + task.order[j] * kColumnTile);
+    });
+  });
+  return sum_of_rows(task, loss);
+}
+
+void column_block_try(const ColumnBlockTask& task, const float* running, float* loss) {
+  alignas(64) float sums[kMaximumBlock * kColumnTile], residual[kMaximumBlock * kColumnTile];
+  const std::size_t bytes = static_cast<std::size_t>((task.end - task.begin) * kColumnTile) * sizeof(float);
+  std::memcpy(sums, running, bytes);
+  std::memcpy(residual, task.residual + task.begin * kColumnTile, bytes);
+  std::memset(loss, 0, kColumnTile * sizeof(float));
+  with_levels(task.codebook, [&](auto levels) {
+    recurse(task, residual, rows_of(sums), [&](std::int64_t j, const float* own) {
+      alignas(64) float chosen[kColumnTile];
+      quantize_column(task, levels, j, own, residual + (j - task.begin) * kColumnTile, chosen, loss);
+    });
+  });
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

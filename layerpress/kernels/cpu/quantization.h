@@ -15,6 +15,8 @@ void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, f
 void column_tile_load(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,
                       float* tile);
 void column_tile_store(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
-double column_block(const ColumnBlockTask& task);
+void column_block_begin(const ColumnBlockTask& task, float* running);
+double column_block_end(const ColumnBlockTask& task, float* running);
+void column_block_try(const ColumnBlockTask& task, const float* running, float* loss);
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -130,9 +130,13 @@ struct Table {
                            float* tile);
   /// Transposes a tile of codes into rows [rows, columns].
   void (*column_tile_store)(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
-  /// Returns the sum over the block of pivot * (running - dequantized)^2, running being a weight with the feedback of
-  /// all earlier columns.
-  double (*column_block)(const ColumnBlockTask& task);
+  /// running [block's columns, kColumnTile], 64-byte aligned: its originals with the feedback of all earlier columns.
+  void (*column_block_begin)(const ColumnBlockTask& task, float* running);
+  /// Quantizes the block, of which `running` is known and used up; leaves residuals and codes. Returns the sum of
+  /// pivot * (running - dequantized)^2, running being a column with the feedback of all earlier ones.
+  double (*column_block_end)(const ColumnBlockTask& task, float* running);
+  /// What that sum would be, of each row: loss [kColumnTile]. Changes nothing.
+  void (*column_block_try)(const ColumnBlockTask& task, const float* running, float* loss);
   void (*attention_bf16)(const AttentionTask& task);
   std::int64_t (*attention_workspace)(std::int64_t length, std::int64_t head_dim);
   /// Packs `columns` (at most kGramPanel) columns of x [tokens, stride] into panel [(tokens + 1) / 2, kGramPanel].

@@ -8,10 +8,10 @@
 namespace layerpress::kernels {
 namespace {
 
-/// The recursion with ATen operations, column by column, for other devices; of one weight.
-class DeviceSolver {
+/// The recursion of one weight with ATen operations.
+class ColumnwiseSolver {
  public:
-  DeviceSolver(const GptqWeight& task, const HessianFactor& factor, const Codebook& codebook)
+  ColumnwiseSolver(const GptqWeight& task, const HessianFactor& factor, const Codebook& codebook)
       : scales_(task.scales),
         factor_(factor),
         codebook_(codebook),
@@ -98,15 +98,15 @@ class DeviceSolver {
   at::Tensor residual_, codes_, groups_, loss_;
 };
 
-GptqResult solve_on_device(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+}  // namespace
+
+GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                            const std::optional<GroupSearch>& search) {
   GptqResult result;
   for (const GptqWeight& weight : weights)
-    result.codes.push_back(DeviceSolver(weight, factor, codebook).solve(search, result.loss));
+    result.codes.push_back(ColumnwiseSolver(weight, factor, codebook).solve(search, result.loss));
   return result;
 }
-
-}  // namespace
 
 bool searches_groups(const ScaleGrid& grid) {
   return grid.block_rows == 1 && grid.block_columns <= cpu::kMaximumBlock;
@@ -115,7 +115,7 @@ bool searches_groups(const ScaleGrid& grid) {
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                 std::int64_t block_size, const std::optional<GroupSearch>& search) {
   if (weights.empty()) return {};
-  if (!factor.feedback.is_cpu()) return solve_on_device(weights, factor, codebook, search);
+  if (!factor.feedback.is_cpu()) return gptq_by_columns(weights, factor, codebook, search);
   GptqResult result;
   for (const GptqWeight& weight : weights) result.codes.push_back(at::empty(weight.weight.sizes(), at::kChar));
   result.loss = solve_columns(weights, factor, codebook, block_size, search, result.codes);

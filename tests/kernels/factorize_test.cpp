@@ -54,6 +54,20 @@ TEST(Factorize, AgreesWithTheDefinitionForEverySize) {
       }
 }
 
+TEST(Factorize, GroupsStayTogetherInTheOrderOfTheirLargestColumn) {
+  const at::Tensor diagonal = at::tensor({1.0f, 9.0f, 3.0f, 4.0f, 8.0f, 5.0f, 7.0f, 2.0f});
+  const auto order = [&](std::int64_t group) {
+    const at::Tensor found = column_order(diagonal, {.activation_order = true, .group_columns = group});
+    return std::vector<std::int64_t>(found.const_data_ptr<std::int64_t>(), found.const_data_ptr<std::int64_t>() + 8);
+  };
+  EXPECT_EQ(order(0), (std::vector<std::int64_t>{1, 4, 6, 5, 3, 2, 7, 0}));
+  EXPECT_EQ(order(2), (std::vector<std::int64_t>{1, 0, 4, 5, 6, 7, 3, 2}));
+  EXPECT_EQ(order(3), (std::vector<std::int64_t>{1, 2, 0, 4, 5, 3, 6, 7}));  // the last group has two
+  EXPECT_EQ(order(8), order(0));
+  const at::Tensor as_it_is = column_order(diagonal, {.activation_order = false, .group_columns = 2});
+  EXPECT_TRUE(at::equal(as_it_is, at::arange(8)));
+}
+
 TEST(Factorize, LeavesTheGramMatrixAsItWas) {
   const at::Tensor gram = gram_of(100), before = gram.clone();
   ASSERT_TRUE(factorize(gram, {}).has_value());

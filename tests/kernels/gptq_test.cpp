@@ -181,5 +181,150 @@ TEST(Gptq, IndependentInputsReduceToRoundToNearest) {
   EXPECT_TRUE(at::equal(result.codes[0], level_codes(nearest_level(problem.weight, scale, {}, {}), {})));
 }
 
+/// Candidates that differ by more than a rounding.
+const GroupSearch kSearch{.rule = {}, .shrink = {1.0, 0.9, 0.8, 0.7, 0.6}, .stored = at::kFloat};
+
+/// A problem whose scales are to be found, and a factor in whose order groups stay together.
+struct SearchProblem {
+  Problem problem;
+  FactorizeOptions options;
+  GroupSearch search;
+
+  GptqResult solve() const { return solve(*factorize(problem.gram, options)); }
+  GptqResult solve(const HessianFactor& factor) const {
+    return gptq({{problem.weight, problem.scales}}, factor, search.rule.codebook, 128, search);
+  }
+};
+
+SearchProblem make_search_problem(std::int64_t rows, std::int64_t columns, std::int64_t group, bool symmetric,
+                                  bool ordered) {
+  SearchProblem made{make_problem(rows, columns, columns, symmetric, 7.5), {}, kSearch};
+  made.problem.scales.columns_per_group = group;
+  // Columns of unlike sizes, so that their order matters.
+  const at::Tensor sizes = at::linspace(0.3, 3, columns).index_select(0, at::randperm(columns));
+  made.problem.gram = made.problem.gram * sizes.outer(sizes);
+  made.options = {.dampening = 0.01, .activation_order = ordered, .group_columns = ordered ? group : 0};
+  made.search.rule = {.codebook = {}, .symmetric = symmetric};
+  made.problem.scales.scale = at::full({rows, (columns + group - 1) / group}, NAN);
+  if (!symmetric) made.problem.scales.zero_point = at::full_like(made.problem.scales.scale, NAN);
+  return made;
+}
+
+TEST(GptqSearch, AgreesWithTheTextbookInDoublePrecision) {
+  for (const bool symmetric : {true, false})
+    for (const bool ordered : {true, false})
+      for (const auto& [columns, group] : {std::pair{192, 32}, {256, 128}, {1152, 64}}) {
+        SearchProblem made = make_search_problem(37, columns, group, symmetric, ordered);
+        const GptqResult result = made.solve();
+        ColumnScales expected = made.problem.scales;
+        expected.scale = at::empty_like(expected.scale);
+        if (!symmetric) expected.zero_point = at::empty_like(expected.scale);
+        const GptqResult reference = gptq_reference(made.problem.weight, made.problem.gram, made.options, expected,
+                                                    made.search.rule.codebook, made.search);
+        // Two candidates that are as good, decided differently, change the rest of their row; not so the first group.
+        EXPECT_NEAR(result.loss / reference.loss, 1.0, 0.06) << columns << symmetric << ordered;
+        const at::Tensor first = column_order(made.problem.gram.diagonal(), made.options).slice(0, 0, group);
+        const std::int64_t own = first[0].item<std::int64_t>() / group;
+        const auto of_group = [&](const at::Tensor& codes) { return codes.index_select(1, first); };
+        EXPECT_GT(equal_share(of_group(result.codes[0]), of_group(reference.codes[0])), 0.98) << columns << symmetric;
+        const at::Tensor ratio = made.problem.scales.scale.select(1, own) / expected.scale.select(1, own);
+        EXPECT_GT((ratio - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.95) << columns << symmetric;
+      }
+}
+
+TEST(GptqSearch, OtherDevicesDoTheSame) {
+  for (const bool symmetric : {true, false}) {
+    SearchProblem here = make_search_problem(37, 192, 32, symmetric, true), there = here;
+    there.problem.scales.scale = here.problem.scales.scale.clone();
+    if (!symmetric) there.problem.scales.zero_point = here.problem.scales.zero_point.clone();
+    const GptqResult result = here.solve();
+    const auto factor = factorize(there.problem.gram, there.options);
+    const GptqResult other = gptq_by_columns({{there.problem.weight, there.problem.scales}}, *factor,
+                                             there.search.rule.codebook, there.search);
+    EXPECT_NEAR(other.loss / result.loss, 1.0, 1e-3) << symmetric;
+    EXPECT_GT(equal_share(other.codes[0], result.codes[0]), 0.99) << symmetric;
+    const at::Tensor ratio = there.problem.scales.scale / here.problem.scales.scale;
+    EXPECT_GT((ratio - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.97) << symmetric;
+  }
+}
+
+TEST(Gptq, OtherDevicesDoTheSame) {
+  Problem problem = make_problem(40, 128, 32, false, 7.5);
+  const auto factor = factorize(problem.gram, {});
+  const GptqResult other = gptq_by_columns({{problem.weight, problem.scales}}, *factor, {});
+  EXPECT_GT(equal_share(other.codes[0], solve(problem, *factor).codes[0]), 0.995);
+}
+
+TEST(GptqSearch, LeavesLessLossThanScalesThatWereChosenBefore) {
+  for (const bool symmetric : {true, false}) {
+    SearchProblem made = make_search_problem(64, 256, 32, symmetric, true);
+    const double searched = made.solve().loss;
+    const auto factor = factorize(made.problem.gram, made.options);
+    for (const double shrink : kSearch.shrink) {
+      const ChosenScales before = search_scales(made.problem.weight, {1, 32}, made.search.rule, {.shrink = {shrink}},
+                                                at::kFloat, {});
+      Problem fixed = made.problem;
+      fixed.scales.scale = before.scale;
+      fixed.scales.zero_point = before.zero_point;
+      EXPECT_LT(searched, 0.98 * solve(fixed, *factor).loss) << shrink;
+    }
+  }
+}
+
+TEST(GptqSearch, OneCandidateIsTheRangeOfTheWeightsAtTheGroupsTurn) {
+  SearchProblem made = make_search_problem(16, 32, 32, true, false);
+  made.search.shrink = {1.0};
+  made.search.stored = at::kBFloat16;
+  const GptqResult result = made.solve();
+  const ChosenScales range = search_scales(made.problem.weight, {1, 32}, made.search.rule, {}, at::kBFloat16, {});
+  EXPECT_TRUE(at::equal(made.problem.scales.scale, range.scale));
+  Problem fixed = made.problem;
+  fixed.scales.scale = range.scale;
+  EXPECT_TRUE(at::equal(result.codes[0], solve(fixed, *factorize(made.problem.gram, made.options)).codes[0]));
+}
+
+TEST(GptqSearch, NeitherRowsNorThreadsNorBlockSizeMatter) {
+  const int threads = at::get_num_threads();
+  for (const std::int64_t columns : {256, 1280}) {
+    SearchProblem whole = make_search_problem(150, columns, 64, true, true);
+    const auto factor = factorize(whole.problem.gram, whole.options);
+    at::set_num_threads(1);
+    const GptqResult alone = whole.solve(*factor);
+    const at::Tensor scales = whole.problem.scales.scale.clone();
+    at::set_num_threads(3);
+    EXPECT_TRUE(at::equal(whole.solve(*factor).codes[0], alone.codes[0])) << columns;
+    EXPECT_TRUE(at::equal(whole.problem.scales.scale, scales)) << columns;
+    at::set_num_threads(threads);
+
+    SearchProblem part = whole;
+    part.problem.weight = whole.problem.weight.slice(0, 83).contiguous();
+    part.problem.scales.scale = at::empty({67, columns / 64});
+    const GptqResult rows =
+        gptq({{part.problem.weight, part.problem.scales}}, *factor, part.search.rule.codebook, 16, part.search);
+    EXPECT_TRUE(at::equal(rows.codes[0], alone.codes[0].slice(0, 83))) << columns;
+    EXPECT_TRUE(at::equal(part.problem.scales.scale, scales.slice(0, 83))) << columns;
+  }
+}
+
+TEST(GptqSearch, RowsOfZerosGetTheSmallestScale) {
+  SearchProblem made = make_search_problem(8, 64, 32, true, true);
+  made.search.stored = at::kBFloat16;
+  made.problem.weight[3].zero_();
+  const GptqResult result = made.solve();
+  EXPECT_TRUE(result.codes[0][3].eq(0).all().item<bool>());
+  EXPECT_TRUE(made.problem.scales.scale[3].eq(smallest_scale(at::kBFloat16)).all().item<bool>());
+}
+
+TEST(GptqSearch, AShortGroupAtTheEndIsAGroup) {
+  const SearchProblem made = make_search_problem(33, 80, 32, true, true);  // 32, 32, 16
+  const at::Tensor codes = made.solve().codes[0];
+  at::Tensor spread = made.problem.scales.scale.repeat_interleave(32, 1).slice(1, 0, 80);
+  const auto error = [&](const at::Tensor& values) {
+    const at::Tensor left = (made.problem.weight - values).to(at::kDouble);
+    return (left.mm(symmetric_from_upper(made.problem.gram).to(at::kDouble)) * left).sum().item<double>();
+  };
+  EXPECT_LT(error(codes * spread), 0.02 * error(at::zeros_like(codes)));
+}
+
 }  // namespace
 }  // namespace layerpress::kernels

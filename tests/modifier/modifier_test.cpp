@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -81,6 +82,72 @@ TEST(Gptq, ReportsItsFallbacks) {
   infinite[3][3] = INFINITY;
   EXPECT_EQ(compress(infinite, {{"weight_observer", "minmax"}}).report.fallback,
             "round-to-nearest (non-finite inputs)");
+}
+
+/// (w - dequantized) gram (w - dequantized)ᵀ of a weight that was compressed by 4 bits in groups of 32.
+double output_error(const Json& arguments, const at::Tensor& gram) {
+  Json weights = {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}};
+  weights.update(arguments);
+  const Json groups = {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
+  const auto modifier = make_modifier("GPTQModifier", groups, "test");
+  at::manual_seed(33);
+  const runtime::LinearWeight linear{"m", at::randn({48, gram.size(0)}), modifier->scheme_for({"m", {"Linear"}}),
+                                     at::kBFloat16};
+  const runtime::Statistics statistics{.gram = gram, .tokens = 1000};
+  PhaseTimes times;
+  const auto result = modifier->compress({linear}, &statistics, times).at(0);
+  const at::Tensor left =
+      linear.weight - quant::dequantize(*linear.scheme, result.weight, at::kFloat);
+  const double error = left.mm(gram).mul(left).sum().item<double>();
+  const double reported = *result.report.output_error * 48 * 1000;
+  EXPECT_GT(reported, error);  // it has dampening in it
+  EXPECT_LT(reported, 1.3 * error);
+  return error;
+}
+
+TEST(Gptq, ScalesOfTheSolveLeaveTheLeastError) {
+  at::manual_seed(32);
+  const at::Tensor x = (at::randn({1000, 160}).mm(at::eye(160) + 0.2 * at::randn({160, 160}))) * at::linspace(0.2, 2, 160);
+  const at::Tensor gram = x.t().mm(x);
+  for (const bool symmetric : {true, false})
+    for (const char* order : {"static", "null"}) {
+      Json arguments = {{"symmetric", symmetric}};
+      if (std::string(order) == "static") arguments["actorder"] = order;
+      arguments["observer"] = "gptq";
+      const double searched = output_error(arguments, gram);
+      for (const char* observer : {"minmax", "mse", "hessian"}) {
+        arguments["observer"] = observer;
+        EXPECT_LT(searched, 0.97 * output_error(arguments, gram)) << observer << order << symmetric;
+      }
+    }
+}
+
+TEST(Gptq, WholeChannelsGetTheirScalesBefore) {
+  at::manual_seed(34);
+  const at::Tensor x = at::randn({600, 192});
+  const at::Tensor gram = x.t().mm(x);
+  const Json channel = {{"strategy", "channel"}, {"group_size", nullptr}};
+  Json during = channel, before = channel;
+  during["observer"] = "gptq";
+  before["observer"] = "hessian";
+  EXPECT_EQ(output_error(during, gram), output_error(before, gram));
+}
+
+TEST(Gptq, RefusesScalesThatOverflow) {
+  const auto modifier = make_modifier("GPTQModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
+  const runtime::LinearWeight linear{"m", at::full({16, 128}, 1e6), modifier->scheme_for({"m", {"Linear"}}), at::kHalf};
+  const runtime::Statistics statistics{.gram = at::eye(128), .tokens = 10};
+  PhaseTimes times;
+  EXPECT_THROW(modifier->compress({linear}, &statistics, times), RecipeError);
+}
+
+TEST(QuantizationModifier, HasNoSolveToChooseScalesIn) {
+  try {
+    make_modifier("QuantizationModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
+    FAIL();
+  } catch (const RecipeError& error) {
+    EXPECT_NE(std::string(error.what()).find("hessian"), std::string::npos) << error.what();
+  }
 }
 
 TEST(Gptq, RoundsToNearestWhenItFallsBack) {

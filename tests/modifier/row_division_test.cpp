@@ -43,6 +43,7 @@ TEST(RowDivision, ChangesNoCode) {
   const std::vector<std::pair<std::string, Json>> cases = {
       {"GPTQModifier", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 64}}},
       {"GPTQModifier", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 64}, {"symmetric", false}}},
+      {"GPTQModifier", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 64}, {"observer", "gptq"}}},
       {"GPTQModifier", {{"num_bits", 8}, {"strategy", "channel"}}},
       {"QuantizationModifier", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 128}}},
       {"QuantizationModifier",

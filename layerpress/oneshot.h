@@ -62,7 +62,8 @@ struct OneshotOptions {
     field("algorithm", self.algorithm, "gptq or rtn (round-to-nearest)");
     field("scheme", self.scheme, "preset such as W4A16, W8A8, FP8_DYNAMIC");
     field("group-size", self.group_size, "columns that share a scale (default: the preset's)");
-    field("observer", self.observer, "minmax, mse or hessian (default: hessian for gptq, mse for rtn)");
+    field("observer", self.observer,
+          "minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)");
     field(
         "quality", self.quality,
         "fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an "

@@ -17,6 +17,8 @@ from fetch_model import fetch  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
+import train_small_model  # noqa: E402
+
 # Weights as a recipe writes them.
 FORMATS = {
     "W4 group 32": {"num_bits": 4, "strategy": "group", "group_size": 32},
@@ -40,6 +42,10 @@ class Text:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/quality/run", description=__doc__)
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
+    parser.add_argument("--train", choices=list(train_small_model.SHAPES), metavar="KIND",
+                        help="instead, a small Qwen 3 (dense, or a mixture of experts) that is trained before, on the texts' "
+                             "calibration parts")
+    parser.add_argument("--minutes", type=float, default=6, help="to train it (default 6)")
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS), metavar="FORMAT",
                         help=f"of {', '.join(FORMATS)} (default: all)")
     parser.add_argument("--modes", nargs="+", default=MODES, metavar="MODE",
@@ -54,6 +60,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "quality", help="folder for all outputs")
     parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
     arguments = parser.parse_args()
+    if arguments.model is not None and arguments.train is not None:
+        parser.error("--model and --train both name the model")
     for mode in arguments.modes:
         try:
             modifier_arguments(mode)
@@ -101,14 +109,22 @@ def row(name: str, mode: str, found: dict) -> list[str]:
             f"{last:.3f}"]
 
 
-def measure(arguments: argparse.Namespace) -> str:
-    arguments.work.mkdir(parents=True, exist_ok=True)
+def model_of(arguments: argparse.Namespace, texts: list[Text]) -> Path:
+    if arguments.train is not None:
+        folder = arguments.work / f"trained-{arguments.train}"
+        return train_small_model.make(folder, arguments.train, [text.calibration for text in texts], arguments.minutes)
     if arguments.model is None:
         fetch(DEFAULT_MODEL)
-    model = (arguments.model or DEFAULT_MODEL).resolve()
+    return (arguments.model or DEFAULT_MODEL).resolve()
+
+
+def measure(arguments: argparse.Namespace) -> str:
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    texts = texts_of(arguments)
+    model = model_of(arguments, texts)
     parts = [f"Made by `benchmarks/quality/run` on {machine()}: {model.name}, GPTQ, {arguments.samples} calibration samples "
              f"and {arguments.evaluation_samples} held-out ones of up to {arguments.max_seq_length} tokens."]
-    for text in texts_of(arguments):
+    for text in texts:
         rows = []
         for name in arguments.formats:
             for mode in arguments.modes:

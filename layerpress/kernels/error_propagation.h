@@ -9,10 +9,10 @@ namespace layerpress::kernels {
 
 /// How far weights are moved towards the original model's outputs before they are quantized.
 struct ErrorPropagation {
-  double strength = 0.6;
+  double strength = 0.8;
   double damping = 0.3;  ///< times the mean of the Gram matrix's diagonal
   /// Of the residual stream's own difference, made good by the linears that write into it.
-  double residual = 0.3;
+  double residual = 0.4;
 };
 
 /// Moves weights that read one input: W + strength W C (XᵀX + damping mean(diagonal) I)⁻¹ with C = (X̃ - X)ᵀ X, where X

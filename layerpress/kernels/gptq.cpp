@@ -45,7 +45,8 @@ class ColumnwiseSolver {
 
   /// Quantizes columns of one group, of which `running` is known and used up; the loss of each row.
   at::Tensor quantize(at::Tensor running, std::int64_t begin, bool keeps) {
-    const at::Tensor scale = per_row(scales_.scale, group_of(begin)), zero = per_row(scales_.zero_point, group_of(begin));
+    const at::Tensor scale = per_row(scales_.scale, group_of(begin)),
+                     zero = per_row(scales_.zero_point, group_of(begin));
     const std::int64_t end = begin + running.size(1);
     at::Tensor loss = at::zeros({running.size(0)}, loss_.options());
     for (std::int64_t j = begin; j < end; ++j) {
@@ -100,17 +101,15 @@ class ColumnwiseSolver {
 
 }  // namespace
 
-GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
-                           const std::optional<GroupSearch>& search) {
+GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
+                           const Codebook& codebook, const std::optional<GroupSearch>& search) {
   GptqResult result;
   for (const GptqWeight& weight : weights)
     result.codes.push_back(ColumnwiseSolver(weight, factor, codebook).solve(search, result.loss));
   return result;
 }
 
-bool searches_groups(const ScaleGrid& grid) {
-  return grid.block_rows == 1 && grid.block_columns <= cpu::kMaximumBlock;
-}
+bool searches_groups(const ScaleGrid& grid) { return grid.block_rows == 1 && grid.block_columns <= cpu::kMaximumBlock; }
 
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                 std::int64_t block_size, const std::optional<GroupSearch>& search) {

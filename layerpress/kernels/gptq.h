@@ -46,8 +46,8 @@ GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& fac
                 std::int64_t block_size = 128, const std::optional<GroupSearch>& search = {});
 
 /// The same with ATen operations, column by column: any device.
-GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
-                           const std::optional<GroupSearch>& search = {});
+GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
+                           const Codebook& codebook, const std::optional<GroupSearch>& search = {});
 
 /// Bytes that gptq allocates at most on the CPU beside the codes for a stack of `rows` in all, with `groups` column
 /// groups per row.

@@ -227,7 +227,8 @@ class GptqModifier : public QuantizingModifier {
     std::vector<LinearWeight> members;
     for (const std::size_t i : batch) members.push_back(solution.propagation.moved(linears[i], times));
     const auto& factor = solution.factorization.factor;
-    const auto search = factor ? group_search(scheme, members.front().scale_dtype, columns_of(members.front())) : std::nullopt;
+    const auto search =
+        factor ? group_search(scheme, members.front().scale_dtype, columns_of(members.front())) : std::nullopt;
     std::vector<kernels::ChosenScales> scales;
     for (const LinearWeight& member : members)
       scales.push_back(search ? scales_to_choose(member) : observe(member, importance, times));

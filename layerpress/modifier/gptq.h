@@ -13,7 +13,11 @@ namespace layerpress::modifier {
 /// actorder static|weight|null (columns by descending Gram diagonal, in groups of the original order),
 /// batched_quantization (accepted; groups are always solved as one stack). Default observer: hessian.
 ///
-/// error_propagation (null): true or {strength: 0.6, damping: 0.3, residual: 0.3} moves weights towards the original model's
+/// With observer gptq the scale of each group is chosen when its turn comes (kernels::GroupSearch), and activation order keeps a
+/// group's columns together. Whole channels, groups of more than 128 columns and linears that fall back are observed as by
+/// hessian.
+///
+/// error_propagation (null): true or {strength: 0.8, damping: 0.3, residual: 0.4} moves weights towards the original model's
 /// outputs before they are quantized (kernels/error_propagation.h); residual is the part of the residual stream's own error
 /// that linears which write into it take over. Where that fails, or nothing was compressed before, it is plain GPTQ.
 ///

@@ -12,8 +12,8 @@ class QuantizationModifier : public QuantizingModifier {
   QuantizationModifier(const Json& arguments, const std::string& where)
       : QuantizingModifier(arguments, where, {}, Observer::kMse) {
     if (any_observer(Observer::kGptq))
-      throw RecipeError("[recipe.modifier] {}: observer 'gptq' chooses scales while GPTQ runs; take hessian, or GPTQModifier",
-                        where);
+      throw RecipeError(
+          "[recipe.modifier] {}: observer 'gptq' chooses scales while GPTQ runs; take hessian, or GPTQModifier", where);
   }
 
   std::string type() const override { return "QuantizationModifier"; }

@@ -34,10 +34,11 @@ kernels::ScaleSearch search_of(const ObserverSettings& settings) {
     search.exponent = settings.norm;
     search.patience = settings.patience;
   } else if (weighs_inputs(settings.observer)) {
-    constexpr int kSteps = 20;
+    // Each is a solve of the group; so many bring what twice as many do.
+    const int steps = settings.observer == Observer::kGptq ? 10 : 20;
     constexpr double kSmallest = 0.6;
     search.shrink.clear();
-    for (int i = 0; i <= kSteps; ++i) search.shrink.push_back(1.0 - (1.0 - kSmallest) * i / kSteps);
+    for (int i = 0; i <= steps; ++i) search.shrink.push_back(1.0 - (1.0 - kSmallest) * i / steps);
   }
   return search;
 }
@@ -57,8 +58,8 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
   } else {
     const std::string nearest =
         nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian", "gptq"});
-    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, hessian and gptq are", where,
-                      name, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
+    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, hessian and gptq are",
+                      where, name, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed once, so a moving average has nothing to average.
@@ -107,8 +108,7 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
   const at::Tensor used = weighted ? importance : at::Tensor();
   kernels::ChosenScales chosen = kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
-                                                        range_rule(args),
-                                                        search_of(settings), stored, used);
+                                                        range_rule(args), search_of(settings), stored, used);
   require_finite_scales(chosen);
   return chosen;
 }
@@ -127,8 +127,7 @@ void require_finite_scales(const kernels::ChosenScales& chosen) {
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
                                 std::int64_t columns) {
   const auto candidates = static_cast<std::int64_t>(search_of(settings).shrink.size());
-  return kernels::search_workspace(rows, columns, scale_grid(args, rows, columns),
-                                   range_rule(args), candidates);
+  return kernels::search_workspace(rows, columns, scale_grid(args, rows, columns), range_rule(args), candidates);
 }
 
 double observe_flops(const ObserverSettings& settings, double elements) {

@@ -17,8 +17,8 @@ namespace layerpress::quant {
 ///   grid 100, norm 2.4, patience 5).
 /// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the diagonal
 ///   of the inputs' Gram matrix, which estimates the error of the layer's outputs.
-/// - kGptq: of the same ranges the one that GPTQ leaves the smallest loss with, tried when a group's turn comes
-///   (kernels::GroupSearch); where that cannot be done, as kHessian.
+/// - kGptq: of every second of these ranges the one with which GPTQ leaves the smallest loss, tried when a group's turn
+///   comes (kernels::GroupSearch); where that cannot be done, as kHessian with as many.
 enum class Observer { kMinMax, kMse, kHessian, kGptq };
 
 struct ObserverSettings {

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.skipif(not MODEL.exists(), reason=f"no model at {MODEL}
 
 RUNS = {
     "gptq hessian": ["--algorithm", "gptq", "--observer", "hessian"],
+    "gptq best": ["--algorithm", "gptq", "--quality", "best"],
     "gptq minmax": ["--algorithm", "gptq", "--observer", "minmax"],
     "gptq hessian basic": ["--algorithm", "gptq", "--observer", "hessian", "--pipeline", "basic"],
     "rtn minmax": ["--algorithm", "rtn", "--observer", "minmax"],
@@ -49,6 +50,10 @@ def divergence(tmp_path_factory):
 
 def test_hessian_scales_beat_the_range(divergence):
     assert divergence["gptq hessian"] <= 0.7 * divergence["gptq minmax"]
+
+
+def test_aiming_at_the_original_outputs_beats_both(divergence):
+    assert divergence["gptq best"] <= 0.75 * divergence["gptq hessian"]
 
 
 def test_gptq_beats_round_to_nearest(divergence):

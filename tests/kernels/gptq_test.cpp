@@ -261,8 +261,8 @@ TEST(GptqSearch, LeavesLessLossThanScalesThatWereChosenBefore) {
     const double searched = made.solve().loss;
     const auto factor = factorize(made.problem.gram, made.options);
     for (const double shrink : kSearch.shrink) {
-      const ChosenScales before = search_scales(made.problem.weight, {1, 32}, made.search.rule, {.shrink = {shrink}},
-                                                at::kFloat, {});
+      const ChosenScales before =
+          search_scales(made.problem.weight, {1, 32}, made.search.rule, {.shrink = {shrink}}, at::kFloat, {});
       Problem fixed = made.problem;
       fixed.scales.scale = before.scale;
       fixed.scales.zero_point = before.zero_point;

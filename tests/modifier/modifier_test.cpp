@@ -96,8 +96,7 @@ double output_error(const Json& arguments, const at::Tensor& gram) {
   const runtime::Statistics statistics{.gram = gram, .tokens = 1000};
   PhaseTimes times;
   const auto result = modifier->compress({linear}, &statistics, times).at(0);
-  const at::Tensor left =
-      linear.weight - quant::dequantize(*linear.scheme, result.weight, at::kFloat);
+  const at::Tensor left = linear.weight - quant::dequantize(*linear.scheme, result.weight, at::kFloat);
   const double error = left.mm(gram).mul(left).sum().item<double>();
   const double reported = *result.report.output_error * 48 * 1000;
   EXPECT_GT(reported, error);  // it has dampening in it
@@ -107,7 +106,8 @@ double output_error(const Json& arguments, const at::Tensor& gram) {
 
 TEST(Gptq, ScalesOfTheSolveLeaveTheLeastError) {
   at::manual_seed(32);
-  const at::Tensor x = (at::randn({1000, 160}).mm(at::eye(160) + 0.2 * at::randn({160, 160}))) * at::linspace(0.2, 2, 160);
+  const at::Tensor x =
+      (at::randn({1000, 160}).mm(at::eye(160) + 0.2 * at::randn({160, 160}))) * at::linspace(0.2, 2, 160);
   const at::Tensor gram = x.t().mm(x);
   for (const bool symmetric : {true, false})
     for (const char* order : {"static", "null"}) {

@@ -1,4 +1,4 @@
-"""Qualities, or settings of error propagation, side by side on several number formats and texts. See benchmarks/quality/run."""
+"""Qualities, or settings of best, side by side on several number formats and texts. See benchmarks/quality/run."""
 import argparse
 import json
 import sys
@@ -28,6 +28,7 @@ FORMATS = {
     "W4 asymmetric group 64": {"num_bits": 4, "symmetric": False, "strategy": "group", "group_size": 64},
 }
 MODES = ["fast", "balanced", "best"]
+PROPAGATION = ["strength", "damping", "residual"]
 TEXTS = {"handbook": debian_handbook_text.write_files, "python": python_docs_text.write_files}
 HEADER = ["weights", "mode", "KL", "perplexity", "same first token", "last layer's error"]
 
@@ -49,8 +50,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS), metavar="FORMAT",
                         help=f"of {', '.join(FORMATS)} (default: all)")
     parser.add_argument("--modes", nargs="+", default=MODES, metavar="MODE",
-                        help="qualities, or settings of error propagation such as strength=0.5,damping=0.1,residual=0 "
-                             "(default: fast balanced best)")
+                        help="qualities, or best with other settings, such as strength=0.5,damping=0.1,residual=0 or "
+                             "observer=hessian (default: fast balanced best)")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS), help="default: both")
     parser.add_argument("--own-text", nargs=3, action="append", default=[], metavar=("NAME", "CALIBRATION", "EVALUATION"),
                         help="and JSON lines with `text`; may be given again")
@@ -71,11 +72,16 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def modifier_arguments(mode: str) -> dict:
-    """What a mode adds to the modifier; nothing for a quality."""
+    """What a mode adds to the modifier; nothing for a quality. Settings are those of best but for what they name."""
     if mode in MODES:
         return {}
-    settings = dict(part.split("=") for part in mode.split(","))
-    return {"error_propagation": {key: float(value) for key, value in settings.items()}}
+    added: dict = {}
+    for key, value in (part.split("=") for part in mode.split(",")):
+        if key in PROPAGATION:
+            added.setdefault("error_propagation", {})[key] = float(value)
+        else:
+            added[key] = value if key == "observer" else float(value)
+    return added
 
 
 def texts_of(arguments: argparse.Namespace) -> list[Text]:
@@ -96,7 +102,7 @@ def figures(model: Path, text: Text, weights: dict, mode: str, arguments: argpar
     recipe = write_recipe(arguments.work / "recipe.json", weights, mode)
     length = ["--max-seq-length", str(arguments.max_seq_length), "--no-progress"]
     run_measured([str(PROGRAM), "oneshot", str(model), "--output", str(output), "--overwrite", "--recipe", str(recipe),
-                  "--quality", mode if mode in MODES else "balanced", "--dataset", str(text.calibration),
+                  "--quality", mode if mode in MODES else "best", "--dataset", str(text.calibration),
                   "--num-calibration-samples", str(arguments.samples), *length], OFFLINE, log)
     measured = run_measured([str(PROGRAM), "eval", str(output), "--reference", str(model), "--dataset", str(text.evaluation),
                              "--num-samples", str(arguments.evaluation_samples), *length], OFFLINE, log)

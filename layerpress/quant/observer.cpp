@@ -7,6 +7,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/gptq.h"
+#include "layerpress/quant/row_transfer.h"
 
 namespace layerpress::quant {
 namespace {
@@ -115,7 +116,8 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
 
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
                                                  at::ScalarType stored, std::int64_t columns) {
-  if (settings.observer != Observer::kGptq || !kernels::searches_groups(scale_grid(args, 1, columns))) return {};
+  if (settings.observer != Observer::kGptq || rows_per_scale(args) != 1) return {};
+  if (!kernels::searches_groups(scale_grid(args, 1, columns))) return {};
   return kernels::GroupSearch{range_rule(args), search_of(settings).shrink, stored};
 }
 

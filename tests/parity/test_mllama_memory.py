@@ -31,8 +31,9 @@ def case(tmp_path_factory):
         return model, tiny_mllama.write_token_file(folder / "tokens.safetensors", samples)
 
 
-@pytest.mark.parametrize("options", [USUAL, [], [*USUAL, "--sequential-targets", "MllamaSelfAttentionDecoderLayer"]],
-                         ids=["text compressed", "all compressed", "by self-attention layers"])
+@pytest.mark.parametrize("options", [USUAL, [], [*USUAL, "--sequential-targets", "MllamaSelfAttentionDecoderLayer"],
+                                     ["--quality", "best"]],
+                         ids=["text compressed", "all compressed", "by self-attention layers", "original model beside it"])
 def test_plan_and_run(options, case, tmp_path):
     model, tokens = case
     arguments = ["--dataset", tokens, *OPTIONS, *options, "--sequential-offload-device", "cpu"]

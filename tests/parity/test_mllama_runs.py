@@ -171,6 +171,23 @@ def test_vision_tower_too(model, tokens, tmp_path):
     assert equal_tensors(out, again)
 
 
+def divergence(folder, model, samples, tmp_path):
+    data = tiny_mllama.write_token_file(tmp_path / "evaluation.safetensors", samples)
+    return program.run("eval", folder, "--reference", model, "--dataset", data).json()["kl_divergence"]
+
+
+def test_original_model_beside_it(model, tmp_path):
+    """The vision tower and the images' way into the text run in both models, and both are aimed at the original's outputs."""
+    samples = [Sample(48, [1 + i % len(RATIOS)] if i % 3 else [], seed=20 + i) for i in range(40)]
+    data = tiny_mllama.write_token_file(tmp_path / "calibration.safetensors", samples)
+    best, summary = compress(model, tmp_path / "best", data, "--quality", "best")
+    balanced, _ = compress(model, tmp_path / "balanced", data)
+    assert not any(module["fallback"] for module in summary["modules"])
+    found = {folder.name: divergence(folder, model, MIXED, tmp_path) for folder in (best, balanced)}
+    assert found["best"] < 0.9 * found["balanced"], found
+    check_logits(best, tmp_path)
+
+
 # ---- calibration
 
 

@@ -64,33 +64,29 @@ class ColumnwiseSolver {
   }
 
   void search_scales(const GroupSearch& search, const at::Tensor& running, std::int64_t begin) {
-    const at::Tensor low = running.amin(1).clamp_max(0).cpu(), high = running.amax(1).clamp_min(0).cpu();
-    at::Tensor scale = scales_.scale.select(1, group_of(begin)), zero;
-    if (scales_.zero_point.defined()) zero = scales_.zero_point.select(1, group_of(begin));
-    at::Tensor best_scale, best_zero, least;
+    const at::Tensor low = running.amin(1).clamp_max(0), high = running.amax(1).clamp_min(0);
+    at::Tensor least;
+    ChosenScales best;
     for (const double shrink : search.shrink) {
-      write_candidate(search, shrink, low, high, scale, zero);
+      const ChosenScales candidate = qparams_of(low, high, shrink, search.rule, search.stored);
+      set_scales(group_of(begin), candidate);
       const at::Tensor loss = quantize(running.clone(), begin, /*keeps=*/false);
-      const at::Tensor better = least.defined() ? loss < least : at::ones_like(loss, at::kBool);
-      best_scale = best_scale.defined() ? at::where(better, scale, best_scale) : scale.clone();
-      if (zero.defined()) best_zero = best_zero.defined() ? at::where(better, zero, best_zero) : zero.clone();
-      least = least.defined() ? at::where(better, loss, least) : loss;
+      if (!least.defined()) {
+        best = candidate;
+        least = loss;
+        continue;
+      }
+      const at::Tensor better = loss < least;
+      best.scale = at::where(better, candidate.scale, best.scale);
+      if (best.zero_point.defined()) best.zero_point = at::where(better, candidate.zero_point, best.zero_point);
+      least = at::where(better, loss, least);
     }
-    scale.copy_(best_scale);
-    if (zero.defined()) zero.copy_(best_zero);
+    set_scales(group_of(begin), best);
   }
 
-  static void write_candidate(const GroupSearch& search, double shrink, const at::Tensor& low, const at::Tensor& high,
-                              at::Tensor& scale, at::Tensor& zero) {
-    at::Tensor scales = at::empty_like(low), zeros = at::empty_like(low);
-    for (std::int64_t row = 0; row < low.numel(); ++row) {
-      const Range range{low.const_data_ptr<float>()[row], high.const_data_ptr<float>()[row]};
-      const Qparams q = qparams_of(range, shrink, search.rule, search.stored);
-      scales.data_ptr<float>()[row] = q.scale;
-      zeros.data_ptr<float>()[row] = q.zero_point;
-    }
-    scale.copy_(scales);
-    if (zero.defined()) zero.copy_(zeros);
+  void set_scales(std::int64_t group, const ChosenScales& chosen) {
+    scales_.scale.select(1, group).copy_(chosen.scale);
+    if (chosen.zero_point.defined()) scales_.zero_point.select(1, group).copy_(chosen.zero_point);
   }
 
   const ColumnScales& scales_;

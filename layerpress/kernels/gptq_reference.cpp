@@ -36,19 +36,16 @@ GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, cons
   const auto search_group = [&](const at::Tensor& from, std::int64_t first) {
     const std::int64_t group = order[first].item<std::int64_t>() / scales.columns_per_group;
     const std::int64_t last = std::min(first + scales.columns_per_group, from.size(1));
-    const at::Tensor part = from.slice(1, first, last);
+    const at::Tensor part = from.slice(1, first, last).to(at::kFloat);
+    const at::Tensor low = part.amin(1).clamp_max(0), high = part.amax(1).clamp_min(0);
     at::Tensor scale = scales.scale.select(1, group), best_scale = scale.clone();
     at::Tensor zero = scales.zero_point.defined() ? scales.zero_point.select(1, group) : at::Tensor();
     at::Tensor best_zero = zero.defined() ? zero.clone() : zero;
     at::Tensor least = at::full({from.size(0)}, INFINITY, from.options());
     for (const double shrink : search->shrink) {
-      for (std::int64_t row = 0; row < from.size(0); ++row) {
-        const Range range{static_cast<float>(std::min(0.0, part[row].min().item<double>())),
-                          static_cast<float>(std::max(0.0, part[row].max().item<double>()))};
-        const Qparams q = qparams_of(range, shrink, search->rule, search->stored);
-        scale[row] = q.scale;
-        if (zero.defined()) zero[row] = q.zero_point;
-      }
+      const ChosenScales candidate = qparams_of(low, high, shrink, search->rule, search->stored);
+      scale.copy_(candidate.scale);
+      if (zero.defined()) zero.copy_(candidate.zero_point);
       at::Tensor trial = from.clone(), level, sum = at::zeros_like(least);
       for (std::int64_t j = first; j < last; ++j) sum += take_column(trial, j, last, level);
       const at::Tensor better = sum < least;

@@ -65,6 +65,10 @@ struct ChosenScales {
   at::Tensor zero_point;  ///< fp32, same shape, or undefined
 };
 
+/// The same with ATen operations for tensors of minima (at most 0) and maxima (at least 0), on any device.
+ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, double shrink, const RangeRule& rule,
+                        at::ScalarType stored);
+
 /// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
 /// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
 /// `importance`: fp32 [columns] or undefined. Non-finite weights: the caller checks. Multi-threaded on the CPU; weights on

@@ -26,23 +26,28 @@ at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std
       .slice(1, 0, columns);
 }
 
+ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, double shrink, const RangeRule& rule,
+                        at::ScalarType stored) {
+  const double low = rule.codebook.minimum, high = rule.codebook.maximum;
+  const at::Tensor a = minimum * shrink, b = maximum * shrink;
+  at::Tensor scale = rule.symmetric || rule.codebook.fp8
+                         ? at::maximum(-a, b) / (rule.codebook.fp8 ? 448.0 : (high - low) / 2)
+                         : (b - a) / (high - low);
+  scale = scale.to(stored).to(at::kFloat);
+  scale = at::where(scale == 0, at::full_like(scale, smallest_scale(stored)), scale);
+  return {scale, rule.symmetric ? at::Tensor() : (low - a / scale).clamp(low, high).round()};
+}
+
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                                      const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
   const at::Tensor wide = weight.to(at::kFloat);
   const std::int64_t rows = wide.size(0), columns = wide.size(1);
   const at::Tensor maximum = reduce_blocks(wide, grid, true).clamp_min(0);
   const at::Tensor minimum = reduce_blocks(-wide, grid, true).clamp_min(0).neg();
-  const double low = rule.codebook.minimum, high = rule.codebook.maximum;
   ChosenScales best;
   at::Tensor best_error, idle;
   for (const double factor : search.shrink) {
-    const at::Tensor a = minimum * factor, b = maximum * factor;
-    at::Tensor scale = rule.symmetric || rule.codebook.fp8
-                           ? at::maximum(-a, b) / (rule.codebook.fp8 ? 448.0 : (high - low) / 2)
-                           : (b - a) / (high - low);
-    scale = scale.to(stored).to(at::kFloat);
-    scale = at::where(scale == 0, at::full_like(scale, smallest_scale(stored)), scale);
-    const at::Tensor zero = rule.symmetric ? at::Tensor() : (low - a / scale).clamp(low, high).round();
+    const auto [scale, zero] = qparams_of(minimum, maximum, factor, rule, stored);
     const at::Tensor full_scale = spread_blocks(scale, grid, rows, columns);
     const at::Tensor full_zero = zero.defined() ? spread_blocks(zero, grid, rows, columns) : at::Tensor();
     const at::Tensor level = nearest_level(wide, full_scale, full_zero, rule.codebook);

@@ -253,10 +253,9 @@ class GptqModifier : public QuantizingModifier {
   /// Room for the scales of a linear that are chosen during the solve.
   static kernels::ChosenScales scales_to_choose(const LinearWeight& linear) {
     const quant::QuantizationArgs& args = *linear.scheme->weights;
-    const std::int64_t width = quant::scale_grid(args, rows_of(linear), columns_of(linear)).block_columns;
-    const std::int64_t groups = (columns_of(linear) - 1) / width + 1;
     kernels::ChosenScales scales;
-    scales.scale = at::empty({rows_of(linear), groups}, linear.weight.options().dtype(at::kFloat));
+    scales.scale = at::empty(quant::scale_shape(args, rows_of(linear), columns_of(linear)),
+                             linear.weight.options().dtype(at::kFloat));
     if (!args.symmetric) scales.zero_point = at::empty_like(scales.scale);
     return scales;
   }
@@ -327,7 +326,7 @@ class GptqModifier : public QuantizingModifier {
       search += quant::observe_workspace(args, settings, linear.rows, columns);
       results += quant::quantized_bytes(args, linear.rows, columns, linear.dtype);
       rows += linear.rows;
-      groups = (columns - 1) / quant::scale_grid(args, linear.rows, columns).block_columns + 1;
+      groups = (columns - 1) / width + 1;
     }
     std::uint64_t working = results + search + kernels::gptq_workspace(rows, columns, groups);
     if (propagation_) {

@@ -63,11 +63,6 @@ void add_feedback(const ColumnBlockTask& task, const float* residual, std::int64
   }
 }
 
-template <typename Levels>
-inline void encode(const Levels& levels, const float* chosen, std::int8_t* codes) {
-  for (std::int64_t lane = 0; lane < kColumnTile; ++lane) codes[lane] = levels.encode(chosen[lane]);
-}
-
 /// Quantizes column j, of which `running` is known, to levels; leaves its residual.
 template <typename Levels>
 void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int64_t j, const float* running,
@@ -87,36 +82,33 @@ void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int
   }
 }
 
-/// The recursion inside the block: strip by strip, and inside a strip column by column. quantize(j, running) leaves what
-/// column j feeds back to later ones in its row of `fed`, which begins with the block's first column.
-template <typename Quantize>
-void recurse(const ColumnBlockTask& task, const float* fed, Running running, Quantize&& quantize) {
-  for (std::int64_t begin = task.begin; begin < task.end; begin += kStrip) {
-    const std::int64_t end = begin + kStrip < task.end ? begin + kStrip : task.end;
-    add_feedback(task, fed, task.begin, begin, begin, end, running);
-    for (std::int64_t j = begin; j < end; ++j) {
-      quantize(j, running[j - task.begin]);
-      const float* residual = fed + (j - task.begin) * kColumnTile;
-      for (std::int64_t later = j + 1; later < end; ++later) {
-        const float factor = task.feedback[j * task.feedback_stride + later - task.begin];
-        float* target = running[later - task.begin];
-        for (std::int64_t lane = 0; lane < kColumnTile; ++lane) target[lane] += residual[lane] * factor;
-      }
-    }
+/// The feedback of column j, whose residual is `own`, on later columns before `end`.
+inline void feed_back(const ColumnBlockTask& task, std::int64_t j, const float* own, std::int64_t end,
+                      Running running) {
+  for (std::int64_t later = j + 1; later < end; ++later) {
+    const float factor = task.feedback[j * task.feedback_stride + later - task.begin];
+    float* target = running[later - task.begin];
+    for (std::int64_t lane = 0; lane < kColumnTile; ++lane) target[lane] += own[lane] * factor;
   }
 }
 
-/// The feedback of columns [0, last) on the whole block.
-void add_all_feedback(const ColumnBlockTask& task, std::int64_t last, Running running) {
-  for (std::int64_t first = 0; first < last; first += kDepth)
-    add_feedback(task, task.residual + first * kColumnTile, first, first + kDepth < last ? first + kDepth : last,
-                 task.begin, task.end, running);
-}
-
-double sum_of_rows(const ColumnBlockTask& task, const float* lanes) {
-  double total = 0;
-  for (std::int64_t lane = 0; lane < task.rows; ++lane) total += static_cast<double>(lanes[lane]);
-  return total;
+/// The recursion inside the block, of which `running` is known and used up: strip by strip, and inside a strip column by column.
+/// `residual` begins with the block's first column. keep(levels, j, chosen) gets the levels of column j.
+template <typename Keep>
+void quantize_block(const ColumnBlockTask& task, float* residual, Running running, float* loss, Keep&& keep) {
+  with_levels(task.codebook, [&](auto levels) {
+    for (std::int64_t begin = task.begin; begin < task.end; begin += kStrip) {
+      const std::int64_t end = begin + kStrip < task.end ? begin + kStrip : task.end;
+      add_feedback(task, residual, task.begin, begin, begin, end, running);
+      for (std::int64_t j = begin; j < end; ++j) {
+        float* own = residual + (j - task.begin) * kColumnTile;
+        alignas(64) float chosen[kColumnTile];
+        quantize_column(task, levels, j, running[j - task.begin], own, chosen, loss);
+        keep(levels, j, chosen);
+        feed_back(task, j, own, end, running);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -124,21 +116,21 @@ double sum_of_rows(const ColumnBlockTask& task, const float* lanes) {
 void column_block_begin(const ColumnBlockTask& task, float* running) {
   std::memcpy(running, task.residual + task.begin * kColumnTile,
               static_cast<std::size_t>((task.end - task.begin) * kColumnTile) * sizeof(float));
-  add_all_feedback(task, task.begin, rows_of(running));
+  for (std::int64_t first = 0; first < task.begin; first += kDepth)
+    add_feedback(task, task.residual + first * kColumnTile, first,
+                 first + kDepth < task.begin ? first + kDepth : task.begin, task.begin, task.end, rows_of(running));
 }
 
 double column_block_end(const ColumnBlockTask& task, float* running) {
-  float* residual = task.residual + task.begin * kColumnTile;
-  std::int8_t* codes = task.codes;
   alignas(64) float loss[kColumnTile] = {};
-  with_levels(task.codebook, [&](auto levels) {
-    recurse(task, residual, rows_of(running), [&](std::int64_t j, const float* sums) {
-      alignas(64) float chosen[kColumnTile];
-      quantize_column(task, levels, j, sums, residual + (j - task.begin) * kColumnTile, chosen, loss);
-      encode(levels, chosen, codes + task.order[j] * kColumnTile);
-    });
-  });
-  return sum_of_rows(task, loss);
+  quantize_block(task, task.residual + task.begin * kColumnTile, rows_of(running), loss,
+                 [&](const auto& levels, std::int64_t j, const float* chosen) {
+                   std::int8_t* codes = task.codes + task.order[j] * kColumnTile;
+                   for (std::int64_t lane = 0; lane < kColumnTile; ++lane) codes[lane] = levels.encode(chosen[lane]);
+                 });
+  double total = 0;
+  for (std::int64_t lane = 0; lane < task.rows; ++lane) total += static_cast<double>(loss[lane]);
+  return total;
 }
 
 void column_block_try(const ColumnBlockTask& task, const float* running, float* loss) {
@@ -147,12 +139,7 @@ void column_block_try(const ColumnBlockTask& task, const float* running, float* 
   std::memcpy(sums, running, bytes);
   std::memcpy(residual, task.residual + task.begin * kColumnTile, bytes);
   std::memset(loss, 0, kColumnTile * sizeof(float));
-  with_levels(task.codebook, [&](auto levels) {
-    recurse(task, residual, rows_of(sums), [&](std::int64_t j, const float* own) {
-      alignas(64) float chosen[kColumnTile];
-      quantize_column(task, levels, j, own, residual + (j - task.begin) * kColumnTile, chosen, loss);
-    });
-  });
+  quantize_block(task, residual, rows_of(sums), loss, [](const auto&, std::int64_t, const float*) {});
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -10,6 +10,16 @@ find_package(Threads REQUIRED)
 find_path(LAYERPRESS_XXHASH_INCLUDE xxhash.h REQUIRED)  # header only, private to base
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
 
+# With a libtorch for CUDA its kernels are built, too: for the machine's own devices unless CMAKE_CUDA_ARCHITECTURES says more.
+set(LAYERPRESS_CUDA OFF)
+if(TARGET torch_cuda)
+  set(LAYERPRESS_CUDA ON)
+  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES native)
+  endif()
+  enable_language(CUDA)
+endif()
+
 add_library(layerpress_dependencies INTERFACE)
 target_compile_features(layerpress_dependencies INTERFACE cxx_std_20)
 target_compile_definitions(layerpress_dependencies INTERFACE FMT_HEADER_ONLY=1)

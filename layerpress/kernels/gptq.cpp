@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/kernels/block_solver.h"
 #include "layerpress/kernels/column_solver.h"
 #include "layerpress/kernels/cpu/table.h"
 
@@ -110,6 +111,8 @@ bool searches_groups(const ScaleGrid& grid) { return grid.block_rows == 1 && gri
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                 std::int64_t block_size, const std::optional<GroupSearch>& search) {
   if (weights.empty()) return {};
+  if (const ColumnBlockSolver solver = column_block_solver(factor.feedback.device()))
+    return gptq_by_blocks(weights, factor, codebook, block_size, search, solver);
   if (!factor.feedback.is_cpu()) return gptq_by_columns(weights, factor, codebook, search);
   GptqResult result;
   for (const GptqWeight& weight : weights) result.codes.push_back(at::empty(weight.weight.sizes(), at::kChar));

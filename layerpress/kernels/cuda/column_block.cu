@@ -1,0 +1,79 @@
+#include <cuda_runtime.h>
+
+#include "layerpress/kernels/cuda/column_block.h"
+#include "layerpress/kernels/cuda/warp_rows.h"
+
+namespace layerpress::kernels::cuda {
+namespace {
+
+constexpr std::int32_t kThreads = 256, kRowsAtOnce = kThreads / kWarp;
+
+/// The lanes of a warp, of which a thread is one.
+struct DeviceWarp {
+  std::int32_t index;
+  Lane lane;
+
+  template <typename Function>
+  __device__ __forceinline__ void each(Function&& function) {
+    function(index, lane);
+  }
+  /// What `function` gives for lane `own`.
+  template <typename Function>
+  __device__ __forceinline__ float of(std::int32_t own, Function&& function) {
+    float result = 0;
+    if (index == own) result = function(lane);
+    return __shfl_sync(0xFFFFFFFFu, result, own);
+  }
+  template <typename Function>
+  __device__ __forceinline__ float sum(Function&& function) {
+    float result = function(lane);
+#pragma unroll
+    for (std::int32_t apart = kWarp / 2; apart > 0; apart /= 2)
+      result += __shfl_xor_sync(0xFFFFFFFFu, result, apart);  // in pairs: every lane adds in the same order
+    return result;
+  }
+};
+
+/// A warp per row; the block's part of the feedback matrix, which all rows read, in shared memory.
+template <typename Levels>
+__global__ void __launch_bounds__(kThreads) column_block(const ColumnBlockTask task, const Levels levels) {
+  extern __shared__ float feedback[];  // [columns, kMaximumBlock]
+  for (std::int32_t i = threadIdx.x; i < task.columns * kMaximumBlock; i += kThreads) {
+    const std::int32_t row = i / kMaximumBlock, column = i % kMaximumBlock;
+    feedback[i] = column < task.columns ? task.feedback[row * task.feedback_stride + column] : 0.0f;
+  }
+  __syncthreads();
+  DeviceWarp warp;
+  warp.index = threadIdx.x % kWarp;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRowsAtOnce;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsAtOnce + threadIdx.x / kWarp; row < task.rows;
+       row += step)
+    solve_row(warp, task, row, levels, feedback);
+}
+
+template <typename Levels>
+cudaError_t launch(const ColumnBlockTask& task, const Levels& levels, cudaStream_t stream) {
+  const std::size_t shared = sizeof(float) * static_cast<std::size_t>(task.columns) * kMaximumBlock;
+  // Beyond 48 KiB a kernel has to ask for it.
+  const cudaError_t allowed = cudaFuncSetAttribute(column_block<Levels>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   static_cast<int>(sizeof(float) * kMaximumBlock * kMaximumBlock));
+  if (allowed != cudaSuccess) return allowed;
+  constexpr std::int64_t kMostBlocks = 1 << 16;  // more rows than these take turns
+  const std::int64_t blocks = (task.rows + kRowsAtOnce - 1) / kRowsAtOnce;
+  const auto grid = static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
+  column_block<<<grid, kThreads, shared, stream>>>(task, levels);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+const char* launch_column_block(const ColumnBlockTask& task, void* stream) {
+  if (task.rows == 0 || task.columns == 0) return nullptr;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = task.codebook.fp8
+                                ? launch(task, Fp8Levels{}, on)
+                                : launch(task, IntegerLevels{task.codebook.minimum, task.codebook.maximum}, on);
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+}  // namespace layerpress::kernels::cuda

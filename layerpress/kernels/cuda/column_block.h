@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+
+// Neither CUDA's nor ATen's headers: what the kernels take, for callers that are compiled without either.
+namespace layerpress::kernels::cuda {
+
+constexpr std::int32_t kMaximumBlock = 128;
+
+/// As kernels/codebook.h.
+struct Codebook {
+  bool fp8 = false;
+  float minimum = -8;
+  float maximum = 7;
+};
+
+/// One block of columns of the GPTQ recursion (kernels/gptq.h) over a stack of rows. Columns are counted from the block's first
+/// one, in the order of quantization. All pointers are to memory of one device.
+struct ColumnBlockTask {
+  std::int64_t rows = 0;
+  std::int32_t columns = 0;        ///< at most kMaximumBlock
+  const float* running = nullptr;  ///< [rows, columns]: the originals with the feedback of all columns before the block
+  float* residual = nullptr;       ///< [rows, residual_stride]: in, the originals; out, original - dequantized
+  std::int64_t residual_stride = 0;
+  std::int8_t* codes = nullptr;  ///< [rows, codes_stride], out
+  std::int64_t codes_stride = 0;
+  /// [columns, feedback_stride]: row i says how column i's residual moves later columns; 0 on the diagonal and below it.
+  const float* feedback = nullptr;
+  std::int64_t feedback_stride = 0;
+  const float* pivots = nullptr;  ///< [columns]: weight of each column's squared error in the loss
+  float* scales = nullptr;        ///< [ceil(rows / rows_per_group), groups]
+  float* zero_points = nullptr;   ///< the same, or null
+  std::int64_t groups = 0;
+  std::int64_t rows_per_group = 1;
+  const std::int32_t* group_of_column = nullptr;  ///< [columns]
+  /// With candidates the block is one group of columns, every row has its own scales, and those with the least loss are written
+  /// to `scales` and `zero_points`.
+  std::int32_t candidates = 0;
+  const float* candidate_scales = nullptr;       ///< [candidates, rows]
+  const float* candidate_zero_points = nullptr;  ///< the same, or null
+  Codebook codebook;
+  double* loss = nullptr;  ///< [rows], added to
+};
+
+/// Queues the block on `stream`, a cudaStream_t of the current device. Returns null, or what CUDA says is wrong.
+const char* launch_column_block(const ColumnBlockTask& task, void* stream);
+
+}  // namespace layerpress::kernels::cuda

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "layerpress/kernels/cuda/column_block.h"
+
+// The recursion inside a block of columns as a warp does it for one row, written against operations of a warp, so that the same
+// lines run on a device, one lane per thread, and in tests on the host, lane after lane.
+#ifdef __CUDACC__
+#define LAYERPRESS_LANES __device__ __forceinline__
+#define LAYERPRESS_UNROLL _Pragma("unroll")
+#else
+#define LAYERPRESS_LANES inline
+#define LAYERPRESS_UNROLL
+#endif
+
+namespace layerpress::kernels::cuda {
+
+constexpr std::int32_t kWarp = 32;
+constexpr std::int32_t kSlots = kMaximumBlock / kWarp;
+
+/// Column slot * kWarp + l of a block is lane l's.
+struct Lane {
+  float original[kSlots], before[kSlots];  ///< of its columns: the weight, and that with the feedback of earlier blocks
+  float running[kSlots];                   ///< and with that of the block's own columns
+  float scale[kSlots], zero_point[kSlots], pivot[kSlots];
+  float residual[kSlots], level[kSlots];
+  float loss;
+};
+
+/// Integers with a zero point. level() is the code; value() what it stands for in units of the scale.
+struct IntegerLevels {
+  float minimum, maximum;
+  LAYERPRESS_LANES float level(float x, float zero_point) const {
+    return rintf(fminf(fmaxf(x + zero_point, minimum), maximum));
+  }
+  LAYERPRESS_LANES float value(float level, float zero_point) const { return level - zero_point; }
+  LAYERPRESS_LANES std::int8_t encode(float level) const { return static_cast<std::int8_t>(level); }
+};
+
+LAYERPRESS_LANES std::uint32_t bits_of(float value) {
+#ifdef __CUDACC__
+  return __float_as_uint(value);
+#else
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return bits;
+#endif
+}
+
+/// fp8 e4m3fn, always symmetric.
+struct Fp8Levels {
+  LAYERPRESS_LANES float level(float ratio, float) const {
+    const float x = fminf(fmaxf(ratio, -448.0f), 448.0f);
+    if (x == 0) return x;
+    int exponent;
+    frexpf(x, &exponent);                                                      // x = m 2^exponent, 0.5 <= |m| < 1
+    const float step = ldexpf(1.0f, (exponent < -5 ? -5 : exponent) - 1 - 3);  // 3 bits behind the leading one
+    return rintf(x / step) * step;
+  }
+  LAYERPRESS_LANES float value(float level, float) const { return level; }
+  LAYERPRESS_LANES std::int8_t encode(float level) const {
+    const std::uint32_t bits = bits_of(level), sign = (bits >> 24) & 0x80u;
+    const float absolute = fabsf(level);
+    if (absolute < 0.015625f) return static_cast<std::int8_t>(sign | static_cast<std::uint32_t>(absolute * 512.0f));
+    return static_cast<std::int8_t>(sign | (((bits & 0x7FFFFFFFu) >> 20) - (120u << 3)));
+  }
+};
+
+/// Quantizes a lane's column; what is left of the original.
+template <typename Levels>
+LAYERPRESS_LANES float quantize_column(Lane& lane, std::int32_t slot, const Levels& levels) {
+  const float x = lane.running[slot], scale = lane.scale[slot], zero_point = lane.zero_point[slot];
+  const float level = levels.level(x / scale, zero_point);
+  const float value = levels.value(level, zero_point) * scale;
+  lane.level[slot] = level;
+  lane.residual[slot] = lane.original[slot] - value;
+  lane.loss += lane.pivot[slot] * (x - value) * (x - value);
+  return lane.residual[slot];
+}
+
+/// The block's columns, one after the other; the row's loss. `feedback` is [columns, kMaximumBlock], 0 where there is none.
+template <typename Warp, typename Levels>
+LAYERPRESS_LANES float quantize_row(Warp& warp, const Levels& levels, const float* feedback, std::int32_t columns) {
+  warp.each([](std::int32_t, Lane& lane) {
+    lane.loss = 0;
+    LAYERPRESS_UNROLL
+    for (std::int32_t slot = 0; slot < kSlots; ++slot) lane.running[slot] = lane.before[slot];
+  });
+  LAYERPRESS_UNROLL
+  for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+    for (std::int32_t own = 0; own < kWarp && slot * kWarp + own < columns; ++own) {
+      const float residual = warp.of(own, [&](Lane& lane) { return quantize_column(lane, slot, levels); });
+      const float* row = feedback + (slot * kWarp + own) * kMaximumBlock;
+      warp.each([&](std::int32_t index, Lane& lane) {
+        LAYERPRESS_UNROLL
+        for (std::int32_t later = slot; later < kSlots; ++later)
+          lane.running[later] += residual * row[later * kWarp + index];
+      });
+    }
+  }
+  return warp.sum([](const Lane& lane) { return lane.loss; });
+}
+
+LAYERPRESS_LANES void set_scales(Lane& lane, float scale, float zero_point) {
+  LAYERPRESS_UNROLL
+  for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+    lane.scale[slot] = scale;
+    lane.zero_point[slot] = zero_point;
+  }
+}
+
+/// Of the candidates takes the one with the least loss, the first of equal ones.
+template <typename Warp, typename Levels>
+LAYERPRESS_LANES void choose_scales(Warp& warp, const ColumnBlockTask& task, std::int64_t row, const Levels& levels,
+                                    const float* feedback) {
+  float least = 0, scale = 1, zero_point = 0;
+  for (std::int32_t c = 0; c < task.candidates; ++c) {
+    const std::int64_t at = c * task.rows + row;
+    const float own = task.candidate_scales[at];
+    const float own_zero = task.candidate_zero_points == nullptr ? 0.0f : task.candidate_zero_points[at];
+    warp.each([&](std::int32_t, Lane& lane) { set_scales(lane, own, own_zero); });
+    const float loss = quantize_row(warp, levels, feedback, task.columns);
+    if (c > 0 && !(loss < least)) continue;
+    least = loss;
+    scale = own;
+    zero_point = own_zero;
+  }
+  warp.each([&](std::int32_t index, Lane& lane) {
+    set_scales(lane, scale, zero_point);
+    if (index > 0) return;
+    const std::int64_t at = row * task.groups + task.group_of_column[0];
+    task.scales[at] = scale;
+    if (task.zero_points != nullptr) task.zero_points[at] = zero_point;
+  });
+}
+
+/// What a lane needs of its columns; those that do not exist are never quantized.
+LAYERPRESS_LANES void load_lane(const ColumnBlockTask& task, std::int64_t row, std::int32_t index, Lane& lane) {
+  LAYERPRESS_UNROLL
+  for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+    const std::int32_t column = slot * kWarp + index;
+    const bool exists = column < task.columns;
+    lane.original[slot] = exists ? task.residual[row * task.residual_stride + column] : 0.0f;
+    lane.before[slot] = exists ? task.running[row * task.columns + column] : 0.0f;
+    lane.pivot[slot] = exists ? task.pivots[column] : 0.0f;
+    lane.scale[slot] = 1;
+    lane.zero_point[slot] = 0;
+    if (!exists || task.candidates > 0) continue;
+    const std::int64_t at = row / task.rows_per_group * task.groups + task.group_of_column[column];
+    lane.scale[slot] = task.scales[at];
+    if (task.zero_points != nullptr) lane.zero_point[slot] = task.zero_points[at];
+  }
+}
+
+template <typename Levels>
+LAYERPRESS_LANES void store_lane(const ColumnBlockTask& task, std::int64_t row, std::int32_t index,
+                                 const Levels& levels, const Lane& lane) {
+  LAYERPRESS_UNROLL
+  for (std::int32_t slot = 0; slot < kSlots; ++slot) {
+    const std::int32_t column = slot * kWarp + index;
+    if (column >= task.columns) continue;
+    task.residual[row * task.residual_stride + column] = lane.residual[slot];
+    task.codes[row * task.codes_stride + column] = levels.encode(lane.level[slot]);
+  }
+}
+
+/// One row through the block.
+template <typename Warp, typename Levels>
+LAYERPRESS_LANES void solve_row(Warp& warp, const ColumnBlockTask& task, std::int64_t row, const Levels& levels,
+                                const float* feedback) {
+  warp.each([&](std::int32_t index, Lane& lane) { load_lane(task, row, index, lane); });
+  if (task.candidates > 0) choose_scales(warp, task, row, levels, feedback);
+  const float loss = quantize_row(warp, levels, feedback, task.columns);
+  warp.each([&](std::int32_t index, Lane& lane) {
+    store_lane(task, row, index, levels, lane);
+    if (index == 0) task.loss[row] += static_cast<double>(loss);
+  });
+}
+
+}  // namespace layerpress::kernels::cuda

@@ -1,0 +1,154 @@
+#include "layerpress/kernels/block_solver.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "layerpress/kernels/cuda/warp_rows.h"
+#include "tests/kernels/gptq_problems.h"
+
+// The lines that a device runs, on the host: lane after lane instead of side by side.
+namespace layerpress::kernels {
+namespace {
+
+struct HostWarp {
+  cuda::Lane lanes[cuda::kWarp];
+
+  template <typename Function>
+  void each(Function&& function) {
+    for (std::int32_t index = 0; index < cuda::kWarp; ++index) function(index, lanes[index]);
+  }
+  template <typename Function>
+  float of(std::int32_t own, Function&& function) {
+    return function(lanes[own]);
+  }
+  template <typename Function>
+  float sum(Function&& function) {
+    float result = 0;
+    for (cuda::Lane& lane : lanes) result += function(lane);
+    return result;
+  }
+};
+
+void solve_on_host(const cuda::ColumnBlockTask& task) {
+  std::vector<float> feedback(static_cast<std::size_t>(task.columns * cuda::kMaximumBlock), 0.0f);
+  for (std::int32_t i = 0; i < task.columns; ++i)
+    std::copy_n(task.feedback + i * task.feedback_stride, task.columns, feedback.data() + i * cuda::kMaximumBlock);
+  const auto rows = [&](const auto& levels) {
+    HostWarp warp;
+    for (std::int64_t row = 0; row < task.rows; ++row) cuda::solve_row(warp, task, row, levels, feedback.data());
+  };
+  if (task.codebook.fp8)
+    rows(cuda::Fp8Levels{});
+  else
+    rows(cuda::IntegerLevels{task.codebook.minimum, task.codebook.maximum});
+}
+
+GptqResult solve(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook = {},
+                 std::int64_t block_size = 128) {
+  return gptq_by_blocks(weights, factor, codebook, block_size, {}, solve_on_host);
+}
+
+struct Case {
+  const char* name;
+  std::int64_t rows, columns, group;
+  bool symmetric, ordered, fp8;
+};
+
+class BlockSolverTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(BlockSolverTest, AgreesWithTheTextbookAndTheCpu) {
+  const Case& c = GetParam();
+  const Codebook codebook{c.fp8, -8, 7};
+  const Problem problem = make_problem(c.rows, c.columns, c.group, c.symmetric, c.fp8 ? 448 : 7.5);
+  const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
+  const auto factor = factorize(problem.gram, options);
+  ASSERT_TRUE(factor.has_value());
+  const GptqResult result = solve({{problem.weight, problem.scales}}, *factor, codebook);
+  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, codebook);
+  const GptqResult on_cpu = gptq({{problem.weight, problem.scales}}, *factor, codebook);
+  // A tie decided differently moves the rest of its row.
+  EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);
+  EXPECT_GT(equal_share(result.codes[0], on_cpu.codes[0]), 0.995);
+  EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, BlockSolverTest,
+    ::testing::Values(Case{"group", 40, 192, 32, true, true, false}, Case{"unordered", 33, 160, 32, true, false, false},
+                      Case{"asymmetric", 48, 128, 64, false, true, false},
+                      Case{"channel", 17, 130, 130, true, true, false}, Case{"fp8", 32, 96, 96, true, true, true},
+                      Case{"odd", 70, 77, 7, false, true, false}, Case{"many", 40, 1100, 100, true, true, false}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(BlockSolver, BlockSizeDoesNotMatter) {
+  const Problem problem = make_problem(40, 256, 64, true, 7.5);
+  const auto factor = factorize(problem.gram, {});
+  const at::Tensor whole = solve({{problem.weight, problem.scales}}, *factor).codes[0];
+  for (const std::int64_t block : {1, 17, 33, 64})
+    EXPECT_GT(equal_share(solve({{problem.weight, problem.scales}}, *factor, {}, block).codes[0], whole), 0.995)
+        << block;
+}
+
+TEST(BlockSolver, WeightsOfOneInputAreOneStackOfRows) {
+  const Problem problem = make_problem(50, 128, 64, false, 7.5);
+  const auto factor = factorize(problem.gram, {});
+  const auto rows = [&](std::int64_t first, std::int64_t last) {
+    ColumnScales scales = problem.scales;
+    scales.scale = scales.scale.slice(0, first, last);
+    scales.zero_point = scales.zero_point.slice(0, first, last);
+    return GptqWeight{problem.weight.slice(0, first, last), scales};
+  };
+  const GptqResult whole = solve({{problem.weight, problem.scales}}, *factor);
+  const GptqResult parts = solve({rows(0, 7), rows(7, 37), rows(37, 50)}, *factor);
+  ASSERT_EQ(parts.codes.size(), 3u);
+  EXPECT_TRUE(at::equal(at::cat(parts.codes), whole.codes[0]));
+  EXPECT_NEAR(parts.loss / whole.loss, 1.0, 1e-6);
+}
+
+TEST(BlockSolver, BlocksOfRowsShareAScale) {
+  Problem problem = make_problem(37, 128, 64, true, 7.5);
+  problem.scales.scale =
+      at::cat({problem.scales.scale.slice(0, 0, 16).amax(0, true), problem.scales.scale.slice(0, 16, 32).amax(0, true),
+               problem.scales.scale.slice(0, 32).amax(0, true)});
+  problem.scales.rows_per_group = 16;
+  const auto factor = factorize(problem.gram, {});
+  // The last block of rows is short, and the next weight's rows begin with their own.
+  const std::vector<GptqWeight> weights{{problem.weight, problem.scales}, {problem.weight.flip(0), problem.scales}};
+  const GptqResult result = solve(weights, *factor), on_cpu = gptq(weights, *factor, {});
+  for (const std::size_t i : {0, 1}) EXPECT_GT(equal_share(result.codes[i], on_cpu.codes[i]), 0.995) << i;
+}
+
+TEST(BlockSolver, ChoosesTheScalesThatTheCpuChooses) {
+  for (const bool symmetric : {true, false})
+    for (const auto& [columns, group] : {std::pair{192, 32}, {256, 128}, {80, 32}}) {
+      SearchProblem made = make_search_problem(37, columns, group, symmetric, true);
+      ColumnScales own = made.problem.scales;
+      own.scale = own.scale.clone();
+      if (!symmetric) own.zero_point = own.zero_point.clone();
+      const auto factor = factorize(made.problem.gram, made.options);
+      const GptqResult on_cpu = made.solve(*factor);
+      const GptqResult result = gptq_by_blocks({{made.problem.weight, own}}, *factor, made.search.rule.codebook, 128,
+                                               made.search, solve_on_host);
+      EXPECT_NEAR(result.loss / on_cpu.loss, 1.0, 1e-3) << columns << symmetric;
+      EXPECT_GT(equal_share(result.codes[0], on_cpu.codes[0]), 0.99) << columns << symmetric;
+      const at::Tensor ratio = own.scale / made.problem.scales.scale;
+      EXPECT_GT((ratio - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.97) << columns << symmetric;
+    }
+}
+
+TEST(BlockSolver, RoundsToFp8AsAtenDoes) {
+  const at::Tensor x = at::cat({at::linspace(-500, 500, 4001), at::linspace(-0.05, 0.05, 4001), at::zeros({1})});
+  const at::Tensor expected = x.clamp(-448, 448).to(at::kFloat8_e4m3fn);
+  const at::Tensor wide = expected.to(at::kFloat), bits = expected.view(at::kChar);
+  const cuda::Fp8Levels levels;
+  for (std::int64_t i = 0; i < x.numel(); ++i) {
+    const float level = levels.level(x[i].item<float>(), 0);
+    ASSERT_EQ(level, wide[i].item<float>()) << x[i].item<float>();
+    ASSERT_EQ(levels.encode(level), bits[i].item<std::int8_t>()) << x[i].item<float>();
+  }
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

@@ -20,6 +20,7 @@
 #include "layerpress/recipe/run_identity.h"
 #include "layerpress/recipe/run_summary.h"
 #include "layerpress/recipe/scratch_space.h"
+#include "layerpress/runtime/device_memory.h"
 #include "layerpress/runtime/host_memory.h"
 
 namespace layerpress {
@@ -322,6 +323,7 @@ class Oneshot {
     const std::uint64_t now =
         recipe::process_baseline(setup_.pipeline, setup_.placement.dtype, setup_.model.traced.graph);
     const std::uint64_t process = now - std::min(now, memory_.used_bytes());
+    runtime::restart_peak_device_bytes(setup_.placement.device);
     memory_.limit(plan_.memory.peak.host - std::min(plan_.memory.peak.host, process));
     if (!weights_) weights_ = setup_.model.weights(setup_.placement.dtype);
     const auto original = setup_.model.weights(setup_.placement.dtype);
@@ -403,8 +405,13 @@ class Oneshot {
     summary.output = options_.output;
     summary.output_bytes = output_->total_bytes();
     summary.seconds = timer_.seconds();
-    const recipe::RankReport report{summary.seconds, sampler_.peak_bytes(), spilled_bytes_, times_,
-                                    plan_,           output_->reports()};
+    const recipe::RankReport report{.seconds = summary.seconds,
+                                    .peak_anonymous_bytes = sampler_.peak_bytes(),
+                                    .peak_device_bytes = runtime::peak_device_bytes(setup_.placement.device),
+                                    .spilled_bytes = spilled_bytes_,
+                                    .times = times_,
+                                    .plan = plan_,
+                                    .modules = output_->reports()};
     summary.details = recipe::run_summary(options_, setup_, report, group_);
     if (summary.details.is_null()) return;
     summary.details["layerpress"] = LAYERPRESS_VERSION;

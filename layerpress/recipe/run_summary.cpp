@@ -38,6 +38,7 @@ Json rank_json(const RunSetup& setup, const RankReport& report, const dist::Grou
           {"plan", plan},
           {"peak_bytes", peak_resident_bytes()},
           {"peak_anonymous_bytes", report.peak_anonymous_bytes},
+          {"peak_device_bytes", report.peak_device_bytes},
           {"spilled_bytes", report.spilled_bytes},
           {"phases", phases_json(report.times)},
           {"modules", std::move(modules)}};
@@ -86,6 +87,7 @@ Json run_summary(const OneshotOptions& options, const RunSetup& setup, const Ran
           {"plan", own["plan"]},
           {"peak_bytes", own["peak_bytes"]},
           {"peak_anonymous_bytes", own["peak_anonymous_bytes"]},
+          {"peak_device_bytes", own["peak_device_bytes"]},
           {"spilled_bytes", own["spilled_bytes"]},
           {"phases", own["phases"]},
           {"ranks", std::move(ranks)},

@@ -10,6 +10,7 @@ namespace layerpress::recipe {
 struct RankReport {
   double seconds = 0;
   std::uint64_t peak_anonymous_bytes = 0;
+  std::uint64_t peak_device_bytes = 0;
   std::uint64_t spilled_bytes = 0;
   const PhaseTimes& times;
   const RunPlan& plan;

@@ -1,0 +1,33 @@
+#include "layerpress/runtime/device_memory.h"
+
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace layerpress::runtime {
+namespace {
+
+/// Null where there is none that counts.
+c10::DeviceAllocator* counting_allocator(const at::Device& device) {
+  return device.is_cpu() ? nullptr : dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+}
+
+/// Of the current device where none is named.
+c10::DeviceIndex index_of(const at::Device& device) {
+  return device.has_index() ? device.index() : c10::impl::VirtualGuardImpl(device.type()).getDevice().index();
+}
+
+}  // namespace
+
+void restart_peak_device_bytes(const at::Device& device) {
+  c10::DeviceAllocator* allocator = counting_allocator(device);
+  if (allocator != nullptr && allocator->initialized()) allocator->resetPeakStats(index_of(device));
+}
+
+std::uint64_t peak_device_bytes(const at::Device& device) {
+  c10::DeviceAllocator* allocator = counting_allocator(device);
+  if (allocator == nullptr || !allocator->initialized()) return 0;
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return static_cast<std::uint64_t>(allocator->getDeviceStats(index_of(device)).allocated_bytes[kAll].peak);
+}
+
+}  // namespace layerpress::runtime

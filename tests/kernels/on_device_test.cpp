@@ -1,0 +1,101 @@
+// The kernels on a GPU against the CPU's or double precision. Without a GPU these tests are skipped.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/transformer.h"
+#include "tests/kernels/gptq_problems.h"
+
+namespace layerpress::kernels {
+namespace {
+
+const at::Device kGpu(at::kCUDA, 0);
+
+class OnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+ColumnScales on_gpu(const ColumnScales& scales) {
+  ColumnScales there = scales;
+  there.scale = scales.scale.to(kGpu);
+  if (scales.zero_point.defined()) there.zero_point = scales.zero_point.to(kGpu);
+  return there;
+}
+
+void expect_close(const at::Tensor& found, const at::Tensor& expected, double tolerance) {
+  const at::Tensor own = found.cpu().to(at::kDouble), other = expected.to(at::kDouble);
+  EXPECT_LE((own - other).norm().item<double>(), tolerance * other.norm().item<double>());
+}
+
+TEST_F(OnDevice, GramMatricesOfHalvesAreSumsInFp32) {
+  at::manual_seed(3);
+  const at::Tensor x = at::randn({700, 320}).to(at::kBFloat16), reference = at::randn({700, 320}).to(at::kBFloat16);
+  at::Tensor gram = at::zeros({320, 320}, at::TensorOptions(kGpu).dtype(at::kFloat)), cross = at::zeros_like(gram);
+  accumulate_gram(gram, x.to(kGpu));
+  accumulate_cross_gram(cross, reference.to(kGpu), x.to(kGpu));
+  expect_close(gram.triu(), gram_reference(x).triu(), 1e-5);
+  expect_close(cross, cross_gram_reference(reference, x), 3e-3);  // the difference is rounded to bf16
+}
+
+TEST_F(OnDevice, GptqChoosesTheCodesOfTheCpu) {
+  for (const bool fp8 : {false, true})
+    for (const bool symmetric : {true, false}) {
+      if (fp8 && !symmetric) continue;
+      for (const std::int64_t columns : {96, 320, 1100}) {
+        const Problem problem =
+            make_problem(200, columns, columns % 64 == 0 ? 64 : columns / 4, symmetric, fp8 ? 448 : 7.5);
+        const Codebook codebook{fp8, -8, 7};
+        const auto factor = factorize(problem.gram, {});
+        const GptqResult here = gptq({{problem.weight, problem.scales}}, *factor, codebook);
+        const HessianFactor moved{factor->order.to(kGpu), factor->feedback.to(kGpu), factor->pivots.to(kGpu)};
+        const GptqResult there = gptq({{problem.weight.to(kGpu), on_gpu(problem.scales)}}, moved, codebook);
+        EXPECT_GT(equal_share(there.codes[0].cpu(), here.codes[0]), 0.995) << columns << symmetric << fp8;
+        EXPECT_NEAR(there.loss / here.loss, 1.0, 1e-3) << columns << symmetric << fp8;
+      }
+    }
+}
+
+TEST_F(OnDevice, GptqChoosesTheScalesOfTheCpu) {
+  for (const bool symmetric : {true, false}) {
+    SearchProblem made = make_search_problem(150, 256, 64, symmetric, true);
+    const auto factor = factorize(made.problem.gram, made.options);
+    const GptqWeight there{made.problem.weight.to(kGpu), on_gpu(made.problem.scales)};
+    const GptqResult here = made.solve(*factor);
+    const HessianFactor moved{factor->order.to(kGpu), factor->feedback.to(kGpu), factor->pivots.to(kGpu)};
+    const GptqResult result = gptq({there}, moved, made.search.rule.codebook, 128, made.search);
+    EXPECT_NEAR(result.loss / here.loss, 1.0, 1e-3) << symmetric;
+    const at::Tensor ratio = there.scales.scale.cpu() / made.problem.scales.scale;
+    EXPECT_GT((ratio - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.97) << symmetric;
+  }
+}
+
+TEST_F(OnDevice, FactorizationsAgree) {
+  const Problem problem = make_problem(1, 300, 300, true, 7.5);
+  const auto here = factorize(problem.gram, {}), there = factorize(problem.gram.to(kGpu), {});
+  ASSERT_TRUE(here && there);
+  EXPECT_TRUE(at::equal(there->order.cpu(), here->order));
+  expect_close(there->feedback, here->feedback, 1e-3);
+  expect_close(there->pivots, here->pivots, 1e-3);
+}
+
+TEST_F(OnDevice, PiecesOfALayerAgree) {
+  at::manual_seed(5);
+  const auto half = [](at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16); };
+  const at::Tensor x = half({130, 256}), y = half({130, 256}), weight = half({256}), matrix = half({192, 256});
+  const at::Tensor k = half({130, 64}), v = half({130, 64}), angles = at::randn({130, 16}), places = at::arange(130);
+  const AttentionShape shape{.heads = 8, .kv_heads = 2, .head_dim = 32, .scale = 0.2};
+  const std::vector<std::int64_t> offsets{0, 50, 130};
+  const auto to = [](const at::Tensor& tensor) { return tensor.to(kGpu); };
+  expect_close(rms_norm(to(x), to(weight), 1e-5), rms_norm(x, weight, 1e-5), 1e-2);
+  expect_close(gated_activation("silu", to(x), to(y)), gated_activation("silu", x, y), 1e-2);
+  expect_close(rotary(to(x), to(angles.cos()), to(angles.sin()), to(places), {.head_dim = 32}),
+               rotary(x, angles.cos(), angles.sin(), places, {.head_dim = 32}), 1e-2);
+  expect_close(attention(to(x), to(k), to(v), offsets, shape), attention(x, k, v, offsets, shape), 1e-2);
+  expect_close(kernels::linear(to(x), to(matrix)), kernels::linear(x, matrix), 1e-2);
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

@@ -89,10 +89,12 @@ struct OneshotOptions {
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
     field("memory-budget", self.memory_budget,
           "memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)");
-    field("device-memory-budget", self.device_memory_budget, "the same for the device's memory");
-    field("sequential-offload-device", self.sequential_offload_device,
-          "where activations wait: cpu, disk, none (the computing device), or auto: cpu while the budget lasts, then "
-          "disk");
+    field("device-memory-budget", self.device_memory_budget,
+          "the same for the device's memory (default: nine tenths of what is free)");
+    field(
+        "sequential-offload-device", self.sequential_offload_device,
+        "where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while "
+        "the budget lasts, then disk");
     field("offload-dir", self.offload_dir, "folder for activations on disk (default: beside the output)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");

@@ -9,7 +9,7 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kStackElements = 1 << 28;
+constexpr std::int64_t kStackElements = 1 << 26;
 
 /// Consecutive weights whose rows are solved as one.
 using Stack = std::vector<const GptqWeight*>;
@@ -60,7 +60,7 @@ class StackSolver {
     std::int64_t first = 0;
     for (const GptqWeight* weight : stack) {
       at::Tensor own = residual_.narrow(0, first, weight->weight.size(0));
-      own.copy_(weight->weight.to(at::kFloat).index_select(1, factor.order));
+      own.copy_(weight->weight.index_select(1, factor.order));
       first += own.size(0);
     }
   }
@@ -160,6 +160,13 @@ GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianF
   for (const Stack& stack : cut_into_stacks(weights))
     result.loss += StackSolver(stack, factor, codebook, solve).solve(columns, search, result.codes);
   return result;
+}
+
+std::uint64_t gptq_by_blocks_workspace(std::int64_t rows, std::int64_t columns) {
+  // A stack ends with the weight that fills it, and one weight may be larger; so much of a weight is copied in another order.
+  const std::int64_t stack = std::min(rows, 2 * kStackElements / columns + 1);
+  const std::int64_t per_row = columns * (4 + 1 + 1 + 4) + (2 * cuda::kMaximumBlock + 64) * 4;
+  return static_cast<std::uint64_t>(stack * per_row + columns * 64);
 }
 
 }  // namespace layerpress::kernels

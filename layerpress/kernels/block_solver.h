@@ -12,9 +12,11 @@ using ColumnBlockSolver = void (*)(const cuda::ColumnBlockTask& task);
 ColumnBlockSolver column_block_solver(at::Device device);
 
 /// gptq() for a device: `solve` takes all rows of a stack through a block of columns at once, a matrix product adds the feedback
-/// of all earlier columns to the next. Beside the codes there are the stack in fp32 and, with `search`, the candidates of a group;
-/// weights go in several stacks where one would have more than 2^28 elements.
+/// of all earlier columns to the next. Weights go in several stacks where one would have more than 2^26 elements.
 GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                           std::int64_t block_size, const std::optional<GroupSearch>& search, ColumnBlockSolver solve);
+
+/// Bytes that gptq_by_blocks allocates at most on the device beside the codes it returns, for so many rows in all.
+std::uint64_t gptq_by_blocks_workspace(std::int64_t rows, std::int64_t columns);
 
 }  // namespace layerpress::kernels

@@ -79,9 +79,12 @@ ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, cons
 /// The scale of a block of zeros: the dtype's epsilon (compressed-tensors' rule).
 double smallest_scale(at::ScalarType stored);
 
-/// search_scales by ATen operations over whole tensors: any device, and the tests' reference.
+/// search_scales by ATen operations over many rows at once: any device, and the tests' reference.
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                                      const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
+
+/// Bytes that search_scales_reference allocates at most.
+std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid);
 
 /// Bytes that search_scales allocates at most on the CPU for a weight [rows, columns] with so many candidates, its result
 /// included.

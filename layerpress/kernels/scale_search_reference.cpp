@@ -1,9 +1,14 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "layerpress/kernels/scale_search.h"
 
 namespace layerpress::kernels {
 namespace {
+
+constexpr std::int64_t kElementsAtOnce = 1 << 23;
 
 std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 
@@ -38,8 +43,10 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
   return {scale, rule.symmetric ? at::Tensor() : (low - a / scale).clamp(low, high).round()};
 }
 
-ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
+namespace {
+
+ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                         const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
   const at::Tensor wide = weight.to(at::kFloat);
   const std::int64_t rows = wide.size(0), columns = wide.size(1);
   const at::Tensor maximum = reduce_blocks(wide, grid, true).clamp_min(0);
@@ -68,6 +75,32 @@ ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& 
     if (zero.defined()) best.zero_point = at::where(better, zero, best.zero_point);
   }
   return best;
+}
+
+/// Rows whose candidates are in memory at once: what is computed of them holds some tensors in fp32.
+std::int64_t rows_at_once(std::int64_t columns, const ScaleGrid& grid) {
+  const std::int64_t blocks = kElementsAtOnce / std::max<std::int64_t>(1, columns * grid.block_rows);
+  return grid.block_rows * std::max<std::int64_t>(1, blocks);
+}
+
+}  // namespace
+
+ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
+  std::vector<at::Tensor> scales, zero_points;
+  for (const at::Tensor& rows : weight.split(rows_at_once(weight.size(1), grid))) {
+    const ChosenScales chosen = search_rows(rows, grid, rule, search, stored, importance);
+    scales.push_back(chosen.scale);
+    if (chosen.zero_point.defined()) zero_points.push_back(chosen.zero_point);
+  }
+  return {at::cat(scales), zero_points.empty() ? at::Tensor() : at::cat(zero_points)};
+}
+
+std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid) {
+  constexpr std::uint64_t kTensors =
+      8;  // weight, levels, scales, zero points, errors, and what an operation makes beside them
+  const auto elements = static_cast<std::uint64_t>(std::min(rows, rows_at_once(columns, grid)) * columns);
+  return kTensors * sizeof(float) * elements;
 }
 
 }  // namespace layerpress::kernels

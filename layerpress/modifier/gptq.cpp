@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layerpress/kernels/block_solver.h"
 #include "layerpress/kernels/gptq.h"
 #include "layerpress/modifier/propagation.h"
 #include "layerpress/modifier/quantizing_modifier.h"
@@ -323,12 +324,15 @@ class GptqModifier : public QuantizingModifier {
       if (!searched) cost.flops["observe"] += quant::observe_flops(settings, elements);
       const std::int64_t width = quant::scale_grid(args, linear.rows, columns).block_columns;
       cost.flops["solve"] += solve_flops(elements, static_cast<double>(columns), width, searched);
-      search += quant::observe_workspace(args, settings, linear.rows, columns);
+      search += quant::observe_workspace(args, settings, linear.rows, columns, linear.device);
       results += quant::quantized_bytes(args, linear.rows, columns, linear.dtype);
       rows += linear.rows;
       groups = (columns - 1) / width + 1;
     }
-    std::uint64_t working = results + search + kernels::gptq_workspace(rows, columns, groups);
+    const std::uint64_t solving = linears[batch.front()].device.is_cpu()
+                                      ? kernels::gptq_workspace(rows, columns, groups)
+                                      : kernels::gptq_by_blocks_workspace(rows, columns);
+    std::uint64_t working = results + search + solving;
     if (propagation_) {
       moved = sizeof(float) * static_cast<std::uint64_t>(rows * columns);
       working = std::max(working, kernels::moving_workspace(columns));

@@ -181,7 +181,7 @@ void QuantizingModifier::add_rounding_cost(const runtime::LinearShape& linear, r
   cost.flops["quantize"] += quant::round_flops(elements);
   // Codes come after the search; counting both at once errs by its buffers, a few rows.
   const std::uint64_t result = quant::quantized_bytes(args, linear.rows, linear.columns, linear.dtype);
-  const std::uint64_t search = quant::observe_workspace(args, settings, linear.rows, linear.columns);
+  const std::uint64_t search = quant::observe_workspace(args, settings, linear.rows, linear.columns, linear.device);
   cost.workspace_bytes = std::max(cost.workspace_bytes, cost.result_bytes + result + search);
   cost.result_bytes += result;
 }

@@ -52,9 +52,9 @@ std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, c
 /// Throws RecipeError when a scale has overflowed the dtype that it is stored in.
 void require_finite_scales(const kernels::ChosenScales& chosen);
 
-/// Bytes that choose_scales allocates at most on the CPU for a weight [rows, columns], its result included.
+/// Bytes that choose_scales allocates at most on `device` for a weight [rows, columns], its result included.
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
-                                std::int64_t columns);
+                                std::int64_t columns, const at::Device& device);
 
 /// Operations that choose_scales needs at most for a weight of so many elements: 2 for the range, and per candidate 12 to
 /// quantize, dequantize and sum a squared error, or 48 for a power other than 2 (a logarithm and an exponential).

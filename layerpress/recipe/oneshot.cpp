@@ -281,7 +281,6 @@ class Oneshot {
   runtime::ActivationStore::Options store_options() const {
     runtime::ActivationStore::Options options;
     options.scratch = folder_->scratch();
-    if (setup_.place == recipe::ActivationPlace::kNone) options.home = setup_.placement.device;
     return options;
   }
 
@@ -342,6 +341,7 @@ class Oneshot {
       case recipe::Pipeline::kSequential: {
         if (!store_) store_ = std::make_unique<runtime::ActivationStore>(batches_.size(), store_options());
         store_->limit_memory(plan_.activation_limit);
+        store_->live_on(plan_.activation_home);
         runtime::run_sequential(run, plan_.schedule, setup_.assignments, *store_, *output_);
         spilled_bytes_ = store_->spilled_bytes();
         break;

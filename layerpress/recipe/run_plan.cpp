@@ -39,10 +39,12 @@ class Planner {
     std::optional<RunPlan> least;
     const std::vector<std::int64_t> sizes = batch_sizes(input_);
     std::optional<RunPlan> chosen;
+    const bool on_device = input_.place == ActivationPlace::kNone;
     for (const std::int64_t size : sizes) {
-      if (!chosen) chosen = best(size);
+      const Frame frame{size, on_device ? input_.placement.device : at::Device(at::kCPU)};
+      if (!chosen) chosen = best(frame);
       if (!chosen || size == sizes.back()) {
-        RunPlan frugal = smallest(size);
+        RunPlan frugal = smallest(frame);
         if (!least || frugal.memory.peak.host < least->memory.peak.host) least = std::move(frugal);
       }
     }
@@ -53,6 +55,12 @@ class Planner {
   }
 
  private:
+  /// What plans are made for that differ in what they keep.
+  struct Frame {
+    std::int64_t batch_tokens;
+    at::Device home;  ///< of activations in memory
+  };
+
   bool may_spill() const { return input_.place == ActivationPlace::kAuto || input_.place == ActivationPlace::kDisk; }
 
   bool fits(const RunPlan& plan) const {
@@ -67,43 +75,62 @@ class Planner {
   }
 
   /// The fastest plan that fits with batches of this size.
-  std::optional<RunPlan> best(std::int64_t batch_tokens) const {
+  std::optional<RunPlan> best(const Frame& frame) const {
+    if (input_.place == ActivationPlace::kAuto && !input_.placement.device.is_cpu()) {
+      // What is computed again is there sooner than what comes over the bus.
+      if (auto plan = best_in_memory({frame.batch_tokens, input_.placement.device})) return plan;
+    }
     if (input_.place != ActivationPlace::kDisk || input_.pipeline != Pipeline::kSequential) {
-      RunPlan in_memory = make(batch_tokens, {}, kUnlimited);
+      RunPlan in_memory = make(frame, {}, kUnlimited);
       if (fits(in_memory)) return in_memory;
     }
     if (input_.pipeline != Pipeline::kSequential) return std::nullopt;
     std::optional<RunPlan> chosen;
     if (may_spill()) {
-      RunPlan spilled = spilling(batch_tokens, {});
+      RunPlan spilled = spilling(frame, {});
       if (fits(spilled)) chosen = std::move(spilled);
     }
     if (input_.place == ActivationPlace::kDisk) return chosen;
+    std::optional<RunPlan> again = best_again(frame);
+    if (again && (!chosen || seconds(*again) < seconds(*chosen))) chosen = std::move(again);
+    return chosen;
+  }
+
+  /// Of plans that compute values again.
+  std::optional<RunPlan> best_again(const Frame& frame) const {
+    std::optional<RunPlan> chosen;
     for (const std::vector<bool>& pattern : patterns()) {
-      RunPlan again = make(batch_tokens, pattern, kUnlimited);
+      RunPlan again = make(frame, pattern, kUnlimited);
       if (fits(again) && (!chosen || seconds(again) < seconds(*chosen))) chosen = std::move(again);
     }
     return chosen;
   }
 
+  std::optional<RunPlan> best_in_memory(const Frame& frame) const {
+    RunPlan in_memory = make(frame, {}, kUnlimited);
+    if (fits(in_memory)) return in_memory;
+    if (input_.pipeline != Pipeline::kSequential) return std::nullopt;
+    return best_again(frame);
+  }
+
   /// The plan with the least memory.
-  RunPlan smallest(std::int64_t batch_tokens) const {
-    if (input_.pipeline != Pipeline::kSequential) return make(batch_tokens, {}, kUnlimited);
-    if (may_spill()) return make(batch_tokens, {}, 0);
+  RunPlan smallest(const Frame& frame) const {
+    if (input_.pipeline != Pipeline::kSequential) return make(frame, {}, kUnlimited);
+    if (may_spill()) return make(frame, {}, 0);
     std::optional<RunPlan> least;
     for (const std::vector<bool>& pattern : patterns()) {
-      RunPlan plan = make(batch_tokens, pattern, kUnlimited);
+      RunPlan plan = make(frame, pattern, kUnlimited);
       if (!least || plan.memory.peak.host < least->memory.peak.host) least = std::move(plan);
     }
     return std::move(*least);
   }
 
   /// In memory as far as the budget goes beside everything else, the rest on disk.
-  RunPlan spilling(std::int64_t batch_tokens, const std::vector<bool>& pattern) const {
-    const RunPlan bare = make(batch_tokens, pattern, 0);
+  RunPlan spilling(const Frame& frame, const std::vector<bool>& pattern) const {
+    const RunPlan bare = make(frame, pattern, 0);
     const std::uint64_t rest = bare.memory.peak.host;
     if (input_.place == ActivationPlace::kDisk || rest >= input_.budget) return bare;
-    return make(batch_tokens, pattern, input_.budget - rest);
+    return make(frame, pattern, input_.budget - rest);
   }
 
   /// Which groups of a subgraph keep what was computed up to them: all combinations for subgraphs of the usual shapes.
@@ -133,17 +160,18 @@ class Planner {
                                    input_.available, std::move(keep_after)});
   }
 
-  RunPlan make(std::int64_t batch_tokens, const std::vector<bool>& pattern, std::uint64_t activation_limit) const {
+  RunPlan make(const Frame& frame, const std::vector<bool>& pattern, std::uint64_t activation_limit) const {
     RunPlan plan;
-    plan.batch_tokens = batch_tokens;
-    plan.batches = batches_of(input_.samples, batch_tokens, input_.model.traced.graph);
+    plan.batch_tokens = frame.batch_tokens;
+    plan.batches = batches_of(input_.samples, frame.batch_tokens, input_.model.traced.graph);
     plan.activation_limit = activation_limit;
+    plan.activation_home = frame.home;
     const runtime::PlanRequest request = {
         .graph = input_.model.traced.graph,
         .assignments = input_.assignments,
         .batches = plan.batches,
         .placement = input_.placement,
-        .activation_home = input_.place == ActivationPlace::kNone ? input_.placement.device : at::Device(at::kCPU),
+        .activation_home = frame.home,
         .activation_limit = activation_limit,
         .stored_dtype = [&](const std::string& name) { return input_.model.checkpoint->spec(name).dtype; },
         .mapped = input_.mapped,

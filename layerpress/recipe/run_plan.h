@@ -12,8 +12,8 @@ namespace layerpress::recipe {
 
 enum class Pipeline { kSequential, kBasic, kDatafree };
 
-/// Where values between stages live: in memory while the budget lasts and then on disk (kAuto), in host memory (kCpu), in
-/// the scratch file (kDisk), on the computing device (kNone).
+/// Where values between stages live: on the computing device if all of them fit there, else in host memory while the budget lasts
+/// and then on disk (kAuto); in host memory (kCpu), in the scratch file (kDisk), on the computing device (kNone).
 enum class ActivationPlace { kAuto, kCpu, kDisk, kNone };
 
 ActivationPlace parse_activation_place(const std::string& name);
@@ -33,17 +33,17 @@ struct PlanInput {
   Pipeline pipeline = Pipeline::kSequential;
   runtime::Placement placement;
   ActivationPlace place = ActivationPlace::kAuto;
-  std::vector<SampleShape> samples;                ///< empty without data
-  std::vector<bool> finished;                      ///< subgraphs done by an earlier run (empty: none)
-  std::vector<graph::ValueId> available;           ///< values that are stored already
-  std::function<bool(const std::string&)> mapped;  ///< whether a weight is used where it lies in the checkpoint
-  std::int64_t batch_tokens = 0;                   ///< 0: chosen
-  std::uint64_t budget = 0;                        ///< of host memory, in all
+  std::vector<SampleShape> samples;                  ///< empty without data
+  std::vector<bool> finished{};                      ///< subgraphs done by an earlier run (empty: none)
+  std::vector<graph::ValueId> available{};           ///< values that are stored already
+  std::function<bool(const std::string&)> mapped{};  ///< whether a weight is used where it lies in the checkpoint
+  std::int64_t batch_tokens = 0;                     ///< 0: chosen
+  std::uint64_t budget = 0;                          ///< of host memory, in all
   std::uint64_t device_budget = std::numeric_limits<std::uint64_t>::max();
   int threads = 1;
   int ranks = 1;  ///< that divide the work; samples are this rank's
   runtime::DivisionRates division_rates{};
-  std::function<bool(graph::NodeId)> owns;  ///< without data: whether this rank compresses a linear (empty: all)
+  std::function<bool(graph::NodeId)> owns{};  ///< without data: whether this rank compresses a linear (empty: all)
 };
 
 /// How a run is done.
@@ -52,6 +52,7 @@ struct RunPlan {
   std::vector<runtime::Batch> batches;  ///< as batches_of makes them
   std::vector<runtime::SubgraphSchedule> schedule;
   std::uint64_t activation_limit = std::numeric_limits<std::uint64_t>::max();
+  at::Device activation_home = at::kCPU;  ///< where values between stages live that are in memory
   runtime::MemoryPlan memory;
   std::uint64_t smallest_budget = 0;  ///< with the same options, in whole MiB
 };

@@ -8,6 +8,7 @@
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/recipe/recipe_of_options.h"
+#include "layerpress/runtime/device_memory.h"
 #include "layerpress/runtime/reference_stream.h"
 
 namespace layerpress::recipe {
@@ -98,6 +99,8 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   setup.subgraphs = cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
+  for (auto& [node, assignment] : setup.assignments) assignment.device = setup.placement.device;
+  if (setup.device_budget == kUnlimited) setup.device_budget = runtime::free_device_bytes(setup.placement.device);
   return setup;
 }
 

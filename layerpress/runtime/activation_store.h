@@ -35,6 +35,8 @@ class ActivationStore {
 
   /// Changes Options::memory_limit for what comes from here on.
   void limit_memory(std::uint64_t bytes) { options_.memory_limit = bytes; }
+  /// Changes Options::home for what comes from here on.
+  void live_on(const at::Device& home) { options_.home = home; }
 
   /// Throws MemoryError when the limit is reached and there is no scratch file.
   void put(graph::ValueId value, std::size_t batch, at::Tensor tensor);

@@ -3,6 +3,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <limits>
+
 namespace layerpress::runtime {
 namespace {
 
@@ -21,6 +23,12 @@ c10::DeviceIndex index_of(const at::Device& device) {
 void restart_peak_device_bytes(const at::Device& device) {
   c10::DeviceAllocator* allocator = counting_allocator(device);
   if (allocator != nullptr && allocator->initialized()) allocator->resetPeakStats(index_of(device));
+}
+
+std::uint64_t free_device_bytes(const at::Device& device) {
+  c10::DeviceAllocator* allocator = counting_allocator(device);
+  if (allocator == nullptr || !allocator->initialized()) return std::numeric_limits<std::uint64_t>::max();
+  return allocator->getMemoryInfo(index_of(device)).first / 10 * 9;
 }
 
 std::uint64_t peak_device_bytes(const at::Device& device) {

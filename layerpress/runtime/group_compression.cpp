@@ -52,7 +52,11 @@ std::vector<LinearShape> shapes_of(const graph::Graph& graph, const std::vector<
   for (const graph::NodeId n : linears) {
     const auto& operation = std::get<graph::Linear>(graph.nodes[n].operation);
     const Assignment& assignment = assignments.at(n);
-    shapes.push_back({operation.out_features, operation.in_features, assignment.scale_dtype, assignment.scheme});
+    shapes.push_back({.rows = operation.out_features,
+                      .columns = operation.in_features,
+                      .dtype = assignment.scale_dtype,
+                      .scheme = assignment.scheme,
+                      .device = assignment.device});
     rows += operation.out_features;
   }
   for (LinearShape& shape : shapes) shape.group_rows = rows;

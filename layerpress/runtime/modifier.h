@@ -54,7 +54,8 @@ struct LinearShape {
   std::int64_t columns = 0;
   at::ScalarType dtype = at::kBFloat16;  ///< as stored
   const quant::QuantizationScheme* scheme = nullptr;
-  std::int64_t group_rows = 0;  ///< of all linears that are compressed with it; 0: of those given together
+  std::int64_t group_rows = 0;   ///< of all linears that are compressed with it; 0: of those given together
+  at::Device device = at::kCPU;  ///< on which it is compressed
 };
 
 /// What compress() costs for linears that read one value.
@@ -118,6 +119,7 @@ struct Assignment {
   const Modifier* modifier = nullptr;
   const quant::QuantizationScheme* scheme = nullptr;
   at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
+  at::Device device = at::kCPU;                ///< on which it is compressed
 };
 
 /// Compressed linears by node.

@@ -156,5 +156,18 @@ TEST(CpuKernels, Fp8CodesEqualAtens) {
   EXPECT_TRUE(at::equal(value(codes), value(expected)));
 }
 
+TEST(ScaleSearch, OtherDevicesTakeManyRowsAtOnceButNotAll) {
+  at::manual_seed(11);
+  const at::Tensor weight = at::randn({1100, 8192});  // more elements than go at once
+  const ScaleGrid grid{4, 512};
+  const RangeRule rule{.codebook = {}, .symmetric = false};
+  const ScaleSearch search{.shrink = {1.0, 0.8}};
+  const ChosenScales all = search_scales_reference(weight, grid, rule, search, at::kBFloat16, {});
+  const ChosenScales expected = search_scales(weight, grid, rule, search, at::kBFloat16, {});
+  EXPECT_EQ(all.scale.sizes(), expected.scale.sizes());
+  EXPECT_GT(all.scale.eq(expected.scale).to(at::kDouble).mean().item<double>(), 0.999);
+  EXPECT_GT(all.zero_point.eq(expected.zero_point).to(at::kDouble).mean().item<double>(), 0.999);
+}
+
 }  // namespace
 }  // namespace layerpress::kernels

@@ -1,6 +1,7 @@
 #include "layerpress/kernels/block_solver.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 
@@ -155,6 +156,7 @@ class StackSolver {
 
 GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
                           std::int64_t block_size, const std::optional<GroupSearch>& search, ColumnBlockSolver solve) {
+  const c10::DeviceGuard guard(factor.feedback.device());  // kernels go to the current device
   const std::int64_t columns = std::clamp<std::int64_t>(block_size, 1, cuda::kMaximumBlock);
   GptqResult result;
   for (const Stack& stack : cut_into_stacks(weights))

@@ -1,5 +1,6 @@
 #include "layerpress/runtime/device_memory.h"
 
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -10,7 +11,9 @@ namespace {
 
 /// Null where there is none that counts.
 c10::DeviceAllocator* counting_allocator(const at::Device& device) {
-  return device.is_cpu() ? nullptr : dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
+  if (device.is_cpu()) return nullptr;
+  at::globalContext().lazyInitDevice(device.type());  // before anything was computed there is no allocator
+  return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
 }
 
 /// Of the current device where none is named.

@@ -4,9 +4,11 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/device_layers.h"
 #include "layerpress/kernels/tensor_bits.h"
 
 namespace layerpress::kernels {
@@ -37,6 +39,7 @@ void rms_norm_once(const at::Tensor& x, const at::Tensor& weight, float epsilon,
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon, const NormWeight& how) {
+  if (std::optional<at::Tensor> y = rms_norm_on_device(input, weight, epsilon, how)) return *y;
   if (!runs_fused(input) || (!how.rounded_once && weight.scalar_type() != input.scalar_type()))
     return rms_norm_reference(input, weight, epsilon, how);
   if (how.rounded_once && input.scalar_type() == at::kBFloat16) {
@@ -62,6 +65,8 @@ at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double ep
 }
 
 at::Tensor gated_activation(const std::string& function, const at::Tensor& first, const at::Tensor& second) {
+  if (function == "silu")
+    if (std::optional<at::Tensor> y = silu_multiply_on_device(first, second)) return *y;
   if (function != "silu" || !runs_fused(first)) return gated_activation_reference(function, first, second);
   const at::Tensor a = first.contiguous(), b = second.contiguous();
   at::Tensor y = at::empty_like(a);
@@ -124,6 +129,7 @@ void rotate_neighbours(const T* x, const float* cosine, const float* sine, T* y,
 
 at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
                   const at::Tensor& positions, const RotaryShape& shape) {
+  if (std::optional<at::Tensor> y = rotary_on_device(input, cosine, sine, positions, shape)) return *y;
   if (!runs_fused(input)) return rotary_reference(input, cosine, sine, positions, shape);
   const at::Tensor x = input.contiguous();
   at::Tensor y = at::empty_like(x);

@@ -7,36 +7,18 @@
 
 #include "layerpress/kernels/cuda/warp_rows.h"
 #include "tests/kernels/gptq_problems.h"
+#include "tests/kernels/host_warp.h"
 
-// The lines that a device runs, on the host: lane after lane instead of side by side.
+// The lines that a device runs, on the host.
 namespace layerpress::kernels {
 namespace {
-
-struct HostWarp {
-  cuda::Lane lanes[cuda::kWarp];
-
-  template <typename Function>
-  void each(Function&& function) {
-    for (std::int32_t index = 0; index < cuda::kWarp; ++index) function(index, lanes[index]);
-  }
-  template <typename Function>
-  float of(std::int32_t own, Function&& function) {
-    return function(lanes[own]);
-  }
-  template <typename Function>
-  float sum(Function&& function) {
-    float result = 0;
-    for (cuda::Lane& lane : lanes) result += function(lane);
-    return result;
-  }
-};
 
 void solve_on_host(const cuda::ColumnBlockTask& task) {
   std::vector<float> feedback(static_cast<std::size_t>(task.columns * cuda::kMaximumBlock), 0.0f);
   for (std::int32_t i = 0; i < task.columns; ++i)
     std::copy_n(task.feedback + i * task.feedback_stride, task.columns, feedback.data() + i * cuda::kMaximumBlock);
   const auto rows = [&](const auto& levels) {
-    HostWarp warp;
+    test::HostWarp<cuda::Lane> warp;
     for (std::int64_t row = 0; row < task.rows; ++row) cuda::solve_row(warp, task, row, levels, feedback.data());
   };
   if (task.codebook.fp8)
@@ -50,16 +32,10 @@ GptqResult solve(const std::vector<GptqWeight>& weights, const HessianFactor& fa
   return gptq_by_blocks(weights, factor, codebook, block_size, {}, solve_on_host);
 }
 
-struct Case {
-  const char* name;
-  std::int64_t rows, columns, group;
-  bool symmetric, ordered, fp8;
-};
-
-class BlockSolverTest : public ::testing::TestWithParam<Case> {};
+class BlockSolverTest : public ::testing::TestWithParam<GptqCase> {};
 
 TEST_P(BlockSolverTest, AgreesWithTheTextbookAndTheCpu) {
-  const Case& c = GetParam();
+  const GptqCase& c = GetParam();
   const Codebook codebook{c.fp8, -8, 7};
   const Problem problem = make_problem(c.rows, c.columns, c.group, c.symmetric, c.fp8 ? 448 : 7.5);
   const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
@@ -74,13 +50,8 @@ TEST_P(BlockSolverTest, AgreesWithTheTextbookAndTheCpu) {
   EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, BlockSolverTest,
-    ::testing::Values(Case{"group", 40, 192, 32, true, true, false}, Case{"unordered", 33, 160, 32, true, false, false},
-                      Case{"asymmetric", 48, 128, 64, false, true, false},
-                      Case{"channel", 17, 130, 130, true, true, false}, Case{"fp8", 32, 96, 96, true, true, true},
-                      Case{"odd", 70, 77, 7, false, true, false}, Case{"many", 40, 1100, 100, true, true, false}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, BlockSolverTest, ::testing::ValuesIn(kGptqCases),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(BlockSolver, BlockSizeDoesNotMatter) {
   const Problem problem = make_problem(40, 256, 64, true, 7.5);

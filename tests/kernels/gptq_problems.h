@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <vector>
 
 #include "layerpress/kernels/gptq.h"
 #include "layerpress/kernels/gram.h"
@@ -35,6 +36,19 @@ inline Problem make_problem(std::int64_t rows, std::int64_t columns, std::int64_
   problem.scales.columns_per_group = group;
   return problem;
 }
+
+/// What solvers are compared on.
+struct GptqCase {
+  const char* name;
+  std::int64_t rows, columns, group;
+  bool symmetric, ordered, fp8;
+};
+
+inline const std::vector<GptqCase> kGptqCases = {
+    {"group", 40, 192, 32, true, true, false},       {"unordered", 33, 160, 32, true, false, false},
+    {"asymmetric", 48, 128, 64, false, true, false}, {"channel", 17, 130, 130, true, true, false},
+    {"fp8", 32, 96, 96, true, true, true},           {"odd", 70, 77, 7, false, true, false},
+    {"many", 40, 1100, 100, true, true, false}};
 
 inline double equal_share(const at::Tensor& a, const at::Tensor& b) {
   return a.eq(b).to(at::kDouble).mean().item<double>();

@@ -29,16 +29,10 @@ GptqResult solve(const Problem& problem, const HessianFactor& factor, const Code
   return gptq({{problem.weight, problem.scales}}, factor, codebook, block_size);
 }
 
-struct Case {
-  const char* name;
-  std::int64_t rows, columns, group;
-  bool symmetric, ordered, fp8;
-};
-
-class GptqCaseTest : public ::testing::TestWithParam<Case> {};
+class GptqCaseTest : public ::testing::TestWithParam<GptqCase> {};
 
 TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
-  const Case& c = GetParam();
+  const GptqCase& c = GetParam();
   const Codebook codebook{c.fp8, -8, 7};
   const Problem problem = make_problem(c.rows, c.columns, c.group, c.symmetric, c.fp8 ? 448 : 7.5);
   const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
@@ -56,13 +50,8 @@ TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
   EXPECT_LT(output_error(problem, result.codes[0], c.fp8), 0.8 * output_error(problem, nearest, c.fp8));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, GptqCaseTest,
-    ::testing::Values(Case{"group", 40, 192, 32, true, true, false}, Case{"unordered", 33, 160, 32, true, false, false},
-                      Case{"asymmetric", 48, 128, 64, false, true, false},
-                      Case{"channel", 17, 130, 130, true, true, false}, Case{"fp8", 32, 96, 96, true, true, true},
-                      Case{"odd", 70, 77, 7, false, true, false}, Case{"many", 40, 1100, 100, true, true, false}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Cases, GptqCaseTest, ::testing::ValuesIn(kGptqCases),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(Gptq, BlockSizeDoesNotMatter) {
   const Problem problem = make_problem(40, 256, 64, true, 7.5);

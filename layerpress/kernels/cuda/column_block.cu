@@ -8,32 +8,6 @@ namespace {
 
 constexpr std::int32_t kThreads = 256, kRowsAtOnce = kThreads / kWarp;
 
-/// The lanes of a warp, of which a thread is one.
-struct DeviceWarp {
-  std::int32_t index;
-  Lane lane;
-
-  template <typename Function>
-  __device__ __forceinline__ void each(Function&& function) {
-    function(index, lane);
-  }
-  /// What `function` gives for lane `own`.
-  template <typename Function>
-  __device__ __forceinline__ float of(std::int32_t own, Function&& function) {
-    float result = 0;
-    if (index == own) result = function(lane);
-    return __shfl_sync(0xFFFFFFFFu, result, own);
-  }
-  template <typename Function>
-  __device__ __forceinline__ float sum(Function&& function) {
-    float result = function(lane);
-#pragma unroll
-    for (std::int32_t apart = kWarp / 2; apart > 0; apart /= 2)
-      result += __shfl_xor_sync(0xFFFFFFFFu, result, apart);  // in pairs: every lane adds in the same order
-    return result;
-  }
-};
-
 /// A warp per row; the block's part of the feedback matrix, which all rows read, in shared memory.
 template <typename Levels>
 __global__ void __launch_bounds__(kThreads) column_block(const ColumnBlockTask task, const Levels levels) {
@@ -43,7 +17,7 @@ __global__ void __launch_bounds__(kThreads) column_block(const ColumnBlockTask t
     feedback[i] = column < task.columns ? task.feedback[row * task.feedback_stride + column] : 0.0f;
   }
   __syncthreads();
-  DeviceWarp warp;
+  DeviceWarp<Lane> warp;
   warp.index = threadIdx.x % kWarp;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRowsAtOnce;
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsAtOnce + threadIdx.x / kWarp; row < task.rows;

@@ -1,19 +1,100 @@
-// The device kernels behind the functions that the rest of the program calls: on ATen's stream of the current device.
+// The device kernels behind the functions that the rest of the program calls: on ATen's stream of the tensors' device.
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/block_solver.h"
+#include "layerpress/kernels/cuda/layer_pieces.h"
+#include "layerpress/kernels/device_layers.h"
 
 namespace layerpress::kernels {
 namespace {
 
+void* stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+void require(const char* error, const char* what) {
+  if (error != nullptr) throw InternalError("[kernels.cuda] {}: {}", what, error);
+}
+
 void solve_on_device(const cuda::ColumnBlockTask& task) {
-  if (const char* error = cuda::launch_column_block(task, c10::cuda::getCurrentCUDAStream().stream()))
-    throw InternalError("[kernels.cuda] a block of {} columns and {} rows: {}", task.columns, task.rows, error);
+  require(cuda::launch_column_block(task, stream()), "a block of columns");
+}
+
+std::optional<cuda::Number> number_of(const at::Tensor& x) {
+  if (x.scalar_type() == at::kBFloat16) return cuda::Number::kBf16;
+  if (x.scalar_type() == at::kHalf) return cuda::Number::kHalf;
+  if (x.scalar_type() == at::kFloat) return cuda::Number::kFloat;
+  return std::nullopt;
 }
 
 }  // namespace
 
 ColumnBlockSolver column_block_solver(at::Device device) { return device.is_cuda() ? solve_on_device : nullptr; }
+
+std::optional<at::Tensor> rms_norm_on_device(const at::Tensor& input, const at::Tensor& weight, double epsilon,
+                                             const NormWeight& how) {
+  const auto number = number_of(input), weight_number = number_of(weight);
+  if (!input.is_cuda() || !number || !weight_number) return std::nullopt;
+  if (*weight_number != *number && *weight_number != cuda::Number::kFloat) return std::nullopt;
+  if (!how.rounded_once && *weight_number != *number) return std::nullopt;  // the result would be of another dtype
+  const c10::DeviceGuard guard(input.device());
+  const at::Tensor x = input.contiguous(), w = weight.contiguous();
+  at::Tensor y = at::empty_like(x);
+  cuda::NormTask task;
+  task.x = x.const_data_ptr();
+  task.weight = w.const_data_ptr();
+  task.y = y.mutable_data_ptr();
+  task.size = w.numel();
+  task.rows = x.numel() / task.size;
+  task.epsilon = static_cast<float>(epsilon);
+  task.offset = static_cast<float>(how.offset);
+  task.rounded_once = how.rounded_once;
+  task.number = *number;
+  task.weight_number = *weight_number;
+  require(cuda::launch_rms_norm(task, stream()), "a norm");
+  return y;
+}
+
+std::optional<at::Tensor> silu_multiply_on_device(const at::Tensor& first, const at::Tensor& second) {
+  const auto number = number_of(first);
+  if (!first.is_cuda() || !number || second.scalar_type() != first.scalar_type()) return std::nullopt;
+  const c10::DeviceGuard guard(first.device());
+  const at::Tensor a = first.contiguous(), b = second.contiguous();
+  at::Tensor y = at::empty_like(a);
+  cuda::GateTask task;
+  task.a = a.const_data_ptr();
+  task.b = b.const_data_ptr();
+  task.y = y.mutable_data_ptr();
+  task.count = a.numel();
+  task.number = *number;
+  require(cuda::launch_gate(task, stream()), "a gated activation");
+  return y;
+}
+
+std::optional<at::Tensor> rotary_on_device(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
+                                           const at::Tensor& positions, const RotaryShape& shape) {
+  const auto number = number_of(input);
+  if (!input.is_cuda() || !number || cosine.scalar_type() != at::kFloat || positions.scalar_type() != at::kLong)
+    return std::nullopt;
+  const c10::DeviceGuard guard(input.device());
+  const at::Tensor x = input.contiguous(), c = cosine.contiguous(), s = sine.contiguous(), p = positions.contiguous();
+  at::Tensor y = at::empty_like(x);
+  cuda::RotaryTask task;
+  task.x = x.const_data_ptr();
+  task.y = y.mutable_data_ptr();
+  task.cosine = c.const_data_ptr<float>();
+  task.sine = s.const_data_ptr<float>();
+  task.positions = p.const_data_ptr<std::int64_t>();
+  task.tokens = x.size(0);
+  task.heads = x.size(1) / shape.head_dim;
+  task.head_dim = shape.head_dim;
+  task.offset = shape.offset;
+  task.pairs = c.size(1);
+  task.interleaved = shape.interleaved;
+  task.number = *number;
+  require(cuda::launch_rotary(task, stream()), "a rotation");
+  return y;
+}
 
 }  // namespace layerpress::kernels

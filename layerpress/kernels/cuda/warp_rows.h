@@ -2,23 +2,13 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "layerpress/kernels/cuda/column_block.h"
+#include "layerpress/kernels/cuda/lanes.h"
 
-// The recursion inside a block of columns as a warp does it for one row, written against operations of a warp, so that the same
-// lines run on a device, one lane per thread, and in tests on the host, lane after lane.
-#ifdef __CUDACC__
-#define LAYERPRESS_LANES __device__ __forceinline__
-#define LAYERPRESS_UNROLL _Pragma("unroll")
-#else
-#define LAYERPRESS_LANES inline
-#define LAYERPRESS_UNROLL
-#endif
-
+// The recursion inside a block of columns as a warp does it for one row.
 namespace layerpress::kernels::cuda {
 
-constexpr std::int32_t kWarp = 32;
 constexpr std::int32_t kSlots = kMaximumBlock / kWarp;
 
 /// Column slot * kWarp + l of a block is lane l's.
@@ -39,16 +29,6 @@ struct IntegerLevels {
   LAYERPRESS_LANES float value(float level, float zero_point) const { return level - zero_point; }
   LAYERPRESS_LANES std::int8_t encode(float level) const { return static_cast<std::int8_t>(level); }
 };
-
-LAYERPRESS_LANES std::uint32_t bits_of(float value) {
-#ifdef __CUDACC__
-  return __float_as_uint(value);
-#else
-  std::uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-#endif
-}
 
 /// fp8 e4m3fn, always symmetric.
 struct Fp8Levels {

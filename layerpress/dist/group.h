@@ -91,6 +91,8 @@ class Group : public Supervisor {
   struct Connections;
   template <typename Launch>
   Pending start(const at::Tensor& tensor, Launch&& launch);
+  /// Between two ranks: sends `own` and receives the other's into `other`, on the host.
+  Pending start_exchange(const at::Tensor& own, at::Tensor& other);
   void wait(Pending::State& state);
   void leave();
   Environment environment_;

@@ -154,7 +154,7 @@ class Simulation {
       gram_bytes_ += grams_[matrix];
       own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
     }
-    if (request_.ranks > 1) workspace += merge_workspace_bytes(features);
+    workspace += merge_workspace_bytes(features, matrix == value ? 0 : rows, request_.ranks);
     gram_workspace_ = std::max(gram_workspace_, workspace);
   }
 

@@ -135,11 +135,20 @@ std::vector<dist::Slice> matrix_strips(std::int64_t rows, std::int64_t features)
   return strips_of(rows, rows * features, [&](const dist::Slice& strip) { return strip.size() * features; });
 }
 
-std::uint64_t merge_workspace_bytes(std::int64_t features) {
+std::uint64_t merge_workspace_bytes(std::int64_t features, std::int64_t rows, int ranks) {
+  if (ranks <= 1) return 0;
+  // A triangle's strip is packed. Of a pair each keeps its own part beside the other's, for a matrix's strip, too.
+  const bool pair = ranks == 2;
   std::int64_t largest = 0;
   const std::vector<dist::Slice> strips = triangle_strips(features);
-  for (const dist::Slice& strip : strips) largest = std::max(largest, elements(strip, features));
-  return static_cast<std::uint64_t>(largest) * std::min(strips.size(), kStripsUnderWay) * sizeof(float);
+  for (const dist::Slice& strip : strips) largest = std::max(largest, (pair ? 2 : 1) * elements(strip, features));
+  std::size_t under_way = strips.size();
+  if (pair && rows > 0) {
+    under_way = kStripsUnderWay;  // the first of one beside the last of the other
+    for (const dist::Slice& strip : matrix_strips(rows, features))
+      largest = std::max(largest, strip.size() * features);
+  }
+  return static_cast<std::uint64_t>(largest) * std::min(under_way, kStripsUnderWay) * sizeof(float);
 }
 
 Statistics& StatisticsStore::of(const RunContext& run, graph::ValueId value, const CrossWanted& cross) {

@@ -67,7 +67,7 @@ std::vector<dist::Slice> triangle_strips(std::int64_t features);
 /// The rows of a matrix [rows, features] that travel together, in place.
 std::vector<dist::Slice> matrix_strips(std::int64_t rows, std::int64_t features);
 
-/// Bytes that merging a triangle takes beside it.
-std::uint64_t merge_workspace_bytes(std::int64_t features);
+/// Bytes that merging a triangle, and a matrix [rows, features] if there are rows, takes beside them.
+std::uint64_t merge_workspace_bytes(std::int64_t features, std::int64_t rows, int ranks);
 
 }  // namespace layerpress::runtime

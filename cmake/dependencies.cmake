@@ -4,19 +4,18 @@ if(LAYERPRESS_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${LAYERPRESS_CCACHE}")
 endif()
 
+set(CMAKE_CUDA_STANDARD 17)  # libtorch for CUDA would take that of C++, which CMake 3.25 does not know how to ask nvcc for
 find_package(Torch REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)
 find_path(LAYERPRESS_XXHASH_INCLUDE xxhash.h REQUIRED)  # header only, private to base
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
 
-# With a libtorch for CUDA its kernels are built, too: for the machine's own devices unless CMAKE_CUDA_ARCHITECTURES says more.
+# With a libtorch for CUDA our kernels for it are built, too, for what libtorch's configuration chose: the environment's
+# TORCH_CUDA_ARCH_LIST, else the machine's own devices.
 set(LAYERPRESS_CUDA OFF)
 if(TARGET torch_cuda)
   set(LAYERPRESS_CUDA ON)
-  if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES native)
-  endif()
   enable_language(CUDA)
 endif()
 

@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -116,6 +117,8 @@ int run(int argc, char** argv) {
     return quiet.code;
   } catch (const std::bad_alloc&) {
     return fail("[memory] out of memory; use smaller --batch-tokens or fewer samples", 1);
+  } catch (const c10::OutOfMemoryError&) {
+    return fail("[memory] the device is out of memory; use a smaller --device-memory-budget or --batch-tokens", 1);
   } catch (const std::exception& error) {
     return fail(std::string("[internal] ") + error.what(), 1);
   }

@@ -55,9 +55,9 @@ struct AttentionShape {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 
-/// Most memory that attention() allocates on a CPU beside its result, in bytes, when the longest sample has `length` tokens.
-std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
-                                        int threads);
+/// Most memory that attention() allocates beside its result, in bytes.
+std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets, const AttentionShape& shape,
+                                        at::Device device, at::ScalarType dtype, int threads);
 
 /// The same through ATen, sample by sample, with every score in memory at once: any device, and the tests' reference.
 at::Tensor attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,

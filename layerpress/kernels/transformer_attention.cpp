@@ -1,10 +1,13 @@
-// Causal attention over packed samples: through the instruction set's kernel where it has one, else through ATen.
+// Causal attention over packed samples: through the instruction set's kernel or the device's where there is one, else
+// through ATen sample by sample.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <new>
+#include <optional>
+#include <tuple>
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/tasks.h"
@@ -76,13 +79,50 @@ at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const
   return output;
 }
 
+/// Values [tokens, kv_heads * value_dim] as [tokens, kv_heads, head_dim], widened by zeros.
+at::Tensor widened_values(const at::Tensor& v, const AttentionShape& shape) {
+  const at::Tensor heads = v.reshape({v.size(0), shape.kv_heads, shape.value_dim()});
+  const std::int64_t missing = shape.head_dim - shape.value_dim();
+  return missing == 0 ? heads : at::constant_pad_nd(heads, {0, missing});
+}
+
+/// What came of widened values [tokens, heads, head_dim] as [tokens, heads * value_dim].
+at::Tensor narrowed_heads(const at::Tensor& mixed, const AttentionShape& shape) {
+  return mixed.slice(-1, 0, shape.value_dim()).reshape({mixed.size(0), shape.heads * shape.value_dim()});
+}
+
 /// One sample through the kernel, its values widened by zeros. Returns [length, heads * value_dim].
 at::Tensor widened_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const AttentionShape& shape) {
-  const std::int64_t length = q.size(0), missing = shape.head_dim - shape.value_dim();
-  const at::Tensor wide = at::constant_pad_nd(v.reshape({length, shape.kv_heads, shape.value_dim()}), {0, missing});
-  const at::Tensor mixed = fused_attention(q, k, wide.reshape({length, -1}), {0, length}, shape);
-  return mixed.reshape({length, shape.heads, shape.head_dim}).slice(-1, 0, shape.value_dim()).reshape({length, -1});
+  const std::int64_t length = q.size(0);
+  const at::Tensor mixed =
+      fused_attention(q, k, widened_values(v, shape).reshape({length, -1}), {0, length}, shape);
+  return narrowed_heads(mixed.reshape({length, shape.heads, shape.head_dim}), shape);
+}
+
+/// Whether ATen's flash attention for packed samples does it.
+bool has_packed_attention(at::Device device, at::ScalarType dtype, const AttentionShape& shape) {
+  constexpr std::int64_t kWidest = 256, kStep = 8;
+  const bool half = dtype == at::kBFloat16 || dtype == at::kHalf;
+  return device.is_cuda() && half && shape.soft_cap == 0 && shape.head_dim <= kWidest && shape.head_dim % kStep == 0 &&
+         shape.value_dim() <= shape.head_dim;
+}
+
+/// All samples in one call, without masks.
+at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                            const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
+  const auto heads = [&](const at::Tensor& x, std::int64_t count) {
+    return x.reshape({x.size(0), count, shape.head_dim});
+  };
+  // Through pinned memory, so that the copy waits for nothing that the device still does.
+  const at::Tensor starts = at::tensor(offsets, at::kInt).pin_memory().to(q.device(), /*non_blocking=*/true);
+  const std::int64_t longest = longest_sample(offsets);
+  std::optional<std::int64_t> before, behind;
+  if (shape.window > 0 && shape.window < longest) before = shape.window - 1, behind = 0;
+  const auto result = at::_flash_attention_forward(
+      heads(q, shape.heads), heads(k, shape.kv_heads), widened_values(v, shape), starts, starts, longest, longest,
+      /*dropout_p=*/0.0, /*is_causal=*/!before.has_value(), /*return_debug_mask=*/false, shape.scale, before, behind);
+  return narrowed_heads(std::get<0>(result), shape);
 }
 
 /// Query rows whose scores are in memory at once.
@@ -129,9 +169,15 @@ std::uint64_t block_bytes(std::int64_t length, const AttentionShape& shape) {
 
 }  // namespace
 
-std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShape& shape, at::ScalarType dtype,
-                                        int threads) {
-  if (has_fused_attention(dtype, shape)) {
+std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets, const AttentionShape& shape,
+                                        at::Device device, at::ScalarType dtype, int threads) {
+  const std::int64_t length = longest_sample(offsets);
+  if (has_packed_attention(device, dtype, shape)) {
+    // The softmax's sums, and values and result before they are narrow again.
+    const std::int64_t wide = is_plain(shape) ? 0 : (shape.kv_heads + shape.heads) * shape.head_dim * 2;
+    return static_cast<std::uint64_t>(offsets.back() * (shape.heads * 4 + wide));
+  }
+  if (device.is_cpu() && has_fused_attention(dtype, shape)) {
     const std::int64_t widened =
         is_plain(shape) ? 0 : length * (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * 2;
     return static_cast<std::uint64_t>(threads * cpu::table().attention_workspace(length, shape.head_dim) + widened);
@@ -145,6 +191,7 @@ std::uint64_t attention_workspace_bytes(std::int64_t length, const AttentionShap
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
+  if (has_packed_attention(q.device(), q.scalar_type(), shape)) return packed_attention(q, k, v, offsets, shape);
   const bool fused = q.is_cpu() && has_fused_attention(q.scalar_type(), shape);
   if (is_plain(shape)) {
     if (fused) return fused_attention(q, k, v, offsets, shape);

@@ -37,6 +37,7 @@ class ActivationStore {
   void limit_memory(std::uint64_t bytes) { options_.memory_limit = bytes; }
   /// Changes Options::home for what comes from here on.
   void live_on(const at::Device& home) { options_.home = home; }
+  const at::Device& home() const { return options_.home; }
 
   /// Throws MemoryError when the limit is reached and there is no scratch file.
   void put(graph::ValueId value, std::size_t batch, at::Tensor tensor);

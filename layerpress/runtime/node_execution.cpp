@@ -119,12 +119,9 @@ std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& f
     return !placement.device.is_cpu() ? 0
                                       : kernels::linear_workspace_bytes(batch.rows(graph.values[node.inputs[0]].rows),
                                                                         linear->in_features, placement.dtype, threads);
-  if (const auto* attention = std::get_if<graph::Attention>(&node.operation)) {
-    std::int64_t longest = 0;
-    for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i)
-      longest = std::max(longest, batch.offsets[i + 1] - batch.offsets[i]);
-    return kernels::attention_workspace_bytes(longest, shape_of(*attention), placement.dtype, threads);
-  }
+  if (const auto* attention = std::get_if<graph::Attention>(&node.operation))
+    return kernels::attention_workspace_bytes(batch.offsets, shape_of(*attention), placement.device, placement.dtype,
+                                              threads);
   if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
     return expert_workspace_bytes(*expert, batch.tokens(), placement.dtype, threads);
   if (const auto* route = std::get_if<graph::Route>(&node.operation))

@@ -1,9 +1,11 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
 #include "layerpress/graph/expert_inputs.h"
+#include "layerpress/runtime/batch_pieces.h"
 #include "layerpress/runtime/compression.h"
 #include "layerpress/runtime/group_compression.h"
 #include "layerpress/runtime/step_collection.h"
@@ -119,15 +121,57 @@ class SequentialRun {
 
   void run_batch(const Step& step, std::size_t b, const Onload& parameters, const Onload* original,
                  StepCollection& collection) {
-    const auto phase = run_.times.measure("forward");
     store_.read_ahead(step.stage.inputs, b + 1);
-    run_stage(run_, step.stage, parameters, b, store_,
-              {.on_wanted = [&](auto value, const auto& x) { collection.take(value, x, b); }, .surveys = &surveys_});
+    collection.begin(b);
+    std::vector<BatchPiece> pieces = pieces_.run(run_.batches[b], can_be_cut(step, b), [&](BatchPiece& piece) {
+      run_piece(step, b, piece, parameters, original, collection);
+    });
+    if (pieces.size() == 1) return;
+    const auto phase = run_.times.measure("forward");
+    for (const graph::ValueId value : step.stage.keeps) store_.put(value, b, join_kept(pieces, value));
+    if (original == nullptr) return;
+    for (const graph::ValueId value : step.reference.keeps)
+      store_.put(reference_->stored_as(value), b, join_kept(pieces, reference_->stored_as(value)));
+  }
+
+  void run_piece(const Step& step, std::size_t b, BatchPiece& piece, const Onload& parameters, const Onload* original,
+                 StepCollection& collection) {
+    const bool whole = piece.batch.offsets.size() == run_.batches[b].offsets.size();
+    const StageValues values{
+        .get =
+            [&](graph::ValueId stored) {
+              const at::Tensor rows = store_.get(stored, b);
+              // Who reads a value last may write into it; what is stored stays as it is.
+              return whole ? rows : rows.narrow(0, piece.first_token, piece.batch.tokens()).clone();
+            },
+        .put =
+            [&](graph::ValueId stored, at::Tensor rows) {
+              if (whole)
+                store_.put(stored, b, std::move(rows));
+              else
+                piece.kept[stored] = rows.to(store_.home());
+            }};
+    const auto phase = run_.times.measure("forward");
+    run_stage(run_, step.stage, parameters, piece.batch, values,
+              {.on_wanted = [&](auto value, const auto& x) { collection.take(value, x, piece); },
+               .surveys = &surveys_});
     if (original == nullptr) return;
     const auto own_phase = run_.times.measure("reference");
-    run_stage(run_, step.reference, *original, b, store_,
-              {.on_wanted = [&](auto value, const auto& x) { collection.take_reference(value, x, b); },
+    run_stage(run_, step.reference, *original, piece.batch, values,
+              {.on_wanted = [&](auto value, const auto& x) { collection.take_reference(value, x, piece); },
                .reference = &*reference_});
+  }
+
+  /// Whether what a step reads and keeps has one row per token, so that samples can pass it one after the other.
+  bool can_be_cut(const Step& step, std::size_t b) const {
+    const auto by_token = [&](graph::ValueId value) {
+      return run_.graph.is_input(value) || run_.graph.values[value].rows == graph::Rows::kTokens;
+    };
+    const auto all_by_token = [&](const std::vector<graph::ValueId>& values) {
+      return std::all_of(values.begin(), values.end(), by_token);
+    };
+    return run_.batches[b].images.count() == 0 && all_by_token(step.stage.inputs) && all_by_token(step.stage.keeps) &&
+           all_by_token(step.reference.inputs) && all_by_token(step.reference.keeps);
   }
 
   const RunContext& run_;
@@ -138,6 +182,7 @@ class SequentialRun {
   WeightPrefetch prefetch_;
   StatisticsStore statistics_;
   ExpertSurveys surveys_;
+  BatchPieces pieces_;
   std::optional<ReferenceStream> reference_;
   std::map<std::string, at::Tensor> kept_;             // compressed and dequantized weights that later subgraphs read
   std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "layerpress/runtime/fused_nodes.h"
 #include "layerpress/runtime/node_execution.h"
@@ -50,9 +51,8 @@ class Frame {
 
 }  // namespace
 
-void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch_index,
-               ActivationStore& store, const StageOptions& options) {
-  const Batch& batch = run.batches[batch_index];
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, const Batch& batch,
+               const StageValues& values, const StageOptions& options) {
   BatchContext context(batch, run.graph, run.placement);
   context.use_surveys(options.surveys);
   const auto place = [&](graph::ValueId value) {
@@ -62,13 +62,21 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& p
   Frame frame(stage, nodes, options.on_wanted);
   double flops = 0;
   for (const graph::ValueId input : stage.inputs)
-    if (!run.graph.is_input(input)) frame.set(input, store.get(place(input), batch_index).to(run.placement.device));
+    if (!run.graph.is_input(input)) frame.set(input, values.get(place(input)).to(run.placement.device));
   for (const FusedNode& node : nodes) {
     frame.set(run.graph.nodes[node.node].output, execute_node(node, frame.inputs_of(node), parameters, context));
     flops += node_flops(run.graph, node, batch);
   }
   run.times.add_flops(options.reference == nullptr ? "forward" : "reference", flops);
-  for (const graph::ValueId value : stage.keeps) store.put(place(value), batch_index, frame.kept(value));
+  for (const graph::ValueId value : stage.keeps) values.put(place(value), frame.kept(value));
+}
+
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
+               ActivationStore& store, const StageOptions& options) {
+  const StageValues values{
+      .get = [&](graph::ValueId stored) { return store.get(stored, batch); },
+      .put = [&](graph::ValueId stored, at::Tensor tensor) { store.put(stored, batch, std::move(tensor)); }};
+  run_stage(run, stage, parameters, run.batches[batch], values, options);
 }
 
 std::vector<std::string> weight_names(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {

@@ -42,8 +42,17 @@ struct StageOptions {
   const ReferenceStream* reference = nullptr;  ///< when it is the original model's values that are read and stored
 };
 
-/// Runs the nodes of `stage` on one batch: reads its inputs from the store and puts what it keeps there. Values inside
-/// the stage live until their last reader.
+/// Where a stage's inputs come from and what it keeps goes to, by what a value is stored as.
+struct StageValues {
+  std::function<at::Tensor(graph::ValueId stored)> get;
+  std::function<void(graph::ValueId stored, at::Tensor)> put;
+};
+
+/// Runs the nodes of `stage` on one batch. Values inside the stage live until their last reader.
+void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, const Batch& batch,
+               const StageValues& values, const StageOptions& options = {});
+
+/// The same for batch number `batch` of the run, with the store's values.
 void run_stage(const RunContext& run, const graph::Stage& stage, const Onload& parameters, std::size_t batch,
                ActivationStore& store, const StageOptions& options = {});
 

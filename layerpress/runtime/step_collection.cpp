@@ -24,37 +24,49 @@ StepCollection::StepCollection(const RunContext& run, const Step& step, const st
   }
 }
 
-void StepCollection::take(graph::ValueId value, const at::Tensor& x, std::size_t batch) {
-  if (survey_ != nullptr) {
-    if (value != *step_.survey) logits_ = x;
-    if (value == *step_.survey) survey_->add(std::exchange(logits_, {}), x);
-  }
-  hold_stream(value, x, batch, /*in_original=*/false);
-  if (step_.grams.count(value) == 0) return;
+void StepCollection::take(graph::ValueId value, const at::Tensor& x, BatchPiece& piece) {
+  if (survey_ != nullptr) survey(value, x, piece);
+  hold_stream(value, x, piece, /*in_original=*/false);
+  if (step_.grams.count(value) == 0 || piece.collected.count(value) != 0) return;
   if (step_.crosses.count(value) != 0)
-    held_[value] = counted(value, x, batch);
+    held_[value] = counted(value, x, piece);
   else
-    add(value, {.x = counted(value, x, batch)}, is_last(batch));
+    add(value, {.x = counted(value, x, piece)}, piece);
 }
 
-void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, std::size_t batch) {
-  hold_stream(value, x, batch, /*in_original=*/true);
+void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, BatchPiece& piece) {
+  hold_stream(value, x, piece, /*in_original=*/true);
   if (auto held = held_.extract(value))
     add(value,
         {.x = std::move(held.mapped()),
-         .reference = counted(value, x, batch),
+         .reference = counted(value, x, piece),
          .stream = std::exchange(streams_[value], {})},
-        is_last(batch));
+        piece);
 }
 
-void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, std::size_t batch, bool in_original) {
+/// The router's logits come first, what goes into it behind them.
+void StepCollection::survey(graph::ValueId value, const at::Tensor& x, BatchPiece& piece) {
+  if (value != *step_.survey) {
+    logits_ = x;
+    return;
+  }
+  const at::Tensor logits = std::exchange(logits_, {});
+  if (piece.collected.count(value) != 0) return;
+  piece.is_collecting = true;
+  survey_->add(logits, x);
+  piece.is_collecting = false;
+  piece.collected.insert(value);
+}
+
+void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece,
+                                 bool in_original) {
   for (const auto& [input, outputs] : step_.output_crosses)
     if (outputs.stream == value)
-      (in_original ? streams_[input].reference : streams_[input].compressed) = counted(value, x, batch);
+      (in_original ? streams_[input].reference : streams_[input].compressed) = counted(value, x, piece);
 }
 
-at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x, std::size_t batch) const {
-  return select_counted_rows(run_.batches[batch], run_.graph.values[value].rows, x);
+at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece) const {
+  return select_counted_rows(piece.batch, run_.graph.values[value].rows, x);
 }
 
 void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
@@ -62,14 +74,17 @@ void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
   for (const bool crossed : {false, true})
     for (const graph::ValueId value : wanted)
       if (step_.grams.count(value) != 0 && (step_.crosses.count(value) != 0) == crossed)
-        add(value, {}, /*is_last_batch=*/true);
+        statistics_.add_last_and_merge(run_, value, {}, crosses_.at(value), roots_.at(value));
 }
 
-void StepCollection::add(graph::ValueId value, const StatisticsStore::Input& input, bool is_last_batch) {
-  if (is_last_batch)
+void StepCollection::add(graph::ValueId value, const StatisticsStore::Input& input, BatchPiece& piece) {
+  piece.is_collecting = true;
+  if (last_batch_ && piece.is_last)
     statistics_.add_last_and_merge(run_, value, input, crosses_.at(value), roots_.at(value));
   else
     statistics_.add(run_, value, input, crosses_.at(value));
+  piece.is_collecting = false;
+  piece.collected.insert(value);
 }
 
 void StepCollection::finish() {

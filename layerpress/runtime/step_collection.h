@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "layerpress/runtime/batch_pieces.h"
 #include "layerpress/runtime/group_compression.h"
 #include "layerpress/runtime/schedule.h"
 #include "layerpress/runtime/statistics_store.h"
@@ -24,20 +25,22 @@ class StepCollection {
   StepCollection(const RunContext& run, const Step& step, const std::vector<GroupWork>& works, const Onload& parameters,
                  const Targets& targets);
 
-  /// A value of batch `batch`, with all its rows; those that count are collected.
-  void take(graph::ValueId value, const at::Tensor& x, std::size_t batch);
-  void take_reference(graph::ValueId value, const at::Tensor& x, std::size_t batch);
+  /// A value of samples of the batch under way, with all its rows; those that count are collected.
+  void take(graph::ValueId value, const at::Tensor& x, BatchPiece& piece);
+  void take_reference(graph::ValueId value, const at::Tensor& x, BatchPiece& piece);
+  /// Which batch is under way.
+  void begin(std::size_t batch) { last_batch_ = batch + 1 == run_.batches.size(); }
   /// A rank without samples adds nothing, and still takes part.
   void take_nothing(const std::vector<graph::ValueId>& wanted);
   /// When all batches have passed. Collective.
   void finish();
 
  private:
-  at::Tensor counted(graph::ValueId value, const at::Tensor& x, std::size_t batch) const;
-  bool is_last(std::size_t batch) const { return batch + 1 == run_.batches.size(); }
-  void add(graph::ValueId value, const StatisticsStore::Input& input, bool is_last_batch);
+  at::Tensor counted(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece) const;
+  void add(graph::ValueId value, const StatisticsStore::Input& input, BatchPiece& piece);
+  void survey(graph::ValueId value, const at::Tensor& x, BatchPiece& piece);
   /// Holds the residual stream until what is made of it is there.
-  void hold_stream(graph::ValueId value, const at::Tensor& x, std::size_t batch, bool in_original);
+  void hold_stream(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece, bool in_original);
 
   const RunContext& run_;
   const Step& step_;
@@ -48,6 +51,7 @@ class StepCollection {
   std::map<graph::ValueId, StatisticsStore::Stream> streams_;  // by the value whose linear writes into it
   ExpertSurvey* survey_ = nullptr;
   at::Tensor logits_;
+  bool last_batch_ = false;
 };
 
 }  // namespace layerpress::runtime

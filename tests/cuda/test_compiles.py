@@ -24,7 +24,7 @@ def cuda_include() -> Path:
 @pytest.mark.parametrize("source", sorted((ROOT / "layerpress").rglob("*.cu")), ids=lambda path: path.name)
 def test_device_code(source: Path, tmp_path: Path):
     targets = [f"--generate-code=arch=compute_{number},code=sm_{number}" for number in ARCHITECTURES]
-    done = subprocess.run([NVCC, "-std=c++20", "-O3", "--threads", "2", "-Werror", "all-warnings", "-Xptxas", "-v", "-I", str(ROOT),
+    done = subprocess.run([NVCC, "-std=c++17", "-O3", "--threads", "2", "-Werror", "all-warnings", "-Xptxas", "-v", "-I", str(ROOT),
                            *targets, "-c", str(source), "-o", str(tmp_path / "code.o")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     uses = [line for line in done.stderr.splitlines() if "spill stores" in line]

@@ -1,5 +1,6 @@
 // The kernels on a GPU against the CPU's or double precision. Without a GPU these tests are skipped.
 #include <ATen/ATen.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "layerpress/kernels/linear.h"
@@ -85,16 +86,29 @@ TEST_F(OnDevice, PiecesOfALayerAgree) {
   at::manual_seed(5);
   const auto half = [](at::IntArrayRef sizes) { return at::randn(sizes).to(at::kBFloat16); };
   const at::Tensor x = half({130, 256}), y = half({130, 256}), weight = half({256}), matrix = half({192, 256});
-  const at::Tensor k = half({130, 64}), v = half({130, 64}), angles = at::randn({130, 16}), places = at::arange(130);
-  const AttentionShape shape{.heads = 8, .kv_heads = 2, .head_dim = 32, .scale = 0.2};
-  const std::vector<std::int64_t> offsets{0, 50, 130};
+  const at::Tensor angles = at::randn({130, 16}), places = at::arange(130);
   const auto to = [](const at::Tensor& tensor) { return tensor.to(kGpu); };
   expect_close(rms_norm(to(x), to(weight), 1e-5), rms_norm(x, weight, 1e-5), 1e-2);
   expect_close(gated_activation("silu", to(x), to(y)), gated_activation("silu", x, y), 1e-2);
   expect_close(rotary(to(x), to(angles.cos()), to(angles.sin()), to(places), {.head_dim = 32}),
                rotary(x, angles.cos(), angles.sin(), places, {.head_dim = 32}), 1e-2);
-  expect_close(attention(to(x), to(k), to(v), offsets, shape), attention(x, k, v, offsets, shape), 1e-2);
   expect_close(kernels::linear(to(x), to(matrix)), kernels::linear(x, matrix), 1e-2);
+}
+
+TEST_F(OnDevice, AttentionAgrees) {
+  at::manual_seed(6);
+  const std::vector<std::int64_t> offsets{0, 1, 50, 50, 130};  // one token, none, and a rest
+  for (const std::int64_t window : {0, 20})
+    for (const std::int64_t value_dim : {32, 16})
+      for (const double soft_cap : {0.0, 30.0})
+        for (const auto dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+          const AttentionShape shape{8, 2, 32, 0.2, window, soft_cap, value_dim};
+          const at::Tensor q = at::randn({130, 8 * 32}).to(dtype), k = at::randn({130, 2 * 32}).to(dtype);
+          const at::Tensor v = at::randn({130, 2 * value_dim}).to(dtype);
+          SCOPED_TRACE(fmt::format("window {}, values {}, cap {}", window, value_dim, soft_cap));
+          expect_close(attention(q.to(kGpu), k.to(kGpu), v.to(kGpu), offsets, shape),
+                       attention(q, k, v, offsets, shape), 1e-2);
+        }
 }
 
 }  // namespace

@@ -1,3 +1,6 @@
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
@@ -122,6 +125,56 @@ TEST(SequentialPipeline, DoesNotDependOnBatchesOrCuts) {
   RecordingSink cut, whole;
   EXPECT_LT(largest_difference(reference, run({.targets = "Linear", .per_batch = 2}, cut)), 1e-5);
   EXPECT_LT(largest_difference(reference, run({.targets = "NoSuchClass", .per_batch = 2}, whole)), 1e-5);
+}
+
+/// The CPU's allocator, which fails once as a device's would.
+class FailingAllocator : public at::Allocator {
+ public:
+  FailingAllocator() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, kPriority); }
+  ~FailingAllocator() override { c10::SetCPUAllocator(inner_, kPriority); }
+  FailingAllocator(const FailingAllocator&) = delete;
+  FailingAllocator& operator=(const FailingAllocator&) = delete;
+
+  at::DataPtr allocate(std::size_t bytes) override {
+    if (++count == fails_at)
+      throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, "made up");
+    return inner_->allocate(bytes);
+  }
+  void copy_data(void* target, const void* source, std::size_t bytes) const override {
+    inner_->copy_data(target, source, bytes);
+  }
+
+  int count = 0, fails_at = 0;
+
+ private:
+  static constexpr std::uint8_t kPriority = 255;
+  at::Allocator* inner_;
+};
+
+TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) {
+  at::set_num_threads(1);  // allocations come in one order
+  RecordingSink first;
+  const RecordingModifier expected = run({}, first);
+  FailingAllocator allocator;
+  RecordingSink counted;
+  run({}, counted);
+  const int allocations = allocator.count;
+  int survived = 0, tries = 0;
+  for (int n = 1; n <= allocations; n += 3, ++tries) {
+    allocator.count = 0;
+    allocator.fails_at = n;
+    RecordingSink sink;
+    try {
+      const RecordingModifier found = run({}, sink);
+      EXPECT_LT(largest_difference(expected, found), 1e-5) << "allocation " << n;
+      EXPECT_EQ(found.tokens, expected.tokens) << "allocation " << n;
+      EXPECT_EQ(sink.compressed, 14);
+      ++survived;
+    } catch (const MemoryError&) {  // while statistics were added to
+    } catch (const c10::OutOfMemoryError&) {  // outside of the calibration
+    }
+  }
+  EXPECT_GT(survived, tries / 4) << "of " << tries;
 }
 
 TEST(SequentialPipeline, ComputingAgainGivesTheSameBits) {

@@ -342,6 +342,7 @@ class Oneshot {
         if (!store_) store_ = std::make_unique<runtime::ActivationStore>(batches_.size(), store_options());
         store_->limit_memory(plan_.activation_limit);
         store_->live_on(plan_.activation_home);
+        if (plan_.activation_home.is_cpu()) store_->copy_by(runtime::host_copies(setup_.placement.device));
         runtime::run_sequential(run, plan_.schedule, setup_.assignments, *store_, *output_);
         spilled_bytes_ = store_->spilled_bytes();
         break;

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "layerpress/base/checksum.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
@@ -14,7 +16,7 @@ ActivationStore::ActivationStore(std::size_t batches, Options options)
 ActivationStore::~ActivationStore() = default;
 
 void ActivationStore::clear(Slot& slot) {
-  if (slot.tensor.defined()) memory_bytes_ -= slot.tensor.nbytes();
+  if (slot.tensor.defined()) memory_bytes_ -= memory_of(slot.tensor);
   if (slot.on_disk) {
     if (slot.held_by >= 0)
       dropped_but_held_.push_back(slot);
@@ -22,6 +24,10 @@ void ActivationStore::clear(Slot& slot) {
       scratch_->free(slot.extent);
   }
   slot = Slot();
+}
+
+std::uint64_t ActivationStore::memory_of(const at::Tensor& tensor) const {
+  return options_.copies ? HostCopies::host_bytes(tensor.nbytes()) : tensor.nbytes();
 }
 
 void ActivationStore::spill(Slot& slot, const at::Tensor& tensor) {
@@ -47,9 +53,10 @@ void ActivationStore::put(graph::ValueId value, std::size_t batch, at::Tensor te
   slots.resize(batches_);
   Slot& slot = slots.at(batch);
   clear(slot);
-  const std::uint64_t size = tensor.nbytes();
+  const std::uint64_t size = memory_of(tensor);
   if (size <= options_.memory_limit && memory_bytes_ <= options_.memory_limit - size) {
-    slot.tensor = tensor.to(options_.home);
+    if (options_.copies) slot.on_host = options_.copies->to_host(tensor);
+    slot.tensor = slot.on_host ? slot.on_host->tensor : tensor.to(options_.home);
     memory_bytes_ += size;
   } else {
     spill(slot, tensor);
@@ -64,6 +71,10 @@ const ActivationStore::Slot& ActivationStore::slot(graph::ValueId value, std::si
 
 at::Tensor ActivationStore::get(graph::ValueId value, std::size_t batch) const {
   const Slot& slot = this->slot(value, batch);
+  if (slot.on_host) {
+    const auto fetched = std::exchange(slot.fetched, std::nullopt);
+    return options_.copies->on_device(fetched ? *fetched : options_.copies->to_device(*slot.on_host));
+  }
   if (slot.tensor.defined()) return slot.tensor;
   if (!slot.on_disk) throw InternalError("[runtime.activations] value {} of batch {} is not stored", value, batch);
   auto pages = scratch_->map(slot.extent);
@@ -74,10 +85,14 @@ at::Tensor ActivationStore::get(graph::ValueId value, std::size_t batch) const {
 }
 
 void ActivationStore::read_ahead(const std::vector<graph::ValueId>& values, std::size_t batch) const {
-  if (!scratch_ || batch >= batches_) return;
+  if (options_.copies) options_.copies->pace();
+  if (batch >= batches_) return;
   for (const graph::ValueId value : values) {
     const auto found = values_.find(value);
-    if (found != values_.end() && found->second[batch].on_disk) scratch_->read_ahead(found->second[batch].extent);
+    if (found == values_.end()) continue;
+    const Slot& slot = found->second[batch];
+    if (slot.on_disk) scratch_->read_ahead(slot.extent);
+    if (slot.on_host && !slot.fetched) slot.fetched = options_.copies->to_device(*slot.on_host);
   }
 }
 

@@ -7,12 +7,15 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/scratch_file.h"
 #include "layerpress/graph/graph.h"
+#include "layerpress/runtime/host_copies.h"
 
 namespace layerpress::runtime {
 
@@ -27,6 +30,8 @@ class ActivationStore {
     std::uint64_t memory_limit = std::numeric_limits<std::uint64_t>::max();  ///< bytes held in memory
     std::filesystem::path scratch;  ///< file for what does not fit; empty: nothing may be over the limit
     at::Device home = at::kCPU;     ///< device on which the values in memory live
+    /// Between the host, when it is home, and the device that computes; null: values come and go while both wait.
+    std::shared_ptr<HostCopies> copies{};
   };
 
   explicit ActivationStore(std::size_t batches) : ActivationStore(batches, Options()) {}
@@ -38,12 +43,14 @@ class ActivationStore {
   /// Changes Options::home for what comes from here on.
   void live_on(const at::Device& home) { options_.home = home; }
   const at::Device& home() const { return options_.home; }
+  /// Sets Options::copies. REQUIRES: nothing is in memory.
+  void copy_by(std::shared_ptr<HostCopies> copies) { options_.copies = std::move(copies); }
 
   /// Throws MemoryError when the limit is reached and there is no scratch file.
   void put(graph::ValueId value, std::size_t batch, at::Tensor tensor);
-  /// On the home device. Throws InternalError for a value that is not stored.
+  /// On the home device, or with `copies` on the one that computes. Throws InternalError for a value that is not stored.
   at::Tensor get(graph::ValueId value, std::size_t batch) const;
-  /// Says that these values of a batch are read next.
+  /// Says that these values of a batch are read next, behind the one that begins now.
   void read_ahead(const std::vector<graph::ValueId>& values, std::size_t batch) const;
   void drop(graph::ValueId value, std::size_t batch);
   void drop(graph::ValueId value);
@@ -74,7 +81,10 @@ class ActivationStore {
     at::ScalarType dtype = at::kFloat;
     std::string checksum;
     std::int64_t held_by = -1;  // boundary that needs the extent
+    std::optional<HostCopies::Arriving> on_host{};          // where `tensor` comes from, with copies
+    mutable std::optional<HostCopies::Arriving> fetched{};  // to where it is read next
   };
+  std::uint64_t memory_of(const at::Tensor& tensor) const;
   void clear(Slot& slot);
   bool take(const Json& place, Slot& slot);
   void spill(Slot& slot, const at::Tensor& tensor);

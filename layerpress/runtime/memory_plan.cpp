@@ -38,6 +38,16 @@ class Simulation {
     note(0);
   }
 
+  /// Weights that lie in pinned host memory from here on: this subgraph's, and the next one's as they are fetched.
+  void pin(const std::vector<std::string>& weights, const std::vector<std::string>& next) {
+    if (request_.placement.device.is_cpu()) return;
+    pinned_ = 0;
+    for (const std::vector<std::string>* names : {&weights, &next})
+      for (const std::string& weight : *names)
+        pinned_ += HostCopies::host_bytes(
+            bytes_of(c10::multiply_integers(shape_of(weight)), request_.stored_dtype(weight)));
+  }
+
   /// `kept`, `dropped`: weights as SubgraphSchedule has them.
   void end(const std::vector<std::string>& kept = {}, const std::vector<std::string>& dropped = {}) {
     const auto bytes = [&](const std::string& weight) {
@@ -66,7 +76,7 @@ class Simulation {
         taken.erase(value);
         held += value_bytes(value, b);
       }
-      held += stream_bytes(step, b);
+      held += stream_bytes(step, b) + copied_bytes(step, b);
       run_batch(step.stage, b, taken, held, /*in_original=*/false);
       if (!step.reference.nodes.empty()) run_batch(step.reference, b, step.crosses, held, /*in_original=*/true);
       for (const graph::ValueId value : step.drops) drop(value, b);
@@ -191,6 +201,22 @@ class Simulation {
     return bytes;
   }
 
+  /// Values between stages wait on the host while a device computes, and come and go meanwhile (HostCopies).
+  bool copies() const { return request_.activation_home.is_cpu() && !request_.placement.device.is_cpu(); }
+
+  /// Of a step's values on the device, where they wait on the host: what the batch before has read and what the next one
+  /// will read are there, too, and what the batch before has kept is still on its way.
+  std::uint64_t copied_bytes(const Step& step, std::size_t batch) const {
+    if (!copies()) return 0;
+    std::uint64_t bytes = 0;
+    for (const graph::Stage* stage : {&step.stage, &step.reference}) {
+      for (const graph::ValueId value : stage->inputs)
+        if (!request_.graph.is_input(value)) bytes += 3 * kept_bytes(value, batch);
+      for (const graph::ValueId value : stage->keeps) bytes += kept_bytes(value, batch);
+    }
+    return bytes;
+  }
+
   bool can_stay(const std::string& weight) const {
     return request_.placement.device.is_cpu() && request_.stored_dtype(weight) == request_.placement.dtype;
   }
@@ -235,7 +261,7 @@ class Simulation {
   void note(std::uint64_t bytes) {
     const std::uint64_t computing = bytes + gram_bytes_ + onloaded_;
     const bool on_host = request_.placement.device.is_cpu();
-    Memory now{request_.baseline + expert_code_, 0};
+    Memory now{request_.baseline + expert_code_ + pinned_, 0};
     (on_host ? now.host : now.device) += computing;
     (request_.activation_home.is_cpu() ? now.host : now.device) += stored_memory_;
     own().peak.host = std::max(own().peak.host, now.host);
@@ -312,7 +338,7 @@ class Simulation {
     auto& stored = values_[value];
     stored.resize(request_.batches.size());
     Stored& slot = stored[batch];
-    slot.bytes = kept_bytes(value, batch);
+    slot.bytes = copies() ? HostCopies::host_bytes(kept_bytes(value, batch)) : kept_bytes(value, batch);
     slot.on_disk = slot.bytes > request_.activation_limit || stored_memory_ > request_.activation_limit - slot.bytes;
     if (slot.on_disk) {
       stored_disk_ += slot.bytes;
@@ -342,7 +368,7 @@ class Simulation {
   std::map<graph::ValueId, std::vector<Stored>> values_;
   std::map<graph::ValueId, std::uint64_t> grams_;
   std::uint64_t gram_bytes_ = 0, gram_workspace_ = 0, onloaded_ = 0, kept_bytes_ = 0;
-  std::uint64_t stored_memory_ = 0, stored_disk_ = 0;
+  std::uint64_t stored_memory_ = 0, stored_disk_ = 0, pinned_ = 0;
 };
 
 std::vector<std::string> weights_of_groups(const graph::Graph& graph, const std::vector<graph::LinearGroup>& groups) {
@@ -377,8 +403,10 @@ MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<Subgrap
     all.insert(all.end(), groups.begin(), groups.end());
   }
   std::map<graph::ValueId, int> users = users_of(all, request.assignments);
-  for (const SubgraphSchedule& subgraph : schedule) {
+  for (std::size_t s = 0; s < schedule.size(); ++s) {
+    const SubgraphSchedule& subgraph = schedule[s];
     const std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups());
+    simulation.pin(subgraph.weights, s + 1 < schedule.size() ? schedule[s + 1].weights : std::vector<std::string>());
     simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()}, subgraph.reference_weights);
     if (subgraph.finished)
       simulation.own().mode = "replay";

@@ -19,14 +19,26 @@ Onload::~Onload() {
   for (const std::string& name : names) source_.release(name);
 }
 
+namespace {
+
+/// From pinned memory the copy is one more thing that the device does in its order; else both wait for it.
+at::Tensor moved(const at::Tensor& tensor, const at::Device& device, at::ScalarType dtype) {
+  return tensor.to(device, dtype, /*non_blocking=*/!device.is_cpu() && tensor.is_pinned());
+}
+
+}  // namespace
+
 const at::Tensor& Onload::parameter(const std::string& name) const {
   const auto found = parameters_.find(name);
   if (found == parameters_.end()) throw InternalError("[runtime.onload] parameter '{}' is not onloaded", name);
-  if (!found->second.defined()) found->second = source_.load(name).to(placement_.device, placement_.dtype);
+  if (!found->second.defined()) found->second = moved(source_.load(name), placement_.device, placement_.dtype);
   return found->second;
 }
 
-at::Tensor Onload::original(const std::string& name) const { return source_.load(name).to(placement_.device); }
+at::Tensor Onload::original(const std::string& name) const {
+  const at::Tensor stored = source_.load(name);
+  return moved(stored, placement_.device, stored.scalar_type());
+}
 
 void Onload::replace(const std::string& name, at::Tensor value) {
   parameters_.at(name) = value.to(placement_.device, placement_.dtype);

@@ -8,6 +8,7 @@
 #include "layerpress/runtime/batch_pieces.h"
 #include "layerpress/runtime/compression.h"
 #include "layerpress/runtime/group_compression.h"
+#include "layerpress/runtime/pinned_weights.h"
 #include "layerpress/runtime/step_collection.h"
 #include "layerpress/runtime/weight_prefetch.h"
 
@@ -194,7 +195,12 @@ class SequentialRun {
 
 void run_sequential(const RunContext& run, const std::vector<SubgraphSchedule>& schedule,
                     const Assignments& assignments, ActivationStore& store, ResultSink& sink) {
-  SequentialRun(run, schedule, assignments, store, sink).run();
+  if (run.placement.device.is_cpu()) return SequentialRun(run, schedule, assignments, store, sink).run();
+  const PinnedWeights weights(run.weights);
+  const RunContext pinned{run.graph,   weights,   run.placement,         run.batches,    run.control,
+                          run.times,   run.group, run.division_rates,    run.all_tokens, run.min_tokens_per_expert,
+                          run.original};
+  SequentialRun(pinned, schedule, assignments, store, sink).run();
 }
 
 }  // namespace layerpress::runtime

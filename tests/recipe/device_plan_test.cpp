@@ -95,6 +95,14 @@ TEST_F(DevicePlan, ThenTheyAreComputedAgainThenTheyWaitOnTheHostThenTheRunIsRefu
   }
 }
 
+TEST_F(DevicePlan, CountsWhatIsOnItsWayBetweenDeviceAndHost) {
+  // A batch of 2048 tokens: three of them of what a stage reads, and what goes into down_proj; on the host powers of two.
+  const RunPlan on_host = plan(kUnlimited, ActivationPlace::kCpu);
+  EXPECT_GE(most(on_host, &runtime::SubgraphPlan::transient_bytes), 3u * 2048 * 256 * 2 + 2048u * 768 * 2);
+  const auto activations = &runtime::SubgraphPlan::activation_bytes;
+  EXPECT_EQ(most(on_host, activations) - most(plan(kUnlimited), activations), 16u * kMebibyte);  // 4 MiB instead of 3 a batch
+}
+
 TEST_F(DevicePlan, TheSolversStackIsOnTheDevice) {
   // gate and up: 1536 rows of 256 columns in fp32, and codes.
   EXPECT_GE(most(plan(kUnlimited), &runtime::SubgraphPlan::workspace_bytes), 1536u * 256 * 5);

@@ -3,6 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <limits>
+#include <utility>
+
 #include "layerpress/base/error.h"
 #include "tests/checkpoint/temporary_folder.h"
 
@@ -115,6 +119,74 @@ TEST(ActivationStore, DescribesNoBoundaryThatIsPartlyInMemory) {
   ActivationStore store(2, options);
   EXPECT_TRUE(write_boundary(store).is_null());
   EXPECT_GT(store.memory_bytes(), 0u);
+}
+
+/// Copies that arrive as late as they may: what nobody has waited for holds NaN.
+class LateCopies : public HostCopies {
+ public:
+  Arriving to_host(const at::Tensor& x) override {
+    ++to_host_;
+    return late(x, [] {});
+  }
+  Arriving to_device(const Arriving& x) override {
+    ++to_device_;
+    return late(x.tensor, [x] { arrive(x); });
+  }
+  at::Tensor on_device(const Arriving& x) override {
+    arrive(x);
+    return x.tensor;
+  }
+  void pace() override { ++paces_; }
+
+  int to_host_ = 0, to_device_ = 0, paces_ = 0;
+
+ private:
+  using Work = std::function<void()>;
+  static Arriving late(const at::Tensor& source, Work before) {
+    const at::Tensor target = at::full_like(source, std::numeric_limits<float>::quiet_NaN());
+    return {target, std::make_shared<Work>([source, target, before = std::move(before)] {
+              before();
+              target.copy_(source);
+            })};
+  }
+  static void arrive(const Arriving& x) {
+    auto& work = *static_cast<Work*>(x.arrival.get());
+    if (work) std::exchange(work, nullptr)();
+  }
+};
+
+TEST(ActivationStore, ValuesOnTheHostArriveBeforeTheyAreRead) {
+  auto copies = std::make_shared<LateCopies>();
+  ActivationStore::Options options;
+  options.copies = copies;
+  ActivationStore store(2, options);
+  store.put(kA, 0, rows(5, 1));
+  store.put(kA, 1, rows(7, 2));
+  EXPECT_EQ(store.memory_bytes(), 256u + 256u);  // 160 and 224 bytes, in powers of two
+  store.read_ahead({kA}, 1);
+  store.read_ahead({kA}, 2);  // behind the last one
+  EXPECT_EQ(copies->to_device_, 1);
+  EXPECT_TRUE(at::equal(store.get(kA, 0), rows(5, 1)));
+  EXPECT_TRUE(at::equal(store.get(kA, 1), rows(7, 2)));
+  EXPECT_EQ(copies->to_device_, 2) << "what was fetched ahead comes once";
+  EXPECT_TRUE(at::equal(store.get(kA, 1), rows(7, 2))) << "and again when it is read again";
+  EXPECT_EQ(copies->paces_, 2);
+  store.put(kA, 0, rows(5, 3));
+  EXPECT_TRUE(at::equal(store.get(kA, 0), rows(5, 3)));
+  store.drop(kA);
+  EXPECT_EQ(store.memory_bytes(), 0u);
+}
+
+TEST(ActivationStore, CopiesDoNotConcernWhatIsOnDisk) {
+  const test::TemporaryFolder folder;
+  ActivationStore::Options options = on_disk(folder);
+  auto copies = std::make_shared<LateCopies>();
+  options.copies = copies;
+  ActivationStore store(2, options);
+  EXPECT_FALSE(write_boundary(store).is_null());
+  store.read_ahead({kA}, 1);
+  EXPECT_TRUE(at::equal(store.get(kA, 1), rows(7, 2)));
+  EXPECT_EQ(copies->to_host_ + copies->to_device_, 0);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/runtime/compression.h"
+#include "layerpress/runtime/pinned_weights.h"
 #include "small_model.h"
 
 namespace layerpress::runtime {
@@ -129,6 +130,28 @@ TEST(WeightPrefetch, EndsWithoutBeingWaitedFor) {
     prefetch.start(names);
   }
   EXPECT_LT(timer.seconds(), 0.5);  // not all of them
+}
+
+TEST(PinnedWeights, AreCopiedWhenTheyAreFetched) {
+  const SmallModel model;
+  int pins = 0;
+  const auto pin = [&](const at::Tensor& tensor) {
+    ++pins;
+    return tensor.clone();
+  };
+  const PinnedWeights weights(model.weights, pin);
+  const at::Tensor& stored = model.weights.tensors.at("embed.weight");
+  EXPECT_TRUE(weights.load("embed.weight").is_same(stored)) << "nothing was fetched";
+  WeightPrefetch prefetch(weights);
+  prefetch.start({"embed.weight"});
+  prefetch.wait();
+  EXPECT_EQ(pins, 1);
+  const at::Tensor copy = weights.load("embed.weight");
+  EXPECT_FALSE(copy.is_same(stored));
+  EXPECT_TRUE(at::equal(copy, stored));
+  EXPECT_TRUE(weights.load("embed.weight").is_same(copy));
+  weights.release("embed.weight");
+  EXPECT_TRUE(weights.load("embed.weight").is_same(stored));
 }
 
 }  // namespace

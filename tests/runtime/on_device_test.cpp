@@ -1,0 +1,62 @@
+// What goes on between a GPU and the host. Without a GPU these tests are skipped.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/runtime/activation_store.h"
+#include "layerpress/runtime/onload.h"
+#include "layerpress/runtime/pinned_weights.h"
+#include "small_model.h"
+
+namespace layerpress::runtime {
+namespace {
+
+const at::Device kGpu(at::kCUDA, 0);
+
+class OnDevice : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU";
+  }
+};
+
+/// Something that takes the device a while.
+at::Tensor busy(const at::Tensor& x) {
+  at::Tensor y = x;
+  for (int i = 0; i < 20; ++i) y = at::matmul(y, at::eye(y.size(1), y.options())) + 1;
+  return y;
+}
+
+TEST_F(OnDevice, ActivationsComeBackFromTheHostAsTheyWere) {
+  constexpr std::size_t kBatches = 12;
+  ActivationStore::Options options;
+  options.copies = host_copies(kGpu);
+  ActivationStore store(kBatches, options);
+  const auto input = [](std::size_t b) {
+    return at::full({2048, 1024}, static_cast<double>(b), at::TensorOptions(kGpu).dtype(at::kFloat));
+  };
+  for (std::size_t b = 0; b < kBatches; ++b) {
+    store.read_ahead({}, b + 1);
+    store.put(1, b, busy(input(b)));
+  }
+  for (int round = 1; round < 3; ++round)
+    for (std::size_t b = 0; b < kBatches; ++b) {
+      store.read_ahead({1}, b + 1);
+      const at::Tensor there = store.get(1, b);
+      EXPECT_TRUE(there.is_cuda());
+      EXPECT_TRUE(there.eq(static_cast<double>(b) + 20.0 * round).all().item<bool>()) << b << " in round " << round;
+      store.put(1, b, busy(there));
+    }
+}
+
+TEST_F(OnDevice, WeightsComeThroughPinnedMemory) {
+  const SmallModel model;
+  const PinnedWeights weights(model.weights);
+  weights.fetch("embed.weight");
+  EXPECT_TRUE(weights.load("embed.weight").is_pinned());
+  const Onload parameters(weights, {"embed.weight", "head.weight"}, {kGpu, at::kBFloat16});
+  for (const char* name : {"embed.weight", "head.weight"})
+    EXPECT_TRUE(at::equal(parameters.parameter(name).cpu(), model.weights.tensors.at(name).to(at::kBFloat16))) << name;
+}
+
+}  // namespace
+}  // namespace layerpress::runtime

@@ -20,6 +20,7 @@
 #include "layerpress/recipe/run_identity.h"
 #include "layerpress/recipe/run_summary.h"
 #include "layerpress/recipe/scratch_space.h"
+#include "layerpress/runtime/background_sink.h"
 #include "layerpress/runtime/device_memory.h"
 #include "layerpress/runtime/host_memory.h"
 
@@ -343,7 +344,7 @@ class Oneshot {
         store_->limit_memory(plan_.activation_limit);
         store_->live_on(plan_.activation_home);
         if (plan_.activation_home.is_cpu()) store_->copy_by(runtime::host_copies(setup_.placement.device));
-        runtime::run_sequential(run, plan_.schedule, setup_.assignments, *store_, *output_);
+        run_sequential(run);
         spilled_bytes_ = store_->spilled_bytes();
         break;
       }
@@ -354,6 +355,16 @@ class Oneshot {
         runtime::run_datafree(run, setup_.subgraphs, setup_.assignments, output_->finished(), *output_);
         break;
     }
+  }
+
+  void run_sequential(const runtime::RunContext& run) {
+    if (setup_.placement.device.is_cpu()) {
+      runtime::run_sequential(run, plan_.schedule, setup_.assignments, *store_, *output_);
+      return;
+    }
+    runtime::BackgroundSink results(*output_, runtime::host_copies(setup_.placement.device));
+    runtime::run_sequential(run, plan_.schedule, setup_.assignments, *store_, results);
+    results.finish();
   }
 
   void finish() {

@@ -48,6 +48,8 @@ class StreamCopies : public HostCopies {
     return x.tensor;
   }
 
+  void await(const Arriving& x) const override { event_of(x).synchronize(); }
+
   void pace() override {
     const auto last = std::exchange(last_, {event_on(computing()), event_on(outwards_)});
     for (const EventPointer& event : {last.first, last.second})

@@ -7,7 +7,8 @@
 
 namespace layerpress::runtime {
 
-/// Copies of tensors between a device and pinned host memory that go on while the device computes. One thread uses it.
+/// Copies of tensors between a device and pinned host memory that go on while the device computes. One thread uses it, but for
+/// await().
 class HostCopies {
  public:
   /// A tensor on its way. Nothing may read it before it has arrived.
@@ -23,6 +24,8 @@ class HostCopies {
   virtual Arriving to_device(const Arriving& x) = 0;
   /// The tensor on the device: whatever the device is told to do from now on waits for it.
   virtual at::Tensor on_device(const Arriving& x) = 0;
+  /// Returns when a copy has arrived.
+  virtual void await(const Arriving& x) const = 0;
   /// Called before each batch: waits until all is done that was under way when it was called the last time, so that memory is
   /// held for two batches at most.
   virtual void pace() = 0;

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "layerpress/kernels/gram.h"
+#include "layerpress/runtime/background_sink.h"
 #include "layerpress/runtime/expert_execution.h"
 #include "layerpress/runtime/node_execution.h"
 #include "layerpress/runtime/reference_stream.h"
@@ -38,7 +39,8 @@ class Simulation {
     note(0);
   }
 
-  /// Weights that lie in pinned host memory from here on: this subgraph's, and the next one's as they are fetched.
+  /// What lies in pinned host memory from here on: this subgraph's weights, and the next one's as they are fetched; and
+  /// results that wait to be written.
   void pin(const std::vector<std::string>& weights, const std::vector<std::string>& next) {
     if (request_.placement.device.is_cpu()) return;
     pinned_ = 0;
@@ -46,6 +48,7 @@ class Simulation {
       for (const std::string& weight : *names)
         pinned_ += HostCopies::host_bytes(
             bytes_of(c10::multiply_integers(shape_of(weight)), request_.stored_dtype(weight)));
+    pinned_ += BackgroundSink::kMostBytes;
   }
 
   /// `kept`, `dropped`: weights as SubgraphSchedule has them.

@@ -136,6 +136,7 @@ class LateCopies : public HostCopies {
     arrive(x);
     return x.tensor;
   }
+  void await(const Arriving& x) const override { arrive(x); }
   void pace() override { ++paces_; }
 
   int to_host_ = 0, to_device_ = 0, paces_ = 0;

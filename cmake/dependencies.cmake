@@ -5,6 +5,7 @@ if(LAYERPRESS_CCACHE)
 endif()
 
 set(CMAKE_CUDA_STANDARD 17)  # libtorch for CUDA would take that of C++, which CMake 3.25 does not know how to ask nvcc for
+set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the one that libtorch has loaded
 find_package(Torch REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(Threads REQUIRED)

@@ -95,8 +95,7 @@ at::Tensor narrowed_heads(const at::Tensor& mixed, const AttentionShape& shape) 
 at::Tensor widened_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const AttentionShape& shape) {
   const std::int64_t length = q.size(0);
-  const at::Tensor mixed =
-      fused_attention(q, k, widened_values(v, shape).reshape({length, -1}), {0, length}, shape);
+  const at::Tensor mixed = fused_attention(q, k, widened_values(v, shape).reshape({length, -1}), {0, length}, shape);
   return narrowed_heads(mixed.reshape({length, shape.heads, shape.head_dim}), shape);
 }
 

@@ -80,7 +80,7 @@ class ActivationStore {
     std::vector<std::int64_t> shape;
     at::ScalarType dtype = at::kFloat;
     std::string checksum;
-    std::int64_t held_by = -1;  // boundary that needs the extent
+    std::int64_t held_by = -1;                              // boundary that needs the extent
     std::optional<HostCopies::Arriving> on_host{};          // where `tensor` comes from, with copies
     mutable std::optional<HostCopies::Arriving> fetched{};  // to where it is read next
   };

@@ -20,8 +20,8 @@ struct BatchPiece {
   std::int64_t first_token = 0;  ///< in the whole batch
   bool is_last = false;          ///< of the batch
 
-  std::set<graph::ValueId> collected;         ///< whose statistics have these samples already; another try leaves them out
-  bool is_collecting = false;                 ///< statistics are incomplete: there is no other try
+  std::set<graph::ValueId> collected;  ///< whose statistics have these samples already; another try leaves them out
+  bool is_collecting = false;          ///< statistics are incomplete: there is no other try
   std::map<graph::ValueId, at::Tensor> kept;  ///< what the stage keeps, by what it is stored as
 };
 

@@ -25,8 +25,7 @@ class StreamCopies : public HostCopies {
   Arriving to_host(const at::Tensor& x) override {
     const at::Tensor source = x.contiguous();
     event_on(computing())->block(outwards_);
-    const at::Tensor target =
-        at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
+    const at::Tensor target = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
     {
       const c10::StreamGuard guard(outwards_);
       target.copy_(source, /*non_blocking=*/true);

@@ -46,8 +46,8 @@ class Simulation {
     pinned_ = 0;
     for (const std::vector<std::string>* names : {&weights, &next})
       for (const std::string& weight : *names)
-        pinned_ += HostCopies::host_bytes(
-            bytes_of(c10::multiply_integers(shape_of(weight)), request_.stored_dtype(weight)));
+        pinned_ +=
+            HostCopies::host_bytes(bytes_of(c10::multiply_integers(shape_of(weight)), request_.stored_dtype(weight)));
     pinned_ += BackgroundSink::kMostBytes;
   }
 

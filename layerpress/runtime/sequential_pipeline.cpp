@@ -138,24 +138,24 @@ class SequentialRun {
   void run_piece(const Step& step, std::size_t b, BatchPiece& piece, const Onload& parameters, const Onload* original,
                  StepCollection& collection) {
     const bool whole = piece.batch.offsets.size() == run_.batches[b].offsets.size();
-    const StageValues values{
-        .get =
-            [&](graph::ValueId stored) {
-              const at::Tensor rows = store_.get(stored, b);
-              // Who reads a value last may write into it; what is stored stays as it is.
-              return whole ? rows : rows.narrow(0, piece.first_token, piece.batch.tokens()).clone();
-            },
-        .put =
-            [&](graph::ValueId stored, at::Tensor rows) {
-              if (whole)
-                store_.put(stored, b, std::move(rows));
-              else
-                piece.kept[stored] = rows.to(store_.home());
-            }};
+    const StageValues values{.get =
+                                 [&](graph::ValueId stored) {
+                                   const at::Tensor rows = store_.get(stored, b);
+                                   // Who reads a value last may write into it; what is stored stays as it is.
+                                   return whole ? rows
+                                                : rows.narrow(0, piece.first_token, piece.batch.tokens()).clone();
+                                 },
+                             .put =
+                                 [&](graph::ValueId stored, at::Tensor rows) {
+                                   if (whole)
+                                     store_.put(stored, b, std::move(rows));
+                                   else
+                                     piece.kept[stored] = rows.to(store_.home());
+                                 }};
     const auto phase = run_.times.measure("forward");
-    run_stage(run_, step.stage, parameters, piece.batch, values,
-              {.on_wanted = [&](auto value, const auto& x) { collection.take(value, x, piece); },
-               .surveys = &surveys_});
+    run_stage(
+        run_, step.stage, parameters, piece.batch, values,
+        {.on_wanted = [&](auto value, const auto& x) { collection.take(value, x, piece); }, .surveys = &surveys_});
     if (original == nullptr) return;
     const auto own_phase = run_.times.measure("reference");
     run_stage(run_, step.reference, *original, piece.batch, values,
@@ -197,8 +197,8 @@ void run_sequential(const RunContext& run, const std::vector<SubgraphSchedule>& 
                     const Assignments& assignments, ActivationStore& store, ResultSink& sink) {
   if (run.placement.device.is_cpu()) return SequentialRun(run, schedule, assignments, store, sink).run();
   const PinnedWeights weights(run.weights);
-  const RunContext pinned{run.graph,   weights,   run.placement,         run.batches,    run.control,
-                          run.times,   run.group, run.division_rates,    run.all_tokens, run.min_tokens_per_expert,
+  const RunContext pinned{run.graph,   weights,   run.placement,      run.batches,    run.control,
+                          run.times,   run.group, run.division_rates, run.all_tokens, run.min_tokens_per_expert,
                           run.original};
   SequentialRun(pinned, schedule, assignments, store, sink).run();
 }

@@ -145,8 +145,7 @@ std::uint64_t merge_workspace_bytes(std::int64_t features, std::int64_t rows, in
   std::size_t under_way = strips.size();
   if (pair && rows > 0) {
     under_way = kStripsUnderWay;  // the first of one beside the last of the other
-    for (const dist::Slice& strip : matrix_strips(rows, features))
-      largest = std::max(largest, strip.size() * features);
+    for (const dist::Slice& strip : matrix_strips(rows, features)) largest = std::max(largest, strip.size() * features);
   }
   return static_cast<std::uint64_t>(largest) * std::min(under_way, kStripsUnderWay) * sizeof(float);
 }

@@ -58,8 +58,7 @@ void StepCollection::survey(graph::ValueId value, const at::Tensor& x, BatchPiec
   piece.collected.insert(value);
 }
 
-void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece,
-                                 bool in_original) {
+void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece, bool in_original) {
   for (const auto& [input, outputs] : step_.output_crosses)
     if (outputs.stream == value)
       (in_original ? streams_[input].reference : streams_[input].compressed) = counted(value, x, piece);

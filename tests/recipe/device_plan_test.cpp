@@ -100,7 +100,8 @@ TEST_F(DevicePlan, CountsWhatIsOnItsWayBetweenDeviceAndHost) {
   const RunPlan on_host = plan(kUnlimited, ActivationPlace::kCpu);
   EXPECT_GE(most(on_host, &runtime::SubgraphPlan::transient_bytes), 3u * 2048 * 256 * 2 + 2048u * 768 * 2);
   const auto activations = &runtime::SubgraphPlan::activation_bytes;
-  EXPECT_EQ(most(on_host, activations) - most(plan(kUnlimited), activations), 16u * kMebibyte);  // 4 MiB instead of 3 a batch
+  EXPECT_EQ(most(on_host, activations) - most(plan(kUnlimited), activations),
+            16u * kMebibyte);  // 4 MiB instead of 3 a batch
 }
 
 TEST_F(DevicePlan, TheSolversStackIsOnTheDevice) {

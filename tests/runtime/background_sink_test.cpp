@@ -54,7 +54,8 @@ TEST(BackgroundSink, HandsEverythingOnInOrder) {
   background.on_subgraph_done(7, {{"a", 1}});
   results.hand_to(background, "n", 1);
   background.finish();
-  EXPECT_EQ(sink.notes, (std::vector<std::string>{"m 0", "m 32", "m 64", "m 96", "m 128", "subgraph 7 {\"a\":1}", "n 32"}));
+  EXPECT_EQ(sink.notes,
+            (std::vector<std::string>{"m 0", "m 32", "m 64", "m 96", "m 128", "subgraph 7 {\"a\":1}", "n 32"}));
   EXPECT_TRUE(background.owns(3));
   EXPECT_FALSE(background.owns(4));
   EXPECT_EQ(background.durable_subgraph(), 5u);

@@ -170,7 +170,7 @@ TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) {
       EXPECT_EQ(found.tokens, expected.tokens) << "allocation " << n;
       EXPECT_EQ(sink.compressed, 14);
       ++survived;
-    } catch (const MemoryError&) {  // while statistics were added to
+    } catch (const MemoryError&) {            // while statistics were added to
     } catch (const c10::OutOfMemoryError&) {  // outside of the calibration
     }
   }

@@ -34,11 +34,8 @@ class BatchPieces {
   /// was being collected.
   std::vector<BatchPiece> run(const Batch& whole, bool divisible, const std::function<void(BatchPiece&)>& run_piece);
 
-  /// Tokens that pass at once at most.
-  std::int64_t most_tokens() const { return most_tokens_; }
-
  private:
-  std::int64_t most_tokens_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most_tokens_ = std::numeric_limits<std::int64_t>::max();  // that pass at once
 };
 
 /// What pieces keep of a value, one after the other. Takes it out of them.

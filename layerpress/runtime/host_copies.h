@@ -18,7 +18,8 @@ class HostCopies {
   };
 
   virtual ~HostCopies() = default;
-  /// To the host: what the device's work so far leaves in `x`, into which nothing is written any more.
+  /// To pinned host memory: what the device's work so far leaves in `x`, into which nothing is written any more; or what is on
+  /// the host already.
   virtual Arriving to_host(const at::Tensor& x) = 0;
   /// To the device, once `x` has arrived on the host.
   virtual Arriving to_device(const Arriving& x) = 0;

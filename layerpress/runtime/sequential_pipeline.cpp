@@ -138,20 +138,20 @@ class SequentialRun {
   void run_piece(const Step& step, std::size_t b, BatchPiece& piece, const Onload& parameters, const Onload* original,
                  StepCollection& collection) {
     const bool whole = piece.batch.offsets.size() == run_.batches[b].offsets.size();
-    const StageValues values{.get =
-                                 [&](graph::ValueId stored) {
-                                   const at::Tensor rows = store_.get(stored, b);
-                                   // Who reads a value last may write into it; what is stored stays as it is.
-                                   return whole ? rows
-                                                : rows.narrow(0, piece.first_token, piece.batch.tokens()).clone();
-                                 },
-                             .put =
-                                 [&](graph::ValueId stored, at::Tensor rows) {
-                                   if (whole)
-                                     store_.put(stored, b, std::move(rows));
-                                   else
-                                     piece.kept[stored] = rows.to(store_.home());
-                                 }};
+    const auto get = [&](graph::ValueId stored) {
+      if (whole) return store_.get(stored, b);
+      // What the compressed model has just computed may serve the original one, too.
+      if (const auto kept = piece.kept.find(stored); kept != piece.kept.end()) return kept->second;
+      // Who reads a value last may write into it; what is stored stays as it is.
+      return store_.get(stored, b).narrow(0, piece.first_token, piece.batch.tokens()).clone();
+    };
+    const auto put = [&](graph::ValueId stored, at::Tensor rows) {
+      if (whole)
+        store_.put(stored, b, std::move(rows));
+      else
+        piece.kept[stored] = rows.to(store_.home());
+    };
+    const StageValues values{get, put};
     const auto phase = run_.times.measure("forward");
     run_stage(
         run_, step.stage, parameters, piece.batch, values,

@@ -48,6 +48,15 @@ TEST_F(OnDevice, ActivationsComeBackFromTheHostAsTheyWere) {
     }
 }
 
+TEST_F(OnDevice, ActivationsThatWereJoinedOnTheHostReachTheDevice) {
+  ActivationStore::Options options;
+  options.copies = host_copies(kGpu);
+  ActivationStore store(1, options);
+  const at::Tensor joined = at::randn({100, 64});
+  store.put(1, 0, joined);
+  EXPECT_TRUE(at::equal(store.get(1, 0).cpu(), joined));
+}
+
 TEST_F(OnDevice, WeightsComeThroughPinnedMemory) {
   const SmallModel model;
   const PinnedWeights weights(model.weights);

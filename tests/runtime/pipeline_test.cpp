@@ -25,7 +25,7 @@ class RecordingModifier : public Modifier {
   std::string type() const override { return "RecordingModifier"; }
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
   bool needs_data() const override { return true; }
-  StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
+  StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = wants_cross}; }
   std::int64_t row_step(const LinearShape&) const override { return 1; }
   CompressionCost cost(const std::vector<LinearShape>&) const override { return {}; }
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
@@ -34,6 +34,8 @@ class RecordingModifier : public Modifier {
     for (const LinearWeight& linear : linears) {
       if (statistics != nullptr) grams[linear.module] = statistics->gram.triu().clone();
       if (statistics != nullptr) tokens[linear.module] = statistics->tokens;
+      if (statistics != nullptr && statistics->cross.defined())
+        grams["cross of " + linear.module] = statistics->cross.clone();
       const at::Tensor scale = linear.weight.abs().amax(1, true) / 7.5;
       CompressedModule result;
       result.weight = {(linear.weight / scale).clamp(-8, 7).round().to(at::kChar), scale, {}};
@@ -42,6 +44,7 @@ class RecordingModifier : public Modifier {
     return results;
   }
   quant::QuantizationScheme scheme;
+  bool wants_cross = false;
   mutable std::map<std::string, at::Tensor> grams;
   mutable std::map<std::string, std::int64_t> tokens;
 };
@@ -71,12 +74,14 @@ struct Setting {
   std::size_t per_batch = 3;
   std::vector<bool> keep_after = {};  // for every subgraph
   ActivationStore::Options activations = {};
+  bool wants_cross = false;
 };
 
 /// Runs a pipeline over all linears but the head; returns what the modifier saw.
 RecordingModifier run(const Setting& setting, RecordingSink& sink) {
   const SmallModel model;
   RecordingModifier modifier;
+  modifier.wants_cross = setting.wants_cross;
   Assignments assignments;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
     if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation) &&
@@ -151,13 +156,14 @@ class FailingAllocator : public at::Allocator {
   at::Allocator* inner_;
 };
 
-TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) {
+/// Lets every third allocation of a run fail, and compares with a run that had enough.
+void run_with_failures(const Setting& setting) {
   at::set_num_threads(1);  // allocations come in one order
   RecordingSink first;
-  const RecordingModifier expected = run({}, first);
+  const RecordingModifier expected = run(setting, first);
   FailingAllocator allocator;
   RecordingSink counted;
-  run({}, counted);
+  run(setting, counted);
   const int allocations = allocator.count;
   int survived = 0, tries = 0;
   for (int n = 1; n <= allocations; n += 3, ++tries) {
@@ -165,7 +171,7 @@ TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) {
     allocator.fails_at = n;
     RecordingSink sink;
     try {
-      const RecordingModifier found = run({}, sink);
+      const RecordingModifier found = run(setting, sink);
       EXPECT_LT(largest_difference(expected, found), 1e-5) << "allocation " << n;
       EXPECT_EQ(found.tokens, expected.tokens) << "allocation " << n;
       EXPECT_EQ(sink.compressed, 14);
@@ -175,6 +181,14 @@ TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) {
     }
   }
   EXPECT_GT(survived, tries / 4) << "of " << tries;
+}
+
+TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) { run_with_failures({}); }
+
+TEST(SequentialPipeline, GoesOnInPiecesBesideTheOriginalModel) {
+  RecordingSink sink;
+  ASSERT_GT(run({.wants_cross = true}, sink).grams.count("cross of layers.1.down"), 0u);
+  run_with_failures({.wants_cross = true});
 }
 
 TEST(SequentialPipeline, ComputingAgainGivesTheSameBits) {

@@ -1,4 +1,6 @@
 // The kernels on a GPU against the CPU's or double precision. Without a GPU these tests are skipped.
+#include "tests/kernels/on_device.h"
+
 #include <ATen/ATen.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -9,15 +11,6 @@
 
 namespace layerpress::kernels {
 namespace {
-
-const at::Device kGpu(at::kCUDA, 0);
-
-class OnDevice : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU";
-  }
-};
 
 ColumnScales on_gpu(const ColumnScales& scales) {
   ColumnScales there = scales;

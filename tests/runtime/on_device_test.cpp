@@ -1,4 +1,6 @@
 // What goes on between a GPU and the host. Without a GPU these tests are skipped.
+#include "tests/kernels/on_device.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -9,15 +11,6 @@
 
 namespace layerpress::runtime {
 namespace {
-
-const at::Device kGpu(at::kCUDA, 0);
-
-class OnDevice : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!at::hasCUDA()) GTEST_SKIP() << "no GPU";
-  }
-};
 
 /// Something that takes the device a while.
 at::Tensor busy(const at::Tensor& x) {

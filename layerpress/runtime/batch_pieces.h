@@ -23,6 +23,16 @@ struct BatchPiece {
   std::set<graph::ValueId> collected;  ///< whose statistics have these samples already; another try leaves them out
   bool is_collecting = false;          ///< statistics are incomplete: there is no other try
   std::map<graph::ValueId, at::Tensor> kept;  ///< what the stage keeps, by what it is stored as
+
+  /// Calls add(), which adds these samples to what is collected of `value`: once, however often they are tried.
+  template <typename Add>
+  void collect(graph::ValueId value, Add&& add) {
+    if (collected.count(value) != 0) return;
+    is_collecting = true;
+    add();
+    is_collecting = false;
+    collected.insert(value);
+  }
 };
 
 /// Runs batches whole while the device's memory suffices, else in pieces: the piece for which it did not is cut in half and

@@ -175,7 +175,7 @@ ExchangeBytes exchange_bytes(const std::vector<ResultExchange::Group>& groups) {
   const std::uint64_t ranks = traffic.bytes.size();
   if (ranks <= 1) return {};
   if (traffic.one_by_one) return {traffic.most, traffic.all, traffic.all};
-  // What is sent, what comes from every rank, and that laid end to end, as c10d receives it.
+  // What is sent, what comes from every rank, and that laid end to end, as c10d receives it; two ranks need less.
   return {traffic.most, (2 * ranks + 1) * traffic.most, ranks * traffic.most};
 }
 

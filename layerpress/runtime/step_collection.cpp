@@ -51,11 +51,7 @@ void StepCollection::survey(graph::ValueId value, const at::Tensor& x, BatchPiec
     return;
   }
   const at::Tensor logits = std::exchange(logits_, {});
-  if (piece.collected.count(value) != 0) return;
-  piece.is_collecting = true;
-  survey_->add(logits, x);
-  piece.is_collecting = false;
-  piece.collected.insert(value);
+  piece.collect(value, [&] { survey_->add(logits, x); });
 }
 
 void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, const BatchPiece& piece, bool in_original) {
@@ -77,13 +73,12 @@ void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
 }
 
 void StepCollection::add(graph::ValueId value, const StatisticsStore::Input& input, BatchPiece& piece) {
-  piece.is_collecting = true;
-  if (last_batch_ && piece.is_last)
-    statistics_.add_last_and_merge(run_, value, input, crosses_.at(value), roots_.at(value));
-  else
-    statistics_.add(run_, value, input, crosses_.at(value));
-  piece.is_collecting = false;
-  piece.collected.insert(value);
+  piece.collect(value, [&] {
+    if (last_batch_ && piece.is_last)
+      statistics_.add_last_and_merge(run_, value, input, crosses_.at(value), roots_.at(value));
+    else
+      statistics_.add(run_, value, input, crosses_.at(value));
+  });
 }
 
 void StepCollection::finish() {

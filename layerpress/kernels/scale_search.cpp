@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/row_search.h"
 #include "layerpress/kernels/wide_rows.h"
 
 namespace layerpress::kernels {
@@ -283,7 +284,11 @@ Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, at:
 
 ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const RangeRule& rule,
                            const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
-  if (!input.is_cpu()) return search_scales_reference(input, grid, rule, search, stored, importance);
+  if (!input.is_cpu()) {
+    if (const RowSearcher searcher = row_searcher(input.device()); searcher != nullptr && grid.block_rows == 1)
+      return search_rows_by(searcher, input, grid, rule, search, stored, importance);
+    return search_scales_reference(input, grid, rule, search, stored, importance);
+  }
   const at::Tensor weight = input.contiguous();
   const at::Tensor weights_of_error = importance.defined() ? importance.to(at::kFloat).contiguous() : at::Tensor();
   const Problem problem{weight, grid,   rule,
@@ -299,10 +304,14 @@ ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const
 }
 
 std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
-                               std::int64_t candidates) {
+                               std::int64_t candidates, at::Device device) {
   constexpr std::int64_t kWide = sizeof(float);
   const std::int64_t across = blocks(columns, grid.block_columns), threads = at::get_num_threads();
   const std::int64_t result = kWide * blocks(rows, grid.block_rows) * across * (rule.symmetric ? 1 : 2);
+  if (!device.is_cpu()) {
+    const bool by_rows = row_searcher(device) != nullptr && grid.block_rows == 1;
+    return static_cast<std::uint64_t>(result) + (by_rows ? 0 : search_reference_workspace(rows, columns, grid));
+  }
   const bool strips = in_strips(grid, columns);
   const std::int64_t buffered = strips ? std::max(columns, kStripElements) : grid.block_rows * columns;
   const std::int64_t of_a_strip = across * (static_cast<std::int64_t>(sizeof(Range)) + kWide * candidates);

@@ -72,7 +72,7 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
 /// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
 /// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
 /// `importance`: fp32 [columns] or undefined. Non-finite weights: the caller checks. Multi-threaded on the CPU; weights on
-/// other devices are searched there with ATen.
+/// other devices are searched there, by a kernel where blocks have one row (kernels/row_search.h), else with ATen.
 ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                            const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
 
@@ -86,10 +86,10 @@ ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& 
 /// Bytes that search_scales_reference allocates at most.
 std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid);
 
-/// Bytes that search_scales allocates at most on the CPU for a weight [rows, columns] with so many candidates, its result
+/// Bytes that search_scales allocates at most on `device` for a weight [rows, columns] with so many candidates, its result
 /// included.
 std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
-                               std::int64_t candidates);
+                               std::int64_t candidates, at::Device device = at::kCPU);
 
 /// Rounds every weight to its nearest code: int8 [rows, columns] (bytes of fp8 values for fp8).
 at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,

@@ -129,9 +129,8 @@ void require_finite_scales(const kernels::ChosenScales& chosen) {
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
                                 std::int64_t columns, const at::Device& device) {
   const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
-  if (!device.is_cpu()) return kernels::search_reference_workspace(rows, columns, grid);
   const auto candidates = static_cast<std::int64_t>(search_of(settings).shrink.size());
-  return kernels::search_workspace(rows, columns, grid, range_rule(args), candidates);
+  return kernels::search_workspace(rows, columns, grid, range_rule(args), candidates, device);
 }
 
 double observe_flops(const ObserverSettings& settings, double elements) {

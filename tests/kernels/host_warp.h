@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+
 #include "layerpress/kernels/cuda/lanes.h"
 
 namespace layerpress::kernels::test {
@@ -21,6 +23,12 @@ struct HostWarp {
   float sum(Function&& function) {
     float result = 0;
     for (Lane& lane : lanes) result += function(lane);
+    return result;
+  }
+  template <typename Function>
+  float largest(Function&& function) {
+    float result = function(lanes[0]);
+    for (Lane& lane : lanes) result = std::max(result, function(lane));
     return result;
   }
 };

@@ -34,6 +34,21 @@ TEST_F(OnDevice, GramMatricesOfHalvesAreSumsInFp32) {
   expect_close(cross, cross_gram_reference(reference, x), 3e-3);  // the difference is rounded to bf16
 }
 
+TEST_F(OnDevice, ScalesAreThoseOfTheCpu) {
+  at::manual_seed(4);
+  const at::Tensor importance = at::rand({520}) + 0.01;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat})
+    for (const bool symmetric : {true, false})
+      for (const ScaleGrid& grid : {ScaleGrid{1, 128}, ScaleGrid{1, 520}, ScaleGrid{16, 128}}) {
+        const at::Tensor weight = at::randn({100, 520}).to(dtype);
+        const ScaleSearch search{.shrink = {1, 0.95, 0.9, 0.85, 0.8, 0.7}};
+        const RangeRule rule{.codebook = {}, .symmetric = symmetric};
+        const ChosenScales here = search_scales(weight, grid, rule, search, at::kHalf, importance);
+        const ChosenScales there = search_scales(weight.to(kGpu), grid, rule, search, at::kHalf, importance.to(kGpu));
+        EXPECT_GT(equal_share(there.scale.cpu(), here.scale), 0.98) << grid.block_columns << symmetric;
+      }
+}
+
 TEST_F(OnDevice, GptqChoosesTheCodesOfTheCpu) {
   for (const bool fp8 : {false, true})
     for (const bool symmetric : {true, false}) {

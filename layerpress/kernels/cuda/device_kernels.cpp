@@ -7,6 +7,7 @@
 #include "layerpress/kernels/block_solver.h"
 #include "layerpress/kernels/cuda/layer_pieces.h"
 #include "layerpress/kernels/device_layers.h"
+#include "layerpress/kernels/row_search.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -21,6 +22,10 @@ void solve_on_device(const cuda::ColumnBlockTask& task) {
   require(cuda::launch_column_block(task, stream()), "a block of columns");
 }
 
+void search_on_device(const cuda::ScaleSearchTask& task) {
+  require(cuda::launch_scale_search(task, stream()), "a search of scales");
+}
+
 std::optional<cuda::Number> number_of(const at::Tensor& x) {
   if (x.scalar_type() == at::kBFloat16) return cuda::Number::kBf16;
   if (x.scalar_type() == at::kHalf) return cuda::Number::kHalf;
@@ -31,6 +36,7 @@ std::optional<cuda::Number> number_of(const at::Tensor& x) {
 }  // namespace
 
 ColumnBlockSolver column_block_solver(at::Device device) { return device.is_cuda() ? solve_on_device : nullptr; }
+RowSearcher row_searcher(at::Device device) { return device.is_cuda() ? search_on_device : nullptr; }
 
 std::optional<at::Tensor> rms_norm_on_device(const at::Tensor& input, const at::Tensor& weight, double epsilon,
                                              const NormWeight& how) {

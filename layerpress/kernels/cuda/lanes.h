@@ -63,6 +63,14 @@ struct DeviceWarp {
       result += __shfl_xor_sync(0xFFFFFFFFu, result, apart);  // in pairs: every lane adds in the same order
     return result;
   }
+  template <typename Function>
+  __device__ __forceinline__ float largest(Function&& function) {
+    float result = function(lane);
+#pragma unroll
+    for (std::int32_t apart = kWarp / 2; apart > 0; apart /= 2)
+      result = fmaxf(result, __shfl_xor_sync(0xFFFFFFFFu, result, apart));
+    return result;
+  }
 };
 #endif
 

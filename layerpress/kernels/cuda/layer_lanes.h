@@ -1,47 +1,11 @@
 #pragma once
 
-#ifdef __CUDACC__
-#include <cuda_fp16.h>
-#endif
-
 #include <cmath>
 
-#include "layerpress/kernels/cuda/lanes.h"
+#include "layerpress/kernels/cuda/conversions.h"
 #include "layerpress/kernels/cuda/layer_pieces.h"
 
 namespace layerpress::kernels::cuda {
-
-/// bfloat16 by its bits.
-struct Bf16 {
-  std::uint16_t bits;
-};
-
-LAYERPRESS_LANES float widen(Bf16 value) { return float_of(static_cast<std::uint32_t>(value.bits) << 16); }
-LAYERPRESS_LANES float widen(float value) { return value; }
-#ifdef __CUDACC__
-LAYERPRESS_LANES float widen(__half value) { return __half2float(value); }
-#endif
-
-template <typename T>
-LAYERPRESS_LANES T narrow(float value);
-template <>
-LAYERPRESS_LANES float narrow<float>(float value) {
-  return value;
-}
-/// To nearest even; NaN stays NaN.
-template <>
-LAYERPRESS_LANES Bf16 narrow<Bf16>(float value) {
-  const std::uint32_t bits = bits_of(value);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {0x7FC0u};
-  return {static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
-}
-
-#ifdef __CUDACC__
-template <>
-LAYERPRESS_LANES __half narrow<__half>(float value) {
-  return __float2half_rn(value);
-}
-#endif
 
 /// What a lane loads and stores at once.
 template <typename T, std::int32_t kCount>

@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
+#include "layerpress/kernels/cuda/number.h"
+
 // Neither CUDA's nor ATen's headers; see column_block.h.
 namespace layerpress::kernels::cuda {
-
-enum class Number { kBf16, kHalf, kFloat };
 
 /// y = x / sqrt(mean(x²) + epsilon) * (weight + offset), row by row; kernels/transformer.h says what is rounded where.
 struct NormTask {

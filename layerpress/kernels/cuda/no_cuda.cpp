@@ -1,10 +1,12 @@
 // Stands in for the device kernels where libtorch has no CUDA.
 #include "layerpress/kernels/block_solver.h"
 #include "layerpress/kernels/device_layers.h"
+#include "layerpress/kernels/row_search.h"
 
 namespace layerpress::kernels {
 
 ColumnBlockSolver column_block_solver(at::Device) { return nullptr; }
+RowSearcher row_searcher(at::Device) { return nullptr; }
 
 std::optional<at::Tensor> rms_norm_on_device(const at::Tensor&, const at::Tensor&, double, const NormWeight&) {
   return std::nullopt;

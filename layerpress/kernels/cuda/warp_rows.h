@@ -1,10 +1,7 @@
 #pragma once
 
-#include <cmath>
-#include <cstdint>
-
 #include "layerpress/kernels/cuda/column_block.h"
-#include "layerpress/kernels/cuda/lanes.h"
+#include "layerpress/kernels/cuda/levels.h"
 
 // The recursion inside a block of columns as a warp does it for one row.
 namespace layerpress::kernels::cuda {
@@ -18,35 +15,6 @@ struct Lane {
   float scale[kSlots], zero_point[kSlots], pivot[kSlots];
   float residual[kSlots], level[kSlots];
   float loss;
-};
-
-/// Integers with a zero point. level() is the code; value() what it stands for in units of the scale.
-struct IntegerLevels {
-  float minimum, maximum;
-  LAYERPRESS_LANES float level(float x, float zero_point) const {
-    return rintf(fminf(fmaxf(x + zero_point, minimum), maximum));
-  }
-  LAYERPRESS_LANES float value(float level, float zero_point) const { return level - zero_point; }
-  LAYERPRESS_LANES std::int8_t encode(float level) const { return static_cast<std::int8_t>(level); }
-};
-
-/// fp8 e4m3fn, always symmetric.
-struct Fp8Levels {
-  LAYERPRESS_LANES float level(float ratio, float) const {
-    const float x = fminf(fmaxf(ratio, -448.0f), 448.0f);
-    if (x == 0) return x;
-    int exponent;
-    frexpf(x, &exponent);                                                      // x = m 2^exponent, 0.5 <= |m| < 1
-    const float step = ldexpf(1.0f, (exponent < -5 ? -5 : exponent) - 1 - 3);  // 3 bits behind the leading one
-    return rintf(x / step) * step;
-  }
-  LAYERPRESS_LANES float value(float level, float) const { return level; }
-  LAYERPRESS_LANES std::int8_t encode(float level) const {
-    const std::uint32_t bits = bits_of(level), sign = (bits >> 24) & 0x80u;
-    const float absolute = fabsf(level);
-    if (absolute < 0.015625f) return static_cast<std::int8_t>(sign | static_cast<std::uint32_t>(absolute * 512.0f));
-    return static_cast<std::int8_t>(sign | (((bits & 0x7FFFFFFFu) >> 20) - (120u << 3)));
-  }
 };
 
 /// Quantizes a lane's column; what is left of the original.

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+#include "layerpress/kernels/cuda/column_block.h"
+#include "layerpress/kernels/cuda/number.h"
+
+namespace layerpress::kernels::cuda {
+
+/// search_scales (kernels/scale_search.h) for blocks of one row. All pointers are to memory of one device.
+struct ScaleSearchTask {
+  const void* weight = nullptr;  ///< [rows, columns]
+  Number number = Number::kBf16;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t block_columns = 0;
+  const float* importance = nullptr;  ///< [columns], or null
+  const float* shrink = nullptr;      ///< [candidates]
+  std::int32_t candidates = 0;
+  std::int32_t patience = 0;  ///< 0: all are tried
+  float exponent = 2;
+  Codebook codebook;
+  bool symmetric = true;
+  Number stored = Number::kBf16;  ///< what scales are rounded to
+  float smallest = 0;             ///< the scale of a block of zeros
+  float* scales = nullptr;        ///< [rows, ceil(columns / block_columns)]
+  float* zero_points = nullptr;   ///< the same; null for symmetric codes
+};
+
+/// Queues the search on `stream`, a cudaStream_t of the current device. Returns null, or what CUDA says is wrong.
+const char* launch_scale_search(const ScaleSearchTask& task, void* stream);
+
+}  // namespace layerpress::kernels::cuda

@@ -1,0 +1,84 @@
+#pragma once
+
+#include "layerpress/kernels/cuda/levels.h"
+#include "layerpress/kernels/cuda/scale_search.h"
+
+// The search of a block's scale as a warp does it.
+namespace layerpress::kernels::cuda {
+
+struct SearchLane {
+  float low, high;  ///< of its columns, and 0
+  float error;
+};
+
+struct Candidate {
+  float scale, zero_point;
+};
+
+/// kernels::qparams_of.
+LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
+  const float a = low * shrink, b = high * shrink, first = task.codebook.minimum, last = task.codebook.maximum;
+  float scale = task.codebook.fp8 ? fmaxf(-a, b) / 448.0f
+                : task.symmetric  ? fmaxf(-a, b) / ((last - first) / 2)
+                                  : (b - a) / (last - first);
+  scale = rounded_to(task.stored, scale);
+  if (scale == 0) scale = task.smallest;
+  return {scale, task.symmetric ? 0.0f : rintf(fminf(fmaxf(first - a / scale, first), last))};
+}
+
+/// What the warp's columns lose with a candidate.
+template <typename T, typename Warp, typename Levels>
+LAYERPRESS_LANES float error_of(Warp& warp, const ScaleSearchTask& task, const T* x, const float* importance,
+                                std::int64_t count, const Candidate& candidate, const Levels& levels) {
+  const float inverse = 1.0f / candidate.scale;
+  warp.each([&](std::int32_t index, SearchLane& lane) {
+    lane.error = 0;
+    for (std::int64_t i = index; i < count; i += kWarp) {
+      const float own = widen(x[i]), level = levels.level(own * inverse, candidate.zero_point);
+      const float difference = fabsf(levels.value(level, candidate.zero_point) * candidate.scale - own);
+      const float error = task.exponent == 2.0f ? difference * difference : powf(difference, task.exponent);
+      lane.error += importance == nullptr ? error : importance[i] * error;
+    }
+  });
+  return warp.sum([](const SearchLane& lane) { return lane.error; });
+}
+
+/// Finds the scale of one row's block of columns.
+template <typename T, typename Warp, typename Levels>
+LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std::int64_t row, std::int64_t block,
+                                   const Levels& levels) {
+  const std::int64_t begin = block * task.block_columns, left = task.columns - begin;
+  const std::int64_t count = left < task.block_columns ? left : task.block_columns;
+  const T* x = static_cast<const T*>(task.weight) + row * task.columns + begin;
+  const float* importance = task.importance == nullptr ? nullptr : task.importance + begin;
+  warp.each([&](std::int32_t index, SearchLane& lane) {
+    lane.low = lane.high = 0;
+    for (std::int64_t i = index; i < count; i += kWarp) {
+      lane.low = fminf(lane.low, widen(x[i]));
+      lane.high = fmaxf(lane.high, widen(x[i]));
+    }
+  });
+  const float high = warp.largest([](const SearchLane& lane) { return lane.high; });
+  const float low = -warp.largest([](const SearchLane& lane) { return -lane.low; });
+  Candidate best = candidate_of(task, low, high, task.shrink[0]);
+  if (task.candidates > 1) {
+    float least = error_of(warp, task, x, importance, count, best, levels);
+    for (std::int32_t c = 1, idle = 0; c < task.candidates && (task.patience == 0 || idle < task.patience); ++c) {
+      const Candidate own = candidate_of(task, low, high, task.shrink[c]);
+      const float error = error_of(warp, task, x, importance, count, own, levels);
+      ++idle;
+      if (!(error < least)) continue;
+      least = error;
+      best = own;
+      idle = 0;
+    }
+  }
+  warp.each([&](std::int32_t index, SearchLane&) {
+    if (index > 0) return;
+    const std::int64_t at = row * ((task.columns + task.block_columns - 1) / task.block_columns) + block;
+    task.scales[at] = best.scale;
+    if (task.zero_points != nullptr) task.zero_points[at] = best.zero_point;
+  });
+}
+
+}  // namespace layerpress::kernels::cuda

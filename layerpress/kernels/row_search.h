@@ -1,0 +1,19 @@
+#pragma once
+
+#include "layerpress/kernels/cuda/scale_search.h"
+#include "layerpress/kernels/scale_search.h"
+
+namespace layerpress::kernels {
+
+/// Searches all blocks of one weight, on the device that the task's pointers belong to.
+using RowSearcher = void (*)(const cuda::ScaleSearchTask& task);
+
+/// The searcher of a device's memory; null where this build has none for it.
+RowSearcher row_searcher(at::Device device);
+
+/// search_scales() for blocks of one row by a device's kernel.
+ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid,
+                            const RangeRule& rule, const ScaleSearch& search, at::ScalarType stored,
+                            const at::Tensor& importance);
+
+}  // namespace layerpress::kernels

@@ -1,0 +1,96 @@
+#include "layerpress/kernels/row_search.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/kernels/cuda/search_lanes.h"
+#include "tests/kernels/host_warp.h"
+
+// The lines that a device runs, on the host.
+namespace layerpress::kernels {
+namespace {
+
+template <typename T>
+void search_blocks(const cuda::ScaleSearchTask& task) {
+  const std::int64_t across = (task.columns + task.block_columns - 1) / task.block_columns;
+  test::HostWarp<cuda::SearchLane> warp;
+  for (std::int64_t i = 0; i < task.rows * across; ++i)
+    if (task.codebook.fp8)
+      cuda::search_block<T>(warp, task, i / across, i % across, cuda::Fp8Levels{});
+    else
+      cuda::search_block<T>(warp, task, i / across, i % across,
+                            cuda::IntegerLevels{task.codebook.minimum, task.codebook.maximum});
+}
+
+void search_on_host(const cuda::ScaleSearchTask& task) {
+  task.number == cuda::Number::kBf16 ? search_blocks<cuda::Bf16>(task) : search_blocks<float>(task);
+}
+
+struct Case {
+  const char* name;
+  std::int64_t block_columns;
+  RangeRule rule;
+  double exponent;
+  int patience;
+  bool important;
+  at::ScalarType weight = at::kBFloat16, stored = at::kBFloat16;
+};
+
+class RowSearchTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
+  at::manual_seed(21);
+  const Case& c = GetParam();
+  const at::Tensor weight = (at::randn({40, 200}) * at::rand({40, 1})).to(c.weight);
+  const at::Tensor importance = c.important ? at::rand({200}) + 0.01 : at::Tensor();
+  const ScaleGrid grid{1, c.block_columns};
+  ScaleSearch search{{}, c.exponent, c.patience};
+  for (int i = 0; i < 20; ++i) search.shrink.push_back(1 - 0.02 * i);
+  const ChosenScales found = search_rows_by(search_on_host, weight, grid, c.rule, search, c.stored, importance);
+  const ChosenScales expected = search_scales_reference(weight, grid, c.rule, search, c.stored, importance);
+  ASSERT_EQ(found.scale.sizes(), expected.scale.sizes());
+  EXPECT_TRUE(at::equal(found.scale, found.scale.to(c.stored).to(at::kFloat)));
+  // Candidates that lose the same but for rounding.
+  EXPECT_GT(found.scale.eq(expected.scale).to(at::kDouble).mean().item<double>(), 0.97);
+  ASSERT_EQ(found.zero_point.defined(), expected.zero_point.defined());
+  if (found.zero_point.defined()) {
+    EXPECT_GT(found.zero_point.eq(expected.zero_point).to(at::kDouble).mean().item<double>(), 0.97);
+  }
+  const ChosenScales plain = search_rows_by(search_on_host, weight, grid, c.rule, {}, c.stored, importance);
+  EXPECT_TRUE(at::equal(plain.scale, search_scales_reference(weight, grid, c.rule, {}, c.stored, importance).scale));
+  EXPECT_TRUE(plain.scale.ne(found.scale).any().item<bool>());  // the search matters at all
+}
+
+const Codebook kFp8{true, 0, 0}, kEightBits{false, -128, 127};
+INSTANTIATE_TEST_SUITE_P(
+    Cases, RowSearchTest,
+    ::testing::Values(Case{"group", 64, {{}, true}, 2, 0, true}, Case{"short_last_group", 48, {{}, true}, 2, 0, true},
+                      Case{"patience", 40, {{}, true}, 2.4, 3, false}, Case{"asymmetric", 100, {{}, false}, 2, 0, true},
+                      Case{"channel", 200, {{}, true}, 2.4, 0, false}, Case{"narrow", 8, {{}, false}, 2, 0, false},
+                      Case{"eight_bits", 200, {kEightBits, true}, 2, 0, true, at::kFloat, at::kHalf},
+                      Case{"fp8", 200, {kFp8, true}, 2, 0, true, at::kFloat, at::kFloat}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(RowSearch, ZeroBlocksGetTheSmallestScale) {
+  const at::Tensor weight = at::zeros({3, 64});
+  for (const bool symmetric : {true, false})
+    for (const at::ScalarType stored : {at::kBFloat16, at::kHalf, at::kFloat}) {
+      const ScaleSearch search{.shrink = {1.0, 0.8}};
+      const ChosenScales chosen = search_rows_by(search_on_host, weight, {1, 32}, {{}, symmetric}, search, stored, {});
+      EXPECT_TRUE(chosen.scale.eq(smallest_scale(stored)).all().item<bool>());
+    }
+}
+
+TEST(RowSearch, RoundsAsScalesAreStored) {
+  const at::Tensor x = at::cat({at::randn({3000}), at::randn({3000}) * 1e-5, at::randn({1000}) * 3e4,
+                                at::tensor({0.0f, 65504.0f, 65519.9f, 65520.0f, -65520.0f, 6e-8f, 2.9e-8f, -3.1e-8f})});
+  for (const auto& [number, dtype] :
+       {std::pair{cuda::Number::kBf16, at::kBFloat16}, {cuda::Number::kHalf, at::kHalf}}) {
+    const at::Tensor expected = x.to(dtype).to(at::kFloat);
+    for (std::int64_t i = 0; i < x.numel(); ++i)
+      ASSERT_EQ(cuda::rounded_to(number, x[i].item<float>()), expected[i].item<float>()) << x[i].item<float>();
+  }
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

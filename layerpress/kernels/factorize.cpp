@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/factorize_together.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -138,21 +138,11 @@ std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const Fact
   return factor;
 }
 
-/// The same with ATen operations, for other devices.
+/// For other devices.
 std::optional<HessianFactor> factorize_on_device(const at::Tensor& gram, const FactorizeOptions& options) {
-  HessianFactor factor;
-  factor.order = column_order(gram.diagonal(), options);
-  const at::Tensor reversed = factor.order.flip(0);
-  const at::Tensor wide = options.double_precision ? gram.to(at::kDouble) : gram;
-  const at::Tensor hessian = symmetric_from_upper(wide).index_select(0, reversed).index_select(1, reversed);
-  prepare_diagonal(hessian, options.dampening);
-  auto [lower, info] = at::linalg_cholesky_ex(hessian);
-  if (info.item<int>() != 0) return std::nullopt;
-  const at::Tensor upper = lower.flip({0, 1});
-  if (!at::isfinite(upper.diagonal()).all().item<bool>()) return std::nullopt;
-  factor.pivots = upper.diagonal().square().to(at::kFloat);
-  factor.feedback = (upper / upper.diagonal()).to(at::kFloat).triu(1).contiguous();
-  return factor;
+  const auto [factors, definite] = factorize_together({gram}, options);
+  if (!definite.front()) return std::nullopt;
+  return HessianFactor{factors.order[0], factors.feedback[0], factors.pivots[0]};
 }
 
 }  // namespace
@@ -179,10 +169,14 @@ std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOp
   return options.double_precision ? factorize_on_cpu<double>(rows, options) : factorize_on_cpu<float>(rows, options);
 }
 
-std::uint64_t factorize_workspace(std::int64_t columns) {
+std::uint64_t factor_bytes(std::int64_t columns) {
   const auto size = static_cast<std::uint64_t>(columns);
   constexpr std::uint64_t kBytesPerColumn = 64;  // order, diagonals, what sorting needs
   return size * size * sizeof(float) + size * kBytesPerColumn;
+}
+
+std::uint64_t factorize_workspace(std::int64_t columns, at::Device device) {
+  return device.is_cpu() ? factor_bytes(columns) : factorize_together_workspace(1, columns);
 }
 
 }  // namespace layerpress::kernels

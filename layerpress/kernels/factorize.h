@@ -34,8 +34,10 @@ struct FactorizeOptions {
 /// fp64, and kept in its memory, with double_precision).
 std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOptions& options);
 
-/// Bytes that factorize allocates at most for K columns on the CPU in single precision; its result holds nearly all.
-std::uint64_t factorize_workspace(std::int64_t columns);
+/// Bytes that factorize allocates at most for K columns in single precision; on the CPU its result holds nearly all.
+std::uint64_t factorize_workspace(std::int64_t columns, at::Device device = at::kCPU);
+/// Of them, what the result holds.
+std::uint64_t factor_bytes(std::int64_t columns);
 
 /// The columns in the order in which they are quantized: as they are, or by descending diagonal, in groups or not.
 at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& options);

@@ -50,4 +50,22 @@ bool all_finite(const at::Tensor& tensor) {
   return finite.load();
 }
 
+std::vector<bool> each_finite(const std::vector<at::Tensor>& tensors) {
+  std::vector<bool> result(tensors.size());
+  std::vector<std::size_t> elsewhere;
+  std::vector<at::Tensor> answers;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].is_cpu()) {
+      result[i] = all_finite(tensors[i]);
+      continue;
+    }
+    elsewhere.push_back(i);
+    answers.push_back(at::isfinite(tensors[i]).all());
+  }
+  if (elsewhere.empty()) return result;
+  const at::Tensor finite = at::stack(answers).cpu();
+  for (std::size_t i = 0; i < elsewhere.size(); ++i) result[elsewhere[i]] = finite.const_data_ptr<bool>()[i];
+  return result;
+}
+
 }  // namespace layerpress::kernels

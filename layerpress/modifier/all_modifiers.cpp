@@ -14,7 +14,8 @@ using Factory = std::function<std::unique_ptr<runtime::Modifier>(const Json&, co
 /// Adding a modifier: its files, and a line here.
 const std::vector<std::pair<std::string, Factory>>& factories() {
   static const std::vector<std::pair<std::string, Factory>> kAll = {
-      {"GPTQModifier", make_gptq_modifier},
+      {"GPTQModifier",
+       [](const Json& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); }},
       {"QuantizationModifier", make_quantization_modifier},
   };
   return kAll;

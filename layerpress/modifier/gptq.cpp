@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 
-#include "layerpress/kernels/block_solver.h"
+#include "layerpress/kernels/factorize_together.h"
 #include "layerpress/kernels/gptq.h"
+#include "layerpress/modifier/factorization.h"
 #include "layerpress/modifier/propagation.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 
@@ -16,41 +16,6 @@ namespace {
 using quant::Observer;
 using runtime::CompressedModule;
 using runtime::LinearWeight;
-
-/// In which order a weight's columns are quantized; weights that agree share a factorization.
-struct ColumnOrder {
-  bool by_activation = true;
-  std::int64_t group_columns = 0;  ///< of groups that stay together; 0: none do
-
-  auto operator<=>(const ColumnOrder&) const = default;
-};
-
-/// A factorization and how it came about.
-struct Factorization {
-  std::optional<kernels::HessianFactor> factor;
-  std::string fallback;  ///< "" when the first attempt worked
-};
-
-Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order) {
-  // An all-zero or non-finite matrix says nothing about the inputs; no dampening mends that.
-  const auto sum = gram.diagonal().sum().item<double>();
-  if (!std::isfinite(sum)) return {std::nullopt, "round-to-nearest (non-finite inputs)"};
-  if (sum == 0) return {std::nullopt, "round-to-nearest (no tokens, or nothing but zeros)"};
-  for (const bool wide : {false, true}) {
-    double damp = dampening;
-    for (int attempt = 0; attempt<4; ++attempt, damp = damp> 0 ? damp * 10 : 0.01) {
-      const bool first = !wide && attempt == 0;
-      auto factor = kernels::factorize(gram, {.dampening = damp,
-                                              .activation_order = order.by_activation,
-                                              .group_columns = order.group_columns,
-                                              .double_precision = wide});
-      if (factor)
-        return {std::move(factor),
-                first ? "" : fmt::format("dampening {:g}{}", damp, wide ? ", double precision" : "")};
-    }
-  }
-  return {std::nullopt, "round-to-nearest (factorization failed)"};
-}
 
 /// What all stacks share; the factorization is that of the stacks under way.
 struct Solution {
@@ -79,10 +44,11 @@ std::int64_t rows_of_group(const std::vector<Linear>& linears) {
 
 class GptqModifier : public QuantizingModifier {
  public:
-  GptqModifier(const Json& arguments, const std::string& where)
+  GptqModifier(const Json& arguments, const std::string& where, BlockSolverOf block_solver)
       : QuantizingModifier(arguments, where,
                            {"block_size", "dampening_frac", "actorder", "batched_quantization", "error_propagation"},
                            Observer::kHessian),
+        block_solver_(block_solver),
         propagation_(parse_error_propagation(arguments, where)) {
     block_size_ = json_get_or<std::int64_t>(arguments, "block_size", where, 128);
     dampening_ = json_get_or<double>(arguments, "dampening_frac", where, 0.01);
@@ -112,11 +78,13 @@ class GptqModifier : public QuantizingModifier {
   runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override {
     runtime::CompressionCost cost;
     const std::int64_t columns = linears.front().columns;
-    std::uint64_t held = kernels::factorize_workspace(columns);
-    if (propagation_) held += add_propagation_cost(linears, cost);
+    std::uint64_t held = propagation_ ? add_propagation_cost(linears, cost) : 0;
+    const std::uint64_t factorizing = held + kernels::factorize_workspace(columns, linears.front().device);
+    held += kernels::factor_bytes(columns);
     for (const auto& [order, stacks] : stacks_of(linears)) {
       const auto size = static_cast<double>(columns);
       cost.flops["factorize"] += size * size * size / 3;
+      cost.workspace_bytes = std::max(cost.workspace_bytes, factorizing + cost.result_bytes);
       for (const Stack& stack : stacks) add_stack_cost(linears, stack, held, cost);
     }
     return cost;
@@ -124,7 +92,7 @@ class GptqModifier : public QuantizingModifier {
 
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,
                                          const runtime::Statistics* statistics, PhaseTimes& times) const override {
-    if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
+    require_statistics(linears, statistics);
     std::vector<CompressedModule> results(linears.size());
     Solution solution{*statistics, propagation_of(linears, *statistics, times), {}};
     for (const auto& [order, stacks] : stacks_of(linears)) {
@@ -132,6 +100,51 @@ class GptqModifier : public QuantizingModifier {
       solution.factorization = factorize(statistics->gram, order, times);
       for (const Stack& stack : stacks) compress_stack(linears, stack, solution, times, results);
     }
+    return results;
+  }
+
+  std::size_t tasks_at_once(const std::vector<runtime::LinearShape>& linears) const override {
+    const runtime::LinearShape& first = linears.front();
+    if (propagation_ || block_solver_(first.device) == nullptr) return 1;
+    const auto orders = stacks_of(linears);
+    if (orders.size() > 1 || orders.begin()->second.size() > 1) return 1;
+    std::vector<kernels::StackedRows> weights;
+    std::int64_t rows = 0;
+    for (const runtime::LinearShape& linear : linears) {
+      weights.push_back({linear.rows, quant::scale_grid(*first.scheme->weights, linear.rows, first.columns)});
+      rows += linear.rows;
+    }
+    const bool searched = group_search(*first.scheme, first.dtype, first.columns).has_value();
+    if (!kernels::can_solve_together(weights, first.columns, searched)) return 1;
+    return static_cast<std::size_t>(kernels::problems_at_once(rows, first.columns));
+  }
+
+  std::uint64_t workspace_together(const std::vector<runtime::LinearShape>& linears, std::size_t tasks) const override {
+    const runtime::CompressionCost each = cost(linears);
+    if (tasks == 1) return each.workspace_bytes;
+    const std::int64_t columns = linears.front().columns;
+    std::int64_t rows = 0;
+    std::uint64_t search = 0;
+    for (const runtime::LinearShape& linear : linears) {
+      rows += linear.rows;
+      search = std::max(search, quant::observe_workspace(*linear.scheme->weights, observer_for(linear.scheme),
+                                                         linear.rows, columns, linear.device));
+    }
+    const auto count = static_cast<std::int64_t>(tasks);
+    const std::uint64_t factors = tasks * kernels::factor_bytes(columns), results = tasks * each.result_bytes;
+    const std::uint64_t solving =
+        factors + results + std::max(search, kernels::gptq_together_workspace(count, rows, columns));
+    // What cannot be solved with the others is compressed by itself, when all others are done.
+    return std::max({kernels::factorize_together_workspace(count, columns), solving, results + each.workspace_bytes});
+  }
+
+  std::vector<std::vector<CompressedModule>> compress_together(const std::vector<runtime::CompressionTask>& tasks,
+                                                               PhaseTimes& times) const override {
+    if (tasks.size() == 1) return QuantizingModifier::compress_together(tasks, times);
+    for (const runtime::CompressionTask& task : tasks) require_statistics(task.linears, task.statistics);
+    std::vector<std::vector<CompressedModule>> results = solve_together(tasks, times);
+    for (std::size_t t = 0; t < tasks.size(); ++t)
+      if (results[t].empty()) results[t] = compress(tasks[t].linears, tasks[t].statistics, times);
     return results;
   }
 
@@ -230,9 +243,8 @@ class GptqModifier : public QuantizingModifier {
     const auto& factor = solution.factorization.factor;
     const auto search =
         factor ? group_search(scheme, members.front().scale_dtype, columns_of(members.front())) : std::nullopt;
-    std::vector<kernels::ChosenScales> scales;
-    for (const LinearWeight& member : members)
-      scales.push_back(search ? scales_to_choose(member) : observe(member, importance, times));
+    const std::vector<kernels::ChosenScales> scales = scales_of(members, importance, search.has_value(), times);
+    if (!search) require_finite(members, scales);
     std::vector<at::Tensor> codes;
     double loss = 0;
     if (factor)
@@ -241,14 +253,33 @@ class GptqModifier : public QuantizingModifier {
       for (std::size_t m = 0; m < members.size(); ++m) codes.push_back(round_to_nearest(members[m], scales[m], times));
     for (std::size_t m = 0; m < members.size(); ++m) {
       CompressedModule& result = results[batch[m]];
-      result.weight = quant::to_quantized_weight(*scheme.weights, codes[m], scales[m], members[m].scale_dtype);
-      result.report = {.module = members[m].module,
-                       .scheme = describe(scheme),
-                       .fallback = both(solution.factorization.fallback, solution.propagation.fallback()),
-                       .output_error = std::nullopt,
-                       .tokens = solution.statistics.tokens};
+      result = result_of(members[m], codes[m], scales[m], solution.statistics.tokens);
+      result.report.fallback = both(solution.factorization.fallback, solution.propagation.fallback());
     }
     return loss;
+  }
+
+  static CompressedModule result_of(const LinearWeight& linear, const at::Tensor& codes,
+                                    const kernels::ChosenScales& scales, std::int64_t tokens) {
+    CompressedModule result;
+    result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
+    result.report.module = linear.module;
+    result.report.scheme = describe(*linear.scheme);
+    result.report.tokens = tokens;
+    return result;
+  }
+
+  static void require_statistics(const std::vector<LinearWeight>& linears, const runtime::Statistics* statistics) {
+    if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
+  }
+
+  /// Scales of some linears with one scheme, or room for those that are chosen during the solve.
+  std::vector<kernels::ChosenScales> scales_of(const std::vector<LinearWeight>& linears, const at::Tensor& importance,
+                                               bool searched, PhaseTimes& times) const {
+    std::vector<kernels::ChosenScales> scales;
+    for (const LinearWeight& linear : linears)
+      scales.push_back(searched ? scales_to_choose(linear) : observe(linear, importance, times));
+    return scales;
   }
 
   /// Room for the scales of a linear that are chosen during the solve.
@@ -268,21 +299,89 @@ class GptqModifier : public QuantizingModifier {
                                 PhaseTimes& times) const {
     const auto phase = times.measure("solve");
     const quant::QuantizationArgs& args = *members.front().scheme->weights;
-    std::vector<kernels::GptqWeight> weights;
-    double rows = 0, columns = 0;
-    for (std::size_t m = 0; m < members.size(); ++m) {
-      const at::Tensor& weight = members[m].weight;
-      const kernels::ScaleGrid grid = quant::scale_grid(args, weight.size(0), weight.size(1));
-      weights.push_back({weight, {scales[m].scale, scales[m].zero_point, grid.block_columns, grid.block_rows}});
-      rows += static_cast<double>(weight.size(0));
-      columns = static_cast<double>(weight.size(1));
-    }
-    times.add_flops("solve", solve_flops(rows * columns, columns, weights.front().scales.columns_per_group, search));
+    const std::vector<kernels::GptqWeight> weights = problem_of(members, scales);
+    add_solve_flops(members, search, times);
     kernels::GptqResult result = kernels::gptq(weights, factor, quant::codebook_of(args), block_size_, search);
-    if (search)
-      for (const kernels::ChosenScales& chosen : scales) quant::require_finite_scales(chosen);
+    if (search) require_finite(members, scales);
     loss = result.loss;
     return std::move(result.codes);
+  }
+
+  static std::vector<kernels::GptqWeight> problem_of(const std::vector<LinearWeight>& linears,
+                                                     const std::vector<kernels::ChosenScales>& scales) {
+    std::vector<kernels::GptqWeight> weights;
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      const kernels::ScaleGrid grid =
+          quant::scale_grid(*linears[i].scheme->weights, rows_of(linears[i]), columns_of(linears[i]));
+      weights.push_back(
+          {linears[i].weight, {scales[i].scale, scales[i].zero_point, grid.block_columns, grid.block_rows}});
+    }
+    return weights;
+  }
+
+  static void add_solve_flops(const std::vector<LinearWeight>& linears,
+                              const std::optional<kernels::GroupSearch>& search, PhaseTimes& times) {
+    for (const LinearWeight& linear : linears) {
+      const auto columns = static_cast<double>(columns_of(linear));
+      const kernels::ScaleGrid grid = quant::scale_grid(*linear.scheme->weights, rows_of(linear), columns_of(linear));
+      times.add_flops("solve",
+                      solve_flops(static_cast<double>(rows_of(linear)) * columns, columns, grid.block_columns, search));
+    }
+  }
+
+  /// Results of tasks whose Gram matrices can be factorized at once; others' are empty.
+  std::vector<std::vector<CompressedModule>> solve_together(const std::vector<runtime::CompressionTask>& tasks,
+                                                            PhaseTimes& times) const {
+    const LinearWeight& like = tasks.front().linears.front();
+    const quant::QuantizationScheme& scheme = *like.scheme;
+    const auto search = group_search(scheme, like.scale_dtype, columns_of(like));
+    const kernels::HessianFactors solved = factorize(tasks, column_order(scheme, columns_of(like)), times);
+    std::vector<std::vector<kernels::ChosenScales>> scales;
+    std::vector<std::vector<kernels::GptqWeight>> problems;
+    for (const runtime::CompressionTask& task : tasks) {
+      scales.push_back(scales_of(task.linears, task.statistics->gram.diagonal(), search.has_value(), times));
+      problems.push_back(problem_of(task.linears, scales.back()));
+    }
+    const auto phase = times.measure("solve");
+    const std::vector<kernels::GptqResult> found =
+        kernels::gptq_together(problems, solved.factors, quant::codebook_of(*scheme.weights), block_size_, search,
+                               block_solver_(like.weight.device()));
+    std::vector<LinearWeight> linears;  // whose results are used
+    std::vector<kernels::ChosenScales> used;
+    std::vector<std::vector<CompressedModule>> results(tasks.size());
+    for (std::size_t t = 0; t < tasks.size(); ++t) {
+      if (!solved.definite[t]) continue;
+      add_solve_flops(tasks[t].linears, search, times);
+      const std::int64_t tokens = tasks[t].statistics->tokens;
+      double rows = 0;
+      for (const LinearWeight& linear : tasks[t].linears) rows += static_cast<double>(rows_of(linear));
+      for (std::size_t i = 0; i < tasks[t].linears.size(); ++i) {
+        results[t].push_back(result_of(tasks[t].linears[i], found[t].codes[i], scales[t][i], tokens));
+        if (tokens > 0) results[t].back().report.output_error = found[t].loss / rows / static_cast<double>(tokens);
+        linears.push_back(tasks[t].linears[i]);
+        used.push_back(scales[t][i]);
+      }
+    }
+    require_finite(linears, used);
+    return results;
+  }
+
+  /// Of all tasks at once; one whose inputs say nothing counts as not definite.
+  kernels::HessianFactors factorize(const std::vector<runtime::CompressionTask>& tasks, const ColumnOrder& order,
+                                    PhaseTimes& times) const {
+    const auto phase = times.measure("factorize");
+    std::vector<at::Tensor> grams, sums;
+    for (const runtime::CompressionTask& task : tasks) {
+      grams.push_back(task.statistics->gram);
+      sums.push_back(grams.back().diagonal().sum(at::kDouble));
+      const auto columns = static_cast<double>(grams.back().size(0));
+      times.add_flops("factorize", columns * columns * columns / 3);
+    }
+    kernels::HessianFactors solved = kernels::factorize_together(grams, factorize_options(order, dampening_));
+    const at::Tensor all = at::stack(sums).cpu();
+    for (std::size_t t = 0; t < tasks.size(); ++t)
+      if (!useless_inputs(all.const_data_ptr<double>()[t]).empty()) solved.definite[t] = false;
+    return solved;
   }
 
   /// Each element takes up feedback from half of all columns, and per candidate for its scale from half of its group's.
@@ -341,6 +440,7 @@ class GptqModifier : public QuantizingModifier {
     cost.result_bytes += results;
   }
 
+  BlockSolverOf block_solver_;
   std::int64_t block_size_ = 128;
   double dampening_ = 0.01;
   std::optional<kernels::ErrorPropagation> propagation_;
@@ -348,8 +448,9 @@ class GptqModifier : public QuantizingModifier {
 
 }  // namespace
 
-std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where) {
-  return std::make_unique<GptqModifier>(arguments, where);
+std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where,
+                                                      BlockSolverOf block_solver) {
+  return std::make_unique<GptqModifier>(arguments, where, block_solver);
 }
 
 }  // namespace layerpress::modifier

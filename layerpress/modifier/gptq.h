@@ -4,9 +4,13 @@
 #include <string>
 
 #include "layerpress/base/json.h"
+#include "layerpress/kernels/block_solver.h"
 #include "layerpress/runtime/modifier.h"
 
 namespace layerpress::modifier {
+
+/// The solver for a device's memory, or null.
+using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 
 /// GPTQ (arXiv 2210.17323) with static groups: columns are quantized one after the other, and the error of each moves
 /// the ones behind it so that the layer's outputs change least. Own arguments: block_size 128, dampening_frac 0.01,
@@ -26,6 +30,11 @@ namespace layerpress::modifier {
 ///
 /// cost() is that of a factorization that succeeds in single precision; one in double precision holds a second [K, K]. It
 /// counts on cross matrices; with output cross matrices moving takes fewer operations.
-std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where);
+///
+/// Where `block_solver` has one for the device, groups of equal shapes, such as experts', are compressed several at a time;
+/// those whose inputs or factorization need a fallback one by one after them. Not with error_propagation, and not where linears of
+/// a group differ in their schemes.
+std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where,
+                                                      BlockSolverOf block_solver = kernels::column_block_solver);
 
 }  // namespace layerpress::modifier

@@ -31,8 +31,10 @@ class QuantizationModifier : public QuantizingModifier {
                                                   PhaseTimes& times) const override {
     const at::Tensor importance = statistics == nullptr ? at::Tensor() : statistics->gram.diagonal();
     std::vector<runtime::CompressedModule> results;
+    std::vector<kernels::ChosenScales> chosen;
     for (const runtime::LinearWeight& linear : linears) {
-      const kernels::ChosenScales scales = observe(linear, importance, times);
+      chosen.push_back(observe(linear, importance, times));
+      const kernels::ChosenScales& scales = chosen.back();
       const at::Tensor codes = round_to_nearest(linear, scales, times);
       runtime::CompressedModule result;
       result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
@@ -41,6 +43,7 @@ class QuantizationModifier : public QuantizingModifier {
       result.report.tokens = statistics == nullptr ? 0 : statistics->tokens;
       results.push_back(std::move(result));
     }
+    require_finite(linears, chosen);
     return results;
   }
 };

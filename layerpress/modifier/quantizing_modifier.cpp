@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/base/text.h"
+#include "layerpress/kernels/finite.h"
 #include "layerpress/quant/row_transfer.h"
 
 namespace layerpress::modifier {
@@ -166,11 +167,19 @@ kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& l
   const auto phase = times.measure("observe");
   const quant::ObserverSettings& settings = observer_for(linear.scheme);
   times.add_flops("observe", quant::observe_flops(settings, static_cast<double>(linear.weight.numel())));
-  try {
-    return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance);
-  } catch (const RecipeError& error) {
-    throw RecipeError("{} (module {})", error.what(), linear.module);
-  }
+  return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance);
+}
+
+void QuantizingModifier::require_finite(const std::vector<runtime::LinearWeight>& linears,
+                                        const std::vector<kernels::ChosenScales>& scales) {
+  std::vector<at::Tensor> tensors;
+  for (const kernels::ChosenScales& chosen : scales) tensors.push_back(chosen.scale);
+  const std::vector<bool> finite = kernels::each_finite(tensors);
+  for (std::size_t i = 0; i < linears.size(); ++i)
+    if (!finite[i])
+      throw RecipeError(
+          "[modifier.observe] a scale of {} overflows the stored dtype; the weights are too large for this scheme",
+          linears[i].module);
 }
 
 void QuantizingModifier::add_rounding_cost(const runtime::LinearShape& linear, runtime::CompressionCost& cost) const {

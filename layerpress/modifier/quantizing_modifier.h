@@ -29,9 +29,13 @@ class QuantizingModifier : public runtime::Modifier {
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
 
-  /// Observes one weight; fp32 scales that are representable in the stored dtype. Measured as "observe".
+  /// Observes one weight; fp32 scales that are representable in the stored dtype, or overflow it. Measured as "observe".
   kernels::ChosenScales observe(const runtime::LinearWeight& linear, const at::Tensor& importance,
                                 PhaseTimes& times) const;
+
+  /// Throws RecipeError naming the module when a scale has overflowed the dtype that it is stored in.
+  static void require_finite(const std::vector<runtime::LinearWeight>& linears,
+                             const std::vector<kernels::ChosenScales>& scales);
 
   /// Adds what observing a linear, rounding it and keeping its result costs to what the linears before it cost.
   void add_rounding_cost(const runtime::LinearShape& linear, runtime::CompressionCost& cost) const;

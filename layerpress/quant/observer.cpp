@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "layerpress/base/text.h"
-#include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/gptq.h"
 #include "layerpress/quant/row_transfer.h"
 
@@ -108,10 +107,8 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
   if (weighted && !importance.defined())
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
   const at::Tensor used = weighted ? importance : at::Tensor();
-  kernels::ChosenScales chosen = kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)),
-                                                        range_rule(args), search_of(settings), stored, used);
-  require_finite_scales(chosen);
-  return chosen;
+  return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), range_rule(args),
+                                search_of(settings), stored, used);
 }
 
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
@@ -119,11 +116,6 @@ std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, c
   if (settings.observer != Observer::kGptq || rows_per_scale(args) != 1) return {};
   if (!kernels::searches_groups(scale_grid(args, 1, columns))) return {};
   return kernels::GroupSearch{range_rule(args), search_of(settings).shrink, stored};
-}
-
-void require_finite_scales(const kernels::ChosenScales& chosen) {
-  if (!kernels::all_finite(chosen.scale))
-    throw RecipeError("[quant.observe] a scale overflows the stored dtype; the weights are too large for this scheme");
 }
 
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,

@@ -40,7 +40,7 @@ kernels::Codebook codebook_of(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
 /// Chooses the scales of a weight [rows, columns]. `stored` is the dtype they are stored in; `importance` (fp32
-/// [columns]) is the Gram diagonal, required by kHessian and kGptq. Throws RecipeError when a scale overflows `stored`.
+/// [columns]) is the Gram diagonal, required by kHessian and kGptq. A scale may overflow `stored`.
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, at::ScalarType stored,
                                     const at::Tensor& importance);
@@ -48,9 +48,6 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
 /// How GPTQ chooses the scales of weights on its way; nothing unless that is the observer and their blocks allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
                                                  at::ScalarType stored, std::int64_t columns);
-
-/// Throws RecipeError when a scale has overflowed the dtype that it is stored in.
-void require_finite_scales(const kernels::ChosenScales& chosen);
 
 /// Bytes that choose_scales allocates at most on `device` for a weight [rows, columns], its result included.
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,

@@ -98,16 +98,14 @@ void join_report(const ModuleReport& part, double rows, ModuleReport& whole, Mea
 
 }  // namespace
 
-std::vector<CompressedModule> compress_own_rows(const RunContext& run, const Modifier& modifier,
-                                                const std::vector<LinearWeight>& linears, const Statistics* statistics,
-                                                const GroupDivision& division) {
-  std::vector<LinearWeight> own;
+CompressionTask own_rows(const RunContext& run, const CompressionTask& whole, const GroupDivision& division) {
+  CompressionTask own{{}, whole.statistics};
   for (const RowPart& part : division.parts[static_cast<std::size_t>(run.group.rank())]) {
-    own.push_back(linears[part.linear]);
-    own.back().weight = own.back().weight.narrow(0, part.first, part.rows());
-    own.back().first_row = part.first;
+    own.linears.push_back(whole.linears[part.linear]);
+    own.linears.back().weight = own.linears.back().weight.narrow(0, part.first, part.rows());
+    own.linears.back().first_row = part.first;
   }
-  return own.empty() ? std::vector<CompressedModule>() : modifier.compress(own, statistics, run.times);
+  return own;
 }
 
 ResultExchange::ResultExchange(const RunContext& run, std::vector<Group> groups)

@@ -9,10 +9,8 @@
 
 namespace layerpress::runtime {
 
-/// Modifier::compress for this rank's parts, in their order.
-std::vector<CompressedModule> compress_own_rows(const RunContext& run, const Modifier& modifier,
-                                                const std::vector<LinearWeight>& linears, const Statistics* statistics,
-                                                const GroupDivision& division);
+/// This rank's parts of a group, in their order.
+CompressionTask own_rows(const RunContext& run, const CompressionTask& whole, const GroupDivision& division);
 
 /// What each rank did to its parts of the groups of one step, given to all ranks in few operations: one all-gather, or one
 /// broadcast of each rank that has any, where those are few. Results are packed to their bits as they come.

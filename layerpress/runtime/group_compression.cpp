@@ -38,12 +38,6 @@ bool wants_cross(const graph::LinearGroup& group, const Assignments& assignments
 
 namespace {
 
-void require_finite(const LinearWeight& linear) {
-  if (!kernels::all_finite(linear.weight))
-    throw DamagedWeightsError(
-        "[runtime.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged", linear.module);
-}
-
 /// Linears that are compressed together.
 std::vector<LinearShape> shapes_of(const graph::Graph& graph, const std::vector<graph::NodeId>& linears,
                                    const Assignments& assignments) {
@@ -111,6 +105,22 @@ std::vector<ResultExchange::Group> exchanged_groups(const graph::Graph& graph, c
 
 namespace {
 
+void require_finite(const std::vector<CompressionTask>& tasks) {
+  std::vector<const LinearWeight*> linears;
+  std::vector<at::Tensor> weights;
+  for (const CompressionTask& task : tasks)
+    for (const LinearWeight& linear : task.linears) {
+      linears.push_back(&linear);
+      weights.push_back(linear.weight);
+    }
+  const std::vector<bool> finite = kernels::each_finite(weights);
+  for (std::size_t i = 0; i < linears.size(); ++i)
+    if (!finite[i])
+      throw DamagedWeightsError(
+          "[runtime.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged",
+          linears[i]->module);
+}
+
 std::vector<LinearWeight> weights_of(const RunContext& run, const GroupWork& work, const Assignments& assignments,
                                      const Onload& parameters) {
   std::vector<LinearWeight> linears;
@@ -119,10 +129,19 @@ std::vector<LinearWeight> weights_of(const RunContext& run, const GroupWork& wor
     const graph::Node& node = run.graph.nodes[work.linears[i]];
     linears.push_back({run.graph.module_name(node), parameters.original(std::get<graph::Linear>(node.operation).weight),
                        shapes[i].scheme, shapes[i].dtype, shapes[i].group_rows});
-    const auto phase = run.times.measure("check");
-    require_finite(linears.back());
   }
   return linears;
+}
+
+/// Of works [first, first + count); weights are checked.
+std::vector<CompressionTask> tasks_of(const RunContext& run, const std::vector<GroupWork>& works, std::size_t first,
+                                      std::size_t count, const Assignments& assignments, const Onload& parameters) {
+  std::vector<CompressionTask> tasks;
+  for (std::size_t i = first; i < first + count; ++i)
+    tasks.push_back({weights_of(run, works[i], assignments, parameters), works[i].statistics});
+  const auto phase = run.times.measure("check");
+  require_finite(tasks);
+  return tasks;
 }
 
 /// Everything that follows once all ranks have a work's results.
@@ -148,26 +167,72 @@ void use_results(const RunContext& run, const GroupWork& work, const std::vector
   }
 }
 
+/// Compresses this rank's parts of all works.
+void compress_own_rows(const RunContext& run, const std::vector<GroupWork>& works,
+                       const std::vector<CompressionTask>& whole, ResultExchange& exchange) {
+  std::vector<std::size_t> groups;  // of which this rank has any
+  std::vector<CompressionTask> own;
+  std::vector<TaskShape> shapes;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    CompressionTask part = own_rows(run, whole[i], works[i].division);
+    if (part.linears.empty()) continue;
+    groups.push_back(i);
+    shapes.push_back({works[i].modifier, {}});
+    for (const LinearWeight& linear : part.linears)
+      shapes.back().linears.push_back({.rows = linear.weight.size(0),
+                                       .columns = linear.weight.size(1),
+                                       .dtype = linear.scale_dtype,
+                                       .scheme = linear.scheme,
+                                       .group_rows = linear.group_rows,
+                                       .device = linear.weight.device()});
+    own.push_back(std::move(part));
+  }
+  std::size_t first = 0;
+  for (const std::size_t count : turns_of(shapes)) {
+    const auto begin = own.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto results =
+        shapes[first].modifier->compress_together({begin, begin + static_cast<std::ptrdiff_t>(count)}, run.times);
+    for (std::size_t i = 0; i < count; ++i) exchange.put(groups[first + i], results[i]);
+    first += count;
+  }
+}
+
 }  // namespace
+
+std::vector<std::size_t> turns_of(const std::vector<TaskShape>& tasks) {
+  std::vector<std::size_t> turns;
+  for (std::size_t first = 0; first < tasks.size(); first += turns.back()) {
+    const std::size_t most = std::min(tasks[first].modifier->tasks_at_once(tasks[first].linears), tasks.size() - first);
+    std::size_t count = 1;
+    while (count < most && tasks[first + count] == tasks[first]) ++count;
+    turns.push_back(count);
+  }
+  return turns;
+}
 
 void compress_groups(const RunContext& run, const std::vector<GroupWork>& works, const Assignments& assignments,
                      Onload& parameters, bool replace, ResultSink& sink) {
   Onload* replaced = replace ? &parameters : nullptr;
   if (run.group.size() == 1) {
-    for (const GroupWork& work : works) {
-      const std::vector<LinearWeight> linears = weights_of(run, work, assignments, parameters);
-      use_results(run, work, linears, work.modifier->compress(linears, work.statistics, run.times), replaced, sink);
+    std::vector<TaskShape> shapes;
+    for (const GroupWork& work : works)
+      shapes.push_back({work.modifier, shapes_of(run.graph, work.linears, assignments)});
+    std::size_t first = 0;
+    for (const std::size_t count : turns_of(shapes)) {
+      const std::vector<CompressionTask> tasks = tasks_of(run, works, first, count, assignments, parameters);
+      auto results = works[first].modifier->compress_together(tasks, run.times);
+      for (std::size_t i = 0; i < count; ++i)
+        use_results(run, works[first + i], tasks[i].linears, std::move(results[i]), replaced, sink);
+      first += count;
     }
     return;
   }
-  std::vector<std::vector<LinearWeight>> linears;
-  for (const GroupWork& work : works) linears.push_back(weights_of(run, work, assignments, parameters));
+  const std::vector<CompressionTask> whole = tasks_of(run, works, 0, works.size(), assignments, parameters);
   ResultExchange exchange(run, exchanged_groups(run.graph, works, assignments));
-  for (std::size_t i = 0; i < works.size(); ++i)
-    exchange.put(i, compress_own_rows(run, *works[i].modifier, linears[i], works[i].statistics, works[i].division));
+  compress_own_rows(run, works, whole, exchange);
   exchange.trade();
   for (std::size_t i = 0; i < works.size(); ++i)
-    use_results(run, works[i], linears[i], exchange.take(i, linears[i]), replaced, sink);
+    use_results(run, works[i], whole[i].linears, exchange.take(i, whole[i].linears), replaced, sink);
 }
 
 }  // namespace layerpress::runtime

@@ -44,6 +44,16 @@ std::function<bool(const graph::LinearGroup&)> shares_statistics(const graph::Gr
 std::vector<ResultExchange::Group> exchanged_groups(const graph::Graph& graph, const std::vector<GroupWork>& works,
                                                     const Assignments& assignments);
 
+/// Linears that a modifier compresses, as their shapes.
+struct TaskShape {
+  const Modifier* modifier = nullptr;
+  std::vector<LinearShape> linears;
+  bool operator==(const TaskShape&) const = default;
+};
+
+/// Of tasks in order, how many are compressed at once, turn by turn: neighbours alike, as many as their modifier takes.
+std::vector<std::size_t> turns_of(const std::vector<TaskShape>& tasks);
+
 /// Compresses groups that do not depend on each other (each modifier gets its linears at once; every rank does its parts of
 /// all of them before it waits for others), hands results to the sink, and, when `replace`, lets later nodes compute with the
 /// compressed weights. Collective. Throws CheckpointError for non-finite weights.

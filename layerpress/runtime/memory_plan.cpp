@@ -92,18 +92,19 @@ class Simulation {
     const StepCost cost = step_cost(request_.graph, works, request_.assignments);
     for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
     std::uint64_t originals = 0;
-    for (const StepCost::Group& group : cost.groups) {
-      own().workspace_bytes = std::max(own().workspace_bytes, group.largest.workspace_bytes);
+    for (const StepCost::Turn& turn : cost.turns) {
+      own().workspace_bytes = std::max(own().workspace_bytes, turn.workspace_bytes);
       if (cost.ranks == 1) originals = 0;
-      originals += original_bytes(group.linears);
-      note(cost.exchange.own + originals + group.largest.workspace_bytes);
-      if (cost.ranks == 1) use(group.linears, originals + group.largest.result_bytes, replace);
+      originals += turn.groups * original_bytes(turn.linears);
+      note(cost.exchange.own + originals + turn.workspace_bytes);
+      for (std::size_t group = 0; cost.ranks == 1 && group < turn.groups; ++group)
+        use(turn.linears, originals + turn.result_bytes, replace);
     }
     if (cost.ranks == 1) return;
     note(originals + cost.exchange.trading);
-    for (const StepCost::Group& group : cost.groups) {
-      note(originals + cost.exchange.received + 2 * group.result_bytes);  // joined from parts
-      use(group.linears, originals + cost.exchange.received + group.result_bytes, replace);
+    for (const StepCost::Turn& turn : cost.turns) {
+      note(originals + cost.exchange.received + 2 * turn.result_bytes);  // joined from parts
+      use(turn.linears, originals + cost.exchange.received + turn.result_bytes, replace);
     }
   }
 

@@ -56,6 +56,7 @@ struct LinearShape {
   const quant::QuantizationScheme* scheme = nullptr;
   std::int64_t group_rows = 0;   ///< of all linears that are compressed with it; 0: of those given together
   at::Device device = at::kCPU;  ///< on which it is compressed
+  bool operator==(const LinearShape&) const = default;
 };
 
 /// What compress() costs for linears that read one value.
@@ -82,6 +83,12 @@ struct ModuleReport {
 struct CompressedModule {
   quant::QuantizedWeight weight;
   ModuleReport report;
+};
+
+/// Linears that read one value, and its statistics: null when none were wanted or the run has no data.
+struct CompressionTask {
+  std::vector<LinearWeight> linears;
+  const Statistics* statistics = nullptr;
 };
 
 /// A compression algorithm. It turns weights and statistics into codes and knows nothing of batches, ranks, devices or
@@ -112,6 +119,15 @@ class Modifier {
   /// `statistics` is null when none were wanted or the run has no data. Measures its phases in `times`.
   virtual std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
                                                  PhaseTimes& times) const = 0;
+
+  /// How many tasks with linears of these shapes compress_together() takes at once: more than one where a device would have
+  /// too little to do with one.
+  virtual std::size_t tasks_at_once(const std::vector<LinearShape>& linears) const;
+  /// CompressionCost::workspace_bytes of compress_together() for so many tasks with linears of these shapes.
+  virtual std::uint64_t workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const;
+  /// compress() for tasks that do not depend on each other and have linears of the same shapes; results by task.
+  virtual std::vector<std::vector<CompressedModule>> compress_together(const std::vector<CompressionTask>& tasks,
+                                                                       PhaseTimes& times) const;
 };
 
 /// Who compresses a linear node, and how.

@@ -21,11 +21,19 @@ std::int64_t rows_of(const std::vector<RowPart>& parts) {
   return rows;
 }
 
-CompressionCost largest_cost(const Modifier& modifier, const ResultExchange::Group& group) {
+/// Parts of the rank that has most rows of a group.
+std::vector<LinearShape> largest_parts(const ResultExchange::Group& group) {
   const std::vector<std::vector<RowPart>>& parts = group.division->parts;
   const auto most = std::max_element(parts.begin(), parts.end(),
                                      [](const auto& a, const auto& b) { return rows_of(a) < rows_of(b); });
-  return modifier.cost(parts_of(group, static_cast<std::size_t>(most - parts.begin())));
+  return parts_of(group, static_cast<std::size_t>(most - parts.begin()));
+}
+
+std::uint64_t result_bytes(const std::vector<LinearShape>& linears) {
+  std::uint64_t bytes = 0;
+  for (const LinearShape& shape : linears)
+    bytes += quant::quantized_bytes(*shape.scheme->weights, shape.rows, shape.columns, shape.dtype);
+  return bytes;
 }
 
 std::map<std::string, double> most_flops(const std::vector<GroupWork>& works,
@@ -51,13 +59,22 @@ StepCost step_cost(const graph::Graph& graph, const std::vector<GroupWork>& work
   StepCost cost;
   if (works.empty()) return cost;
   const std::vector<ResultExchange::Group> exchanged = exchanged_groups(graph, works, assignments);
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    cost.groups.push_back({exchanged[i].linears, largest_cost(*works[i].modifier, exchanged[i]), 0});
-    for (const LinearShape& shape : exchanged[i].linears)
-      cost.groups.back().result_bytes +=
-          quant::quantized_bytes(*shape.scheme->weights, shape.rows, shape.columns, shape.dtype);
-  }
   cost.ranks = works.front().division.parts.size();
+  std::vector<TaskShape> tasks;
+  for (std::size_t i = 0; i < works.size(); ++i)
+    tasks.push_back({works[i].modifier, cost.ranks == 1 ? exchanged[i].linears : largest_parts(exchanged[i])});
+  std::size_t first = 0;
+  for (const std::size_t count : turns_of(tasks)) {
+    const TaskShape& task = tasks[first];
+    const StepCost::Turn turn{count, exchanged[first].linears, task.modifier->workspace_together(task.linears, count),
+                              count * result_bytes(exchanged[first].linears)};
+    if (cost.ranks == 1)
+      cost.turns.push_back(turn);
+    else  // each rank has others of these groups; as many results as there are wait to be exchanged
+      for (std::size_t i = first; i < first + count; ++i)
+        cost.turns.push_back({1, turn.linears, turn.workspace_bytes, result_bytes(turn.linears)});
+    first += count;
+  }
   cost.flops = most_flops(works, exchanged, cost.ranks);
   cost.exchange = exchange_bytes(exchanged);
   return cost;

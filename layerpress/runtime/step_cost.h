@@ -11,12 +11,14 @@ namespace layerpress::runtime {
 
 /// What compressing the groups of one step takes, with the ranks that divide them.
 struct StepCost {
-  struct Group {
-    std::vector<LinearShape> linears;
-    CompressionCost largest;         ///< of the rank that has most of its rows
-    std::uint64_t result_bytes = 0;  ///< all rows of all linears, in codes
+  /// Groups alike that one process compresses at once, or one group that ranks divide.
+  struct Turn {
+    std::size_t groups = 1;
+    std::vector<LinearShape> linears;   ///< of each group
+    std::uint64_t workspace_bytes = 0;  ///< of the rank that has most of its rows, results included
+    std::uint64_t result_bytes = 0;     ///< all rows of all linears of all these groups, in codes
   };
-  std::vector<Group> groups;
+  std::vector<Turn> turns;
   std::map<std::string, double> flops;  ///< of the rank that has most to do, by phase
   std::size_t ranks = 1;
   ExchangeBytes exchange;

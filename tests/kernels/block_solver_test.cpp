@@ -5,31 +5,17 @@
 
 #include <vector>
 
-#include "layerpress/kernels/cuda/warp_rows.h"
+#include "layerpress/kernels/factorize_together.h"
 #include "tests/kernels/gptq_problems.h"
-#include "tests/kernels/host_warp.h"
+#include "tests/kernels/host_solver.h"
 
 // The lines that a device runs, on the host.
 namespace layerpress::kernels {
 namespace {
 
-void solve_on_host(const cuda::ColumnBlockTask& task) {
-  std::vector<float> feedback(static_cast<std::size_t>(task.columns * cuda::kMaximumBlock), 0.0f);
-  for (std::int32_t i = 0; i < task.columns; ++i)
-    std::copy_n(task.feedback + i * task.feedback_stride, task.columns, feedback.data() + i * cuda::kMaximumBlock);
-  const auto rows = [&](const auto& levels) {
-    test::HostWarp<cuda::Lane> warp;
-    for (std::int64_t row = 0; row < task.rows; ++row) cuda::solve_row(warp, task, row, levels, feedback.data());
-  };
-  if (task.codebook.fp8)
-    rows(cuda::Fp8Levels{});
-  else
-    rows(cuda::IntegerLevels{task.codebook.minimum, task.codebook.maximum});
-}
-
 GptqResult solve(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook = {},
                  std::int64_t block_size = 128) {
-  return gptq_by_blocks(weights, factor, codebook, block_size, {}, solve_on_host);
+  return gptq_by_blocks(weights, factor, codebook, block_size, {}, test::solve_on_host);
 }
 
 class BlockSolverTest : public ::testing::TestWithParam<GptqCase> {};
@@ -91,6 +77,20 @@ TEST(BlockSolver, BlocksOfRowsShareAScale) {
   for (const std::size_t i : {0, 1}) EXPECT_GT(equal_share(result.codes[i], on_cpu.codes[i]), 0.995) << i;
 }
 
+TEST(BlockSolver, WeightsWithOneScaleEachKeepTheirs) {
+  const Problem problem = make_problem(48, 128, 128, true, 7.5);
+  const auto factor = factorize(problem.gram, {});
+  std::vector<GptqWeight> weights;
+  for (const auto& [first, last] : {std::pair{0, 24}, {24, 32}, {32, 48}}) {
+    ColumnScales scales = problem.scales;
+    scales.scale = problem.scales.scale.slice(0, first, last).amax(0, true) * (1 + first);
+    scales.rows_per_group = last - first;
+    weights.push_back({problem.weight.slice(0, first, last) * (1 + first), scales});
+  }
+  const GptqResult result = solve(weights, *factor), on_cpu = gptq(weights, *factor, {});
+  for (const std::size_t i : {0, 1, 2}) EXPECT_GT(equal_share(result.codes[i], on_cpu.codes[i]), 0.995) << i;
+}
+
 TEST(BlockSolver, ChoosesTheScalesThatTheCpuChooses) {
   for (const bool symmetric : {true, false})
     for (const auto& [columns, group] : {std::pair{192, 32}, {256, 128}, {80, 32}}) {
@@ -101,12 +101,81 @@ TEST(BlockSolver, ChoosesTheScalesThatTheCpuChooses) {
       const auto factor = factorize(made.problem.gram, made.options);
       const GptqResult on_cpu = made.solve(*factor);
       const GptqResult result = gptq_by_blocks({{made.problem.weight, own}}, *factor, made.search.rule.codebook, 128,
-                                               made.search, solve_on_host);
+                                               made.search, test::solve_on_host);
       EXPECT_NEAR(result.loss / on_cpu.loss, 1.0, 1e-3) << columns << symmetric;
       EXPECT_GT(equal_share(result.codes[0], on_cpu.codes[0]), 0.99) << columns << symmetric;
       const at::Tensor ratio = own.scale / made.problem.scales.scale;
       EXPECT_GT((ratio - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.97) << columns << symmetric;
     }
+}
+
+/// A problem beside others: its own inputs, and weights whose columns go another way.
+struct Neighbour {
+  SearchProblem made;
+  std::vector<GptqWeight> weights;
+
+  Neighbour(std::int64_t number, std::int64_t columns, bool symmetric, bool searched)
+      : made(make_search_problem(40, columns, 32, symmetric, true)) {
+    at::manual_seed(static_cast<std::uint64_t>(number));
+    const at::Tensor sizes = at::rand({columns}) * 2 + 0.3;
+    made.problem.gram = made.problem.gram * sizes.outer(sizes);
+    made.problem.weight = made.problem.weight * (at::rand({40, 1}) + 0.5);
+    const at::Tensor groups = made.problem.weight.view({40, -1, 32});
+    ColumnScales& scales = made.problem.scales;
+    scales.scale = groups.abs().amax(-1) / (symmetric ? 7.5 : 6.0);
+    if (!symmetric) scales.zero_point = at::randint(-3, 3, scales.scale.sizes()).to(at::kFloat);
+    if (!searched) made.options.group_columns = 0;
+    for (const auto& [first, last] : {std::pair{0, 17}, {17, 40}}) {
+      ColumnScales own = scales;
+      own.scale = scales.scale.slice(0, first, last).clone();
+      if (!symmetric) own.zero_point = scales.zero_point.slice(0, first, last).clone();
+      weights.push_back({made.problem.weight.slice(0, first, last), own});
+    }
+  }
+};
+
+TEST(BlockSolver, ProblemsTogetherAreEachAsAlone) {
+  for (const bool symmetric : {true, false})
+    for (const bool searched : {true, false}) {
+      std::vector<Neighbour> neighbours;
+      std::vector<std::vector<GptqWeight>> problems;
+      std::vector<at::Tensor> grams;
+      for (std::int64_t p = 0; p < 5; ++p) {
+        neighbours.emplace_back(p, 160, symmetric, searched);
+        problems.push_back(neighbours.back().weights);
+        grams.push_back(neighbours.back().made.problem.gram);
+      }
+      const SearchProblem& first = neighbours.front().made;
+      const std::optional<GroupSearch> search = searched ? std::optional(first.search) : std::nullopt;
+      const HessianFactors together = factorize_together(grams, first.options);
+      const auto results =
+          gptq_together(problems, together.factors, first.search.rule.codebook, 100, search, test::solve_on_host);
+      ASSERT_EQ(results.size(), 5u);
+      for (std::size_t p = 0; p < 5; ++p) {
+        ASSERT_TRUE(together.definite[p]);
+        std::vector<GptqWeight> alone = Neighbour(static_cast<std::int64_t>(p), 160, symmetric, searched).weights;
+        const auto factor = factorize(grams[p], first.options);
+        EXPECT_TRUE(at::equal(factor->order, together.factors.order[static_cast<std::int64_t>(p)]));
+        const GptqResult expected = gptq(alone, *factor, first.search.rule.codebook, 128, search);
+        EXPECT_NEAR(results[p].loss / expected.loss, 1.0, 2e-3) << p;
+        ASSERT_EQ(results[p].codes.size(), 2u);
+        for (const std::size_t w : {0, 1}) {
+          EXPECT_GT(equal_share(results[p].codes[w], expected.codes[w]), 0.99) << p << w << symmetric << searched;
+          const at::Tensor scale = problems[p][w].scales.scale / alone[w].scales.scale;
+          EXPECT_GT((scale - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.97) << p << w;
+        }
+      }
+    }
+}
+
+TEST(BlockSolver, SaysWhatCanBeSolvedTogether) {
+  EXPECT_TRUE(can_solve_together({{48, {16, 128}}, {64, {16, 128}}}, 256, false));
+  EXPECT_FALSE(can_solve_together({{48, {16, 128}}, {60, {16, 128}}}, 256, false));  // a block would span two weights
+  EXPECT_FALSE(can_solve_together({{48, {48, 256}}, {64, {64, 256}}}, 256, false));  // blocks of other sizes
+  EXPECT_TRUE(can_solve_together({{7, {1, 64}}, {9, {1, 64}}}, 200, false));
+  EXPECT_FALSE(can_solve_together({{7, {1, 64}}}, 200, true));  // the short group is elsewhere in each order
+  EXPECT_EQ(problems_at_once(1536, 2048), 16);
+  EXPECT_EQ(problems_at_once(28672, 4096), 1);
 }
 
 TEST(BlockSolver, RoundsToFp8AsAtenDoes) {

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <limits>
+
 #include "layerpress/base/machine.h"
 #include "layerpress/base/memory_sampler.h"
+#include "layerpress/kernels/factorize_together.h"
 #include "layerpress/kernels/gram.h"
 
 namespace layerpress::kernels {
@@ -52,6 +55,43 @@ TEST(Factorize, AgreesWithTheDefinitionForEverySize) {
                   1e-4 * (expected.feedback.norm().item<double>() + 1))
             << columns;
       }
+}
+
+TEST(Factorize, TogetherAgreesWithTheDefinitionForEverySize) {
+  for (const std::int64_t columns : {1, 5, 127, 128, 129, 300, 600})
+    for (const bool ordered : {true, false})
+      for (const std::size_t count : {1, 3}) {
+        std::vector<at::Tensor> grams;
+        for (std::size_t m = 0; m < count; ++m) {
+          const at::Tensor sizes = at::linspace(1, 1 + static_cast<double>(m), columns);
+          grams.push_back(gram_of(columns) * sizes.outer(sizes));
+          if (m == 1) grams.back().select(0, columns / 2).zero_(), grams.back().select(1, columns / 2).zero_();
+        }
+        const FactorizeOptions options{.activation_order = ordered};
+        const auto [factors, definite] = factorize_together(grams, options);
+        ASSERT_EQ(definite.size(), count);
+        for (std::int64_t m = 0; m < static_cast<std::int64_t>(count); ++m) {
+          EXPECT_TRUE(definite[static_cast<std::size_t>(m)]);
+          at::Tensor touched = grams[static_cast<std::size_t>(m)].clone();
+          touched.diagonal().masked_fill_(touched.diagonal().eq(0), 1);  // columns that no token touched
+          const HessianFactor expected = factorize_by_definition(touched, options);
+          const at::Tensor feedback = factors.feedback[m];
+          EXPECT_TRUE(at::equal(feedback, feedback.triu(1)));
+          if (m == 1) continue;  // another order: the untouched column
+          EXPECT_TRUE(at::equal(factors.order[m], expected.order));
+          EXPECT_LT(relative_difference(factors.pivots[m], expected.pivots), 1e-4) << columns;
+          EXPECT_LT((feedback - expected.feedback).norm().item<double>(),
+                    1e-4 * (expected.feedback.norm().item<double>() + 1))
+              << columns << " " << m;
+        }
+      }
+}
+
+TEST(Factorize, TogetherTellsWhichIsNotPositiveDefinite) {
+  std::vector<at::Tensor> grams = {gram_of(300), gram_of(300), gram_of(300), gram_of(300)};
+  grams[1][17][250] = 1e6;  // an impossible correlation
+  grams[2][5][5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(factorize_together(grams, {}).definite, (std::vector<bool>{true, false, false, true}));
 }
 
 TEST(Factorize, GroupsStayTogetherInTheOrderOfTheirLargestColumn) {

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <mutex>
 #include <numeric>
 
@@ -44,6 +45,21 @@ class NotingModifier : public Modifier {
     }
     return results;
   }
+  std::size_t tasks_at_once(const std::vector<LinearShape>&) const override { return at_once; }
+  std::vector<std::vector<CompressedModule>> compress_together(const std::vector<CompressionTask>& tasks,
+                                                               PhaseTimes& times) const override {
+    {
+      const std::lock_guard lock(mutex_);
+      together.push_back(tasks.size());
+      for (const CompressionTask& task : tasks)
+        for (std::size_t i = 0; i < task.linears.size(); ++i)
+          EXPECT_EQ(task.linears[i].weight.sizes(), tasks.front().linears[i].weight.sizes());
+    }
+    return Modifier::compress_together(tasks, times);
+  }
+
+  std::size_t at_once = 1;
+  mutable std::vector<std::size_t> together;  // tasks of each turn
   quant::QuantizationScheme scheme;
   mutable std::map<std::string, std::vector<at::Tensor>> grams;  // one of every rank that compressed a part
   mutable std::map<std::string, std::int64_t> tokens;
@@ -232,6 +248,44 @@ void compare_ranks(const Setting& setting, int ranks) {
   for (const auto& [module, grams] : modifier.grams)
     if (module.ends_with("down_proj")) several += grams.size() > 1 ? 1 : 0;
   EXPECT_LE(several, kExperts % ranks);
+}
+
+TEST(ExpertSteps, ExpertsAlikeAreCompressedTogether) {
+  const ExpertModel model(/*all_tokens=*/false);
+  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, 1);
+  const NotingModifier alone_modifier;
+  dist::Group alone;
+  const KeepingSink wanted = compress({}, model, alone_modifier, batches, alone);
+  for (const std::size_t at_once : {2, 3, 100}) {
+    NotingModifier modifier;
+    modifier.at_once = at_once;
+    const KeepingSink found = compress({}, model, modifier, batches, alone);
+    ASSERT_EQ(found.codes.size(), wanted.codes.size());
+    for (const auto& [name, codes] : wanted.codes) EXPECT_TRUE(at::equal(found.codes.at(name), codes)) << name;
+    EXPECT_EQ(found.routed, wanted.routed);
+    // All experts' gates with their ups, then all their downs.
+    std::vector<std::size_t> turns;
+    for (int step = 0; step < 2; ++step)
+      for (std::size_t left = kExperts; left > 0; left -= turns.back()) turns.push_back(std::min(left, at_once));
+    EXPECT_EQ(modifier.together, turns);
+  }
+}
+
+TEST(ExpertSteps, RanksCompressTheirExpertsTogether) {
+  const ExpertModel model(/*all_tokens=*/false);
+  const std::vector<Batch> batches = random_batches({5, 9, 1, 17, 8, 3}, 1);
+  const NotingModifier alone_modifier;
+  NotingModifier modifier;
+  modifier.at_once = 3;
+  dist::Group alone;
+  const KeepingSink wanted = compress({}, model, alone_modifier, batches, alone);
+  const auto errors = dist::run_ranks(2, [&](dist::Group& group) {
+    const std::vector<Batch> own(batches.begin() + 3 * group.rank(), batches.begin() + 3 * group.rank() + 3);
+    const KeepingSink found = compress({}, model, modifier, own, group);
+    for (const auto& [name, codes] : wanted.codes) EXPECT_TRUE(at::equal(found.codes.at(name), codes)) << name;
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+  EXPECT_GT(*std::max_element(modifier.together.begin(), modifier.together.end()), 1u);
 }
 
 TEST(ExpertSteps, RanksMakeWhatOneProcessMakes) {

@@ -255,7 +255,8 @@ void compare_division(const std::string& preset, int ranks, bool with_owner) {
     const GroupDivision division = divide_groups({{&modifier, shapes}}, ranks, /*first_owner=*/1, rates).front();
     EXPECT_EQ(division.owner, with_owner ? 1 : -1);
     ResultExchange exchange(run, {{shapes, &division}});
-    exchange.put(0, compress_own_rows(run, modifier, linears, &statistics, division));
+    const CompressionTask own = own_rows(run, {linears, &statistics}, division);
+    if (!own.linears.empty()) exchange.put(0, modifier.compress(own.linears, own.statistics, times));
     exchange.trade();
     const auto results = exchange.take(0, linears);
     ASSERT_EQ(results.size(), expected.size());

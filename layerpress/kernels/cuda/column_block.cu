@@ -8,10 +8,11 @@ namespace {
 
 constexpr std::int32_t kThreads = 256, kRowsAtOnce = kThreads / kWarp;
 
-/// A warp per row; the block's part of the feedback matrix, which all rows read, in shared memory.
+/// A warp per row; the block's part of the feedback matrix, which all rows of a problem read, in shared memory.
 template <typename Levels>
-__global__ void __launch_bounds__(kThreads) column_block(const ColumnBlockTask task, const Levels levels) {
+__global__ void __launch_bounds__(kThreads) column_block(const ColumnBlockTask tasks, const Levels levels) {
   extern __shared__ float feedback[];  // [columns, kMaximumBlock]
+  const ColumnBlockTask task = of_problem(tasks, blockIdx.y);
   for (std::int32_t i = threadIdx.x; i < task.columns * kMaximumBlock; i += kThreads) {
     const std::int32_t row = i / kMaximumBlock, column = i % kMaximumBlock;
     feedback[i] = column < task.columns ? task.feedback[row * task.feedback_stride + column] : 0.0f;
@@ -34,7 +35,8 @@ cudaError_t launch(const ColumnBlockTask& task, const Levels& levels, cudaStream
   if (allowed != cudaSuccess) return allowed;
   constexpr std::int64_t kMostBlocks = 1 << 16;  // more rows than these take turns
   const std::int64_t blocks = (task.rows + kRowsAtOnce - 1) / kRowsAtOnce;
-  const auto grid = static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
+  const dim3 grid(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
+                  static_cast<unsigned>(task.problems));
   column_block<<<grid, kThreads, shared, stream>>>(task, levels);
   return cudaGetLastError();
 }

@@ -14,10 +14,12 @@ struct Codebook {
   float maximum = 7;
 };
 
-/// One block of columns of the GPTQ recursion (kernels/gptq.h) over a stack of rows. Columns are counted from the block's first
-/// one, in the order of quantization. All pointers are to memory of one device.
+/// One block of columns of the GPTQ recursion (kernels/gptq.h) over stacks of rows, one for each of some problems of equal shape,
+/// one below the other. Columns are counted from the block's first one, in the order of quantization. All pointers are to memory
+/// of one device.
 struct ColumnBlockTask {
-  std::int64_t rows = 0;
+  std::int32_t problems = 1;
+  std::int64_t rows = 0;           ///< of each problem
   std::int32_t columns = 0;        ///< at most kMaximumBlock
   const float* running = nullptr;  ///< [rows, columns]: the originals with the feedback of all columns before the block
   float* residual = nullptr;       ///< [rows, residual_stride]: in, the originals; out, original - dequantized
@@ -27,17 +29,20 @@ struct ColumnBlockTask {
   /// [columns, feedback_stride]: row i says how column i's residual moves later columns; 0 on the diagonal and below it.
   const float* feedback = nullptr;
   std::int64_t feedback_stride = 0;
-  const float* pivots = nullptr;  ///< [columns]: weight of each column's squared error in the loss
-  float* scales = nullptr;        ///< [ceil(rows / rows_per_group), groups]
-  float* zero_points = nullptr;   ///< the same, or null
+  std::int64_t feedback_apart = 0;  ///< elements from one problem's to the next one's
+  const float* pivots = nullptr;    ///< [columns]: weight of each column's squared error in the loss
+  float* scales = nullptr;          ///< [ceil(rows / rows_per_group), groups]
+  float* zero_points = nullptr;     ///< the same, or null
   std::int64_t groups = 0;
   std::int64_t rows_per_group = 1;
   const std::int32_t* group_of_column = nullptr;  ///< [columns]
+  std::int64_t columns_apart = 0;                 ///< elements from one problem's pivots and groups to the next one's
   /// With candidates the block is one group of columns, every row has its own scales, and those with the least loss are written
   /// to `scales` and `zero_points`.
   std::int32_t candidates = 0;
-  const float* candidate_scales = nullptr;       ///< [candidates, rows]
+  const float* candidate_scales = nullptr;       ///< [candidates, candidates_apart], of which this problem's rows
   const float* candidate_zero_points = nullptr;  ///< the same, or null
+  std::int64_t candidates_apart = 0;
   Codebook codebook;
   double* loss = nullptr;  ///< [rows], added to
 };

@@ -8,6 +8,24 @@ namespace layerpress::kernels::cuda {
 
 constexpr std::int32_t kSlots = kMaximumBlock / kWarp;
 
+/// The task of one of its problems.
+LAYERPRESS_LANES ColumnBlockTask of_problem(ColumnBlockTask task, std::int64_t problem) {
+  const std::int64_t rows = problem * task.rows;
+  const std::int64_t scales = problem * ((task.rows + task.rows_per_group - 1) / task.rows_per_group) * task.groups;
+  task.running += rows * task.columns;
+  task.residual += rows * task.residual_stride;
+  task.codes += rows * task.codes_stride;
+  task.feedback += problem * task.feedback_apart;
+  task.pivots += problem * task.columns_apart;
+  task.group_of_column += problem * task.columns_apart;
+  task.scales += scales;
+  if (task.zero_points != nullptr) task.zero_points += scales;
+  if (task.candidate_scales != nullptr) task.candidate_scales += rows;
+  if (task.candidate_zero_points != nullptr) task.candidate_zero_points += rows;
+  task.loss += rows;
+  return task;
+}
+
 /// Column slot * kWarp + l of a block is lane l's.
 struct Lane {
   float original[kSlots], before[kSlots];  ///< of its columns: the weight, and that with the feedback of earlier blocks
@@ -66,7 +84,7 @@ LAYERPRESS_LANES void choose_scales(Warp& warp, const ColumnBlockTask& task, std
                                     const float* feedback) {
   float least = 0, scale = 1, zero_point = 0;
   for (std::int32_t c = 0; c < task.candidates; ++c) {
-    const std::int64_t at = c * task.rows + row;
+    const std::int64_t at = c * task.candidates_apart + row;
     const float own = task.candidate_scales[at];
     const float own_zero = task.candidate_zero_points == nullptr ? 0.0f : task.candidate_zero_points[at];
     warp.each([&](std::int32_t, Lane& lane) { set_scales(lane, own, own_zero); });

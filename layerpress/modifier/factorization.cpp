@@ -1,0 +1,37 @@
+#include "layerpress/modifier/factorization.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace layerpress::modifier {
+
+kernels::FactorizeOptions factorize_options(const ColumnOrder& order, double dampening) {
+  return {.dampening = dampening, .activation_order = order.by_activation, .group_columns = order.group_columns};
+}
+
+std::string useless_inputs(double diagonal_sum) {
+  // An all-zero or non-finite matrix says nothing about the inputs; no dampening mends that.
+  if (!std::isfinite(diagonal_sum)) return "round-to-nearest (non-finite inputs)";
+  return diagonal_sum == 0 ? "round-to-nearest (no tokens, or nothing but zeros)" : "";
+}
+
+Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order) {
+  if (std::string useless = useless_inputs(gram.diagonal().sum().item<double>()); !useless.empty())
+    return {std::nullopt, std::move(useless)};
+  for (const bool wide : {false, true}) {
+    double damp = dampening;
+    for (int attempt = 0; attempt<4; ++attempt, damp = damp> 0 ? damp * 10 : 0.01) {
+      const bool first = !wide && attempt == 0;
+      kernels::FactorizeOptions options = factorize_options(order, damp);
+      options.double_precision = wide;
+      if (auto factor = kernels::factorize(gram, options))
+        return {std::move(factor),
+                first ? "" : fmt::format("dampening {:g}{}", damp, wide ? ", double precision" : "")};
+    }
+  }
+  return {std::nullopt, "round-to-nearest (factorization failed)"};
+}
+
+}  // namespace layerpress::modifier

@@ -23,21 +23,6 @@ SquareSums square_sums(const at::Half* a, const at::Half* b, std::int64_t count)
   return sums;
 }
 
-/// Other dtypes and devices, some rows at a time.
-double error_by_rows(const at::Tensor& weight, const at::Tensor& approximation) {
-  if (weight.dim() == 0) return error_by_rows(weight.view({1}), approximation.view({1}));
-  const std::int64_t at_once = weight.is_cpu() ? 1 << 18 : 1 << 24, rows = weight.size(0);
-  const std::int64_t step = std::max<std::int64_t>(1, at_once * rows / std::max<std::int64_t>(1, weight.numel()));
-  std::vector<SquareSums> parts;
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const std::int64_t count = std::min(step, rows - first);
-    const at::Tensor wide = weight.narrow(0, first, count).to(at::kDouble);
-    const at::Tensor difference = wide - approximation.narrow(0, first, count);
-    parts.push_back({difference.square().sum().item<double>(), wide.square().sum().item<double>()});
-  }
-  return relative_error(parts);
-}
-
 }  // namespace
 
 SquareSums square_sums(const void* a, const void* b, at::ScalarType dtype, std::int64_t count) {
@@ -62,11 +47,25 @@ double relative_error(const std::vector<SquareSums>& parts) {
   return total.square == 0 ? 0 : std::sqrt(total.difference / total.square);
 }
 
+at::Tensor relative_error_scalar(const at::Tensor& weight, const at::Tensor& approximation) {
+  if (weight.dim() == 0) return relative_error_scalar(weight.view({1}), approximation.view({1}));
+  const std::int64_t at_once = weight.is_cpu() ? 1 << 18 : 1 << 24, rows = weight.size(0);
+  const std::int64_t step = std::max<std::int64_t>(1, at_once * rows / std::max<std::int64_t>(1, weight.numel()));
+  at::Tensor differences = at::zeros({}, weight.options().dtype(at::kDouble)), squares = at::zeros_like(differences);
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t count = std::min(step, rows - first);
+    const at::Tensor wide = weight.narrow(0, first, count).to(at::kDouble);
+    differences.add_((wide - approximation.narrow(0, first, count)).square().sum());
+    squares.add_(wide.square().sum());
+  }
+  return at::where(squares.eq(0), at::zeros_like(squares), (differences / squares).sqrt());
+}
+
 double relative_error(const at::Tensor& weight, const at::Tensor& approximation) {
   const bool fused = weight.is_cpu() && is_fused(weight.scalar_type()) &&
                      approximation.scalar_type() == weight.scalar_type() && weight.is_contiguous() &&
                      approximation.is_contiguous();
-  if (!fused) return error_by_rows(weight, approximation);
+  if (!fused) return relative_error_scalar(weight, approximation).item<double>();
   // Fixed chunks, summed in order: the result does not depend on the thread count.
   constexpr std::int64_t kChunk = 1 << 16;
   const std::int64_t chunks = (weight.numel() + kChunk - 1) / kChunk,

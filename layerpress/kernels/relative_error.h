@@ -11,6 +11,9 @@ namespace layerpress::kernels {
 /// dtypes on the CPU.
 double relative_error(const at::Tensor& weight, const at::Tensor& approximation);
 
+/// The same as an fp64 scalar on the weight's device, which nobody waits for.
+at::Tensor relative_error_scalar(const at::Tensor& weight, const at::Tensor& approximation);
+
 /// Sums over some elements.
 struct SquareSums {
   double difference = 0;  ///< of (a - b)²

@@ -32,14 +32,15 @@ void BackgroundSink::on_compressed(const graph::Node& node, const quant::Quantiz
   CompressedModule held = result;
   std::vector<HostCopies::Arriving> arriving;
   if (copies_)
-    for (at::Tensor* tensor : {&held.weight.codes, &held.weight.scale, &held.weight.zero_point}) {
+    for (at::Tensor* tensor : {&held.weight.codes, &held.weight.scale, &held.weight.zero_point, &held.weight_error}) {
       if (!tensor->defined()) continue;
       arriving.push_back(copies_->to_host(*tensor));
       *tensor = arriving.back().tensor;
     }
   const std::uint64_t bytes = bytes_of(held.weight);
-  add({[this, &node, &scheme, held = std::move(held), arriving = std::move(arriving)] {
+  add({[this, &node, &scheme, held = std::move(held), arriving = std::move(arriving)]() mutable {
          for (const HostCopies::Arriving& copy : arriving) copies_->await(copy);
+         if (held.weight_error.defined()) held.report.weight_error = held.weight_error.item<double>();
          sink_.on_compressed(node, scheme, held);
        },
        bytes});

@@ -155,7 +155,10 @@ void use_results(const RunContext& run, const GroupWork& work, const std::vector
       const auto phase = run.times.measure("dequantize");
       if (replaced != nullptr) {
         at::Tensor value = quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype);
-        report.weight_error = kernels::relative_error(linears[i].weight, value);
+        if (value.is_cpu())
+          report.weight_error = kernels::relative_error(linears[i].weight, value);
+        else
+          results[i].weight_error = kernels::relative_error_scalar(linears[i].weight, value);
         replaced->replace(std::get<graph::Linear>(node.operation).weight, std::move(value));
       } else {
         report.weight_error = quant::relative_error(*linears[i].scheme, linears[i].weight, results[i].weight);

@@ -83,6 +83,8 @@ struct ModuleReport {
 struct CompressedModule {
   quant::QuantizedWeight weight;
   ModuleReport report;
+  /// report.weight_error, fp64, while a device has not computed it; BackgroundSink fills it in. Filled in by the runtime.
+  at::Tensor weight_error{};
 };
 
 /// Linears that read one value, and its statistics: null when none were wanted or the run has no data.

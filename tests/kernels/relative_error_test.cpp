@@ -21,6 +21,9 @@ TEST(RelativeError, EveryDtypeAgreesWithTheDefinition) {
       const at::Tensor weight = exact.to(dtype), close = (exact + 0.01 * at::randn({300, 1000})).to(other);
       EXPECT_NEAR(relative_error(weight, close) / by_definition(weight, close), 1.0, 1e-5) << dtype << other;
       EXPECT_NEAR(relative_error(weight.t(), close.t()) / by_definition(weight, close), 1.0, 1e-5) << dtype << other;
+      const at::Tensor scalar = relative_error_scalar(weight, close);
+      EXPECT_EQ(scalar.dim(), 0);
+      EXPECT_NEAR(scalar.item<double>() / by_definition(weight, close), 1.0, 1e-5) << dtype << other;
     }
 }
 

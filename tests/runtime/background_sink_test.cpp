@@ -61,6 +61,27 @@ TEST(BackgroundSink, HandsEverythingOnInOrder) {
   EXPECT_EQ(background.durable_subgraph(), 5u);
 }
 
+TEST(BackgroundSink, ReportsErrorsThatADeviceHasComputed) {
+  /// Keeps the errors.
+  struct ErrorSink : NotingSink {
+    void on_compressed(const graph::Node&, const quant::QuantizationScheme&, const CompressedModule& result) override {
+      errors.push_back(result.report.weight_error);
+    }
+    std::vector<double> errors;
+  } sink;
+  const Results results;
+  BackgroundSink background(sink, nullptr);
+  for (const bool later : {false, true}) {
+    CompressedModule result;
+    result.weight = {at::zeros({4, 8}, at::kChar), at::ones({4, 1}), {}};
+    result.report.weight_error = 0.25;
+    if (later) result.weight_error = at::full({}, 0.5, at::kDouble);
+    background.on_compressed(results.model.graph.nodes.front(), results.scheme, result);
+  }
+  background.finish();
+  EXPECT_EQ(sink.errors, (std::vector<double>{0.25, 0.5}));
+}
+
 TEST(BackgroundSink, HoldsNoMoreThanItMay) {
   const Results results;
   NotingSink sink;

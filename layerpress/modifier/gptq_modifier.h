@@ -1,0 +1,190 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/kernels/factorize_together.h"
+#include "layerpress/kernels/gptq.h"
+#include "layerpress/modifier/factorization.h"
+#include "layerpress/modifier/gptq.h"
+#include "layerpress/modifier/propagation.h"
+#include "layerpress/modifier/quantizing_modifier.h"
+
+namespace layerpress::modifier {
+
+inline std::int64_t rows_of(const runtime::LinearWeight& linear) { return linear.weight.size(0); }
+inline std::int64_t rows_of(const runtime::LinearShape& linear) { return linear.rows; }
+inline std::int64_t columns_of(const runtime::LinearWeight& linear) { return linear.weight.size(1); }
+inline std::int64_t columns_of(const runtime::LinearShape& linear) { return linear.columns; }
+
+/// Rows of the group that the linears belong to.
+template <typename Linear>
+std::int64_t rows_of_group(const std::vector<Linear>& linears) {
+  if (linears.front().group_rows > 0) return linears.front().group_rows;
+  std::int64_t rows = 0;
+  for (const Linear& linear : linears) rows += rows_of(linear);
+  return rows;
+}
+
+/// make_gptq_modifier()'s; its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
+class GptqModifier : public QuantizingModifier {
+ public:
+  GptqModifier(const Json& arguments, const std::string& where, BlockSolverOf block_solver);
+
+  std::string type() const override { return "GPTQModifier"; }
+  bool needs_data() const override { return true; }
+  runtime::StatisticsWanted statistics_wanted() const override {
+    runtime::StatisticsWanted wanted{.gram = true, .cross = propagation_.has_value()};
+    if (propagation_ && propagation_->residual > 0)
+      wanted.output_cross = {.inputs = propagation_->strength, .stream = propagation_->residual};
+    return wanted;
+  }
+
+  runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override;
+
+  std::vector<runtime::CompressedModule> compress(const std::vector<runtime::LinearWeight>& linears,
+                                                  const runtime::Statistics* statistics,
+                                                  PhaseTimes& times) const override;
+
+  std::size_t tasks_at_once(const std::vector<runtime::LinearShape>& linears) const override;
+
+  std::uint64_t workspace_together(const std::vector<runtime::LinearShape>& linears, std::size_t tasks) const override;
+
+  std::vector<std::vector<runtime::CompressedModule>> compress_together(
+      const std::vector<runtime::CompressionTask>& tasks, PhaseTimes& times) const override;
+
+ private:
+  /// What all stacks share; the factorization is that of the stacks under way.
+  struct Solution {
+    const runtime::Statistics& statistics;
+    Propagation propagation;
+    Factorization factorization;
+  };
+
+  /// Indices of linears that have one scheme; their rows are solved as one stack.
+  using Stack = std::vector<std::size_t>;
+
+  /// How scales are chosen during the solve, if they are.
+  std::optional<kernels::GroupSearch> group_search(const quant::QuantizationScheme& scheme, at::ScalarType stored,
+                                                   std::int64_t columns) const {
+    return quant::group_search(*scheme.weights, observer_for(&scheme), stored, columns);
+  }
+
+  ColumnOrder column_order(const quant::QuantizationScheme& scheme, std::int64_t columns) const {
+    const quant::QuantizationArgs& args = *scheme.weights;
+    const bool by_activation = args.actorder && (*args.actorder == "static" || *args.actorder == "weight");
+    if (!by_activation || !group_search(scheme, at::kFloat, columns)) return {by_activation, 0};
+    return {by_activation, quant::scale_grid(args, 1, columns).block_columns};
+  }
+
+  /// Stacks in the order of the linears, by the order of their columns: those of one order share one factorization, and only
+  /// one is held at a time.
+  template <typename Linear>
+  std::map<ColumnOrder, std::vector<Stack>> stacks_of(const std::vector<Linear>& linears) const {
+    std::map<ColumnOrder, std::vector<Stack>> result;
+    for (std::size_t i = 0; i < linears.size(); ++i) {
+      std::vector<Stack>& stacks = result[column_order(*linears[i].scheme, columns_of(linears[i]))];
+      const auto same = [&](const Stack& stack) { return linears[stack.front()].scheme == linears[i].scheme; };
+      auto found = std::find_if(stacks.begin(), stacks.end(), same);
+      if (found == stacks.end()) found = stacks.insert(found, Stack());
+      found->push_back(i);
+    }
+    return result;
+  }
+
+  /// Rows whose weights are moved at once: their copies in fp32 take 64 MiB, or are few.
+  static std::int64_t rows_moved_at_once(std::int64_t columns) {
+    constexpr std::int64_t kElements = 1 << 24, kFewest = 256;
+    return std::max(kFewest, kElements / std::max<std::int64_t>(1, columns));
+  }
+
+  /// Members of a stack that are compressed at once: all; or, where weights are moved before, some, because moved weights
+  /// are copies in fp32.
+  template <typename Linear>
+  static std::vector<Stack> batches_of(const std::vector<Linear>& linears, const Stack& stack, bool moves) {
+    if (!moves) return {stack};
+    const std::int64_t most = rows_moved_at_once(columns_of(linears[stack.front()]));
+    std::vector<Stack> batches;
+    std::int64_t rows = 0;
+    for (const std::size_t i : stack) {
+      if (batches.empty() || rows + rows_of(linears[i]) > most) {
+        batches.emplace_back();
+        rows = 0;
+      }
+      batches.back().push_back(i);
+      rows += rows_of(linears[i]);
+    }
+    return batches;
+  }
+
+  Factorization factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const;
+
+  /// What the statistics ask for: nothing without a cross matrix, as where nothing was compressed before.
+  Propagation propagation_of(const std::vector<runtime::LinearWeight>& linears, const runtime::Statistics& statistics,
+                             PhaseTimes& times) const;
+
+  void compress_stack(const std::vector<runtime::LinearWeight>& linears, const Stack& stack, const Solution& solution,
+                      PhaseTimes& times, std::vector<runtime::CompressedModule>& results) const;
+
+  /// Compresses members of a stack, moved before; returns their loss.
+  double compress_batch(const std::vector<runtime::LinearWeight>& linears, const Stack& batch, const Solution& solution,
+                        PhaseTimes& times, std::vector<runtime::CompressedModule>& results) const;
+
+  static runtime::CompressedModule result_of(const runtime::LinearWeight& linear, const at::Tensor& codes,
+                                             const kernels::ChosenScales& scales, std::int64_t tokens);
+
+  static void require_statistics(const std::vector<runtime::LinearWeight>& linears,
+                                 const runtime::Statistics* statistics);
+
+  /// Scales of some linears with one scheme, or room for those that are chosen during the solve.
+  std::vector<kernels::ChosenScales> scales_of(const std::vector<runtime::LinearWeight>& linears,
+                                               const at::Tensor& importance, bool searched, PhaseTimes& times) const;
+
+  /// Room for the scales of a linear that are chosen during the solve.
+  static kernels::ChosenScales scales_to_choose(const runtime::LinearWeight& linear);
+
+  /// Solves the stacked rows of all members at once; codes of each, scales if they are searched, and the loss of all rows.
+  std::vector<at::Tensor> solve(const std::vector<runtime::LinearWeight>& members,
+                                const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
+                                const std::optional<kernels::GroupSearch>& search, double& loss,
+                                PhaseTimes& times) const;
+
+  static std::vector<kernels::GptqWeight> problem_of(const std::vector<runtime::LinearWeight>& linears,
+                                                     const std::vector<kernels::ChosenScales>& scales);
+
+  static void add_solve_flops(const std::vector<runtime::LinearWeight>& linears,
+                              const std::optional<kernels::GroupSearch>& search, PhaseTimes& times);
+
+  /// Results of tasks whose Gram matrices can be factorized at once; others' are empty.
+  std::vector<std::vector<runtime::CompressedModule>> solve_together(const std::vector<runtime::CompressionTask>& tasks,
+                                                                     PhaseTimes& times) const;
+
+  /// Of all tasks at once; one whose inputs say nothing counts as not definite.
+  kernels::HessianFactors factorize(const std::vector<runtime::CompressionTask>& tasks, const ColumnOrder& order,
+                                    PhaseTimes& times) const;
+
+  /// Each element takes up feedback from half of all columns, and per candidate for its scale from half of its group's.
+  static double solve_flops(double elements, double columns, std::int64_t group_columns,
+                            const std::optional<kernels::GroupSearch>& search);
+
+  /// Adds what making a mover and moving all weights costs; returns the bytes that the mover holds.
+  static std::uint64_t add_propagation_cost(const std::vector<runtime::LinearShape>& linears,
+                                            runtime::CompressionCost& cost);
+
+  /// Adds what compress_stack costs, with `held` bytes of factors, to what earlier stacks cost.
+  void add_stack_cost(const std::vector<runtime::LinearShape>& linears, const Stack& stack, std::uint64_t held,
+                      runtime::CompressionCost& cost) const;
+
+  void add_batch_cost(const std::vector<runtime::LinearShape>& linears, const Stack& batch, std::uint64_t held,
+                      runtime::CompressionCost& cost) const;
+
+  BlockSolverOf block_solver_;
+  std::int64_t block_size_ = 128;
+  double dampening_ = 0.01;
+  std::optional<kernels::ErrorPropagation> propagation_;
+};
+
+}  // namespace layerpress::modifier

@@ -26,6 +26,13 @@ print("LLM Compressor", version("llmcompressor"), "on PyTorch", torch.__version_
 """
 
 
+@dataclass(frozen=True)
+class Job:
+    name: str
+    shape: LlamaShape | MixtureShape
+    part: "Job | None" = None  # with fewer of its layers
+
+
 @dataclass
 class PeerRun:
     watched: Watched
@@ -36,10 +43,13 @@ class PeerRun:
         """By its messages: solvers of a batch of linears all tell the batch's seconds."""
         return sum(map(float, re.findall(r"Quantizing \d+ module.*?METRIC - time ([\d.]+)s", self.watched.output, re.DOTALL)))
 
-    def affordable(self, seconds: float) -> int:
-        """Samples that a run of so many seconds can have, if only solving, reading and writing do not grow with them."""
-        growing = self.summary["oneshot_seconds"] - self.solve_seconds
-        return int((seconds - self.watched.seconds + growing) / growing * self.summary["samples"])
+    def affordable(self, seconds: float, layers: float = 1) -> int:
+        """Samples that a run of so many seconds and times the layers can have, if only solving, reading and writing do not grow
+        with them."""
+        load, oneshot, save = (self.summary[f"{name}_seconds"] for name in ("load", "oneshot", "save"))
+        start = self.watched.seconds - load - oneshot - save
+        per_layer = (seconds - start) / layers - load - save - self.solve_seconds
+        return int(per_layer / (oneshot - self.solve_seconds) * self.summary["samples"])
 
 
 class Peer:
@@ -94,28 +104,43 @@ def peer_row(label: str, run: PeerRun) -> list[str]:
             f"{run.watched.anonymous_bytes / 1e9:.2f}"]
 
 
-def side_by_side(peer: Peer, name: str, shape: LlamaShape | MixtureShape, samples: int) -> tuple[PeerRun, list[list[str]]]:
+def side_by_side(peer: Peer, job: Job, samples: int) -> tuple[PeerRun, list[list[str]]]:
     bench = peer.bench
-    label = f"{name}, {samples} samples"
-    model = make_checkpoint(bench.scratch / name, shape)
-    tokens = bench.tokens(samples, shape.vocab_size)
-    own = bench.compress(model, bench.scratch / f"{name}-compressed", tokens, bench.arguments.device, "--num-calibration-samples",
-                         samples, "--observer", "minmax")  # the peer's default
-    run = peer.compress(name, model, tokens, samples)
+    label = f"{job.name}, {samples} samples"
+    model = make_checkpoint(bench.scratch / job.name, job.shape)
+    tokens = bench.tokens(samples, job.shape.vocab_size)
+    own = bench.compress(model, bench.scratch / f"{job.name}-compressed", tokens, bench.arguments.device,
+                         "--num-calibration-samples", samples, "--observer", "minmax")  # the peer's default
+    run = peer.compress(job.name, model, tokens, samples)
     rows = [peer_row(label, run), own_row(label, own, run)]
     for row in rows:
         say(" ".join(row))
     return run, rows
 
 
-def jobs(bench: "Bench") -> dict[str, LlamaShape | MixtureShape]:
-    whole, layers = bench.arguments.layers, min(bench.arguments.peer_layers, bench.arguments.layers)
-    return {"llama-3-8b" if layers == whole else f"llama-3-8b-{layers}-layers": LlamaShape(num_hidden_layers=layers),
-            "qwen3-30b-a3b-layer": mixture_layer(bench.arguments.experts)}
+def jobs(bench: "Bench") -> list[Job]:
+    layers = bench.arguments.layers
+    few = min(bench.arguments.peer_layers, layers)
+    first = Job("llama-3-8b" if few == layers else f"llama-3-8b-{few}-layers", LlamaShape(num_hidden_layers=few))
+    whole = [] if few == layers else [Job("llama-3-8b", LlamaShape(num_hidden_layers=layers), first)]
+    return [first, Job("qwen3-30b-a3b-layer", mixture_layer(bench.arguments.experts)), *whole]
+
+
+def samples_for(job: Job, wanted: int, runs: dict[str, PeerRun], seconds: float) -> int:
+    """What there is time for, going by a run with fewer samples or layers; 0 where it would hardly say more."""
+    if job.name in runs:
+        found = min(wanted, runs[job.name].affordable(seconds))
+        return found if found >= 2 * runs[job.name].summary["samples"] else 0
+    if job.part is None:
+        return wanted if seconds > 0 else 0
+    if job.part.name not in runs:
+        return 0
+    return max(0, min(wanted, runs[job.part.name].affordable(
+        seconds, job.shape.num_hidden_layers / job.part.shape.num_hidden_layers)))
 
 
 def peer(bench: "Bench") -> str:
-    """Few samples first: what they take says how many more there is time for."""
+    """Few samples first, and few layers."""
     peer = Peer(bench)
     try:
         versions = peer.versions()
@@ -124,16 +149,15 @@ def peer(bench: "Bench") -> str:
     say(versions)
     rows, runs, remaining = [], {}, jobs(bench)
     for wanted in sorted(bench.arguments.samples):
-        for name, shape in list(remaining.items()):
-            before = runs.get(name)
-            samples = min(wanted, before.affordable(0.8 * bench.left())) if before else wanted
+        for job in list(remaining):
             try:
-                if bench.left() <= 0 or before and samples <= before.summary["samples"]:
+                samples = samples_for(job, wanted, runs, 0.8 * bench.left())
+                if not samples:
                     raise RunFailed("no time left")
-                runs[name], both = side_by_side(peer, name, shape, samples)
+                runs[job.name], both = side_by_side(peer, job, samples)
                 rows += both
-            except RunFailed as error:
-                del remaining[name]
-                rows.append([f"{name}, {wanted} samples", reason(error), *["-"] * (len(HEADER) - 2)])
+            except RunFailed as error:  # the others may work
+                remaining.remove(job)
+                rows.append([f"{job.name}, {wanted} samples", reason(error), *["-"] * (len(HEADER) - 2)])
     return (f"{versions}, its GPTQ in W4A16 with scales by minmax, and Layerpress with the same; all of each process.\n\n"
             f"{table(HEADER, rows)}")

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--calibration", required=True, help="JSON lines with a `text` field, or what `layerpress prepare` writes")
+    parser.add_argument("--calibration", required=True, help="JSON lines with `text`, or what `layerpress prepare` wrote")
     parser.add_argument("--output", required=True, help="folder for the compressed checkpoint")
     parser.add_argument("--summary", required=True, help="file for the times, as JSON")
     parser.add_argument("--observer", choices=("minmax", "mse"), default="minmax")

@@ -10,16 +10,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / folder) for folder in ("benchmarks/memory_cases", "benchmarks/peer_comparison", "examples/demo")]
 
 from llama_checkpoint import LlamaShape, make_checkpoint, write_token_file  # noqa: E402
+from peer import peer  # noqa: E402
 from report import machine, table  # noqa: E402
 from safetensors_stream import read_header  # noqa: E402
-from shapes import SMALL, MixtureShape  # noqa: E402
+from shapes import SMALL, mixture_layer  # noqa: E402
+from watched_process import RunFailed  # noqa: E402
 
-CASES = ["solver", "agreement", "llama", "mixture"]
 PHASES = ["load", "forward", "gram", "factorize", "observe", "solve", "dequantize", "write"]
-
-
-class Failed(Exception):
-    """A program ended with an error."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -27,11 +24,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", help="cpu tries the script where there is no GPU (default cuda)")
     parser.add_argument("--build", type=Path, default=ROOT / "build-gpu", help="folder of the built programs")
     parser.add_argument("--scratch", type=Path, default=ROOT / ".cache" / "gpu", help="needs 40 GB with all layers")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="default: all")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
     parser.add_argument("--layers", type=int, default=32, help="of Llama-3-8B's shape (default 32)")
     parser.add_argument("--experts", type=int, default=128, help="of the mixture's layer (default 128)")
     parser.add_argument("--samples", type=int, nargs="+", default=[64, 512], help="a run with each (default 64 512)")
     parser.add_argument("--sample-tokens", type=int, default=2048, help="tokens of each (default 2048)")
+    parser.add_argument("--peer-layers", type=int, default=4, help="of them that LLM Compressor does first (default 4)")
+    parser.add_argument("--peer-python", type=Path, help="has LLM Compressor (default: this one, with .vendor/python)")
     parser.add_argument("--minutes", type=float, default=9, help="no run is begun that would end later (default 9)")
     parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
     return parser.parse_args()
@@ -56,7 +55,7 @@ class Bench:
         command = [str(self.arguments.build / program), *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise Failed(f"{program} {arguments[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            raise RunFailed(f"{program} {arguments[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
         return done.stdout
 
     def compress(self, model: Path, output: Path, tokens: Path, device: str, *more: object) -> dict:
@@ -125,8 +124,7 @@ def llama(bench: Bench) -> str:
 
 
 def mixture(bench: Bench) -> str:
-    shape = MixtureShape(num_experts=bench.arguments.experts, num_experts_per_tok=min(8, bench.arguments.experts))
-    return table(RUN_HEADER, model_runs(bench, "qwen3-30b-a3b-layer", shape, times=48))
+    return table(RUN_HEADER, model_runs(bench, "qwen3-30b-a3b-layer", mixture_layer(bench.arguments.experts), times=48))
 
 
 def solver(bench: Bench) -> str:
@@ -170,6 +168,9 @@ def agreement(bench: Bench) -> str:
     return table(["random small Llama", "KL", "perplexity", "codes as on the CPU"], rows)
 
 
+CASES = {"solver": solver, "agreement": agreement, "llama": llama, "mixture": mixture, "peer": peer}
+
+
 def device_name(device: str) -> str:
     import torch
 
@@ -183,8 +184,8 @@ def main() -> int:
              f"{bench.peak / 1e12:.1f} TFLOP/s. Phases are what the host spent in them; a device may be behind."]
     for case in arguments.cases:
         try:
-            parts.append({"solver": solver, "agreement": agreement, "llama": llama, "mixture": mixture}[case](bench))
-        except Failed as error:  # the others may work
+            parts.append(CASES[case](bench))
+        except RunFailed as error:  # the others may work
             parts.append(f"{case}: {error}")
         print(parts[-1], file=sys.stderr, flush=True)
     text = "\n\n".join(parts) + "\n"

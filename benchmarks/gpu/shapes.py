@@ -50,3 +50,7 @@ class MixtureShape:
             shapes |= {f"mlp.experts.{expert}.gate_proj": (inner, hidden), f"mlp.experts.{expert}.up_proj": (inner, hidden),
                        f"mlp.experts.{expert}.down_proj": (hidden, inner)}
         return [TensorSpec(f"{prefix}{name}.weight", shape) for name, shape in shapes.items()]
+
+
+def mixture_layer(experts: int) -> MixtureShape:
+    return MixtureShape(num_experts=experts, num_experts_per_tok=min(8, experts))

@@ -1,4 +1,5 @@
 """Runs a program and watches its memory from outside, as the kernel counts it in /proc/PID/status."""
+import os
 import subprocess
 import time
 from dataclasses import dataclass
@@ -51,12 +52,14 @@ class MemoryWatch:
 
 
 def run_watched(command: list[str], log: Path, report: Callable[[float, MemoryWatch], None] | None = None,
-                report_every: float = 20) -> Watched:
-    """Runs `command` (no shell, no stdin) with stderr in the file `log`; calls `report` now and then while it runs."""
+                report_every: float = 20, environment: dict[str, str] | None = None) -> Watched:
+    """Runs `command` (no shell, no stdin) with stderr in the file `log`; calls `report` now and then while it runs, which
+    may raise to end it."""
     output = log.with_suffix(".stdout")
     start = reported = time.perf_counter()
     with log.open("w", encoding="utf-8") as errors, output.open("w", encoding="utf-8") as printed:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=errors,
+                                   env={**os.environ, **(environment or {})})
     watch = MemoryWatch(process.pid)
 
     def tick() -> None:

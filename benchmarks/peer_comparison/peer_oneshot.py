@@ -1,23 +1,27 @@
-"""Runs LLM Compressor's GPTQ on calibration text: the other side of `benchmarks/compare`.
+"""Runs LLM Compressor's GPTQ on calibration text or tokens: the other side of `benchmarks/compare` and `benchmarks/gpu/run`.
 
 Runs in the environment that holds LLM Compressor, as a process of its own; imports nothing of Layerpress. Everything
-that the comparison does not fix (block size, damping, activation order, pipeline) keeps LLM Compressor's default.
+that the comparison does not fix (block size, damping, activation order, pipeline) keeps LLM Compressor's default; so does
+the device, which is a GPU where PyTorch finds one.
 """
 import argparse
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 
+import torch
 from datasets import Dataset
 from llmcompressor import oneshot
 from llmcompressor.modifiers.gptq import GPTQModifier
+from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--calibration", required=True, help="JSON lines with a `text` field")
+    parser.add_argument("--calibration", required=True, help="JSON lines with `text`, or what `layerpress prepare` wrote")
     parser.add_argument("--output", required=True, help="folder for the compressed checkpoint")
     parser.add_argument("--summary", required=True, help="file for the times, as JSON")
     parser.add_argument("--observer", choices=("minmax", "mse"), default="minmax")
@@ -29,11 +33,15 @@ def parse_arguments() -> argparse.Namespace:
 
 def read_samples(arguments: argparse.Namespace, tokenizer) -> Dataset:
     """The first samples only: left to choose, LLM Compressor would take the longest ones of the whole file."""
-    with open(arguments.calibration, encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines if line.strip()][:arguments.samples]
-    tokens = [tokenizer(text, truncation=True, max_length=arguments.max_seq_length) for text in texts]
-    return Dataset.from_dict({"input_ids": [sample["input_ids"] for sample in tokens],
-                              "attention_mask": [sample["attention_mask"] for sample in tokens]})
+    if tokenizer is None:
+        stored = load_file(arguments.calibration)
+        bounds = pairwise(stored["sample_offsets"].tolist()[:arguments.samples + 1])
+        samples = [stored["input_ids"][start:end][:arguments.max_seq_length].tolist() for start, end in bounds]
+    else:
+        with open(arguments.calibration, encoding="utf-8") as lines:
+            texts = [json.loads(line)["text"] for line in lines if line.strip()][:arguments.samples]
+        samples = [tokenizer(text, truncation=True, max_length=arguments.max_seq_length)["input_ids"] for text in texts]
+    return Dataset.from_dict({"input_ids": samples, "attention_mask": [[1] * len(sample) for sample in samples]})
 
 
 def make_recipe(arguments: argparse.Namespace) -> GPTQModifier:
@@ -47,14 +55,17 @@ def main() -> None:
     arguments = parse_arguments()
     load_start = time.perf_counter()
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype="auto")
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
+    tokenizer = None if arguments.calibration.endswith(".safetensors") else AutoTokenizer.from_pretrained(arguments.model)
     samples = read_samples(arguments, tokenizer)
     oneshot_start = time.perf_counter()
-    oneshot(model=model, dataset=samples, recipe=make_recipe(arguments), max_seq_length=arguments.max_seq_length,
-            num_calibration_samples=arguments.samples, shuffle_calibration_samples=False, batch_size=1)
+    processor = tokenizer or object()  # there must be one, though tokens need none
+    oneshot(model=model, processor=processor, dataset=samples, recipe=make_recipe(arguments),
+            max_seq_length=arguments.max_seq_length, num_calibration_samples=arguments.samples,
+            shuffle_calibration_samples=False, batch_size=1)
     save_start = time.perf_counter()
     model.save_pretrained(arguments.output, save_compressed=True)
-    tokenizer.save_pretrained(arguments.output)
+    if tokenizer:
+        tokenizer.save_pretrained(arguments.output)
     end = time.perf_counter()
     Path(arguments.summary).write_text(json.dumps({
         "load_seconds": oneshot_start - load_start,
@@ -62,6 +73,8 @@ def main() -> None:
         "save_seconds": end - save_start,
         "samples": len(samples),
         "tokens": sum(map(len, samples["input_ids"])),
+        "peak_device_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_device_bytes": torch.cuda.max_memory_reserved(),
     }))
 
 

@@ -323,12 +323,7 @@ at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, cons
                             const ChosenScales& scales) {
   const at::Tensor weight = input.contiguous();
   const std::int64_t rows = weight.size(0), columns = weight.size(1);
-  if (!weight.is_cpu()) {
-    const at::Tensor scale = spread_blocks(scales.scale, grid, rows, columns);
-    const at::Tensor zero =
-        scales.zero_point.defined() ? spread_blocks(scales.zero_point, grid, rows, columns) : at::Tensor();
-    return level_codes(nearest_level(weight.to(at::kFloat), scale, zero, codebook), codebook);
-  }
+  if (!weight.is_cpu()) return round_to_nearest_reference(weight, grid, codebook, scales);
   at::Tensor codes = at::empty({rows, columns}, at::kChar);
   const std::int64_t column_blocks = scales.scale.size(1);
   const cpu::Codebook book = cpu_codebook(codebook);

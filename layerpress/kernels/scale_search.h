@@ -95,6 +95,13 @@ std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const Sc
 at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
                             const ChosenScales& scales);
 
+/// round_to_nearest by ATen operations over many rows at once: any device, and the tests' reference.
+at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
+                                      const ChosenScales& scales);
+
+/// Bytes that round_to_nearest allocates at most on `device` beside its result.
+std::uint64_t round_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, at::Device device);
+
 /// A per-block tensor spread over all weights [rows, columns].
 at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std::int64_t rows, std::int64_t columns);
 

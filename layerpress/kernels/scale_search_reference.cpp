@@ -96,6 +96,28 @@ ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& 
   return {at::cat(scales), zero_points.empty() ? at::Tensor() : at::cat(zero_points)};
 }
 
+at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
+                                      const ChosenScales& scales) {
+  const std::int64_t rows = weight.size(0), columns = weight.size(1), step = rows_at_once(columns, grid);
+  at::Tensor codes = at::empty({rows, columns}, weight.options().dtype(at::kChar));
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t count = std::min(step, rows - first), first_block = first / grid.block_rows;
+    const auto spread = [&](const at::Tensor& per_block) {
+      return per_block.defined() ? spread_blocks(per_block.slice(0, first_block, first_block + step / grid.block_rows),
+                                                 grid, count, columns)
+                                 : at::Tensor();
+    };
+    const at::Tensor level = nearest_level(weight.narrow(0, first, count).to(at::kFloat), spread(scales.scale),
+                                           spread(scales.zero_point), codebook);
+    codes.narrow(0, first, count).copy_(level_codes(level, codebook));
+  }
+  return codes;
+}
+
+std::uint64_t round_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, at::Device device) {
+  return device.is_cpu() ? 0 : search_reference_workspace(rows, columns, grid);
+}
+
 std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid) {
   constexpr std::uint64_t kTensors =
       8;  // weight, levels, scales, zero points, errors, and what an operation makes beside them

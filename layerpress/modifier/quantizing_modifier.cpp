@@ -191,7 +191,9 @@ void QuantizingModifier::add_rounding_cost(const runtime::LinearShape& linear, r
   // Codes come after the search; counting both at once errs by its buffers, a few rows.
   const std::uint64_t result = quant::quantized_bytes(args, linear.rows, linear.columns, linear.dtype);
   const std::uint64_t search = quant::observe_workspace(args, settings, linear.rows, linear.columns, linear.device);
-  cost.workspace_bytes = std::max(cost.workspace_bytes, cost.result_bytes + result + search);
+  const std::uint64_t rounding = kernels::round_workspace(
+      linear.rows, linear.columns, quant::scale_grid(args, linear.rows, linear.columns), linear.device);
+  cost.workspace_bytes = std::max(cost.workspace_bytes, cost.result_bytes + result + std::max(search, rounding));
   cost.result_bytes += result;
 }
 

@@ -167,6 +167,8 @@ TEST(ScaleSearch, OtherDevicesTakeManyRowsAtOnceButNotAll) {
   EXPECT_EQ(all.scale.sizes(), expected.scale.sizes());
   EXPECT_GT(all.scale.eq(expected.scale).to(at::kDouble).mean().item<double>(), 0.999);
   EXPECT_GT(all.zero_point.eq(expected.zero_point).to(at::kDouble).mean().item<double>(), 0.999);
+  EXPECT_TRUE(at::equal(round_to_nearest_reference(weight, grid, rule.codebook, expected),
+                        round_to_nearest(weight, grid, rule.codebook, expected)));
 }
 
 }  // namespace

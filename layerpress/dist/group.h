@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace layerpress::dist {
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
 ///
 /// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous; those on
-/// another device than the CPU are staged through host memory. An operation waits until all ranks have come to it, as long as
+/// another device than the CPU are staged through host memory, unless connect_devices() has found a direct way. An operation waits until all ranks have come to it, as long as
 /// they are alive: a rank that does nothing for the time-out, or ends, ends them all, and every operation (and check())
 /// throws DistributedError naming that rank, its step and what happened. A rank that waits for the others, uses the
 /// processor or calls check() is alive.
@@ -57,6 +58,11 @@ class Group : public Supervisor {
   int cores() const { return cores_; }
   bool is_first() const { return rank() == 0; }
 
+  /// Lets tensors on GPUs travel between them by NCCL where every rank computes on a GPU of its own; `own` is this rank's device.
+  /// Collective, as long as an earlier call has not found that way. Returns why they are staged through host memory instead, ""
+  /// when they are not. Throws DistributedError where NCCL fails.
+  std::string connect_devices(const at::Device& own);
+
   /// Adds the tensors of all ranks (same shape and dtype), in place.
   void all_reduce(const at::Tensor& tensor);
   Pending start_all_reduce(const at::Tensor& tensor);
@@ -93,7 +99,12 @@ class Group : public Supervisor {
   Pending start(const at::Tensor& tensor, Launch&& launch);
   /// Between two ranks: sends `own` and receives the other's into `other`, on the host.
   Pending start_exchange(const at::Tensor& own, at::Tensor& other);
+  bool travels_directly(const at::Tensor& tensor) const;
+  std::vector<at::Tensor> all_gather_directly(const at::Tensor& own);
+  void look();
   void wait(Pending::State& state);
+  void fail_with_lost_rank(const std::string& cause);
+  bool close_devices();
   void leave();
   Environment environment_;
   int local_rank_ = 0, local_size_ = 1, cores_ = 1;

@@ -81,6 +81,7 @@ class Oneshot {
       const auto phase = times_.measure("open");
       setup_ = recipe::set_up(options_, group_);
       recipe::require_same_request(options_, setup_, group_);
+      recipe::connect_devices(options_, setup_, group_, control_);
       division_ = recipe::agree_on_data(options_.dataset_split, group_);
     }
     folder_ = std::make_unique<recipe::RunFolder>(options_, setup_, group_);
@@ -509,8 +510,9 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run_together(group, [&] {
     const RunControl own = control_of(control, group);
-    const recipe::RunSetup setup = recipe::set_up(options, group);
+    recipe::RunSetup setup = recipe::set_up(options, group);
     recipe::require_same_request(options, setup, group);
+    recipe::connect_devices(options, setup, group, own);
     std::vector<recipe::SampleShape> samples;
     if (!options.dataset.empty()) {
       samples =

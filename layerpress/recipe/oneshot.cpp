@@ -81,11 +81,11 @@ class Oneshot {
       const auto phase = times_.measure("open");
       setup_ = recipe::set_up(options_, group_);
       recipe::require_same_request(options_, setup_, group_);
-      recipe::connect_devices(options_, setup_, group_, control_);
       division_ = recipe::agree_on_data(options_.dataset_split, group_);
     }
     folder_ = std::make_unique<recipe::RunFolder>(options_, setup_, group_);
     if (folder_->is_complete()) return already_complete();
+    recipe::connect_devices(options_, setup_, group_, control_);
     const std::uint64_t shard_bytes = parse_bytes(options_.max_shard_size, "--max-shard-size");
     folder_->open();
     read_header();

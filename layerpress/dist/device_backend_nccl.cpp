@@ -16,13 +16,15 @@ namespace {
 /// c10d's options hold NCCL's configuration, which grows with its minor versions: of another one they would not fit.
 bool is_libtorchs_nccl() { return torch::cuda::nccl::version() >> 16 == ((NCCL_MAJOR << 16) | NCCL_MINOR); }
 
-/// c10d reads these when a group is made.
+/// What c10d and NCCL read when a group is made.
 void set_environment(const std::string& interfaces) {
   // Heartbeat finds ranks that are lost, and names them. c10d's watchdog would end the process without that, after a time of
   // its own; with blocking waits c10d starts neither it nor its monitor.
   c10::utils::set_env("TORCH_NCCL_BLOCKING_WAIT", "1");
   // The flight recorder relies on the watchdog to let go of operations.
   c10::utils::set_env("TORCH_NCCL_TRACE_BUFFER_SIZE", "0");
+  // Switches add in an order of their own; the same ranks are to give the same bytes every time.
+  c10::utils::set_env("NCCL_ALGO", "^NVLS,NVLSTree", /*overwrite=*/false);
   // "=" takes the names as they are, not as beginnings of names.
   if (!interfaces.empty()) c10::utils::set_env("NCCL_SOCKET_IFNAME", ("=" + interfaces).c_str(), /*overwrite=*/false);
 }

@@ -38,6 +38,10 @@ void require_plain(const at::Tensor& tensor) {
   if (!tensor.is_contiguous()) throw InternalError("[dist.group] a tensor of a collective operation is not contiguous");
 }
 
+std::string failed_between_devices(const std::exception& error) {
+  return "failed in an operation between GPUs: " + cause_of(error);
+}
+
 }  // namespace
 
 struct Group::Connections {
@@ -181,12 +185,6 @@ void Group::look() {
     control_.check_stop();
 }
 
-/// A lost connection is what a lost rank looks like: throws what is found out about it.
-void Group::fail_with_lost_rank(const std::string& cause) {
-  connections_->heartbeat->find_lost(cause);
-  check();
-}
-
 void Group::wait(Pending::State& state) {
   if (!state.work) return;
   Heartbeat& heartbeat = *connections_->heartbeat;
@@ -202,7 +200,9 @@ void Group::wait(Pending::State& state) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    fail_with_lost_rank(state.direct ? cause_of(error) : "");
+    // A lost connection is what a lost rank looks like.
+    state.direct ? heartbeat.find_lost(failed_between_devices(error)) : heartbeat.find_lost();
+    check();
     throw;
   }
   waited_seconds_ += timer.seconds();
@@ -252,7 +252,8 @@ Group::Pending Group::start(const at::Tensor& tensor, Launch&& launch) {
   try {
     state.work = launch(connections_->devices->backend(), tensors);
   } catch (const std::exception& error) {
-    fail_with_lost_rank(cause_of(error));
+    connections_->heartbeat->find_lost(failed_between_devices(error));
+    check();
     throw;
   }
   return pending;

@@ -103,7 +103,6 @@ class Group : public Supervisor {
   std::vector<at::Tensor> all_gather_directly(const at::Tensor& own);
   void look();
   void wait(Pending::State& state);
-  void fail_with_lost_rank(const std::string& cause);
   bool close_devices();
   void leave();
   Environment environment_;

@@ -36,7 +36,8 @@ DeviceCollectives::~DeviceCollectives() = default;
 void DeviceCollectives::guard() {
   std::unique_lock lock(mutex_);
   while (!stop_ && !has_failed_()) changed_.wait_for(lock, kBetweenLooks, [&] { return stop_; });
-  if (stop_) return;
+  // While c10d aborts it answers no questions about operations: who asks in wait() looks, and leaves, before.
+  if (changed_.wait_for(lock, 4 * kBetweenLooks, [&] { return stop_; })) return;
   lock.unlock();
   try {
     backend_->abort();

@@ -28,12 +28,13 @@ class DeviceCollectives {
 
   c10d::Backend& backend() { return *backend_; }
 
-  /// Returns when an operation is done; what is computed on the current stream from then on sees its result. Calls `look`, which
-  /// may throw, meanwhile and at the end.
+  /// Returns when an operation is done; what is computed on the current stream from then on sees its result. Calls `look`,
+  /// which may throw, meanwhile and at the end.
   void wait(c10d::Work& work, const std::function<void()>& look);
 
-  /// Ends the connections, for which ranks of one machine wait for each other, as long as `look` does not throw; after a failure
-  /// waits some seconds until the operations are aborted. False when something of it has not come to its end: the object has to stay.
+  /// Ends the connections, for which ranks of one machine wait for each other, as long as `look` does not throw; after a
+  /// failure waits some seconds until the operations are aborted. False when something has not come to its end: the object
+  /// has to stay.
   bool close(const std::function<void()>& look);
 
  private:

@@ -18,10 +18,10 @@ namespace layerpress::dist {
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
 ///
 /// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous; those on
-/// another device than the CPU are staged through host memory, unless connect_devices() has found a direct way. An operation waits until all ranks have come to it, as long as
-/// they are alive: a rank that does nothing for the time-out, or ends, ends them all, and every operation (and check())
-/// throws DistributedError naming that rank, its step and what happened. A rank that waits for the others, uses the
-/// processor or calls check() is alive.
+/// another device than the CPU are staged through host memory, unless connect_devices() has found a direct way. An operation
+/// waits until all ranks have come to it, as long as they are alive: a rank that does nothing for the time-out, or ends, ends
+/// them all, and every operation (and check()) throws DistributedError naming that rank, its step and what happened. A rank
+/// that waits for the others, uses the processor or calls check() is alive.
 class Group : public Supervisor {
  public:
   /// An operation under way. Its tensor is in use until wait() returns.
@@ -58,8 +58,8 @@ class Group : public Supervisor {
   int cores() const { return cores_; }
   bool is_first() const { return rank() == 0; }
 
-  /// Lets tensors on GPUs travel between them by NCCL where every rank computes on a GPU of its own; `own` is this rank's device.
-  /// Collective, as long as an earlier call has not found that way. Returns why they are staged through host memory instead, ""
+  /// Lets tensors on GPUs travel between them by NCCL where every rank computes on a GPU of its own; `own` is this rank's
+  /// device. Collective; does nothing once it has succeeded. Returns why tensors are staged through host memory instead, ""
   /// when they are not. Throws DistributedError where NCCL fails.
   std::string connect_devices(const at::Device& own);
 

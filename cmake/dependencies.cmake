@@ -20,6 +20,21 @@ if(TARGET torch_cuda)
   enable_language(CUDA)
 endif()
 
+# c10d's NCCL is inside a libtorch for CUDA; its header lies beside libtorch (pip's packages) or in the system, and so do those of
+# CUDA's libraries, which a toolkit that is there only for nvcc lacks. Without them, or with -DLAYERPRESS_NCCL_INCLUDE=OFF, what
+# GPUs exchange goes through host memory.
+set(LAYERPRESS_NCCL OFF)
+if(LAYERPRESS_CUDA)
+  file(GLOB LAYERPRESS_PIP_CUDA_INCLUDES "${TORCH_INSTALL_PREFIX}/../nvidia/*/include")
+  find_path(LAYERPRESS_NCCL_INCLUDE nccl.h HINTS ${LAYERPRESS_PIP_CUDA_INCLUDES})
+  find_path(LAYERPRESS_CUSOLVER_INCLUDE cusolverDn.h HINTS ${LAYERPRESS_PIP_CUDA_INCLUDES} ${CUDA_INCLUDE_DIRS})
+  get_target_property(torch_cuda_definitions torch_cuda INTERFACE_COMPILE_DEFINITIONS)
+  if(LAYERPRESS_NCCL_INCLUDE AND LAYERPRESS_CUSOLVER_INCLUDE AND "USE_C10D_NCCL" IN_LIST torch_cuda_definitions)
+    set(LAYERPRESS_NCCL ON)
+  endif()
+  message(STATUS "NCCL: ${LAYERPRESS_NCCL}, ${LAYERPRESS_NCCL_INCLUDE}")
+endif()
+
 add_library(layerpress_dependencies INTERFACE)
 target_compile_features(layerpress_dependencies INTERFACE cxx_std_20)
 target_compile_definitions(layerpress_dependencies INTERFACE FMT_HEADER_ONLY=1)

@@ -11,6 +11,9 @@
 
 namespace layerpress::dist {
 
+/// The libraries' time-out of an operation: operations end when the ranks do; how long one takes says nothing.
+constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+
 /// Runs `work` in a thread of its own and waits for its result, as long as `wait_on` (called every 50 ms) does not throw. For
 /// calls of libraries that may never return: when `wait_on` throws, the thread is left to itself with what it holds.
 template <typename Result>

@@ -4,13 +4,15 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/machine.h"
+#include "layerpress/dist/bounded.h"
+#include "layerpress/dist/device_backend.h"
+#include "layerpress/dist/device_collectives.h"
 #include "layerpress/dist/heartbeat.h"
 #include "layerpress/dist/rendezvous.h"
 
@@ -20,18 +22,24 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// Operations end when the ranks do; how long one takes says nothing.
-constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
-
 /// What an operation's own thread tells the one that waits for it.
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
   bool done = false;
+
+  void wait(const std::function<void()>& look) {
+    std::unique_lock lock(mutex);
+    while (!changed.wait_for(lock, 50ms, [&] { return done; })) look();
+  }
 };
 
 void require_plain(const at::Tensor& tensor) {
   if (!tensor.is_contiguous()) throw InternalError("[dist.group] a tensor of a collective operation is not contiguous");
+}
+
+std::string failed_between_devices(const std::exception& error) {
+  return "failed in an operation between GPUs: " + cause_of(error);
 }
 
 }  // namespace
@@ -40,15 +48,18 @@ struct Group::Connections {
   c10::intrusive_ptr<c10d::Store> store;
   std::unique_ptr<Heartbeat> heartbeat;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  std::unique_ptr<DeviceCollectives> devices;  // null: tensors on devices are staged
+  MeetingOptions meeting;
   std::vector<Peer> peers;
   bool serves_store = false;
 };
 
 struct Group::Pending::State {
   Group* group = nullptr;
-  at::Tensor target;  // where the result belongs
-  at::Tensor staged;  // what the operation works on
-  at::Tensor addend;  // to be added to it afterwards, if defined
+  at::Tensor target;    // where the result belongs
+  at::Tensor staged;    // what the operation works on
+  at::Tensor addend;    // to be added to it afterwards, if defined
+  bool direct = false;  // from device to device
   c10::intrusive_ptr<c10d::Work> work;
   std::uint64_t operation = 0;
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
@@ -98,6 +109,7 @@ Group::Group(const Environment& environment, std::chrono::milliseconds timeout, 
   try {
     connections_->gloo = connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", connections_->store), environment,
                                       connections_->peers, meeting);
+    connections_->meeting = meeting;
   } catch (const std::exception& error) {
     fail(error.what());
     leave();
@@ -110,6 +122,7 @@ Group::~Group() { leave(); }
 /// Ends the connections, and lets the store live until all others have taken their leave.
 void Group::leave() {
   if (!connections_) return;
+  const bool devices_closed = !connections_->devices || close_devices();
   const bool failed = connections_->heartbeat->has_failed();
   const bool ended = connections_->heartbeat->stop();
   if (connections_->serves_store && ended) {
@@ -125,11 +138,51 @@ void Group::leave() {
   }
   // Operations that will never end hold threads that cannot be waited for.
   if (failed) (void)connections_->gloo.release();
-  if (failed || !ended) {
+  if (failed || !ended || !devices_closed) {
     (void)connections_.release();
     return;
   }
   connections_.reset();
+}
+
+/// Ends the connections between devices. Ranks of one machine wait for each other there.
+bool Group::close_devices() {
+  const Heartbeat::Waiting waiting(*connections_->heartbeat, operations_ + 1);
+  return connections_->devices->close([this] { check(); });
+}
+
+std::string Group::connect_devices(const at::Device& own) {
+  if (!connections_ || connections_->devices) return "";
+  std::vector<RankDevice> ranks;
+  for (const std::string& text : all_gather_text(describe_device(own).to_text()))
+    ranks.push_back(RankDevice::from_text(text));
+  const DeviceTransport transport = choose_transport(ranks);
+  if (!transport.direct) return transport.reason;
+  try {
+    // On one machine NCCL needs the network for a greeting at most.
+    const std::string interfaces = on_one_host(ranks) ? "" : network_interfaces(environment_, connections_->peers);
+    connections_->devices = std::make_unique<DeviceCollectives>(
+        make_device_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", connections_->store), rank(), size(),
+                            interfaces),
+        own, [heartbeat = connections_->heartbeat.get()] { return heartbeat->failure().has_value(); });
+    connections_->devices->connect(connections_->meeting);
+  } catch (const std::exception& error) {
+    fail(error.what());
+    throw;
+  }
+  return "";
+}
+
+bool Group::travels_directly(const at::Tensor& tensor) const {
+  return connections_ && connections_->devices && tensor.is_cuda();
+}
+
+/// While something is waited for.
+void Group::look() {
+  if (connections_->heartbeat->has_failed())
+    check();
+  else
+    control_.check_stop();
 }
 
 void Group::wait(Pending::State& state) {
@@ -137,23 +190,22 @@ void Group::wait(Pending::State& state) {
   Heartbeat& heartbeat = *connections_->heartbeat;
   const Timer timer;
   const Heartbeat::Waiting waiting(heartbeat, state.operation);
-  Completion& completion = *state.completion;
-  std::unique_lock lock(completion.mutex);
-  while (!completion.changed.wait_for(lock, 50ms, [&] { return completion.done; }))
-    if (heartbeat.has_failed())
-      check();
-    else
-      control_.check_stop();
-  lock.unlock();
-  waited_seconds_ += timer.seconds();
   try {
-    state.work->wait(kForever);
-  } catch (const std::exception&) {
+    if (state.direct) {
+      connections_->devices->wait(*state.work, [this] { look(); });
+    } else {
+      state.completion->wait([this] { look(); });
+      state.work->wait(kForever);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
     // A lost connection is what a lost rank looks like.
-    heartbeat.find_lost();
+    state.direct ? heartbeat.find_lost(failed_between_devices(error)) : heartbeat.find_lost();
     check();
     throw;
   }
+  waited_seconds_ += timer.seconds();
   if (state.addend.defined()) state.staged.add_(state.addend);
   if (!state.target.is_same(state.staged)) state.target.copy_(state.staged);
 }
@@ -187,16 +239,29 @@ Group::Pending Group::start(const at::Tensor& tensor, Launch&& launch) {
   state.group = this;
   state.operation = ++operations_;
   state.target = tensor;
-  state.staged = tensor.is_cpu() ? tensor : tensor.to(at::kCPU);
+  state.direct = travels_directly(tensor);
+  state.staged = tensor.is_cpu() || state.direct ? tensor : tensor.to(at::kCPU);
   std::vector<at::Tensor> tensors = {state.staged};
-  state.work = launch(*connections_->gloo, tensors);
-  notify_when_done(*state.work, state.completion);
+  if (!state.direct) {
+    state.work = launch(*connections_->gloo, tensors);
+    notify_when_done(*state.work, state.completion);
+    return pending;
+  }
+  // NCCL connects ranks when they first need it, and waits for them.
+  const Heartbeat::Waiting waiting(*connections_->heartbeat, state.operation);
+  try {
+    state.work = launch(connections_->devices->backend(), tensors);
+  } catch (const std::exception& error) {
+    connections_->heartbeat->find_lost(failed_between_devices(error));
+    check();
+    throw;
+  }
   return pending;
 }
 
 Group::Pending Group::start_exchange(const at::Tensor& own, at::Tensor& other) {
   sent_bytes_ += own.nbytes();
-  return start(own, [&](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+  return start(own, [&](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     at::Tensor sent = tensors.front().view(-1), received = at::empty_like(sent);
     other = received.view(own.sizes());
     std::vector<std::int64_t> counts(2);  // all that there is goes to the other one and comes from it
@@ -204,12 +269,12 @@ Group::Pending Group::start_exchange(const at::Tensor& own, at::Tensor& other) {
     std::vector<std::int64_t> received_counts = counts;  // c10d moves both away
     c10d::AllToAllOptions options;
     options.timeout = kForever;
-    return gloo.alltoall_base(received, sent, received_counts, counts, options);
+    return backend.alltoall_base(received, sent, received_counts, counts, options);
   });
 }
 
 Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
-  if (size() == 2) {
+  if (size() == 2 && !travels_directly(tensor)) {
     // One message each way instead of a ring's four, of as many bytes in all; both add the same two numbers.
     at::Tensor other;
     Pending pending = start_exchange(tensor, other);
@@ -217,21 +282,23 @@ Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
     return pending;
   }
   sent_bytes_ += static_cast<std::uint64_t>(2 * ring_share(size()) * static_cast<double>(tensor.nbytes()));
-  return start(tensor, [](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+  return start(tensor, [](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     c10d::AllreduceOptions options;
     options.timeout = kForever;
-    return gloo.allreduce(tensors, options);
+    return backend.allreduce(tensors, options);
   });
 }
 
 Group::Pending Group::start_reduce(const at::Tensor& tensor, int root) {
-  const double share = rank() == root || size() == 1 ? ring_share(size()) : 1;
+  // Gloo's ring adds up parts, which then go to the root; NCCL's is a chain that ends there.
+  const double of_root = travels_directly(tensor) ? 0 : ring_share(size());
+  const double share = rank() == root || size() == 1 ? of_root : 1;
   sent_bytes_ += static_cast<std::uint64_t>(share * static_cast<double>(tensor.nbytes()));
-  return start(tensor, [root](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+  return start(tensor, [root](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     c10d::ReduceOptions options;
     options.timeout = kForever;
     options.rootRank = root;
-    return gloo.reduce(tensors, options);
+    return backend.reduce(tensors, options);
   });
 }
 
@@ -239,16 +306,29 @@ void Group::all_reduce(const at::Tensor& tensor) { start_all_reduce(tensor).wait
 
 void Group::broadcast(const at::Tensor& tensor, int root) {
   if (rank() == root && size() > 1) sent_bytes_ += tensor.nbytes();
-  start(tensor, [root](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+  start(tensor, [root](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     c10d::BroadcastOptions options;
     options.timeout = kForever;
     options.rootRank = root;
-    return gloo.broadcast(tensors, options);
+    return backend.broadcast(tensors, options);
   }).wait();
+}
+
+std::vector<at::Tensor> Group::all_gather_directly(const at::Tensor& own) {
+  const at::Tensor all = at::empty({size(), own.numel()}, own.options());
+  start(own, [&all](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
+    at::Tensor gathered = all.view(-1), sent = tensors.front().view(-1);
+    return backend._allgather_base(gathered, sent);
+  }).wait();
+  sent_bytes_ += static_cast<std::uint64_t>(size() - 1) * own.nbytes();
+  std::vector<at::Tensor> tensors;
+  for (int r = 0; r < size(); ++r) tensors.push_back(all.select(0, r).view(own.sizes()));
+  return tensors;
 }
 
 std::vector<at::Tensor> Group::all_gather(const at::Tensor& own) {
   if (!connections_) return {own};
+  if (travels_directly(own)) return all_gather_directly(own);
   if (size() == 2) {
     at::Tensor other;
     start_exchange(own, other).wait();
@@ -257,44 +337,15 @@ std::vector<at::Tensor> Group::all_gather(const at::Tensor& own) {
   }
   std::vector<std::vector<at::Tensor>> outputs(1);
   for (int r = 0; r < size(); ++r) outputs.front().push_back(at::empty_like(own, own.options().device(at::kCPU)));
-  start(own, [&outputs](c10d::ProcessGroupGloo& gloo, std::vector<at::Tensor>& tensors) {
+  start(own, [&outputs](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     c10d::AllgatherOptions options;
     options.timeout = kForever;
-    return gloo.allgather(outputs, tensors, options);
+    return backend.allgather(outputs, tensors, options);
   }).wait();
   sent_bytes_ += static_cast<std::uint64_t>(size() - 1) * own.nbytes();
   for (at::Tensor& tensor : outputs.front()) tensor = tensor.to(own.device());
   return std::move(outputs.front());
 }
-
-std::vector<std::string> Group::all_gather_text(const std::string& own) {
-  if (!connections_) return {own};
-  std::int64_t longest = 0;
-  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
-  const std::vector<at::Tensor> lengths = all_gather(length);
-  for (const at::Tensor& other : lengths) longest = std::max(longest, other.item<std::int64_t>());
-  const at::Tensor padded = at::zeros({std::max<std::int64_t>(longest, 1)}, at::kByte);
-  std::memcpy(padded.data_ptr<std::uint8_t>(), own.data(), own.size());
-  const std::vector<at::Tensor> gathered = all_gather(padded);
-  std::vector<std::string> texts;
-  for (std::size_t r = 0; r < gathered.size(); ++r)
-    texts.emplace_back(reinterpret_cast<const char*>(gathered[r].const_data_ptr<std::uint8_t>()),
-                       static_cast<std::size_t>(lengths[r].item<std::int64_t>()));
-  return texts;
-}
-
-std::string Group::broadcast_text(const std::string& own, int root) {
-  if (!connections_) return own;
-  const at::Tensor length = at::full({1}, static_cast<std::int64_t>(own.size()), at::kLong);
-  broadcast(length, root);
-  const auto size = length.item<std::int64_t>();
-  const at::Tensor text = at::zeros({std::max<std::int64_t>(size, 1)}, at::kByte);
-  if (rank() == root) std::memcpy(text.data_ptr<std::uint8_t>(), own.data(), own.size());
-  broadcast(text, root);
-  return {reinterpret_cast<const char*>(text.const_data_ptr<std::uint8_t>()), static_cast<std::size_t>(size)};
-}
-
-void Group::barrier() { all_reduce(at::zeros({1}, at::kInt)); }
 
 void Group::fail(const std::string& cause, FailureKind kind) noexcept {
   if (!connections_) return;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <cstdint>
@@ -17,10 +18,10 @@ namespace layerpress::dist {
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
 ///
 /// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous; those on
-/// another device than the CPU are staged through host memory. An operation waits until all ranks have come to it, as long as
-/// they are alive: a rank that does nothing for the time-out, or ends, ends them all, and every operation (and check())
-/// throws DistributedError naming that rank, its step and what happened. A rank that waits for the others, uses the
-/// processor or calls check() is alive.
+/// another device than the CPU are staged through host memory, unless connect_devices() has found a direct way. An operation
+/// waits until all ranks have come to it, as long as they are alive: a rank that does nothing for the time-out, or ends, ends
+/// them all, and every operation (and check()) throws DistributedError naming that rank, its step and what happened. A rank
+/// that waits for the others, uses the processor or calls check() is alive.
 class Group : public Supervisor {
  public:
   /// An operation under way. Its tensor is in use until wait() returns.
@@ -56,6 +57,11 @@ class Group : public Supervisor {
   /// Cores that are this rank's: every core that it may use, divided by the ranks of this machine that may use it, too.
   int cores() const { return cores_; }
   bool is_first() const { return rank() == 0; }
+
+  /// Lets tensors on GPUs travel between them by NCCL where every rank computes on a GPU of its own; `own` is this rank's
+  /// device. Collective; does nothing once it has succeeded. Returns why tensors are staged through host memory instead, ""
+  /// when they are not. Throws DistributedError where NCCL fails.
+  std::string connect_devices(const at::Device& own);
 
   /// Adds the tensors of all ranks (same shape and dtype), in place.
   void all_reduce(const at::Tensor& tensor);
@@ -93,7 +99,11 @@ class Group : public Supervisor {
   Pending start(const at::Tensor& tensor, Launch&& launch);
   /// Between two ranks: sends `own` and receives the other's into `other`, on the host.
   Pending start_exchange(const at::Tensor& own, at::Tensor& other);
+  bool travels_directly(const at::Tensor& tensor) const;
+  std::vector<at::Tensor> all_gather_directly(const at::Tensor& own);
+  void look();
   void wait(Pending::State& state);
+  bool close_devices();
   void leave();
   Environment environment_;
   int local_rank_ = 0, local_size_ = 1, cores_ = 1;

@@ -123,13 +123,13 @@ std::optional<Failure> Heartbeat::look() {
   return failure_;
 }
 
-void Heartbeat::find_lost() {
+void Heartbeat::find_lost(const std::string& otherwise) {
   std::unique_lock lock(mutex_);
   suspects_ = true;
   const auto until = Clock::now() + 2 * kPatience + timeout_ / 10;
   while (!failure_ && Clock::now() < until) ask(lock, interval_);
   lock.unlock();
-  fail(fmt::format("[dist] rank {} lost its connection to another rank", rank_), FailureKind::kError);
+  fail(fmt::format("[dist] rank {} {}", rank_, otherwise), FailureKind::kError);
 }
 
 void Heartbeat::fail(const std::string& text, FailureKind kind) {

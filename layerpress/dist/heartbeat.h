@@ -61,8 +61,9 @@ class Heartbeat {
   std::optional<Failure> failure() const;
   /// The same after a fresh look at who is still there, for which it waits up to a second.
   std::optional<Failure> look();
-  /// A connection to another rank is lost: waits some seconds until it is clear to whom, and fails.
-  void find_lost();
+  /// A connection to another rank is lost: waits some seconds until it is clear to whom, and fails; `otherwise` is what this
+  /// rank says of itself when nobody is missing.
+  void find_lost(const std::string& otherwise = "lost its connection to another rank");
   /// Tells all ranks, unless another failure was first; afterwards failure() gives the first.
   void fail(const std::string& text, FailureKind kind);
   /// Whether this rank is the one of its machine that says what failed.

@@ -19,19 +19,23 @@ std::string host_name() {
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown host";
 }
 
+std::string host_identity() {
+  std::string text;
+  try {
+    text = read_text_file("/proc/sys/kernel/random/boot_id");
+  } catch (const Error&) {
+    text = host_name();
+  }
+  text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
+  return text;
+}
+
 namespace {
 
 /// The running kernel and the processes' name space.
 std::string machine_name() {
   std::error_code failure;
-  std::string text = std::filesystem::read_symlink("/proc/self/ns/pid", failure).string();
-  try {
-    text += read_text_file("/proc/sys/kernel/random/boot_id");
-  } catch (const Error&) {
-    text += host_name();
-  }
-  text.erase(std::remove(text.begin(), text.end(), '\n'), text.end());
-  return text;
+  return std::filesystem::read_symlink("/proc/self/ns/pid", failure).string() + host_identity();
 }
 
 bool has_ended(int process) {

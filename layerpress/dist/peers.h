@@ -8,6 +8,9 @@
 
 namespace layerpress::dist {
 
+/// The running kernel: the same for all processes of this machine, whatever containers they run in.
+std::string host_identity();
+
 /// This machine's name.
 std::string host_name();
 

@@ -1,7 +1,9 @@
 #include "layerpress/dist/rendezvous.h"
 
 #include <fmt/ranges.h>
+#include <ifaddrs.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,6 +27,19 @@ struct AddressList {
   }
 };
 
+struct InterfaceList {
+  ifaddrs* first = nullptr;
+  ~InterfaceList() {
+    if (first != nullptr) ::freeifaddrs(first);
+  }
+};
+
+/// In numbers; "" for what has none.
+std::string text_of(const sockaddr& address, socklen_t length) {
+  char name[NI_MAXHOST] = {};
+  return ::getnameinfo(&address, length, name, sizeof(name), nullptr, 0, NI_NUMERICHOST) == 0 ? name : "";
+}
+
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
 /// Where the master's name means this machine itself, the way to another machine's rank is the one that others can come.
@@ -36,11 +51,15 @@ std::string own_address(const std::vector<Peer>& peers, const Peer& own) {
   return own.address;
 }
 
+std::string named_interfaces() {
+  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
+  return named == nullptr ? "" : named;
+}
+
 std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environment& environment,
                                                                 const std::vector<Peer>& peers) {
   std::vector<std::shared_ptr<::gloo::transport::Device>> result;
-  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
-  std::istringstream names(named == nullptr ? "" : named);
+  std::istringstream names(named_interfaces());
   for (std::string name; std::getline(names, name, ',');)
     if (!name.empty()) result.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(name));
   if (!result.empty()) return result;
@@ -54,7 +73,8 @@ std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environmen
 
 double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
 
-/// Throws `failure` when the time is over, and what the options' own look throws.
+}  // namespace
+
 std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail) {
   // A library's own time-out comes first, as it may know more.
   const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::seconds(2);
@@ -64,7 +84,13 @@ std::function<void()> until_timeout(const MeetingOptions& options, std::function
   };
 }
 
-}  // namespace
+void await_explanation(const MeetingOptions& options) {
+  if (!options.wait_on) return;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    options.wait_on();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
 
 std::string address_towards(const std::string& host, int port) {
   AddressList list;
@@ -79,11 +105,29 @@ std::string address_towards(const std::string& host, int port) {
     if (socket.value() < 0 || ::connect(socket.value(), info->ai_addr, info->ai_addrlen) != 0 ||
         ::getsockname(socket.value(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
       continue;
-    char name[NI_MAXHOST] = {};
-    if (::getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name, sizeof(name), nullptr, 0, NI_NUMERICHOST) == 0)
-      return name;
+    const std::string address = text_of(reinterpret_cast<const sockaddr&>(own), length);
+    if (!address.empty()) return address;
   }
   return "";
+}
+
+std::string interface_of(const std::string& address) {
+  InterfaceList list;
+  if (::getifaddrs(&list.first) != 0) return "";
+  for (const ifaddrs* interface = list.first; interface != nullptr; interface = interface->ifa_next) {
+    if (interface->ifa_addr == nullptr) continue;
+    const int family = interface->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (text_of(*interface->ifa_addr, length) == address) return interface->ifa_name;
+  }
+  return "";
+}
+
+std::string network_interfaces(const Environment& environment, const std::vector<Peer>& peers) {
+  if (const std::string named = named_interfaces(); !named.empty()) return named;
+  const std::string address = own_address(peers, peers[static_cast<std::size_t>(environment.rank)]);
+  return address.empty() || is_loopback(address) ? "" : interface_of(address);
 }
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bool serve,
@@ -186,13 +230,7 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_gloo(const c10::intrusive_ptr
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    if (options.wait_on) {
-      // What another rank has to say explains more than a refused connection.
-      for (int attempt = 0; attempt < 40; ++attempt) {
-        options.wait_on();
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      }
-    }
+    await_explanation(options);
     failed("");
     throw;
   }

@@ -85,6 +85,7 @@ class Oneshot {
     }
     folder_ = std::make_unique<recipe::RunFolder>(options_, setup_, group_);
     if (folder_->is_complete()) return already_complete();
+    recipe::connect_devices(options_, setup_, group_, control_);
     const std::uint64_t shard_bytes = parse_bytes(options_.max_shard_size, "--max-shard-size");
     folder_->open();
     read_header();
@@ -509,8 +510,9 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run_together(group, [&] {
     const RunControl own = control_of(control, group);
-    const recipe::RunSetup setup = recipe::set_up(options, group);
+    recipe::RunSetup setup = recipe::set_up(options, group);
     recipe::require_same_request(options, setup, group);
+    recipe::connect_devices(options, setup, group, own);
     std::vector<recipe::SampleShape> samples;
     if (!options.dataset.empty()) {
       samples =

@@ -104,6 +104,17 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   return setup;
 }
 
+void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control) {
+  if (group.size() == 1 || setup.pipeline == Pipeline::kDatafree) return;
+  const at::Device device = setup.placement.device;
+  const std::string hindrance = group.connect_devices(device);
+  if (!device.is_cuda()) return;
+  control.message(LogLevel::kInfo, hindrance.empty() ? "sums travel between the GPUs by NCCL"
+                                                     : "sums travel through host memory: " + hindrance);
+  if (options.device_memory_budget.empty())
+    setup.device_budget = std::min(setup.device_budget, runtime::free_device_bytes(device));
+}
+
 PlanInput plan_input(const RunSetup& setup, std::vector<SampleShape> samples) {
   return {.model = setup.model,
           .assignments = setup.assignments,

@@ -31,6 +31,10 @@ struct RunSetup {
 /// memory that is, are divided among the ranks of this machine.
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group);
 
+/// Collective: lets what the ranks exchange travel between their GPUs where that is possible, and says how it travels. The
+/// memory that it takes there is no longer in the budget.
+void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control);
+
 /// What plan_run needs for these samples. Refers to `setup`.
 PlanInput plan_input(const RunSetup& setup, std::vector<SampleShape> samples);
 

@@ -1,0 +1,59 @@
+// The only place that knows NCCL.
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/util/env.h>
+#include <torch/csrc/cuda/nccl.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "layerpress/base/error.h"
+#include "layerpress/dist/bounded.h"
+#include "layerpress/dist/device_backend.h"
+#include "layerpress/dist/peers.h"
+
+namespace layerpress::dist {
+namespace {
+
+/// c10d's options hold NCCL's configuration, which grows with its minor versions: of another one they would not fit.
+bool is_libtorchs_nccl() { return torch::cuda::nccl::version() >> 16 == ((NCCL_MAJOR << 16) | NCCL_MINOR); }
+
+/// What c10d and NCCL read when a group is made.
+void set_environment(const std::string& interfaces) {
+  // Heartbeat finds ranks that are lost, and names them. c10d's watchdog would end the process without that, after a time of
+  // its own; with blocking waits c10d starts neither it nor its monitor.
+  c10::utils::set_env("TORCH_NCCL_BLOCKING_WAIT", "1");
+  // The flight recorder relies on the watchdog to let go of operations.
+  c10::utils::set_env("TORCH_NCCL_TRACE_BUFFER_SIZE", "0");
+  // Switches add in an order of their own; the same ranks are to give the same bytes every time.
+  c10::utils::set_env("NCCL_ALGO", "^NVLS,NVLSTree", /*overwrite=*/false);
+  // "=" takes the names as they are, not as beginnings of names.
+  if (!interfaces.empty()) c10::utils::set_env("NCCL_SOCKET_IFNAME", ("=" + interfaces).c_str(), /*overwrite=*/false);
+}
+
+}  // namespace
+
+RankDevice describe_device(const at::Device& device) {
+  RankDevice description{host_identity(), "", ""};
+  if (!device.is_cuda()) {
+    description.hindrance = "computes on the CPU";
+  } else if (c10::utils::get_env("LAYERPRESS_NCCL") == "0") {
+    description.hindrance = "has LAYERPRESS_NCCL=0 in its environment";
+  } else if (!is_libtorchs_nccl()) {
+    description.hindrance = fmt::format("was built with NCCL {}.{}, and libtorch with another", NCCL_MAJOR, NCCL_MINOR);
+  } else {
+    const auto index = device.has_index() ? device.index() : at::cuda::current_device();
+    const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(index);
+    description.address = fmt::format("{:04x}:{:02x}:{:02x}", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
+  }
+  return description;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_device_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                      const std::string& interfaces) {
+  set_environment(interfaces);
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = kForever;
+  options->config.blocking = 1;  // whatever the environment says: who connects waits until it is done
+  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
+}
+
+}  // namespace layerpress::dist

@@ -7,10 +7,11 @@ namespace layerpress::kernels::cuda {
 namespace {
 
 constexpr std::int32_t kThreads = 256, kRowsAtOnce = kThreads / kWarp;
+constexpr std::int32_t kResident = 3;  // blocks of a multiprocessor, for which it has shared memory
 
 /// A warp per row; the block's part of the feedback matrix, which all rows of a problem read, in shared memory.
 template <typename Levels>
-__global__ void __launch_bounds__(kThreads) column_block(const ColumnBlockTask tasks, const Levels levels) {
+__global__ void __launch_bounds__(kThreads, kResident) column_block(const ColumnBlockTask tasks, const Levels levels) {
   extern __shared__ float feedback[];  // [columns, kMaximumBlock]
   const ColumnBlockTask task = of_problem(tasks, blockIdx.y);
   for (std::int32_t i = threadIdx.x; i < task.columns * kMaximumBlock; i += kThreads) {

@@ -7,10 +7,11 @@ namespace layerpress::kernels::cuda {
 namespace {
 
 constexpr std::int32_t kThreads = 256, kBlocksAtOnce = kThreads / kWarp;
+constexpr std::int32_t kResident = 4;  // blocks of a multiprocessor; more would have too few registers
 
 /// A warp per block of one row. What its candidates read of the weight again is in the nearest cache.
 template <typename T, typename Levels>
-__global__ void __launch_bounds__(kThreads) scale_search(const ScaleSearchTask task, const Levels levels) {
+__global__ void __launch_bounds__(kThreads, kResident) scale_search(const ScaleSearchTask task, const Levels levels) {
   DeviceWarp<SearchLane> warp;
   warp.index = threadIdx.x % kWarp;
   const std::int64_t across = (task.columns + task.block_columns - 1) / task.block_columns;

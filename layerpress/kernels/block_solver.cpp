@@ -63,8 +63,7 @@ class StackSolver {
         solver_(solver),
         scale_(joined(stacks, [](const GptqWeight& weight) { return weight.scales.scale; })),
         zero_point_(joined(stacks, [](const GptqWeight& weight) { return weight.scales.zero_point; })),
-        group_(factors.order.floor_divide(scales().columns_per_group).to(at::kInt)),
-        group_on_host_(group_[0].cpu()) {
+        group_(factors.order.floor_divide(scales().columns_per_group).to(at::kInt)) {
     const cpu::Codebook book = cpu_codebook(codebook);
     codebook_ = {book.fp8, book.minimum, book.maximum};
     const auto problems = static_cast<std::int64_t>(stacks.size()), rows = rows_of(stacks.front());
@@ -80,6 +79,7 @@ class StackSolver {
   /// Codes and losses of each problem.
   std::vector<GptqResult> solve(std::int64_t block_size, const std::optional<GroupSearch>& search) {
     const std::int64_t columns = residual_.size(2);
+    if (search) group_on_host_ = group_[0].cpu();
     for (std::int64_t begin = 0, end = 0; begin < columns; begin = end) {
       end = search ? end_of_group(begin) : std::min(begin + block_size, columns);
       solve_block(begin, end, search);

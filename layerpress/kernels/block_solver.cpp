@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "layerpress/base/error.h"
-#include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/device_types.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -61,11 +61,10 @@ class StackSolver {
       : stacks_(stacks),
         factors_(factors),
         solver_(solver),
+        codebook_(device_codebook(codebook)),
         scale_(joined(stacks, [](const GptqWeight& weight) { return weight.scales.scale; })),
         zero_point_(joined(stacks, [](const GptqWeight& weight) { return weight.scales.zero_point; })),
         group_(factors.order.floor_divide(scales().columns_per_group).to(at::kInt)) {
-    const cpu::Codebook book = cpu_codebook(codebook);
-    codebook_ = {book.fp8, book.minimum, book.maximum};
     const auto problems = static_cast<std::int64_t>(stacks.size()), rows = rows_of(stacks.front());
     residual_ = at::empty({problems, rows, factors.order.size(1)}, factors.feedback.options());
     codes_ = at::empty(residual_.sizes(), residual_.options().dtype(at::kChar));

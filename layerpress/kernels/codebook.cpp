@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/device_types.h"
 
 namespace layerpress::kernels {
 
@@ -25,6 +26,11 @@ at::Tensor level_codes(const at::Tensor& level, const Codebook& codebook) {
 cpu::Codebook cpu_codebook(const Codebook& codebook) {
   return {codebook.fp8, codebook.fp8 ? -448.0f : static_cast<float>(codebook.minimum),
           codebook.fp8 ? 448.0f : static_cast<float>(codebook.maximum)};
+}
+
+cuda::Codebook device_codebook(const Codebook& codebook) {
+  const cpu::Codebook book = cpu_codebook(codebook);
+  return {book.fp8, book.minimum, book.maximum};
 }
 
 }  // namespace layerpress::kernels

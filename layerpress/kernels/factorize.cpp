@@ -39,13 +39,6 @@ at::Tensor reordered_triangle(const at::Tensor& gram, const at::Tensor& order) {
   return result;
 }
 
-/// Damps the diagonal and makes untouched columns independent.
-void prepare_diagonal(const at::Tensor& hessian, double dampening) {
-  at::Tensor diagonal = hessian.diagonal();
-  diagonal.masked_fill_(diagonal.eq(0), 1);
-  diagonal.add_(diagonal.mean() * dampening);
-}
-
 /// Mirrors a square matrix at its antidiagonal, in place: element (i, j) goes to (last - j, last - i), times
 /// factor[i]. Tile by tile, each with the one it trades places with.
 template <typename Real>
@@ -122,7 +115,7 @@ std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const Fact
   HessianFactor factor;
   factor.order = column_order(gram.diagonal(), options);
   const at::Tensor matrix = reordered_triangle<Real>(gram, factor.order.flip(0));
-  prepare_diagonal(matrix, options.dampening);
+  prepare_diagonal(matrix.diagonal(), options.dampening);
   // Column-major, the upper triangle is the lower one; LAPACK's own layout, so that nothing is copied.
   at::Tensor lower = matrix.t(), info = at::empty({}, at::kInt);
   at::linalg_cholesky_ex_out(lower, info, lower);
@@ -146,6 +139,11 @@ std::optional<HessianFactor> factorize_on_device(const at::Tensor& gram, const F
 }
 
 }  // namespace
+
+void prepare_diagonal(at::Tensor diagonal, double dampening) {
+  diagonal.masked_fill_(diagonal.eq(0), 1);
+  diagonal.add_(diagonal.mean(-1, /*keepdim=*/true) * dampening);
+}
 
 at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& options) {
   const std::int64_t columns = diagonal.numel(), width = options.group_columns;

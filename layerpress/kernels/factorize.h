@@ -42,4 +42,7 @@ std::uint64_t factor_bytes(std::int64_t columns);
 /// The columns in the order in which they are quantized: as they are, or by descending diagonal, in groups or not.
 at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& options);
 
+/// Damps the diagonal [K] of a Gram matrix, or those [n, K] of several, in place, and makes untouched columns independent.
+void prepare_diagonal(at::Tensor diagonal, double dampening);
+
 }  // namespace layerpress::kernels

@@ -23,13 +23,6 @@ void reorder(const at::Tensor& gram, const at::Tensor& order, const at::Tensor& 
   }
 }
 
-/// Damps diagonals and makes untouched columns independent.
-void prepare_diagonals(const at::Tensor& matrices, double dampening) {
-  at::Tensor diagonals = matrices.diagonal(0, 1, 2);
-  diagonals.masked_fill_(diagonals.eq(0), 1);
-  diagonals.add_(diagonals.mean(1, /*keepdim=*/true) * dampening);
-}
-
 /// Lower Cholesky factors in place; what lies above the diagonal stays. Per matrix, 0 or that it has none.
 at::Tensor factorize_by_blocks(const at::Tensor& matrices) {
   const std::int64_t size = matrices.size(1);
@@ -70,7 +63,7 @@ HessianFactors factorize_together(const std::vector<at::Tensor>& grams, const Fa
     orders.push_back(column_order(grams[m].diagonal(), options));
     reorder(grams[m], orders.back().flip(0), matrices[m]);
   }
-  prepare_diagonals(matrices, options.dampening);
+  prepare_diagonal(matrices.diagonal(0, 1, 2), options.dampening);
   const at::Tensor info = count == 1 ? factorize_one(matrices[0]) : factorize_by_blocks(matrices);
   for (std::int64_t m = 0; m < count; ++m) matrices[m].copy_(matrices[m].flip({0, 1}));
   const at::Tensor diagonals = matrices.diagonal(0, 1, 2).clone();

@@ -12,7 +12,7 @@ namespace {
 
 template <typename T>
 void search_blocks(const cuda::ScaleSearchTask& task) {
-  const std::int64_t across = (task.columns + task.block_columns - 1) / task.block_columns;
+  const std::int64_t across = task.blocks_across();
   test::HostWarp<cuda::SearchLane> warp;
   for (std::int64_t i = 0; i < task.rows * across; ++i)
     if (task.codebook.fp8)

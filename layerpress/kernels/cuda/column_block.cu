@@ -1,12 +1,10 @@
-#include <cuda_runtime.h>
-
 #include "layerpress/kernels/cuda/column_block.h"
+#include "layerpress/kernels/cuda/launch.h"
 #include "layerpress/kernels/cuda/warp_rows.h"
 
 namespace layerpress::kernels::cuda {
 namespace {
 
-constexpr std::int32_t kThreads = 256, kRowsAtOnce = kThreads / kWarp;
 constexpr std::int32_t kResident = 3;  // blocks of a multiprocessor, for which it has shared memory
 
 /// A warp per row; the block's part of the feedback matrix, which all rows of a problem read, in shared memory.
@@ -21,9 +19,7 @@ __global__ void __launch_bounds__(kThreads, kResident) column_block(const Column
   __syncthreads();
   DeviceWarp<Lane> warp;
   warp.index = threadIdx.x % kWarp;
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRowsAtOnce;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kRowsAtOnce + threadIdx.x / kWarp; row < task.rows;
-       row += step)
+  for (std::int64_t row = own_thread() / kWarp; row < task.rows; row += all_threads() / kWarp)
     solve_row(warp, task, row, levels, feedback);
 }
 
@@ -34,10 +30,7 @@ cudaError_t launch(const ColumnBlockTask& task, const Levels& levels, cudaStream
   const cudaError_t allowed = cudaFuncSetAttribute(column_block<Levels>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    static_cast<int>(sizeof(float) * kMaximumBlock * kMaximumBlock));
   if (allowed != cudaSuccess) return allowed;
-  constexpr std::int64_t kMostBlocks = 1 << 16;  // more rows than these take turns
-  const std::int64_t blocks = (task.rows + kRowsAtOnce - 1) / kRowsAtOnce;
-  const dim3 grid(static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks),
-                  static_cast<unsigned>(task.problems));
+  const dim3 grid(blocks_for(task.rows * kWarp), static_cast<unsigned>(task.problems));
   column_block<<<grid, kThreads, shared, stream>>>(task, levels);
   return cudaGetLastError();
 }

@@ -7,6 +7,7 @@
 #include "layerpress/kernels/block_solver.h"
 #include "layerpress/kernels/cuda/layer_pieces.h"
 #include "layerpress/kernels/device_layers.h"
+#include "layerpress/kernels/device_types.h"
 #include "layerpress/kernels/row_search.h"
 
 namespace layerpress::kernels {
@@ -26,13 +27,6 @@ void search_on_device(const cuda::ScaleSearchTask& task) {
   require(cuda::launch_scale_search(task, stream()), "a search of scales");
 }
 
-std::optional<cuda::Number> number_of(const at::Tensor& x) {
-  if (x.scalar_type() == at::kBFloat16) return cuda::Number::kBf16;
-  if (x.scalar_type() == at::kHalf) return cuda::Number::kHalf;
-  if (x.scalar_type() == at::kFloat) return cuda::Number::kFloat;
-  return std::nullopt;
-}
-
 }  // namespace
 
 ColumnBlockSolver column_block_solver(at::Device device) { return device.is_cuda() ? solve_on_device : nullptr; }
@@ -40,7 +34,7 @@ RowSearcher row_searcher(at::Device device) { return device.is_cuda() ? search_o
 
 std::optional<at::Tensor> rms_norm_on_device(const at::Tensor& input, const at::Tensor& weight, double epsilon,
                                              const NormWeight& how) {
-  const auto number = number_of(input), weight_number = number_of(weight);
+  const auto number = device_number(input.scalar_type()), weight_number = device_number(weight.scalar_type());
   if (!input.is_cuda() || !number || !weight_number) return std::nullopt;
   if (*weight_number != *number && *weight_number != cuda::Number::kFloat) return std::nullopt;
   if (!how.rounded_once && *weight_number != *number) return std::nullopt;  // the result would be of another dtype
@@ -63,7 +57,7 @@ std::optional<at::Tensor> rms_norm_on_device(const at::Tensor& input, const at::
 }
 
 std::optional<at::Tensor> silu_multiply_on_device(const at::Tensor& first, const at::Tensor& second) {
-  const auto number = number_of(first);
+  const auto number = device_number(first.scalar_type());
   if (!first.is_cuda() || !number || second.scalar_type() != first.scalar_type()) return std::nullopt;
   const c10::DeviceGuard guard(first.device());
   const at::Tensor a = first.contiguous(), b = second.contiguous();
@@ -80,7 +74,7 @@ std::optional<at::Tensor> silu_multiply_on_device(const at::Tensor& first, const
 
 std::optional<at::Tensor> rotary_on_device(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
                                            const at::Tensor& positions, const RotaryShape& shape) {
-  const auto number = number_of(input);
+  const auto number = device_number(input.scalar_type());
   if (!input.is_cuda() || !number || cosine.scalar_type() != at::kFloat || positions.scalar_type() != at::kLong)
     return std::nullopt;
   const c10::DeviceGuard guard(input.device());

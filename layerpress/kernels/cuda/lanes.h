@@ -7,9 +7,11 @@
 // lane.
 #ifdef __CUDACC__
 #define LAYERPRESS_LANES __device__ __forceinline__
+#define LAYERPRESS_EVERYWHERE __host__ __device__
 #define LAYERPRESS_UNROLL _Pragma("unroll")
 #else
 #define LAYERPRESS_LANES inline
+#define LAYERPRESS_EVERYWHERE
 #define LAYERPRESS_UNROLL
 #endif
 

@@ -1,25 +1,9 @@
-#include <cuda_runtime.h>
-
+#include "layerpress/kernels/cuda/launch.h"
 #include "layerpress/kernels/cuda/layer_lanes.h"
 #include "layerpress/kernels/cuda/layer_pieces.h"
 
 namespace layerpress::kernels::cuda {
-
 namespace {
-
-constexpr std::int32_t kThreads = 256;
-constexpr std::int64_t kMostBlocks = 1 << 16;  // what is beyond them takes turns
-
-unsigned blocks_for(std::int64_t threads) {
-  const std::int64_t blocks = (threads + kThreads - 1) / kThreads;
-  return static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
-}
-
-/// Of the whole grid.
-__device__ __forceinline__ std::int64_t own_thread() {
-  return static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-}
-__device__ __forceinline__ std::int64_t all_threads() { return static_cast<std::int64_t>(gridDim.x) * kThreads; }
 
 /// A warp per row.
 template <std::int32_t kCount, typename T, typename W>
@@ -79,19 +63,6 @@ void launch_gate(const GateTask& task, cudaStream_t stream) {
 template <typename T>
 void launch_rotary(const RotaryTask& task, cudaStream_t stream) {
   rotary<T><<<blocks_for(task.tokens * task.heads * task.head_dim), kThreads, 0, stream>>>(task);
-}
-
-/// Calls function(T()) with the type of a number.
-template <typename Function>
-const char* with_number(Number number, Function&& function) {
-  if (number == Number::kBf16)
-    function(Bf16());
-  else if (number == Number::kHalf)
-    function(__half());
-  else
-    function(float());
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 }  // namespace

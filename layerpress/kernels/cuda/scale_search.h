@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "layerpress/kernels/cuda/column_block.h"
+#include "layerpress/kernels/cuda/lanes.h"
 #include "layerpress/kernels/cuda/number.h"
 
 namespace layerpress::kernels::cuda {
@@ -23,8 +24,10 @@ struct ScaleSearchTask {
   bool symmetric = true;
   Number stored = Number::kBf16;  ///< what scales are rounded to
   float smallest = 0;             ///< the scale of a block of zeros
-  float* scales = nullptr;        ///< [rows, ceil(columns / block_columns)]
+  float* scales = nullptr;        ///< [rows, blocks_across()]
   float* zero_points = nullptr;   ///< the same; null for symmetric codes
+
+  LAYERPRESS_EVERYWHERE std::int64_t blocks_across() const { return (columns + block_columns - 1) / block_columns; }
 };
 
 /// Queues the search on `stream`, a cudaStream_t of the current device. Returns null, or what CUDA says is wrong.

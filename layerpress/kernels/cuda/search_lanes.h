@@ -75,7 +75,7 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
   }
   warp.each([&](std::int32_t index, SearchLane&) {
     if (index > 0) return;
-    const std::int64_t at = row * ((task.columns + task.block_columns - 1) / task.block_columns) + block;
+    const std::int64_t at = row * task.blocks_across() + block;
     task.scales[at] = best.scale;
     if (task.zero_points != nullptr) task.zero_points[at] = best.zero_point;
   });

@@ -130,16 +130,6 @@ std::vector<at::Tensor> GptqModifier::solve(const std::vector<LinearWeight>& mem
   return std::move(result.codes);
 }
 
-CompressedModule GptqModifier::result_of(const LinearWeight& linear, const at::Tensor& codes,
-                                         const kernels::ChosenScales& scales, std::int64_t tokens) {
-  CompressedModule result;
-  result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
-  result.report.module = linear.module;
-  result.report.scheme = describe(*linear.scheme);
-  result.report.tokens = tokens;
-  return result;
-}
-
 std::vector<kernels::ChosenScales> GptqModifier::scales_of(const std::vector<LinearWeight>& linears,
                                                            const at::Tensor& importance, bool searched,
                                                            PhaseTimes& times) const {

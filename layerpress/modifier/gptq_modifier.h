@@ -133,9 +133,6 @@ class GptqModifier : public QuantizingModifier {
   double compress_batch(const std::vector<runtime::LinearWeight>& linears, const Stack& batch, const Solution& solution,
                         PhaseTimes& times, std::vector<runtime::CompressedModule>& results) const;
 
-  static runtime::CompressedModule result_of(const runtime::LinearWeight& linear, const at::Tensor& codes,
-                                             const kernels::ChosenScales& scales, std::int64_t tokens);
-
   static void require_statistics(const std::vector<runtime::LinearWeight>& linears,
                                  const runtime::Statistics* statistics);
 

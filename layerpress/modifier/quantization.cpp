@@ -36,12 +36,7 @@ class QuantizationModifier : public QuantizingModifier {
       chosen.push_back(observe(linear, importance, times));
       const kernels::ChosenScales& scales = chosen.back();
       const at::Tensor codes = round_to_nearest(linear, scales, times);
-      runtime::CompressedModule result;
-      result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
-      result.report.module = linear.module;
-      result.report.scheme = describe(*linear.scheme);
-      result.report.tokens = statistics == nullptr ? 0 : statistics->tokens;
-      results.push_back(std::move(result));
+      results.push_back(result_of(linear, codes, scales, statistics == nullptr ? 0 : statistics->tokens));
     }
     require_finite(linears, chosen);
     return results;

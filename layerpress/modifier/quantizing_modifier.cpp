@@ -206,6 +206,16 @@ at::Tensor QuantizingModifier::round_to_nearest(const runtime::LinearWeight& lin
                                    quant::codebook_of(args), scales);
 }
 
+runtime::CompressedModule QuantizingModifier::result_of(const runtime::LinearWeight& linear, const at::Tensor& codes,
+                                                        const kernels::ChosenScales& scales, std::int64_t tokens) {
+  runtime::CompressedModule result;
+  result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
+  result.report.module = linear.module;
+  result.report.scheme = describe(*linear.scheme);
+  result.report.tokens = tokens;
+  return result;
+}
+
 std::string describe(const quant::QuantizationScheme& scheme) {
   const quant::QuantizationArgs& weights = *scheme.weights;
   std::string text =

@@ -44,6 +44,10 @@ class QuantizingModifier : public runtime::Modifier {
   static at::Tensor round_to_nearest(const runtime::LinearWeight& linear, const kernels::ChosenScales& scales,
                                      PhaseTimes& times);
 
+  /// What compressing a linear has given, with its report. `tokens`: that its statistics saw.
+  static runtime::CompressedModule result_of(const runtime::LinearWeight& linear, const at::Tensor& codes,
+                                             const kernels::ChosenScales& scales, std::int64_t tokens);
+
  private:
   struct Group {
     quant::QuantizationScheme scheme;

@@ -1,4 +1,4 @@
-"""What is measured: each case runs the program and returns the rows of its table and sentences to put below it."""
+"""The cases. Each runs the program and returns the rows of its table and the sentences below it."""
 import json
 import os
 import shutil
@@ -32,7 +32,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def drop_cached_pages(folder: Path) -> None:
-    """Lets the files' pages go from the page cache, so that every reader that is timed finds the same state."""
+    """Drops the files from the page cache, so that every timed reader starts from the same state."""
     for path in folder.glob("*.safetensors"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -57,7 +57,7 @@ def large_gptq(setting: Setting) -> Result:
 
 
 def copy_checkpoint(setting: Setting, model: Path, name: str) -> Run:
-    """`cp` of the checkpoint to the same disk, its bytes on the disk at the end, as the program's are."""
+    """`cp` of the checkpoint to the same disk, synced at the end like the program's output."""
     target = output_of(setting, name)
     shutil.rmtree(target, ignore_errors=True)
     target.parent.mkdir(exist_ok=True)
@@ -75,7 +75,8 @@ def rate(model: Path, seconds: float) -> str:
 
 
 def large_datafree(setting: Setting) -> Result:
-    """Both programs read the checkpoint from the disk, not from the page cache; copies before and after show its mood."""
+    """Both programs read the checkpoint from the disk, not from the page cache. Copies before and after show how much the
+    disk's speed varies."""
     model = large_checkpoint(setting)
     runs = [copy_checkpoint(setting, model, "cp-before")]
     for name, scheme, observer in (("fp8-minmax", "FP8_DYNAMIC", "minmax"), ("fp8-mse", "FP8_DYNAMIC", "mse"),
@@ -94,8 +95,8 @@ def large_datafree(setting: Setting) -> Result:
 
 
 def spent(run: Run) -> str:
-    """Where the seconds went: arithmetic, or bytes. Phases of threads that overlap add up to more than the run; a page
-    that is not in memory is read by the phase that touches it first."""
+    """Whether arithmetic or I/O took the time. Phases on concurrent threads add up to more than the run. A page that is not
+    in memory is read by the phase that touches it first."""
     phases = {name: phase["seconds"] for name, phase in run.summary.get("phases", {}).items()}
     largest = sorted(phases.items(), key=lambda phase: -phase[1])[:6]
     arithmetic = sum(seconds for name, seconds in phases.items() if name in ARITHMETIC)
@@ -120,7 +121,7 @@ def small_options(setting: Setting, samples: int, tokens: int) -> list[str]:
 
 
 def spilling(setting: Setting) -> Result:
-    """Both runs pack the same batches, those that the budget asks for: other batches round otherwise."""
+    """Both runs use the batches that fit the budget, because different batches round differently."""
     model = small_model(setting)
     options = small_options(setting, setting.samples, setting.sample_tokens)
     arguments = [str(model), "--output", str(output_of(setting, "plan")), *options, "--memory-budget", "512MiB",

@@ -58,7 +58,7 @@ def section(title: str, result: Result) -> str:
 
 def introduction() -> str:
     return (f"Made by `benchmarks/memory` on {machine()}. Seconds are wall time of the whole process. The measured peak is "
-            "the largest RssAnon + RssShmem, sampled from outside every 3 ms: memory that the kernel cannot drop. VmHWM "
+            "the largest RssAnon + RssShmem, sampled from outside every 3 ms: memory that the kernel cannot reclaim. VmHWM "
             "counts mapped file pages too. Estimated seconds and the predicted peak are from `--dry-run`, before the run.")
 
 

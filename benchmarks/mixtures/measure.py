@@ -1,4 +1,4 @@
-"""Compresses mixtures of experts with random weights and prints what it took, as Markdown."""
+"""Compresses mixtures of experts with random weights and prints time, memory and quality as Markdown."""
 import argparse
 import json
 import sys
@@ -33,7 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     add_shared_options(parser, "each program", "moe")
     parser.set_defaults(group_size=128)
     parser.add_argument("--skip-peer", action="store_true", help="run Layerpress alone")
-    parser.add_argument("--skip-wide", action="store_true", help="leave out the layers of the shape of Qwen3-30B-A3B")
+    parser.add_argument("--skip-wide", action="store_true", help="leave out the layers with the shape of Qwen3-30B-A3B")
     arguments = parser.parse_args()
     check_text(parser, arguments)
     return arguments
@@ -78,11 +78,11 @@ def ways(job: Job) -> str:
         compare.say(f"{name}: {result['seconds']:.1f} s")
         rows.append([name, f"{result['seconds']:.1f}", f"{result['anonymous'] / 2**20:.0f}",
                      f"{result['planned'] / 2**20:.0f}"])
-    return table(["", "seconds", "peak of anonymous memory, MiB", "planned, MiB"], rows)
+    return table(["", "seconds", "peak anonymous memory, MiB", "planned, MiB"], rows)
 
 
 def in_layers(figures: dict) -> float:
-    """Seconds without what is done once for all layers."""
+    """Seconds without the work that is done once for all layers."""
     return sum(phase["seconds"] for name, phase in figures["phases"].items()
                if name not in ("open", "plan", "data", "finish"))
 
@@ -100,7 +100,7 @@ def seconds_per_layer(job: Job, arguments: argparse.Namespace, model: Path) -> s
                      f"{result['planned'] / 2**20:.0f}"])
     phases = {name: phase["seconds"] / layers for name, phase in whole["figures"]["phases"].items()}
     return "\n\n".join([
-        table(["", "seconds per layer", f"minutes for {MOST_LAYERS} layers", "peak of anonymous memory, MiB",
+        table(["", "seconds per layer", f"minutes for {MOST_LAYERS} layers", "peak anonymous memory, MiB",
                "planned, MiB"], rows),
         "Whole layers, phase by phase:",
         table(["phase", "seconds per layer"],
@@ -117,13 +117,13 @@ def measure(arguments: argparse.Namespace) -> str:
              f"{shape['num_experts']} experts of {shape['moe_intermediate_size']}, {shape['num_experts_per_tok']} per token; "
              f"{arguments.samples} samples of up to {arguments.max_seq_length} tokens, 4-bit weights in groups of "
              f"{arguments.group_size}, all experts calibrated on all tokens. On {machine()}.",
-             rivals(arguments, job, evaluation), "Layerpress, in other pieces and on other tokens:", ways(job)]
+             rivals(arguments, job, evaluation), "Layerpress with smaller subgraphs and with routed tokens:", ways(job)]
     if not arguments.skip_wide:
         wide = SHAPES["wide"]
         model = make(work / "wide", "wide", tokenizer)
-        parts += [f"Layers of the shape of Qwen3-30B-A3B (hidden {wide['hidden_size']}, {wide['num_experts']} experts of "
-                  f"{wide['moe_intermediate_size']}, {wide['num_experts_per_tok']} per token), "
-                  f"{wide['num_hidden_layers']} of them, the same samples:",
+        parts += [f"{wide['num_hidden_layers']} layers with the shape of Qwen3-30B-A3B (hidden {wide['hidden_size']}, "
+                  f"{wide['num_experts']} experts of {wide['moe_intermediate_size']}, {wide['num_experts_per_tok']} per token), "
+                  "the same samples:",
                   seconds_per_layer(job, arguments, model)]
     return "\n\n".join(parts) + "\n"
 

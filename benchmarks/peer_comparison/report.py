@@ -8,7 +8,7 @@ from contenders import Contender, Job
 
 @dataclass
 class Setting:
-    """What the figures depend on beside the programs."""
+    """What the figures depend on besides the programs."""
     model: str
     text: str
     runs: int
@@ -17,7 +17,7 @@ class Setting:
 
 
 def machine() -> str:
-    """CPU model, usable cores and memory, as a figure's reader needs them."""
+    """CPU model, usable cores and memory."""
     name = platform.processor() or platform.machine()
     with open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
@@ -34,7 +34,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def own_seconds(contender: Contender) -> str:
-    """What the program itself reports: one-shot and save, without start-up and imports."""
+    """The time that the program itself reports, without start-up and imports; for LLM Compressor, one-shot + save."""
     summary = contender.summaries[-1]
     if "oneshot_seconds" in summary:
         return f"{summary['oneshot_seconds']:.1f} + {summary['save_seconds']:.1f}"
@@ -65,7 +65,7 @@ def contender_row(contender: Contender, rival: Contender | None) -> list[str]:
 
 
 def contender_table(all_contenders: list[Contender]) -> str:
-    header = ["", "seconds", "its own seconds", "faster", "peak MB", "ratio", "weights MB", "KL to base", "ratio",
+    header = ["", "seconds", "reported seconds", "faster", "peak MB", "ratio", "weights MB", "KL to base", "ratio",
               "perplexity", "ratio"]
     peers = {contender.observer: contender for contender in all_contenders if contender.program == "LLM Compressor"}
     rows = [contender_row(contender, peers.get(contender.rival)) for contender in all_contenders]
@@ -73,7 +73,7 @@ def contender_table(all_contenders: list[Contender]) -> str:
 
 
 def phases_of(summary: dict) -> dict[str, dict]:
-    """The phases of a summary: an object by name, or a list of objects that carry their name."""
+    """The phases of a summary, which are an object keyed by name or a list of objects with a name."""
     phases = summary.get("phases", {})
     if isinstance(phases, list):
         phases = {phase["name"]: phase for phase in phases if isinstance(phase, dict) and "name" in phase}
@@ -81,7 +81,7 @@ def phases_of(summary: dict) -> dict[str, dict]:
 
 
 def phase_table(contender: Contender, limit: float | None) -> str:
-    """Where the last run's seconds went, and how near its products came to the machine's limit."""
+    """Seconds of the last run by phase, and throughput relative to the machine's limit."""
     phases = phases_of(contender.summaries[-1])
     if not phases:
         return ""
@@ -99,7 +99,7 @@ def phase_table(contender: Contender, limit: float | None) -> str:
             f"{rate / limit:.0%}" if rate and limit else "-",
         ])
     rest = contender.runs[-1].seconds - sum(phase["seconds"] for phase in phases.values())
-    rows.append(["start-up and what no phase counts", f"{rest:.2f}", f"{rest / contender.runs[-1].seconds:.0%}",
+    rows.append(["start-up and outside all phases", f"{rest:.2f}", f"{rest / contender.runs[-1].seconds:.0%}",
                  "-", "-", "-", "-"])
     header = ["phase", "seconds", "of the process", "peak MB", "GFLOP", "GFLOP/s", "of the limit"]
     return f"Layerpress {contender.algorithm.upper()} {contender.observer}, phase by phase:\n\n{table(header, rows)}"
@@ -110,15 +110,16 @@ def introduction(setting: Setting, job: Job, base_perplexity: float | None) -> s
         f"{setting.model}, 4-bit weights in groups of {job.group_size}, lm_head ignored; {job.samples} samples of up to "
         f"{job.max_seq_length} tokens of {setting.text}, the same token ids on both sides. On {machine()}.",
         "",
-        f"Seconds are wall time of the whole process, the median of {setting.runs} run(s), the programs taking turns; peak "
-        "is the largest resident set, mapped pages included. Ratios compare with LLM Compressor 0.14.0.1 using the same "
-        "observer (`hessian` with its `mse`); below 1 is better, except for *faster*.",
+        f"*seconds* is the wall time of the whole process, the median of {setting.runs} run(s); the programs take turns. "
+        "*reported seconds* is what the program itself reports, without start-up; for LLM Compressor, compression + saving. "
+        "*peak* is the largest resident set, mapped pages included. Ratios compare with LLM Compressor 0.14.0.1 using the "
+        "same observer (`hessian` is compared with its `mse`); below 1 is better, except for *faster*.",
     ]
     if base_perplexity:
-        lines.append(f"KL and perplexity: PyTorch in fp32 on {setting.evaluation_samples} held-out samples, each alone; the "
-                     f"base's perplexity is {base_perplexity:.2f}.")
+        lines.append(f"KL and perplexity are computed by PyTorch in fp32 on {setting.evaluation_samples} held-out samples, one at "
+                     f"a time; the base's perplexity is {base_perplexity:.2f}.")
     if setting.limit_gflops:
-        lines.append(f"The limit for bf16 products, measured here with PyTorch: {setting.limit_gflops:.0f} GFLOP/s.")
+        lines.append(f"The limit for bf16 products, measured with PyTorch on this machine, is {setting.limit_gflops:.0f} GFLOP/s.")
     return "\n".join(lines)
 
 

@@ -9,16 +9,17 @@
 
 namespace layerpress {
 
-/// The processes of one run, made by init_dist and handed to oneshot().
+/// The ranks of one run. init_dist() creates them; oneshot() takes them.
 using Distributed = dist::Group;
 
-/// Joins the processes that torchrun (or Slurm, or mpirun) has started together; alone, without such an environment, a group
-/// of one. The thread count becomes this process's part of the machine's cores. The calling thread is the one that has to run
-/// oneshot(): while it computes, reports or waits, the rank counts as alive. Throws DistributedError when ranks do not come within
-/// the time-out, InterruptedError when `control` asks to stop meanwhile.
+/// Joins the processes that torchrun, Slurm or mpirun started together. Without such an environment, returns a group of
+/// one rank. Sets the thread count to this rank's share of the machine's cores. oneshot() must run on the calling
+/// thread: the rank counts as alive while this thread computes, reports progress or waits. Throws DistributedError if a
+/// rank does not join within `timeout`, and InterruptedError if `control` asks to stop.
 ///
-/// After a failure of the group, threads may be left that wait for ranks which never come: a program then ends best with
+/// After a failure of the group, threads that wait for lost ranks may remain. A program should then end with
 /// std::_Exit.
+///
 ///
 ///   const auto ranks = layerpress::init_dist();
 ///   options.dataset_split = layerpress::get_rank_partition(*ranks, "train", 512);
@@ -26,8 +27,8 @@ using Distributed = dist::Group;
 std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout = std::chrono::seconds(600),
                                        const RunControl& control = {});
 
-/// The slice of `split` that is this rank's part of its first `samples` rows: "train[128:256]". Ranks' slices are disjoint
-/// and together those rows; a rank may get none ("train[0:0]"). Throws UsageError for a split that is a slice already.
+/// This rank's slice of the first `samples` rows of `split`, such as "train[128:256]". The ranks' slices are disjoint
+/// and together cover these rows; a slice may be empty ("train[0:0]"). Throws UsageError if `split` is already a slice.
 std::string get_rank_partition(const Distributed& ranks, const std::string& split, std::int64_t samples);
 
 }  // namespace layerpress

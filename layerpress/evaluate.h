@@ -45,17 +45,18 @@ struct Evaluation {
   double seconds = 0;
   std::optional<double> kl_divergence;   ///< mean over all tokens of KL(reference || model), natural logarithm
   std::optional<double> top1_agreement;  ///< share of tokens at which both models rank the same token first
-  /// How far the residual stream behind a layer is from the reference's: the mean over all tokens of ‖x - x̃‖ / ‖x̃‖.
+  /// Relative error of the residual stream after a layer: the mean over all tokens of ‖x - x̃‖ / ‖x̃‖, where x̃ is the
+  /// stream of the `reference` model.
   struct LayerError {
     std::string name;
     double relative_error = 0;
   };
-  std::vector<LayerError> layers;  ///< in order; empty without a reference, or when its layers are others
+  std::vector<LayerError> layers;  ///< in order; empty without `reference`, or if its layers differ
   Json to_json() const;
 };
 
-/// Runs a plain or compressed checkpoint over text and measures it; each sample alone, special tokens included.
-/// Activations are not quantized, whatever the scheme says. Throws layerpress::Error.
+/// Measures a plain or compressed checkpoint on text. Each sample is run alone, with its special tokens. Activations
+/// are not quantized, even if the scheme says so. Throws layerpress::Error.
 Evaluation evaluate(const EvaluateOptions& options, const RunControl& control = {});
 
 }  // namespace layerpress

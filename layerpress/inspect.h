@@ -19,7 +19,7 @@ struct InspectOptions {
   std::string dot;
   bool full = false;
   bool plan = false;
-  // What is planned, as in OneshotOptions.
+  // For `plan`, as in OneshotOptions.
   std::string recipe;
   std::string algorithm = "gptq";
   std::string scheme = "W4A16";
@@ -58,11 +58,12 @@ struct InspectOptions {
   }
 };
 
-/// Describes a model as the pipelines see it: architecture, parameters, bytes, and each subgraph with its linear groups.
-/// {"model", "architecture", "parameters", "bytes", "quantization", "subgraphs": [{"name", "nodes", "parameters",
-/// "bytes", "linear_groups": [{"modules", "in_features", "out_features"}]}]}. With `graph`: {"graph": text}; with `plan`:
-/// {"plan": what plan_oneshot (oneshot.h) returns}; with `svg` or `dot`: {"pictures": [files], "subgraphs", "nodes"}.
-/// UsageError when the options contradict each other; DataError when Graphviz is asked for and cannot be run.
+/// Describes a model as the pipelines see it: architecture, parameters, bytes, and each subgraph with its linear
+/// groups: {"model", "architecture", "parameters", "bytes", "quantization", "subgraphs": [{"name", "nodes",
+/// "parameters", "bytes", "linear_groups": [{"modules", "in_features", "out_features"}]}]}. With `graph`: {"graph":
+/// text}; with `plan`: {"plan": the result of plan_oneshot (oneshot.h)}; with `svg` or `dot`: {"pictures": [files],
+/// "subgraphs", "nodes"}. Throws UsageError if options contradict each other, and DataError if Graphviz is needed and
+/// cannot be run.
 Json inspect(const InspectOptions& options, const RunControl& control = {});
 
 /// All model families: [{"model_type", "class", "special"}].

@@ -10,21 +10,21 @@
 
 namespace layerpress {
 
-/// How load_offloaded_model keeps parameters, with LLM Compressor's words.
+/// Where load_offloaded_model keeps parameters. The names are those of LLM Compressor.
 struct OffloadOptions {
-  /// "auto_offload": modified parameters in memory until the budget is used, then in offload_dir; "cpu": always in memory;
-  /// "disk": always in offload_dir. Unmodified ones stay mapped from the checkpoint in every case.
+  /// "auto_offload": modified parameters in memory until the budget is used, then in offload_dir; "cpu": always in
+  /// memory; "disk": always in offload_dir. Unmodified ones stay mapped from the checkpoint in every case.
   std::string device_map = "auto_offload";
-  std::string offload_dir;    ///< folder for modified parameters on disk; empty: none
+  std::string offload_dir;    ///< folder for modified parameters on disk; empty: no disk
   std::string memory_budget;  ///< for modified parameters, such as "4GiB"; empty: half of what is free
 };
 
-/// A model of any size, of which only what is used is in memory.
+/// A model of any size, which keeps in memory only the parameters in use.
 ///
 ///   auto model = layerpress::load_offloaded_model("models/llama", {.offload_dir = "scratch"});
 ///   {
 ///     const std::string name = "model.layers.0.self_attn.q_proj.weight";
-///     const auto layer = model.onload({name}, at::kCPU);  // there while `layer` lives
+///     const auto layer = model.onload({name}, at::kCPU);  // valid while `layer` exists
 ///     model.update(name, 0.5 * layer.parameter(name));
 ///   }
 ///   model.save("models/llama-halved");
@@ -32,7 +32,7 @@ class OffloadedModel {
  public:
   enum class Place { kMapped, kMemory, kDisk };
 
-  /// Parameters on a device, until the object goes.
+  /// Parameters on a device, for the lifetime of the object.
   class Onloaded {
    public:
     Onloaded(Onloaded&&) noexcept;
@@ -54,15 +54,17 @@ class OffloadedModel {
   const Json& config() const;
   /// All parameters, sorted.
   std::vector<std::string> names() const;
-  /// A parameter where it lies: a view of mapped memory, or the modified value. Do not write into it.
+  /// The parameter where it is stored: a view of mapped memory, or the modified value. Do not write to it.
   at::Tensor parameter(const std::string& name) const;
   Place place(const std::string& name) const;
-  /// Gives a parameter a new value of any shape and dtype. Tensors got before keep the old one. Throws CheckpointError for a
-  /// name that the model lacks, MemoryError when neither memory nor disk is left for it.
+  /// Sets a parameter to a new value of any shape and dtype. Tensors obtained earlier keep the old value. Throws
+  /// CheckpointError if the model has no parameter `name`, MemoryError if neither memory nor disk has room for the
+  /// value.
   void update(const std::string& name, const at::Tensor& value);
-  /// Brings parameters to a device, each in its own dtype. On a CPU nothing is copied.
+  /// Copies parameters to a device, each in its own dtype. On a CPU nothing is copied.
   Onloaded onload(const std::vector<std::string>& names, at::Device device) const;
-  /// Writes a plain checkpoint with the present values and the companion files. The folder appears complete or not at all.
+  /// Writes a plain checkpoint with the current values and the companion files. The folder appears complete or not at
+  /// all.
   void save(const std::string& directory, const std::string& max_shard_size = "5GB") const;
 
  private:
@@ -72,8 +74,8 @@ class OffloadedModel {
   std::unique_ptr<State> state_;
 };
 
-/// Opens a model (a folder, or an id in the local Hugging Face cache) without reading its weights. Processes on one node that
-/// open the same model share one copy of what is unmodified; nothing has to be agreed on between them. Throws
+/// Opens a model (a folder, or an id in the local Hugging Face cache) without reading its weights. Processes on one
+/// node that open the same model share one copy of the unmodified parameters, without coordination. Throws
 /// layerpress::Error.
 OffloadedModel load_offloaded_model(const std::string& model, const OffloadOptions& options);
 inline OffloadedModel load_offloaded_model(const std::string& model) { return load_offloaded_model(model, {}); }

@@ -15,8 +15,8 @@ class Group;
 }
 using Distributed = dist::Group;  // distributed.h
 
-/// Everything that `layerpress oneshot` can be told; the fields are the command line's options, which is made from
-/// visit(): name, field, help. Empty strings, empty lists and zeros mean the default that the help names.
+/// All options of `layerpress oneshot`. The command line is derived from visit(), which gives each option's name, field
+/// and help. An empty string, an empty list or zero selects the default that the help names.
 struct OneshotOptions {
   std::string model;
   std::string output;
@@ -109,47 +109,48 @@ struct OneshotOptions {
   }
 };
 
-/// What a run did; `details` is the JSON that --summary writes: seconds, memory predicted and measured, phases (seconds,
-/// flops, peak), per module the error, the fallback used and the tokens seen; and of every rank its time, memory and traffic
-/// (complete on rank 0).
+/// The result of a run. `details` is the JSON that --summary writes: seconds, predicted and measured memory, phases
+/// (seconds, flops, peak memory); for each module the error, the fallback used and the tokens seen; for each rank its
+/// time, memory and traffic (complete on rank 0).
 struct OneshotSummary {
-  bool already_complete = false;  ///< there was nothing left to do
+  bool already_complete = false;  ///< the output was complete before the run
   double seconds = 0;
   std::uint64_t output_bytes = 0;
   std::int64_t modules = 0;    ///< compressed modules
-  std::int64_t fallbacks = 0;  ///< of them, with a fallback
+  std::int64_t fallbacks = 0;  ///< compressed modules that needed a fallback
   std::string output;
   Json details;
 };
 
-/// Compresses a model in one shot: reads the checkpoint layer by layer, calibrates, compresses, writes a
-/// compressed-tensors checkpoint. The output directory appears at the end, complete, or not at all. A run that ends early
-/// leaves what it has finished in a hidden folder beside it, from which a run with `resume` goes on: same bytes in the end.
-/// Throws layerpress::Error (base/error.h); InterruptedError when `control` asks to stop, MemoryError before any work when
-/// the memory budget is too small.
+/// Compresses a model in one shot: reads the checkpoint layer by layer, calibrates, compresses, and writes a
+/// compressed-tensors checkpoint. The output directory appears complete at the end, or not at all. A run that ends
+/// early leaves its finished work in a hidden folder beside the output; a run with `resume` continues from there and
+/// produces the same bytes. Throws layerpress::Error (base/error.h): InterruptedError if `control` asks to stop,
+/// MemoryError before any work if the memory budget is too small.
 ///
 ///   layerpress::OneshotOptions options;
 ///   options.model = "models/llama", options.output = "models/llama-w4a16", options.dataset = "calibration.jsonl";
 ///   const layerpress::OneshotSummary summary = layerpress::oneshot(options);
 ///
-/// With `ranks` (distributed.h) all processes of the group call it with the same options and make one output together: each
-/// calibrates on its part of the samples, compresses its part of the rows and writes its part of the files. When every rank
-/// names a slice of its own in dataset_split, it reads that one. An error of one rank ends all: every rank throws, and
-/// ranks->failure() names the rank and the cause.
+/// With `ranks` (distributed.h), all ranks of the group call oneshot() with the same options and write one output
+/// together. Each calibrates on its share of the samples, compresses its share of the rows and writes its own files. If
+/// the ranks name disjoint slices in dataset_split, each reads its own slice; otherwise all must name the same split,
+/// which is divided. An error on one rank ends all of them: every rank throws, and ranks->failure() names the rank and
+/// the cause.
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
-/// What oneshot() would do, without doing it: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",
-/// "batches", "samples", "tokens", "estimated_seconds", "machine": {rates measured just now}, "subgraphs": [{"name", "mode",
-/// "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes", "transient_bytes", "gram_bytes",
-/// "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes", "written_bytes",
-/// "seconds"}]}. Without a dataset, every sample is taken to be as long as allowed. Throws like oneshot().
-/// With `ranks` it is this rank's plan.
+/// The plan of oneshot() with these options: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",
+/// "batches", "samples", "tokens", "estimated_seconds", "machine": {rates measured just now}, "subgraphs": [{"name",
+/// "mode", "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes", "transient_bytes",
+/// "gram_bytes", "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes",
+/// "written_bytes", "seconds"}]}. Without a dataset, every sample is assumed to have the maximum length. With `ranks`,
+/// the plan is this rank's. Throws like oneshot().
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
-/// How far an unfinished run into `output` has come.
+/// The progress of an unfinished run with output `output`.
 struct UnfinishedRun {
-  std::size_t finished = 0;   ///< subgraphs
-  std::size_t subgraphs = 0;  ///< in all
+  std::size_t finished = 0;   ///< finished subgraphs
+  std::size_t subgraphs = 0;  ///< all subgraphs
 };
 std::optional<UnfinishedRun> find_unfinished_run(const std::string& output);
 

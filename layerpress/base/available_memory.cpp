@@ -21,7 +21,8 @@ std::string read_small_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// File pages of a group, which the kernel drops when memory runs short. v1 counts the groups below in "total_" lines.
+/// File pages of a group, which the kernel drops when memory runs short. v1 includes the child groups in "total_"
+/// lines.
 double droppable_bytes(const fs::path& stat) {
   std::map<std::string, double> counts;
   std::ifstream file(stat);
@@ -42,10 +43,10 @@ double left_under(double limit, const fs::path& group, const char* usage) {
 double left_in_groups(const fs::path& proc, const fs::path& groups) {
   double left = kNone;
   for (const fs::path& group : control_group_levels(proc, groups, ""))
-    // Above memory.high the kernel slows the process down to a crawl: as good as a limit.
+    // Above memory.high the kernel throttles the process so much that it is effectively a limit.
     for (const char* limit : {"memory.max", "memory.high"})
       left = std::min(left, left_under(number_or(first_line(group / limit), kNone), group, "memory.current"));
-  constexpr double kUnlimited = 1e18;  // v1 writes "no limit" as the largest number of whole pages
+  constexpr double kUnlimited = 1e18;  // v1 expresses "no limit" as the largest page multiple
   for (const fs::path& group : control_group_levels(proc, groups, "memory")) {
     const double limit = number_or(first_line(group / "memory.limit_in_bytes"), kNone);
     left = std::min(left, left_under(limit < kUnlimited ? limit : kNone, group, "memory.usage_in_bytes"));
@@ -94,7 +95,7 @@ std::uint64_t available_memory(const fs::path& proc, const fs::path& groups) {
   double available = machine ? static_cast<double>(*machine) : kNone;
   available = std::min({available, left_in_groups(proc, groups), left_by_ulimit(proc)});
   if (!std::isfinite(available)) return 0;
-  return static_cast<std::uint64_t>(std::max(1.0, available));  // nothing left is known, too
+  return static_cast<std::uint64_t>(std::max(1.0, available));  // 0 means unknown
 }
 
 std::uint64_t available_memory() { return available_memory("/proc", "/sys/fs/cgroup"); }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL  // the library is its header
+#define XXH_INLINE_ALL  // header-only
 #include <xxhash.h>
 
 #include <new>

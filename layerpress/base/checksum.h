@@ -6,7 +6,7 @@
 
 namespace layerpress {
 
-/// XXH3 (64 bits) over pieces given one after the other. Finds damage; no protection against intent.
+/// XXH3 checksum (64 bits) of bytes given in pieces. Detects damage; does not protect against tampering.
 class Checksum {
  public:
   Checksum();

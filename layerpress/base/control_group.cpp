@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One line of /proc/self/cgroup, "ID:CONTROLLERS:PATH", cut apart.
+/// The parts of a line of /proc/self/cgroup, "ID:CONTROLLERS:PATH".
 struct Membership {
   std::string controllers;
   std::string path;
@@ -36,7 +36,7 @@ Membership membership(const fs::path& proc, std::string_view controller) {
   return {};
 }
 
-/// Where the tree is mounted. On machines that have both versions v2 has a folder of its own beside the v1 controllers.
+/// The mount point of the tree. On machines with both versions, v2 has its own folder beside the v1 controllers.
 fs::path tree_root(const fs::path& groups, std::string_view controller, const std::string& controllers) {
   if (controller.empty()) return fs::exists(groups / "cgroup.controllers") ? groups : groups / "unified";
   return fs::exists(groups / controllers) ? groups / controllers : groups / controller;
@@ -49,7 +49,8 @@ std::vector<fs::path> control_group_levels(const fs::path& proc, const fs::path&
   if (path.empty()) return {};
   const fs::path root = tree_root(groups, controller, controllers);
   if (!fs::exists(root)) return {};
-  // Inside a container the path may name the host's tree, of which only the own part is mounted, as the root.
+  // Inside a container the path may refer to the host's tree, of which only the container's part is mounted, as the
+  // root.
   const fs::path below = fs::path(path).relative_path().lexically_normal();
   const bool visible = !below.empty() && *below.begin() != ".." && fs::exists(root / below);
   std::vector<fs::path> levels{root};

@@ -27,17 +27,17 @@ class Descriptor {
   int value_;
 };
 
-/// What errno says, in words.
+/// The error message for errno.
 std::string errno_text();
 
 std::uint64_t page_size();
 
-// Those below return false and leave the reason in errno.
+// The functions below return false on failure and leave the reason in errno.
 
 bool write_fully(int descriptor, std::uint64_t offset, const void* bytes, std::uint64_t length);
-/// A file that ends early is a failure with errno 0.
+/// If the file ends early, fails with errno 0.
 bool read_fully(int descriptor, std::uint64_t offset, void* bytes, std::uint64_t length);
-/// Makes the file reach to offset + length and reserves the disk space of that range, where the file system can.
+/// Extends the file to offset + length and reserves disk space for that range if the file system can.
 bool reserve_space(int descriptor, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace layerpress

@@ -8,7 +8,7 @@
 
 namespace layerpress {
 
-/// What went wrong, coarse enough to choose an exit code by.
+/// The kind of an error, just specific enough to choose an exit code.
 enum class ErrorKind { kUsage, kCheckpoint, kRecipe, kData, kMemory, kDistributed, kInterrupted, kInternal };
 
 /// Base of all exceptions that Layerpress throws. The message is one line: `[room.function] where: what; what to do`.
@@ -31,19 +31,19 @@ class KindError : public Error {
 };
 
 using UsageError = KindError<ErrorKind::kUsage>;  ///< The caller asked for something impossible (exit code 2).
-using CheckpointError = KindError<ErrorKind::kCheckpoint>;  ///< A model folder is damaged, unsupported or unwritable.
-using RecipeError = KindError<ErrorKind::kRecipe>;          ///< A recipe is malformed or asks for what does not exist.
-using DataError = KindError<ErrorKind::kData>;              ///< Calibration or evaluation data cannot be used.
-using MemoryError = KindError<ErrorKind::kMemory>;          ///< The work does not fit in memory.
+using CheckpointError = KindError<ErrorKind::kCheckpoint>;    ///< A model folder is damaged, unsupported or unwritable.
+using RecipeError = KindError<ErrorKind::kRecipe>;            ///< A recipe is malformed or names something unknown.
+using DataError = KindError<ErrorKind::kData>;                ///< Calibration or evaluation data cannot be used.
+using MemoryError = KindError<ErrorKind::kMemory>;            ///< The work does not fit in memory.
 using DistributedError = KindError<ErrorKind::kDistributed>;  ///< Ranks cannot agree, or one of them failed.
 using InterruptedError = KindError<ErrorKind::kInterrupted>;  ///< SIGINT or SIGTERM asked the work to stop.
 
-/// A model's weights hold what no compression can make good, such as NaN; to continue such a run makes no sense.
+/// A model's weights hold values that compression cannot handle, such as NaN. Resuming such a run is pointless.
 class DamagedWeightsError : public CheckpointError {
  public:
   using CheckpointError::CheckpointError;
 };
 
-using InternalError = KindError<ErrorKind::kInternal>;  ///< A mistake of ours; never reachable from input.
+using InternalError = KindError<ErrorKind::kInternal>;  ///< A bug in Layerpress; never caused by input.
 
 }  // namespace layerpress

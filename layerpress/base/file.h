@@ -10,10 +10,10 @@
 namespace layerpress {
 
 /// A read-only memory map of a whole file. Thread-safe after construction. An empty file maps to an empty span.
-/// A page that cannot be read (the file was truncated, the disk fails) raises SIGBUS when touched; fetch() throws instead.
+/// Touching a page that cannot be read (truncated file, failing disk) raises SIGBUS; fetch() throws instead.
 class MappedFile {
  public:
-  /// Maps `path`; throws CheckpointError when it cannot be opened or is no regular file.
+  /// Maps `path`; throws CheckpointError if it cannot be opened or is not a regular file.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -25,35 +25,35 @@ class MappedFile {
 
   /// Tells the kernel that the bytes [offset, offset + length) will be read soon.
   void will_need(std::uint64_t offset, std::uint64_t length) const;
-  /// Reads [offset, offset + length) into memory and returns when it is there. Throws CheckpointError when the file no
-  /// longer holds the range (truncated while mapped) or cannot be read.
+  /// Reads [offset, offset + length) into memory and returns when it is there. Throws CheckpointError if the file no
+  /// longer contains the range (truncated while mapped) or cannot be read.
   void fetch(std::uint64_t offset, std::uint64_t length) const;
-  /// Drops the resident pages that lie wholly inside [offset, offset + length); a later read maps them again.
+  /// Drops the resident pages that lie entirely inside [offset, offset + length); a later read maps them again.
   void release(std::uint64_t offset, std::uint64_t length) const;
 
  private:
   MappedFile(std::filesystem::path path, const std::byte* data, std::uint64_t size);
-  /// Throws CheckpointError when the file, looked at by its path, has become shorter than `end`.
+  /// Throws CheckpointError if the file, found by its path, is now shorter than `end`.
   void check_reaches(std::uint64_t end) const;
   std::filesystem::path path_;
   const std::byte* data_;
   std::uint64_t size_;
-  std::uint64_t device_ = 0;  // with inode_: whether the path still means the file that is mapped
+  std::uint64_t device_ = 0;  // with inode_: identifies the mapped file
   std::uint64_t inode_ = 0;
-  int region_;  // place in the table that mapped_file_at searches
+  int region_;  // entry of the table that mapped_file_at searches
 };
 
-/// The path of the MappedFile or ScratchFile that is mapped around `address` at this moment, or null (also when some
-/// thousand files are mapped at once; of a very long path its end). Async-signal-safe: a SIGBUS handler uses it to say
-/// which file was truncated or could not be read.
+/// The path of the MappedFile or ScratchFile currently mapped at `address`, or null. Also null if thousands of files
+/// are mapped at once; a very long path is cut to its end. Async-signal-safe: a SIGBUS handler uses it to name the file
+/// that was truncated or could not be read.
 const char* mapped_file_at(const void* address) noexcept;
 
-/// A file that is written at given offsets. Every failure (disk full, I/O error) is a CheckpointError naming the path.
-/// write_at may be called from several threads for disjoint ranges.
+/// A file that is written at given offsets. Every failure (disk full, I/O error) throws a CheckpointError that names
+/// the path. Several threads may call write_at for disjoint ranges.
 class OutputFile {
  public:
   enum class Mode {
-    kCreate,  ///< the file must not exist; `size` bytes are reserved on the disk, so that a full disk shows at once
+    kCreate,  ///< the file must not exist; reserves `size` bytes, so that a full disk shows at once
     kReopen   ///< the file must exist and have `size` bytes
   };
   OutputFile(std::filesystem::path path, std::uint64_t size, Mode mode = Mode::kCreate);
@@ -63,13 +63,13 @@ class OutputFile {
 
   const std::filesystem::path& path() const { return path_; }
   void write_at(std::uint64_t offset, const void* bytes, std::uint64_t length);
-  /// Reads back; a file that ends early is an error.
+  /// Reads back written bytes; throws if the file ends early.
   void read_at(std::uint64_t offset, void* bytes, std::uint64_t length) const;
-  /// Starts writing the range back to disk and lets its pages go, so that dirty pages do not pile up.
+  /// Starts writing the range to disk and drops its pages, so that dirty pages do not accumulate.
   void flush_range(std::uint64_t offset, std::uint64_t length);
-  /// Waits until what was written so far is on disk.
+  /// Waits until everything written so far is on disk.
   void sync();
-  /// Waits until everything is on disk and closes the file. Errors of delayed writes surface here.
+  /// Waits until everything is on disk and closes the file. Reports errors of delayed writes.
   void sync_and_close();
 
  private:
@@ -83,22 +83,23 @@ std::string read_text_file(const std::filesystem::path& path, std::uint64_t limi
 /// Writes `text` to `path` under a temporary name in the same folder, syncs it and renames it into place.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
-/// Waits until the names in a folder are on disk: files made or renamed in it before survive a power cut.
+/// Waits until a folder's entries are on disk, so that files created or renamed in it survive a power failure.
 void sync_directory(const std::filesystem::path& path);
 
-/// A folder that is filled under a hidden name beside its target (".NAME.unfinished") and appears there only by
-/// commit(). It is locked (flock) for the lifetime of the object: a second process is refused with a UsageError.
-/// Left without commit() it is removed, unless keep() was called or it was continued: then a later run can go on with it.
+/// A folder that is filled under a hidden name beside its target (".NAME.unfinished"). commit() moves it to the target.
+/// It is locked (flock) for the lifetime of the object; a second process gets a UsageError. Without commit() the
+/// destructor removes it, unless keep() was called or it is continued(): then a later run can resume with it.
 class PendingDirectory {
  public:
   struct Options {
     bool overwrite = false;  ///< an existing non-empty target is replaced at commit(); an unfinished folder is emptied
-    bool resume = false;     ///< an unfinished folder is kept as it is and filled further, with `overwrite` too
-    /// The file that makes an unfinished folder worth keeping; without it the folder counts as rubbish and is emptied.
+    bool resume = false;     ///< an unfinished folder is kept and filled further, even with `overwrite`
+    /// The file that makes an unfinished folder worth keeping. A folder without it is emptied.
     std::string marker;
   };
-  /// REQUIRES: the parent of `target` exists or can be made. UsageError for: an existing non-empty `target` without
-  /// `overwrite`; an unfinished folder with the marker without `overwrite` or `resume`; a folder that another run holds.
+  /// REQUIRES: the parent of `target` exists or can be created. Throws UsageError for an existing non-empty `target`
+  /// without `overwrite`, for an unfinished folder with the marker without `overwrite` or `resume`, and for a folder
+  /// locked by another run.
   PendingDirectory(const std::filesystem::path& target, const Options& options);
   ~PendingDirectory();
   PendingDirectory(const PendingDirectory&) = delete;
@@ -108,12 +109,12 @@ class PendingDirectory {
   static std::filesystem::path pending_path(const std::filesystem::path& target);
 
   const std::filesystem::path& path() const { return pending_; }
-  /// Whether the folder held a marker from an earlier run (only with Options::resume).
+  /// Whether the folder contained a marker from an earlier run (only with Options::resume).
   bool continued() const { return continued_; }
-  /// From now on the folder stays when the object goes without commit().
+  /// Keeps the folder when the object is destroyed without commit().
   void keep() { keep_ = true; }
-  /// Syncs the folder and puts it in the target's place; an existing target is exchanged atomically where the file
-  /// system can, and removed afterwards.
+  /// Syncs the folder and moves it to the target. An existing target is exchanged atomically if the file system can,
+  /// and removed afterwards.
   void commit();
 
  private:
@@ -124,7 +125,7 @@ class PendingDirectory {
   void release_lock();
   std::filesystem::path target_;
   std::filesystem::path pending_;
-  std::filesystem::path made_parent_;  // the outermost parent folder that had to be made, or empty
+  std::filesystem::path made_parent_;  // the outermost parent folder that was created, or empty
   int lock_ = -1;                      // descriptor of the folder, flock'ed
   bool overwrite_ = false;
   bool continued_ = false;

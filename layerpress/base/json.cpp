@@ -8,8 +8,8 @@
 namespace layerpress {
 namespace {
 
-/// Walks through a text before a value is made of it: the library's own way to look on while it does takes time quadratic in
-/// the members of an object, and headers have tens of thousands.
+/// Checks a text before it is parsed. The library's own callback for this takes time quadratic in the number of an
+/// object's members, and headers have tens of thousands.
 class Inspector : public nlohmann::json_sax<Json> {
  public:
   Inspector(const std::string& where, const JsonRules& rules) : where_(where), rules_(rules) {}
@@ -48,7 +48,7 @@ class Inspector : public nlohmann::json_sax<Json> {
 
  private:
   bool enter() {
-    // A recursive reader of hostile nesting would overflow the stack.
+    // Deeply nested hostile input would overflow the stack of a recursive parser.
     if (++depth_ > rules_.most_levels)
       throw CheckpointError("[json] {}: nested deeper than {} levels", where_, rules_.most_levels);
     return true;
@@ -56,7 +56,7 @@ class Inspector : public nlohmann::json_sax<Json> {
   const std::string& where_;
   const JsonRules& rules_;
   int depth_ = 0;
-  std::vector<std::set<std::string>> keys_;  // of the objects around the present place
+  std::vector<std::set<std::string>> keys_;  // of the enclosing objects
 };
 
 }  // namespace

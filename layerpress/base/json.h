@@ -13,20 +13,21 @@ namespace layerpress {
 using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-/// What parse_json looks for beside the syntax.
+/// Checks of parse_json besides the syntax.
 struct JsonRules {
-  int most_levels = 200;  ///< of nesting
-  /// Called with a key that an object names twice, if there is one; it may throw.
+  int most_levels = 200;  ///< deepest nesting
+  /// Called with a key that occurs twice in one object, if there is one. It may throw.
   std::function<void(const std::string& key)> on_repeated_key{};
 };
 
-/// Parses `text`; a syntax error or too deep a nesting becomes a CheckpointError that names `where`.
+/// Parses `text`. Throws CheckpointError naming `where` for a syntax error or nesting that is too deep.
 Json parse_json(std::string_view text, const std::string& where, const JsonRules& rules = {});
 
 /// Reads and parses a JSON file.
 Json read_json_file(const std::filesystem::path& path);
 
-/// Returns member `key` of `object` as T. Missing or of another type: CheckpointError naming `where` and the key.
+/// Member `key` of `object` as T. Throws CheckpointError naming `where` and the key if it is missing or has another
+/// type.
 template <typename T>
 T json_get(const Json& object, const std::string& key, const std::string& where) {
   const auto found = object.find(key);
@@ -38,7 +39,7 @@ T json_get(const Json& object, const std::string& key, const std::string& where)
   }
 }
 
-/// As json_get, but a missing or null member gives `otherwise`.
+/// Like json_get, but returns `otherwise` for a missing or null member.
 template <typename T>
 T json_get_or(const Json& object, const std::string& key, const std::string& where, T otherwise) {
   const auto found = object.find(key);

@@ -15,13 +15,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More than this in one call is cut off by the kernel: it reads ahead no further than its window, 128 KiB by default.
+// The kernel truncates larger requests: one call reads ahead no further than its window, 128 KiB by default.
 constexpr std::uint64_t kAdvicePiece = 128u << 10;
-// Small enough that a signal is answered soon, large enough that the disk is busy.
+// Small enough to answer a signal soon, large enough to keep the disk busy.
 constexpr std::uint64_t kFetchPiece = 8u << 20;
 
-/// Brings the pages in without touching them, so that a missing page is an error number and no SIGBUS. Returns 0,
-/// EINVAL where the kernel cannot do that (before Linux 5.14), or the reason of the failure.
+/// Loads the pages without touching them, so that an unreadable page gives an error number instead of SIGBUS. Returns
+/// 0, EINVAL if the kernel does not support this (before Linux 5.14), or the error number.
 int populate(const std::byte* begin, std::uint64_t length) {
 #ifdef MADV_POPULATE_READ
   while (::madvise(const_cast<std::byte*>(begin), length, MADV_POPULATE_READ) != 0)
@@ -73,14 +73,15 @@ std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
 void MappedFile::will_need(std::uint64_t offset, std::uint64_t length) const {
   if (data_ == nullptr || offset >= size_) return;
   const std::uint64_t end = offset + std::min(length, size_ - offset);
-  // Advice only: a failure costs time, never correctness.
+  // Only a hint: a failure costs time, never correctness.
   for (std::uint64_t begin = offset / page_size() * page_size(); begin < end; begin += kAdvicePiece)
     (void)::madvise(const_cast<std::byte*>(data_) + begin, std::min(kAdvicePiece, end - begin), MADV_WILLNEED);
 }
 
 void MappedFile::check_reaches(std::uint64_t end) const {
   struct stat now {};
-  // Without its name, or with the name given to another file, the mapped file lives on and cannot be looked at.
+  // If the path was removed or now names another file, the mapped file still exists but its size cannot be queried by
+  // path.
   if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
   if (static_cast<std::uint64_t>(now.st_size) < end)
     throw CheckpointError("[file.read] {}: was truncated while in use: {} bytes when opened, {} now; restore the file",
@@ -101,7 +102,7 @@ void MappedFile::fetch(std::uint64_t offset, std::uint64_t length) const {
                             "truncated while in use; check both");
     touch(data_ + begin, piece);
   }
-  // The page that the file now ends in is there, with zeros instead of what was cut off.
+  // The file's new last page is still readable, with zeros in place of the truncated bytes.
   check_reaches(end);
 }
 

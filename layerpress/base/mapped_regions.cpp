@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t kPlaces = 4096;
 constexpr std::size_t kPathSize = 512;
 
-/// `version` modulo 4 says what the place is; it grows with every change, so that a reader notices one in between.
+/// `version` modulo 4 is the entry's state. It grows with every change, so a reader notices a concurrent change.
 enum : std::uint32_t { kFree = 0, kFilling = 1, kUsed = 2, kStates = 4 };
 
 struct Region {
@@ -21,14 +21,14 @@ struct Region {
   std::atomic<std::uintptr_t> end{0};
 };
 
-// A signal handler can reach nothing but globals, and may neither lock nor allocate.
+// A signal handler can only use globals and may neither lock nor allocate.
 constinit std::array<Region, kPlaces> regions;
 constinit char paths[kPlaces][kPathSize] = {};
 constinit std::atomic<std::uint32_t> next_place{0};
 
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free);
 
-/// The end of a path says more than its beginning when it does not fit.
+/// If a path does not fit, its end is kept, because it says more than its beginning.
 void copy_path(char* place, const std::string& path) {
   const std::size_t skipped = path.size() < kPathSize ? 0 : path.size() - (kPathSize - 1);
   std::memcpy(place, path.c_str() + skipped, path.size() - skipped + 1);

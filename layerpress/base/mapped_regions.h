@@ -5,12 +5,12 @@
 
 namespace layerpress {
 
-/// Notes that [begin, begin + length) shows the file `path`, for mapped_file_at (base/file.h). Lock-free, thread-safe.
-/// Returns the place to hand to forget_mapped_region; -1 (also fine to hand there) when the table is full or the region
-/// empty: then a fault in it has no name, and nothing else changes.
+/// Registers [begin, begin + length) as a mapping of the file `path`, for mapped_file_at (base/file.h). Lock-free,
+/// thread-safe. Returns a table entry for forget_mapped_region, which also accepts -1. Returns -1 if the table is full
+/// or the region is empty; a fault in that region then has no file name.
 int note_mapped_region(const void* begin, std::uint64_t length, const std::string& path) noexcept;
 
-/// To be called before the region is unmapped: its addresses may belong to another file right after.
+/// Must be called before the region is unmapped, because its addresses may belong to another file right afterwards.
 void forget_mapped_region(int place) noexcept;
 
 }  // namespace layerpress

@@ -8,15 +8,15 @@
 
 namespace layerpress {
 
-/// Measures this process's memory in a thread of its own, every few milliseconds: what the kernel cannot take away
-/// (RssAnon + RssShmem), unlike mapped file pages.
+/// Samples this process's memory on its own thread every few milliseconds. Counts memory that the kernel cannot reclaim
+/// (RssAnon + RssShmem), so not mapped file pages.
 class MemorySampler {
  public:
   explicit MemorySampler(int interval_milliseconds = 10);
   ~MemorySampler();
   MemorySampler(const MemorySampler&) = delete;
   MemorySampler& operator=(const MemorySampler&) = delete;
-  /// The largest sample so far, one taken now included.
+  /// The largest sample so far, including one taken now.
   std::uint64_t peak_bytes();
 
  private:
@@ -26,7 +26,7 @@ class MemorySampler {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when everything above is there
+  std::thread thread_;  // last member: starts after the others are initialized
 };
 
 }  // namespace layerpress

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// One process writes a file: one that was thought dead must not go on beside its successor.
+/// Locks the file for one process, so that a process believed dead cannot write beside its successor.
 void lock(int descriptor, const fs::path& path) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw CheckpointError("[file.open] {}: another process still writes it; end that one first", path.string());

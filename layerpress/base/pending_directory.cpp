@@ -43,12 +43,12 @@ bool lock(int descriptor) {
   return result == 0;
 }
 
-/// The lock of a target that is to be replaced: whoever has just put it there may hold it for another moment.
+/// The lock of a target that is to be replaced. The run that has just published it may still hold it for a moment.
 void lock_replaced(int descriptor, const fs::path& target) {
   constexpr auto kPatience = std::chrono::seconds(30);
   const auto start = std::chrono::steady_clock::now();
   while (!lock(descriptor)) {
-    if (errno != EWOULDBLOCK) return;  // a file system without locks on what was put there by other means
+    if (errno != EWOULDBLOCK) return;  // no locks on this file system; the target came from elsewhere
     if (std::chrono::steady_clock::now() - start > kPatience)
       throw CheckpointError(
           "[output] {}: cannot be replaced: another process has locked it; end that one and continue with {}",
@@ -65,7 +65,7 @@ bool is_at(int descriptor, const fs::path& path) {
          opened.st_ino == named.st_ino;
 }
 
-/// Makes the folder if it is not there, locks it and returns its descriptor, which holds the lock until it is closed.
+/// Creates the folder if necessary, locks it and returns its descriptor, which holds the lock until it is closed.
 int lock_folder(const fs::path& folder, const fs::path& target) {
   constexpr int kAttempts = 1000;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -83,14 +83,15 @@ int lock_folder(const fs::path& folder, const fs::path& target) {
     if (!locked)
       throw CheckpointError("[output] {}: cannot be locked: {}; choose an --output on another file system",
                             folder.string(), errno_text());
-    // Before the lock was ours its holder may have renamed or removed the folder: then the lock is worth nothing.
+    // The previous holder of the lock may have renamed or removed the folder before we got the lock, which is then
+    // void.
     if (is_at(descriptor.value(), folder)) return descriptor.release();
   }
   throw CheckpointError("[output] {}: other runs make and remove it all the time; choose another --output",
                         folder.string());
 }
 
-/// The marker goes first: without it nobody takes a half-emptied folder for one to go on with.
+/// Removes the marker first, so that nobody resumes from a half-emptied folder.
 void empty_folder(const fs::path& folder, const std::string& marker) {
   std::error_code failure;
   if (!marker.empty()) fs::remove(folder / marker, failure);
@@ -112,7 +113,7 @@ fs::path PendingDirectory::pending_path(const fs::path& target) {
 PendingDirectory::PendingDirectory(const fs::path& target)
     : target_(normalized(target)), pending_(pending_path(target)) {}
 
-// The constructor below stands on a complete object, so that the destructor clears up behind its exceptions.
+// The constructor below delegates to a complete object, so that the destructor cleans up when it throws.
 PendingDirectory::PendingDirectory(const fs::path& target, const Options& options) : PendingDirectory(target) {
   overwrite_ = options.overwrite;
   check_target(target_, overwrite_);
@@ -132,7 +133,7 @@ void PendingDirectory::make_parents() {
 void PendingDirectory::take_over(const Options& options) {
   const bool unfinished = !options.marker.empty() && fs::exists(pending_ / options.marker);
   keep_ = unfinished;
-  check_target(target_, overwrite_);  // again: the run that held the lock may have finished meanwhile
+  check_target(target_, overwrite_);  // again: the run that held the lock may have finished since
   if (unfinished && !options.resume && !options.overwrite)
     throw UsageError("[output] {}: an earlier run did not finish; continue it with --resume or start over with {}",
                      target_.string(), "--overwrite");
@@ -144,7 +145,7 @@ void PendingDirectory::take_over(const Options& options) {
 PendingDirectory::~PendingDirectory() {
   std::error_code ignored;
   if (lock_ >= 0 && !committed_ && !keep_) fs::remove_all(pending_, ignored);
-  // Folders made on the way go, too, as long as nobody else has put anything into them.
+  // Also removes created parent folders, unless somebody else has put something into them.
   for (fs::path parent = target_.parent_path();
        !committed_ && !made_parent_.empty() && fs::is_empty(parent, ignored) && !ignored;
        parent = parent.parent_path()) {
@@ -165,7 +166,7 @@ void PendingDirectory::commit() {
     replace_target();
     return;
   }
-  // Fails when somebody has put a target with content there meanwhile.
+  // Fails if somebody has created a non-empty target in the meantime.
   std::error_code failure;
   fs::rename(pending_, target_, failure);
   if (failure) throw CheckpointError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
@@ -176,14 +177,15 @@ void PendingDirectory::commit() {
 
 void PendingDirectory::replace_target() {
   std::error_code failure;
-  // For a moment the old target has the unfinished folder's name; locked, it is not mistaken for one.
+  // The old target briefly has the unfinished folder's name. It is locked, so it is not mistaken for an unfinished
+  // folder.
   const Descriptor old_folder(::open(target_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (old_folder.value() >= 0) lock_replaced(old_folder.value(), target_);
   fs::path old = pending_;
   if (::renameat2(AT_FDCWD, pending_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
       throw CheckpointError("[output] {}: cannot be replaced: {}", target_.string(), errno_text());
-    // The file system cannot exchange: the old target moves aside, so that a complete folder exists at every moment.
+    // The file system cannot exchange: move the old target aside, so that a complete folder exists at every moment.
     old += ".old";
     fs::remove_all(old, failure);
     fs::rename(target_, old, failure);
@@ -196,7 +198,7 @@ void PendingDirectory::replace_target() {
     }
   }
   committed_ = true;
-  release_lock();  // before the unfinished folder's name is free: its next holder may want to replace this target
+  release_lock();  // before freeing the unfinished name: its next holder may replace this target
   sync_directory(target_.parent_path());
   fs::remove_all(old, failure);
 }

@@ -9,31 +9,31 @@ namespace layerpress {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-/// Receives what long work tells about itself. The library never prints; a program decides what becomes of events.
-/// All calls come from the thread that runs the work.
+/// Receives the events of long work. The library never prints; the program decides what to do with events. All calls
+/// come from the thread that runs the work.
 class EventSink {
  public:
   virtual ~EventSink() = default;
-  /// One line for a person.
+  /// One line for the user.
   virtual void on_message(LogLevel, const std::string&) {}
-  /// Overall progress: `done` of `total` steps of the model (subgraphs); `step` names the one that begins.
+  /// Overall progress: `done` of `total` steps of the model (subgraphs); `step` names the step that begins.
   virtual void on_step(std::uint64_t /*done*/, std::uint64_t /*total*/, const std::string& /*step*/) {}
   /// Progress inside the current step: `phase` (calibrate, compress, write, ...), tokens done of all tokens.
   virtual void on_phase(const std::string& /*phase*/, std::uint64_t /*done*/, std::uint64_t /*total*/) {}
 };
 
-/// Somebody else who may end the work, such as another process that works on the same, and who is told that it goes on.
+/// Another party that may end the work, such as another process with a part of the same work. It is told of progress.
 class Supervisor {
  public:
   virtual ~Supervisor() = default;
-  /// What the work is at now.
+  /// Reports the current step.
   virtual void on_step(const std::string& step) = 0;
-  /// Throws when the work has to end.
+  /// Throws if the work has to end.
   virtual void check() = 0;
 };
 
-/// What every long-running function is handed: where to report, and whether somebody asked it to stop.
-/// Holds no ownership; all pointers may be null.
+/// Passed to every long-running function: where to report progress, and whether a stop was requested. Owns nothing; all
+/// pointers may be null.
 struct RunControl {
   EventSink* events = nullptr;
   const std::atomic<bool>* stop_requested = nullptr;
@@ -49,7 +49,7 @@ struct RunControl {
   void phase(const std::string& name, std::uint64_t done, std::uint64_t total) const {
     if (events != nullptr) events->on_phase(name, done, total);
   }
-  /// Throws InterruptedError when a stop was requested, and what the supervisor throws.
+  /// Throws InterruptedError if a stop was requested, or the exception of the supervisor.
   void check_stop() const;
 };
 

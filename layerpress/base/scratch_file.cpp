@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kGrowth = 64u << 20;
 constexpr std::uint64_t kWritePiece = 8u << 20;
 constexpr std::uint64_t kWorthFlushing = 1u << 20;
-// The kernel reads ahead no further than its window in one call, 128 KiB by default.
+// In one call, the kernel reads ahead no further than its window, 128 KiB by default.
 constexpr std::uint64_t kAdvicePiece = 128u << 10;
 constexpr std::uint64_t kLargestLength = 1ull << 62;
 
@@ -31,20 +31,20 @@ std::uint64_t whole_pages(std::uint64_t length) { return (length + page_size() -
                     reason);
 }
 
-/// Whether this process may make files of `size` bytes. Asked before trying: going beyond raises SIGXFSZ.
+/// Whether this process may make files of `size` bytes. Checked first, because exceeding the limit raises SIGXFSZ.
 bool file_size_allowed(std::uint64_t size) {
   struct rlimit limit {};
   return ::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur;
 }
 
-/// Makes the file larger by at least `needed` bytes, by more where there is room; returns by how much, 0 on failure.
+/// Extends the file by at least `needed` bytes, by more if there is room. Returns the number of bytes, 0 on failure.
 std::uint64_t extend(int descriptor, std::uint64_t end, std::uint64_t needed) {
   for (const std::uint64_t growth : {std::max(needed, kGrowth), needed}) {
     errno = EFBIG;
     if (!file_size_allowed(end + growth)) continue;
     if (reserve_space(descriptor, end, growth)) return growth;
     const int reason = errno;
-    (void)!::ftruncate(descriptor, static_cast<off_t>(end));  // gives back what was reserved before the disk was full
+    (void)!::ftruncate(descriptor, static_cast<off_t>(end));  // returns space reserved before the disk was full
     errno = reason;
   }
   return 0;
@@ -125,7 +125,7 @@ void ScratchFile::write(const Extent& extent, const void* bytes) {
     const std::uint64_t offset = extent.offset + done;
     if (!write_fully(descriptor_, offset, static_cast<const std::byte*>(bytes) + done, piece))
       fail(path_, "cannot be written");
-    // Started now, the disk works beside the computation and dirty pages do not pile up.
+    // Start writing back now: the disk works during the computation, and dirty pages do not accumulate.
     if (extent.length >= kWorthFlushing)
       (void)::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(piece),
                               SYNC_FILE_RANGE_WRITE);

@@ -4,8 +4,8 @@
 
 namespace layerpress {
 
-/// A fresh folder in the system's folder for temporary files (TMPDIR), removed with all it holds. Only this user may
-/// read it. Throws DataError when it cannot be made.
+/// A new folder in the system's temporary directory (TMPDIR), removed with its contents by the destructor. Only this
+/// user can read it. Throws DataError if it cannot be created.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();

@@ -7,13 +7,14 @@
 
 namespace layerpress {
 
-/// Returns the candidate with the smallest edit distance to `name` (case-insensitive), or "" when none is near.
+/// The candidate with the smallest edit distance to `name` (case-insensitive), or "" if none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
 /// Joins with ", ".
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
-/// A dotted name without its last part, "layers.3.mlp.weight" -> "layers.3.mlp"; a name without dots as it is.
+/// A dotted name without its last part, "layers.3.mlp.weight" -> "layers.3.mlp"; a name without dots is returned
+/// unchanged.
 std::string parent_name(std::string_view name);
 
 /// The last part of a dotted name, "layers.3.mlp.weight" -> "weight".

@@ -34,7 +34,7 @@ Json read_config(const fs::path& directory) {
   return config;
 }
 
-/// config.json's quantization section, looked for where vLLM looks; null when there is none.
+/// config.json's quantization section, searched for in the same places as in vLLM; null if there is none.
 Json find_quantization_config(const Json& config) {
   const auto member = [](const Json& object, const char* key) {
     const auto found = object.find(key);

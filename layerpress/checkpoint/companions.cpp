@@ -10,7 +10,7 @@ void write_companions(const Checkpoint& source, const Json& config, const std::f
   for (const std::filesystem::path& file : source.companion_files()) {
     const std::string name = file.filename().string();
     if (std::find(without.begin(), without.end(), name) != without.end()) continue;
-    // Copied through the map: links of a download cache become plain files, synced and writable.
+    // Copied through the mapping: links of a download cache become regular files, synced and writable.
     const auto content = MappedFile::open(file);
     write_text_file(directory / name, {reinterpret_cast<const char*>(content->data()), content->size()});
   }

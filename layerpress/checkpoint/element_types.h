@@ -8,10 +8,10 @@
 
 namespace layerpress::checkpoint {
 
-/// The dtype that safetensors calls `name`; nothing for a word that is not supported. Inverse of dtype_name.
+/// The dtype that safetensors calls `name`, or nothing for an unsupported name. Inverse of dtype_name.
 std::optional<at::ScalarType> dtype_named(std::string_view name);
 
-/// All words that dtype_named knows, for messages.
+/// All names that dtype_named knows, for messages.
 std::string dtype_names();
 
 }  // namespace layerpress::checkpoint

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// `org/name@revision` taken apart; `revision` is empty when none was given.
+/// The parts of `org/name@revision`; `revision` is empty if none was given.
 struct HubModel {
   std::string id;
   std::string revision;
@@ -44,7 +44,7 @@ bool is_word(std::string_view text, std::string_view more_characters) {
   });
 }
 
-/// The Hub's rule for the parts of an id; it also keeps every id inside the cache folder.
+/// The Hub's rule for the parts of an id. It also keeps every id inside the cache folder.
 bool is_id_part(std::string_view part) {
   constexpr std::size_t kLongest = 96;
   const auto is_edge = [](char c) { return c == '-' || c == '.'; };
@@ -78,7 +78,7 @@ fs::path cache_folder(const HubModel& model) {
   return hub_cache() / name;
 }
 
-/// The commit that a ref file names; nothing when there is no such ref.
+/// The commit that a ref file names, or nothing if there is no such ref.
 std::optional<std::string> read_ref(const fs::path& path) {
   std::error_code failure;
   if (!fs::is_regular_file(path, failure)) return std::nullopt;
@@ -108,7 +108,7 @@ fs::path locate_model(const std::string& model) {
   const std::string revision = hub_model->revision.empty() ? "main" : hub_model->revision;
   const std::string commit = read_ref(folder / "refs" / revision).value_or(revision);
   const fs::path snapshot = folder / "snapshots" / commit;
-  // A revision with a slash can only be a ref: as a path below snapshots/ it would name a folder inside a model.
+  // A revision with a slash can only be a ref. As a path below snapshots/ it would name a folder inside a model.
   if (commit.find('/') == std::string::npos && fs::is_directory(snapshot, failure)) return snapshot;
   throw CheckpointError(
       "[checkpoint.locate] {} is neither a directory nor in the local Hugging Face cache ({}); download it first: "

@@ -21,7 +21,7 @@ const StoredTensor& find_tensor(const SafetensorsFile& file, const std::string& 
   return found->second;
 }
 
-/// The tensors in an order that aligns each one to its element size: largest elements first, then by name.
+/// The tensors in an order that aligns each to its element size: largest elements first, then by name.
 std::vector<TensorSpec> aligned_order(const std::map<std::string, at::Tensor>& tensors) {
   std::vector<TensorSpec> specs;
   for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
@@ -86,7 +86,7 @@ void SafetensorsFile::release(const StoredTensor& place) const { file_->release(
 
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const std::map<std::string, std::string>& metadata) {
-  // Written member by member: the order of the tensors in the text is that of their bytes.
+  // Written member by member, because the tensors must appear in the order of their bytes.
   std::string text = "{\"__metadata__\":" + Json(metadata).dump();
   std::uint64_t begin = 0;
   for (const TensorSpec& tensor : tensors) {

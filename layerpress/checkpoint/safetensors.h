@@ -14,7 +14,7 @@
 
 namespace layerpress::checkpoint {
 
-/// Name, element type, shape: what is known of a tensor without its bytes.
+/// A tensor's name, element type and shape, without its bytes.
 struct TensorSpec {
   std::string name;
   at::ScalarType dtype = at::kFloat;
@@ -24,7 +24,7 @@ struct TensorSpec {
   std::uint64_t nbytes() const;
 };
 
-/// A TensorSpec with its place in a file; `offset` counts from the start of the file.
+/// A TensorSpec and its position in a file; `offset` counts from the start of the file.
 struct StoredTensor : TensorSpec {
   std::uint64_t offset = 0;
 };
@@ -43,13 +43,13 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
 
-  /// A read-only view of the mapped bytes (copied only when the offset is not a multiple of the element size). The
-  /// tensor keeps the map alive. Throws CheckpointError when `name` is absent.
+  /// A read-only view of the mapped bytes (copied only if the offset is not a multiple of the element size). The tensor
+  /// keeps the map alive. Throws CheckpointError if there is no tensor `name`.
   at::Tensor tensor(const std::string& name) const;
-  /// The same for a place in the file, one of tensors() or a part of one.
+  /// The same for a position in the file: one of tensors() or a part of one.
   at::Tensor tensor(const StoredTensor& place) const;
   void will_need(const StoredTensor& place) const;
-  /// Brings the tensor's bytes into memory and returns when they are there, see MappedFile::fetch.
+  /// Reads the tensor's bytes into memory and returns when they are there, see MappedFile::fetch.
   void fetch(const StoredTensor& place) const;
   void release(const StoredTensor& place) const;
 
@@ -60,15 +60,15 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// safetensors' word for a dtype ("BF16"); throws InternalError for one that has none.
+/// The safetensors name of a dtype ("BF16"); throws InternalError if it has none.
 std::string_view dtype_name(at::ScalarType dtype);
 
-/// The header of a file that holds `tensors` one after the other: 8 length bytes and JSON padded with spaces to a
-/// multiple of 8, `__metadata__` {"format": "pt"} unless other metadata is given.
+/// The header of a file with `tensors` in this order: 8 length bytes and JSON padded with spaces to a multiple of 8;
+/// `__metadata__` is {"format": "pt"} unless other metadata is given.
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-/// Writes one small file at once (token files, tests). Atomic. Tensors are made contiguous on the CPU.
+/// Writes a small file at once (token files, tests). Atomic. Tensors are made contiguous on the CPU.
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

@@ -20,10 +20,10 @@ namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kLongestHeader = 100'000'000;
-constexpr std::size_t kMostDimensions = 64;  // the most that ATen's operators take
+constexpr std::size_t kMostDimensions = 64;  // limit of ATen's operators
 constexpr std::string_view kMetadataKey = "__metadata__";
 
-/// Where the data lies in the file, and how messages call the file.
+/// The position of the data in the file, and the file's name for messages.
 struct DataRegion {
   std::string file;
   std::uint64_t begin = 0;
@@ -137,7 +137,7 @@ std::map<std::string, std::string> read_metadata(const Json& entry, const DataRe
   return metadata;
 }
 
-/// Refuses overlaps, holes and data that belongs to no tensor.
+/// Refuses overlaps, holes and data that does not belong to any tensor.
 void check_coverage(const std::map<std::string, StoredTensor>& tensors, const DataRegion& region) {
   std::vector<const StoredTensor*> in_file_order;
   for (const auto& [name, tensor] : tensors) in_file_order.push_back(&tensor);

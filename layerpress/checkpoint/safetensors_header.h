@@ -9,7 +9,7 @@
 
 namespace layerpress::checkpoint {
 
-/// What the head of a safetensors file says, validated against the file's size.
+/// The header of a safetensors file, validated against the file's size.
 struct SafetensorsHeader {
   std::map<std::string, StoredTensor> tensors;
   std::map<std::string, std::string> metadata;

@@ -22,7 +22,7 @@ bool ends_like_other_weights(const std::string& name) {
                      [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-/// At most a few names, then how many more there are.
+/// At most a few names, and the number of the others.
 std::string shortened(std::vector<std::string> names) {
   constexpr std::size_t kMost = 4;
   std::sort(names.begin(), names.end());

@@ -7,8 +7,8 @@
 
 namespace layerpress::checkpoint {
 
-/// Parses JSON in which no object may name a member twice and nesting stays below 32 levels: what safetensors headers
-/// and shard indexes are. Throws CheckpointError naming `where`.
+/// Parses JSON in which no object repeats a member name and nesting stays below 32 levels, as in safetensors headers
+/// and shard indexes. Throws CheckpointError naming `where`.
 Json parse_strict_json(std::string_view text, const std::string& where);
 
 /// `name` in quotes for a message: control characters replaced and long names cut, so that the message stays one line.

@@ -17,8 +17,8 @@
 
 namespace layerpress::checkpoint {
 
-/// Where a tensor goes. `claimed` turns true when a thread begins to write it, `written` when its bytes are in the
-/// file, whoever put them there; from then on the place does not change.
+/// The position of a tensor. `claimed` becomes true when a thread begins to write it; `written` becomes true when its
+/// bytes are in the file, whoever wrote them. From then on the position does not change.
 struct CheckpointWriter::Place {
   TensorSpec spec;
   Shard* shard = nullptr;
@@ -32,7 +32,7 @@ struct CheckpointWriter::Shard {
   std::string name;
   std::uint64_t size = 0;
   std::unique_ptr<OutputFile> file{};        // of an own shard
-  std::unique_ptr<Descriptor> other_file{};  // of another writer's, once it was read from
+  std::unique_ptr<Descriptor> other_file{};  // of another writer's shard, opened on the first read
   bool has_unsynced = false;
 };
 
@@ -51,7 +51,7 @@ void check_sets(const std::vector<TensorSpec>& specs, const CheckpointWriter::Op
     throw InternalError("[writer.open] {} tensors do not divide into {} sets as given", specs.size(), options.sets);
 }
 
-/// The tensors of each set, set 0's first.
+/// The tensors of each set, beginning with set 0.
 std::vector<ShardSpecs> divide_into_sets(const std::vector<TensorSpec>& specs,
                                          const CheckpointWriter::Options& options) {
   std::vector<ShardSpecs> sets;
@@ -75,7 +75,7 @@ std::vector<ShardSpecs> divide_into_shards(const std::vector<TensorSpec>& specs,
       filled += spec.nbytes();
     }
   }
-  if (shards.empty()) shards.emplace_back();  // a checkpoint without tensors has a file, too
+  if (shards.empty()) shards.emplace_back();  // a checkpoint without tensors still has a file
   for (ShardSpecs& shard : shards)
     std::stable_sort(shard.tensors.begin(), shard.tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
       return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
@@ -106,7 +106,7 @@ void remove_file(const std::filesystem::path& path) {
   if (failure) throw CheckpointError("[writer.open] {}: cannot be removed: {}", path.string(), failure.message());
 }
 
-/// Whether an earlier writer left the file complete in size and with this header.
+/// Whether an earlier writer left a file with the full size and this header.
 bool is_reusable(const std::filesystem::path& path, std::uint64_t size, const std::string& header) {
   try {
     const OutputFile file(path, size, OutputFile::Mode::kReopen);
@@ -114,7 +114,7 @@ bool is_reusable(const std::filesystem::path& path, std::uint64_t size, const st
     file.read_at(0, found.data(), found.size());
     return found == header;
   } catch (const CheckpointError&) {
-    return false;  // absent, cut short or unreadable: made anew
+    return false;  // missing, truncated or unreadable: created again
   }
 }
 
@@ -202,7 +202,7 @@ CheckpointWriter::Place& CheckpointWriter::claim(const std::string& name, const 
 void CheckpointWriter::write(const std::string& name, const at::Tensor& tensor) {
   check_matches(announced_place(name, "write").spec, tensor);
   Place& place = claim(name, "write", /*own=*/true);
-  // Every tensor has its own range of its file, so the bytes go out without the lock.
+  // Every tensor has its own range of its file, so the bytes are written without the lock.
   const at::Tensor contiguous = tensor.detach().to(at::kCPU).contiguous();
   const std::uint64_t length = place.spec.nbytes();
   std::string checksum = checksum_of(contiguous.const_data_ptr(), length);

@@ -8,28 +8,28 @@
 
 namespace layerpress::cli {
 
-/// Options of every subcommand.
+/// Options of all subcommands.
 struct CommonOptions {
   bool no_progress = false;
   std::string log_level = "info";
-  std::string command_line;  ///< as it was typed, quoted for a shell
+  std::string command_line;  ///< as typed, quoted for a shell
 };
 
-/// What a subcommand runs after parsing; returns the exit code.
+/// Runs a subcommand after parsing; returns the exit code.
 using Action = std::function<int(const RunControl&)>;
 
-/// Thrown by an action that failed without anything to say: another process says it.
+/// Thrown by an action that fails without a message because another process reports the failure.
 struct QuietExit {
   int code;
 };
 
-/// 2 for what was asked wrongly, 130 for what was stopped, 1 for the rest.
+/// 2 for usage errors, 130 for interrupted work, 1 for all others.
 inline int exit_code(ErrorKind kind) {
   if (kind == ErrorKind::kUsage) return 2;
   return kind == ErrorKind::kInterrupted ? 130 : 1;
 }
 
-// Each adds its subcommand to `app` and sets `action` when that one is chosen.
+// Each function adds its subcommand to `app` and sets `action` when the subcommand is chosen.
 void add_oneshot(CLI::App& app, CommonOptions& common, Action& action);
 void add_eval(CLI::App& app, CommonOptions& common, Action& action);
 void add_inspect(CLI::App& app, CommonOptions& common, Action& action);

@@ -7,7 +7,7 @@
 namespace layerpress::cli {
 namespace {
 
-/// "model.layers.0.self_attn.q_proj, ..." without the part that all share with the subgraph's name.
+/// "model.layers.0.self_attn.q_proj, ..." without the prefix that all names share with the subgraph's name.
 std::string short_names(const Json& modules, const std::string& subgraph) {
   std::vector<std::string> names;
   for (const Json& module : modules) {
@@ -46,7 +46,7 @@ void print_pictures(const Json& drawn) {
                drawn["nodes"].get<std::size_t>());
 }
 
-/// Prints what `inspect` returned, in the form that the options ask for.
+/// Prints the result of `inspect` in the form that the options request.
 void print_result(const Json& result, const InspectOptions& options) {
   if (options.plan)
     fmt::print("{}", plan_text(result["plan"]));

@@ -25,8 +25,8 @@ extern "C" void request_stop(int) {
   if (stop_requested.exchange(true)) std::_Exit(130);
 }
 
-/// A mapped file that shrinks or fails while it is read ends the program; this says which one it was. Only functions that
-/// are allowed in a signal handler.
+/// If a mapped file shrinks or fails while it is read, the program ends; this handler names the file. It calls only
+/// async-signal-safe functions.
 extern "C" void explain_bus_error(int, siginfo_t* info, void*) {
   const auto say = [](const char* text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); };
   const char* path = layerpress::mapped_file_at(info->si_addr);
@@ -50,21 +50,21 @@ void explain_bus_errors() {
 }
 
 void prepare_process() {
-  // What fails is thrown and said once, in our own words; libraries' accounts with stack traces are for their developers.
+  // Errors are thrown and printed once, in our own words; the libraries' messages with stack traces are for developers.
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-  // Freed memory goes back to the kernel instead of staying with the process, which promises how much it takes.
+  // Returns freed memory to the kernel instead of keeping it in the process, because the plan promises a peak.
   ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 8 << 20);
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
-  // A closed terminal stops the run, unless nohup has seen to it.
+  // Closing the terminal stops the run, unless it was started with nohup.
   if (std::signal(SIGHUP, SIG_IGN) != SIG_IGN) std::signal(SIGHUP, request_stop);
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then shows as an error of the write
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write
   explain_bus_errors();
 }
 
-/// An argument as a shell takes it.
+/// An argument quoted for a shell.
 std::string quoted(const std::string& argument) {
   const bool plain = !argument.empty() && argument.find_first_not_of(
                                               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   prepare_process();
   const int code = run(argc, argv);
   if (code == 0) return 0;
-  // Threads of a distributed run that failed may wait for ranks that never come; nothing is left to be done for them.
+  // After a failure of a distributed run, threads may wait for lost ranks; they need no cleanup.
   std::fflush(nullptr);
   std::_Exit(code);
 }

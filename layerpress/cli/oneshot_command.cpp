@@ -31,18 +31,18 @@ void print_summary(const OneshotSummary& summary) {
              summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks));
 }
 
-/// What to type to go on, when the run has left something to go on with.
+/// Prints the command that resumes the run, if the run has left finished work.
 void print_resume_command(const CommonOptions& common, const OneshotOptions& options, int ranks) {
   try {
     if (find_unfinished_run(options.output))
       fmt::print(stderr, "continue{} with: {} --resume\n", ranks > 1 ? ", on any number of ranks," : "",
                  common.command_line);
   } catch (const Error&) {
-    // The error that ended the run is the one to show.
+    // Only the error that ended the run is shown.
   }
 }
 
-/// Of several ranks one speaks for all.
+/// Of several ranks, only one reports the failure.
 [[noreturn]] void report_failure(const CommonOptions& common, const OneshotOptions& options, const Distributed& ranks,
                                  ErrorKind kind, const std::string& message) {
   if (!ranks.reports_failure()) throw QuietExit{exit_code(kind)};

@@ -12,7 +12,7 @@
 
 namespace layerpress::cli {
 
-/// Adds one command-line option for each field that Options::visit lists, with its help and default.
+/// Adds a command-line option with its help and default for each field that Options::visit lists.
 template <typename Options>
 void add_options(CLI::App& command, Options& options) {
   Options::visit(options, [&](const char* name, auto& value, const char* help) {

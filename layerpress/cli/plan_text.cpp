@@ -27,7 +27,7 @@ double teraflops(const Json& subgraph) {
   return sum / 1e12;
 }
 
-/// Whether two subgraphs need the same, so that one line serves both.
+/// Whether two subgraphs have the same needs, so that one line covers both.
 bool alike(Json a, Json b) {
   for (Json* json : {&a, &b}) {
     json->erase("name");

@@ -6,7 +6,7 @@
 
 namespace layerpress::cli {
 
-/// A plan (see plan_oneshot) as a table for people.
+/// A plan (see plan_oneshot) as a readable table.
 std::string plan_text(const Json& plan);
 
 }  // namespace layerpress::cli

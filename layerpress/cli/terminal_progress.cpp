@@ -30,7 +30,7 @@ std::string clock_text(double seconds) {
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
-/// Pads or cuts a line so that it never wraps: a wrapped line could not be redrawn in place.
+/// Pads or cuts a line so that it never wraps, because a wrapped line could not be redrawn in place.
 std::string fitted(std::string line) {
   line.resize(std::min(line.size(), terminal_columns() - 1));
   return line;
@@ -43,7 +43,7 @@ TerminalProgress::TerminalProgress(LogLevel level, bool bars) : level_(level), b
 TerminalProgress::~TerminalProgress() { erase(); }
 
 void TerminalProgress::erase() {
-  // Both lines are cleared and the cursor is left where the first one stood.
+  // Clears both lines and leaves the cursor where the first one was.
   if (drawn_) fmt::print(stderr, "\r\x1b[2K\x1b[1A\r\x1b[2K");
   if (drawn_) std::fflush(stderr);
   drawn_ = false;

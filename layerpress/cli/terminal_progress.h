@@ -7,8 +7,8 @@
 
 namespace layerpress::cli {
 
-/// Shows events on stderr: on a terminal two bars that redraw in place (the model, and the phase in the current
-/// subgraph, with tokens/s and the time left); otherwise plain lines, one per subgraph.
+/// Shows events on stderr. On a terminal: two bars that are redrawn in place (the model, and the phase of the current
+/// subgraph with tokens/s and the remaining time). Otherwise: plain lines, one per subgraph.
 class TerminalProgress : public EventSink {
  public:
   TerminalProgress(LogLevel level, bool bars);

@@ -9,12 +9,12 @@
 
 namespace layerpress::data {
 
-/// Token ids of samples, one after the other, and their images.
+/// The concatenated token ids of all samples, and their images.
 struct CalibrationSet {
   std::vector<std::int32_t> tokens;
   /// samples + 1 entries: sample i is tokens [sample_offsets[i], sample_offsets[i + 1]).
   std::vector<std::int64_t> sample_offsets{0};
-  std::vector<SampleImages> images = {};  ///< of each sample; empty when none has any
+  std::vector<SampleImages> images = {};  ///< of each sample; empty if no sample has images
 
   std::int64_t sample_count() const { return static_cast<std::int64_t>(sample_offsets.size()) - 1; }
   std::int64_t token_count() const { return sample_offsets.back(); }
@@ -23,7 +23,7 @@ struct CalibrationSet {
   }
 };
 
-/// Which samples and how long; the fields of the command line's data options.
+/// Selects the samples and their lengths; the fields correspond to the data options of the command line.
 struct DatasetOptions {
   std::string dataset;  ///< A file (.jsonl .json .csv .parquet .txt, or .safetensors made by prepare) or a datasets id.
   std::string split = "train";
@@ -33,29 +33,29 @@ struct DatasetOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool concatenate = false;
-  bool may_be_empty = false;  ///< no samples at all is no error
+  bool may_be_empty = false;  ///< an empty result is not an error
 };
 
-/// Reads a token file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], and images, as prepare writes
-/// it. Pixels stay in the file, which is mapped.
-/// Validates everything; throws DataError naming the file and the fault.
+/// Reads a token file as prepare writes it: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], and
+/// images. Pixels stay in the mapped file. Validates everything; throws DataError naming the file and the fault.
 CalibrationSet read_token_file(const std::filesystem::path& path);
 
 /// Writes such a file (atomic).
 void write_token_file(const std::filesystem::path& path, const CalibrationSet& set);
 
-/// A run of whole samples that goes through the model together: samples [first_sample, last_sample).
+/// Consecutive whole samples that pass through the model together: samples [first_sample, last_sample).
 struct BatchRange {
   std::int64_t first_sample = 0;
   std::int64_t last_sample = 0;
 };
 
-/// Packs samples in order into batches of at most `batch_tokens` tokens (one longer sample is a batch by itself), and of
-/// as many rows of images, where `image_rows` is how many an image has. REQUIRES: batch_tokens > 0. Batches cover every
-/// sample once; the split depends on nothing but lengths and numbers of images.
+/// Packs samples in order into batches of at most `batch_tokens` tokens (a longer sample is a batch of its own) and at
+/// most as many rows of images, where an image has `image_rows` rows. REQUIRES: batch_tokens > 0. Every sample is in
+/// exactly one batch; the split depends only on lengths and numbers of images.
 std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens, std::int64_t image_rows = 0);
 
-/// Returns 0..n-1 shuffled: Fisher-Yates from the end with splitmix64 seeded by `seed`; python/ does the same.
+/// Returns 0..n-1 shuffled: Fisher-Yates from the end with splitmix64 seeded by `seed`. The helper in python/ does the
+/// same.
 std::vector<std::int64_t> shuffled_order(std::int64_t n, std::uint64_t seed);
 
 }  // namespace layerpress::data

@@ -17,7 +17,7 @@
 
 #include "layerpress/base/error.h"
 
-extern char** environ;  // NOLINT: declared by POSIX, in no header of its own
+extern char** environ;  // NOLINT: POSIX declares it in no header
 
 namespace layerpress::data {
 namespace {
@@ -27,7 +27,7 @@ constexpr int kPollMilliseconds = 100;
 
 std::string error_text(int code) { return std::generic_category().message(code); }
 
-/// A file descriptor that closes itself.
+/// A file descriptor that closes itself when destroyed.
 class Descriptor {
  public:
   explicit Descriptor(int value = -1) : value_(value) {}
@@ -48,8 +48,8 @@ class Descriptor {
   int value_;
 };
 
-/// Both ends of a stream: `ours` stays in this process, `theirs` becomes a standard stream of the child. A socket pair,
-/// because sending to a socket can be told not to raise SIGPIPE when the child is gone.
+/// Both ends of a stream: `ours` stays in this process, `theirs` becomes a standard stream of the child. It is a socket
+/// pair, because a send on a socket can suppress SIGPIPE if the child has ended.
 struct Stream {
   Descriptor ours;
   Descriptor theirs;
@@ -64,7 +64,7 @@ struct Stream {
   }
 };
 
-/// What posix_spawn is told: which streams the child gets, and default signal handling with nothing blocked.
+/// Settings for posix_spawn: the child's streams, default signal handling and no blocked signals.
 class SpawnSettings {
  public:
   SpawnSettings(const Stream& input, const Stream& output, const Stream& errors) {
@@ -72,7 +72,8 @@ class SpawnSettings {
     posix_spawn_file_actions_adddup2(&actions_, input.theirs.get(), STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&actions_, output.theirs.get(), STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&actions_, errors.theirs.get(), STDERR_FILENO);
-    // Not all libraries mark their sockets, and a connection that a child holds open does not look lost to the other side.
+    // Not all libraries mark their sockets close-on-exec. A connection that a child holds open does not look lost to
+    // its peer.
     posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
     sigset_t reset;
     sigset_t blocked;
@@ -99,7 +100,7 @@ class SpawnSettings {
   posix_spawnattr_t attributes_;
 };
 
-/// A running child. Destruction ends it if it still runs, so that none outlives an exception.
+/// A running child. The destructor ends it if it still runs, so that no child outlives an exception.
 class Child {
  public:
   explicit Child(pid_t process) : process_(process) {}
@@ -149,14 +150,14 @@ pid_t spawn(const std::vector<std::string>& arguments, const SpawnSettings& sett
 
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-/// Sends what the stream takes; closes it when all is sent or the child no longer reads.
+/// Sends as much as the stream accepts; closes it when all is sent or the child no longer reads.
 void send_some(Descriptor& stream, std::string_view& rest) {
   const ssize_t sent = ::send(stream.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
   if (sent > 0) rest.remove_prefix(static_cast<std::size_t>(sent));
   if (rest.empty() || (sent < 0 && !would_block())) stream.reset();
 }
 
-/// Appends what has arrived, keeps the last part; closes the stream at its end.
+/// Appends received bytes and keeps the last part; closes the stream at its end.
 void receive_some(Descriptor& stream, std::string& kept) {
   std::array<char, 16384> buffer;
   const ssize_t received = ::read(stream.get(), buffer.data(), buffer.size());
@@ -165,8 +166,8 @@ void receive_some(Descriptor& stream, std::string& kept) {
   if (received == 0 || (received < 0 && !would_block())) stream.reset();
 }
 
-/// Moves bytes until the child has ended and nothing more comes from it. A grandchild that keeps a stream open does not
-/// hold this up.
+/// Transfers bytes until the child has ended and no more output comes from it. A grandchild that keeps a stream open
+/// does not delay this.
 void exchange(Child& child, std::array<Descriptor*, 3> streams, std::string_view input, ChildResult& result,
               const RunControl& control) {
   auto& [to_child, output, errors] = streams;
@@ -174,7 +175,7 @@ void exchange(Child& child, std::array<Descriptor*, 3> streams, std::string_view
     control.check_stop();
     std::array<pollfd, 3> waiting = {pollfd{to_child->get(), POLLOUT, 0}, pollfd{output->get(), POLLIN, 0},
                                      pollfd{errors->get(), POLLIN, 0}};
-    // Asked before waiting: what an ended child has written is there already.
+    // Check before waiting: the output of an ended child has already arrived.
     const bool ended = child.ended();
     const bool all_closed = output->get() < 0 && errors->get() < 0;
     const int ready = ::poll(waiting.data(), waiting.size(), ended ? 0 : all_closed ? 5 : kPollMilliseconds);

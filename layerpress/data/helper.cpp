@@ -63,7 +63,7 @@ std::string_view last_line(std::string_view text) {
   return newline == std::string_view::npos ? text : text.substr(newline + 1);
 }
 
-/// The text behind `error: ` of the last line that begins so, empty when there is none.
+/// The text after `error: ` in the last line that begins with it, or empty if there is none.
 std::string reported_error(const std::string& errors) {
   constexpr std::string_view kPrefix = "error: ";
   std::string reported;
@@ -95,7 +95,7 @@ std::int64_t summary_count(const Json& summary, const char* name) {
   return summary[name].get<std::int64_t>();
 }
 
-/// What the helper left: the samples and its summary.
+/// The helper's result: the samples and its summary.
 struct HelperAnswer {
   CalibrationSet set;
   Json summary;
@@ -120,7 +120,7 @@ std::string helper_interpreter() {
   if (std::string chosen = environment(kInterpreterVariable); !chosen.empty()) return chosen;
   const std::string recorded = LAYERPRESS_BUILD_PYTHON;
   std::error_code failure;
-  // A recorded path may be gone on another machine; a bare name is looked up in PATH.
+  // The recorded path may not exist on another machine; a bare name is looked up in PATH.
   const bool usable = recorded.find('/') == std::string::npos ? !recorded.empty() : fs::exists(recorded, failure);
   return usable ? recorded : "python3";
 }

@@ -17,7 +17,7 @@ CalibrationSet load_samples(const DatasetOptions& options, const std::filesystem
   if (rows) {
     selection = select_samples(*rows, options, control);
   } else if (options.may_be_empty && !options.concatenate) {
-    // Asked for by their places, rows may be missing.
+    // Requested by position, because then missing rows are not an error.
     RowPart part = prepare_rows_with_helper(options, model_directory, {0, options.num_samples}, control);
     selection = {std::move(part.set), 0};
   } else {

@@ -10,14 +10,14 @@
 
 namespace layerpress::data {
 
-/// The selected order of a file's rows: those of the slice of `split`, one after the other or by shuffled_order over
-/// the slice. Positions count from 0 in this order.
+/// The selected order of a file's rows: the rows in the slice of `split`, in file order or shuffled by shuffled_order.
+/// Positions count from 0 in this order.
 class RowOrder {
  public:
-  /// Counts the rows only when they are to be shuffled. Throws DataError for a split that is not understood.
+  /// Counts the rows only if they are shuffled. Throws DataError for a split that cannot be parsed.
   RowOrder(TokenRows& rows, const DatasetOptions& options);
 
-  /// The row at `position`, nothing behind the slice. A slice that is not shuffled may reach behind the last row.
+  /// The row at `position`, or nothing after the end of the slice. An unshuffled slice may extend past the last row.
   std::optional<std::int64_t> index(std::int64_t position) const;
 
  private:

@@ -6,14 +6,14 @@
 
 namespace layerpress::data {
 
-/// Rows [start, stop), counted from 0; no `stop` means to the end.
+/// Rows [start, stop), counted from 0; without `stop`, to the end.
 struct RowSlice {
   std::int64_t start = 0;
   std::optional<std::int64_t> stop;
 };
 
-/// Takes the slice of a split name: `train`, `train[10:50]`, `train[10:]`, `train[:50]`; the name itself means nothing
-/// for a file. Throws DataError for anything else (shares in percent and rows counted from the end included).
+/// Parses the slice of a split: `train`, `train[10:50]`, `train[10:]`, `train[:50]`; for a file the name itself has no
+/// meaning. Throws DataError for anything else (including percentages and rows counted from the end).
 RowSlice parse_row_slice(const std::string& split);
 
 }  // namespace layerpress::data

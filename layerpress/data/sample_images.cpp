@@ -46,7 +46,7 @@ std::vector<std::int64_t> read_image_offsets(const checkpoint::SafetensorsFile& 
   return offsets;
 }
 
-/// How many ones each row begins with; nothing else may stand in it but zeros behind them.
+/// The number of leading ones in each row. Only zeros may follow them.
 std::vector<std::int64_t> read_filled_tiles(const checkpoint::SafetensorsFile& file, std::int64_t images) {
   const at::Tensor rows = integers(file, kFilled, 2, at::kByte);
   if (rows.size(0) != images || rows.size(1) < 1)
@@ -97,7 +97,7 @@ StoredImages::StoredImages(std::shared_ptr<const checkpoint::SafetensorsFile> fi
   mask_ = integers(*file_, kMask, 2, at::kByte);
   mask_offsets_ = {0};
   for (std::size_t i = 0; i + 1 < sample_offsets.size(); ++i) {
-    // Neither factor is above 2^40 or 2^24: token ids take space in the file, image counts were checked.
+    // The factors are at most 2^40 and 2^24: token ids take space in the file, and image counts were checked.
     const std::int64_t rows = (sample_offsets[i + 1] - sample_offsets[i]) * (image_offsets_[i + 1] - image_offsets_[i]);
     if (rows > mask_.size(0) - mask_offsets_.back())
       throw DataError("[data.images] {}: '{}' has {} rows, which end inside sample {} (from 1)", file_->path().string(),

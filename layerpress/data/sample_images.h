@@ -12,27 +12,28 @@
 
 namespace layerpress::data {
 
-/// What a vision model takes of one sample beside its tokens, as the checkpoint's processor makes it.
+/// The images of one sample for a vision model, as the checkpoint's processor prepares them.
 struct SampleImages {
-  /// Of each image, the tiles that it fills [tiles, channels, height, width], floating-point, on the CPU.
+  /// For each image, the tiles that it fills [tiles, channels, height, width], floating-point, on the CPU.
   std::vector<at::Tensor> pixels;
-  std::vector<std::int64_t> aspect_ratios;  ///< of each image, the id of its arrangement of tiles, from 1
-  /// uint8 [tokens, images, tiles that an image has room for]: 1 where a token attends to a tile. Undefined without images.
+  std::vector<std::int64_t> aspect_ratios;  ///< for each image, the id of its tile arrangement, from 1
+  /// uint8 [tokens, images, maximum tiles of an image]: 1 where a token attends to a tile. Undefined without images.
   at::Tensor mask;
 
   std::int64_t count() const { return static_cast<std::int64_t>(aspect_ratios.size()); }
 };
 
-/// The images in a token file (docs/formats.md); pixels are read when they are used.
+/// The images in a token file (docs/formats.md). Pixels are read when they are used.
 class StoredImages {
  public:
   static bool are_in(const checkpoint::SafetensorsFile& file);
 
-  /// `sample_offsets` as in TokenFile. Validates all but the masks. Throws DataError naming the file and the fault.
+  /// `sample_offsets` as in TokenFile. Validates everything except the masks. Throws DataError naming the file and the
+  /// fault.
   StoredImages(std::shared_ptr<const checkpoint::SafetensorsFile> file,
                const std::vector<std::int64_t>& sample_offsets);
 
-  /// Throws DataError for a mask that holds something else than 0 and 1, or 1 for a tile that is not filled.
+  /// Throws DataError for a mask with values other than 0 and 1, or with a 1 for a tile that is not filled.
   SampleImages of_sample(std::int64_t sample) const;
 
  private:
@@ -44,7 +45,7 @@ class StoredImages {
   at::Tensor mask_;
 };
 
-/// The tensors that StoredImages reads; none when no sample has images.
+/// The tensors that StoredImages reads; empty if no sample has images.
 std::map<std::string, at::Tensor> image_tensors(const std::vector<SampleImages>& samples);
 
 }  // namespace layerpress::data

@@ -12,7 +12,7 @@
 namespace layerpress::data {
 namespace {
 
-/// The tokens behind the last sample wait for those of the next row.
+/// Tokens after the last complete sample wait for those of the next row.
 void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row, const DatasetOptions& options) {
   set.tokens.insert(set.tokens.end(), row.begin(), row.end());
   const auto available = static_cast<std::int64_t>(set.tokens.size());

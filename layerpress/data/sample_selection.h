@@ -10,16 +10,16 @@
 
 namespace layerpress::data {
 
-/// The samples that were taken, and how many rows on the way held no tokens.
+/// The selected samples, and the number of rows without tokens that were skipped.
 struct Selection {
   CalibrationSet set;
   std::int64_t skipped_empty = 0;
 };
 
-/// Takes samples from `rows` as `options` says, reading no more rows than needed: in the order of RowOrder; rows
-/// without tokens are skipped and the next ones taken instead. Without `concatenate` a row is a sample, cut to
-/// max_seq_length; with it (not where rows may have images) the rows' tokens are joined and cut into samples of exactly max_seq_length, the rest
-/// dropped. The helper does the same for what it tokenizes.
+/// Selects samples from `rows` in the order of RowOrder, reading no more rows than needed. Rows without tokens are
+/// replaced by the next ones. Without `concatenate`, a row is a sample, cut to max_seq_length. With it (not for rows
+/// that may have images), the rows' tokens are joined and cut into samples of exactly max_seq_length; the remainder is
+/// dropped. The helper does the same for the rows that it tokenizes.
 Selection select_samples(TokenRows& rows, const DatasetOptions& options, const RunControl& control);
 
 /// Positions [first, last) of the selected order.
@@ -29,24 +29,24 @@ struct Positions {
   std::int64_t size() const { return last - first; }
 };
 
-/// What was read at some positions: a sample for each row that holds tokens.
+/// The rows read at some positions: a sample for each row with tokens.
 struct RowPart {
   CalibrationSet set;
-  std::int64_t rows = 0;  ///< how many of the positions existed
+  std::int64_t rows = 0;  ///< number of positions that existed
 };
 
-/// Reads the rows at `positions`, none instead of those without tokens; cut to max_seq_length unless `concatenate` is
-/// set: then the caller joins them.
+/// Reads the rows at `positions`. Rows without tokens are not replaced. Samples are cut to max_seq_length, unless
+/// `concatenate` is set: then the caller joins them.
 RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& positions, const DatasetOptions& options,
                   const RunControl& control);
 
-/// One row: its tokens, and its images if the rows may have some.
+/// One row: its tokens, and its images if rows may have images.
 struct SelectedRow {
   std::vector<std::int32_t> tokens;
   std::optional<SampleImages> images = std::nullopt;
 };
 
-/// The row at `position` of the order; nothing behind its end.
+/// The row at `position` of the order, or nothing after its end.
 std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position);
 
 /// Appends one sample, of at most `limit` tokens.

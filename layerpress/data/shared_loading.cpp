@@ -23,24 +23,24 @@ namespace {
 /// Reads the rows at some positions of the selected order.
 using ReadRows = std::function<RowPart(const Positions&)>;
 
-/// What one loader keeps, and what all of them found.
+/// The part that one loader keeps, and the totals of all loaders.
 struct Part {
   CalibrationSet set;
-  std::vector<std::int64_t> numbers;  ///< of each sample in the whole set, from 0
+  std::vector<std::int64_t> numbers;  ///< position of each sample in the whole set, from 0
   SampleCount whole;
 };
 
-/// What every loader sends: three numbers (the last one 1 or 0), then the lengths of its samples, or their tokens.
+/// The message of every loader: three numbers (the last one 1 or 0), then the lengths of its samples, or their tokens.
 enum Sent : std::size_t { kRows, kSamples, kHasImages, kTokens };
 
 Positions own_part(const Positions& all, const LoaderGroup& group) {
-  // floor(count * i / size), in two parts because the product may not fit.
+  // floor(count * i / size), computed in two parts because the product may overflow.
   const std::int64_t size = group.size();
   const auto bound = [&](std::int64_t i) { return all.first + all.size() / size * i + all.size() % size * i / size; };
   return {bound(group.rank()), bound(group.rank() + 1)};
 }
 
-/// A loader that has no rows to read opens nothing and starts nothing.
+/// A loader without rows opens no file and starts no process.
 RowPart read_own(const ReadRows& read, const Positions& window, const LoaderGroup& group) {
   const Positions own = own_part(window, group);
   return own.size() == 0 ? RowPart{} : read(own);
@@ -74,8 +74,8 @@ void append_samples(Part& part, const CalibrationSet& samples, std::int64_t firs
   part.set.images.resize(part.numbers.size());
 }
 
-/// Deals samples of these lengths, longest first, each to the rank with the fewest tokens so far that may take one more: no
-/// rank gets two more than another. Returns each sample's rank.
+/// Deals samples of these lengths, longest first, each to the rank with the fewest tokens so far whose count allows one
+/// more: counts differ by at most one. Returns each sample's rank.
 std::vector<int> dealt(const std::vector<std::int64_t>& lengths, int size) {
   std::vector<std::size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -99,8 +99,8 @@ std::vector<int> dealt(const std::vector<std::int64_t>& lengths, int size) {
   return owners;
 }
 
-/// Whether sending tokens around is worth it: a rank lacks samples that others have, or the one with the most tokens, for
-/// whom all wait, would have clearly fewer.
+/// Whether exchanging tokens is worth it: a rank has no samples while others do, or the rank with the most tokens, for
+/// which all others wait, would have clearly fewer.
 bool is_better(const std::vector<int>& owners, const std::vector<int>& present,
                const std::vector<std::int64_t>& lengths, int size) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(size), 0), tokens(counts), wanted(counts);
@@ -120,8 +120,8 @@ bool is_better(const std::vector<int>& owners, const std::vector<int>& present,
          largest(wanted) < kClearly * largest(tokens);
 }
 
-/// Samples stay with who tokenized them unless another division is better; then all exchange them, and each keeps its own.
-/// `lengths` and `present`: of all samples, who has them.
+/// Samples stay with the rank that tokenized them unless another division is better. Then all ranks exchange tokens,
+/// and each keeps its own part. `lengths` and `present` give the length and the current rank of every sample.
 void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::vector<int>& present,
               LoaderGroup& group) {
   const std::vector<int> owners = dealt(lengths, group.size());
@@ -153,7 +153,7 @@ void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::v
   }
 }
 
-/// A sample for each row: first the N first rows, then as many more as were found to be empty.
+/// A sample for each row: the first N rows, then as many further rows as were empty.
 Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup& group) {
   Part part;
   std::vector<std::int64_t> lengths;
@@ -182,18 +182,18 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
     if (missing <= 0 || rows < window.size()) break;
     window = {window.last, window.last + missing};
   }
-  if (!has_images) even_out(part, lengths, present, group);  // pixels are too many to send around
+  if (!has_images) even_out(part, lengths, present, group);  // pixels are too large to exchange
   return part;
 }
 
-/// The joined tokens of all rows read so far; every loader has the same.
+/// The joined tokens of all rows read so far, the same on every loader.
 struct Stream {
   std::vector<std::int32_t> tokens;
   std::int64_t rows = 0;
   std::int64_t skipped_empty = 0;
 };
 
-/// How many rows to read next, when `missing` tokens are still wanted.
+/// The number of rows to read next if `missing` tokens are still needed.
 std::int64_t window_rows(const Stream& stream, std::int64_t missing, int ranks) {
   constexpr std::int64_t kFirstRowsPerRank = 64;
   constexpr std::int64_t kShortRow = 128;             // tokens; most rows are longer
@@ -201,7 +201,7 @@ std::int64_t window_rows(const Stream& stream, std::int64_t missing, int ranks) 
   missing = std::min(missing, kTokensPerRound);
   if (stream.rows == 0) return std::min(kFirstRowsPerRank * ranks, (missing + kShortRow - 1) / kShortRow);
   if (stream.tokens.empty()) return 2 * stream.rows;
-  // An eighth more than the mean length asks for, so that no further round is likely.
+  // An eighth more than the mean length suggests, so that another round is unlikely.
   const double mean = static_cast<double>(stream.tokens.size()) / static_cast<double>(stream.rows);
   return static_cast<std::int64_t>(std::ceil(1.125 * static_cast<double>(missing) / mean));
 }
@@ -232,7 +232,7 @@ Stream join_rows(const ReadRows& read, std::int64_t wanted, LoaderGroup& group) 
   return stream;
 }
 
-/// Samples that cross rows, as `concatenate` asks for.
+/// Samples that span rows, for `concatenate`.
 Part cut_stream(const DatasetOptions& options, const ReadRows& read, LoaderGroup& group) {
   const std::int64_t length = options.max_seq_length;
   constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
@@ -250,7 +250,7 @@ Part cut_stream(const DatasetOptions& options, const ReadRows& read, LoaderGroup
   return part;
 }
 
-/// Samples of a file that says how long each is: nothing needs to be exchanged.
+/// Samples of a file that contains their lengths: nothing needs to be exchanged.
 Part deal_rows(TokenRows& rows, const DatasetOptions& options, const LoaderGroup& group, const RunControl& control) {
   const RowOrder order(rows, options);
   const std::vector<std::int64_t>& offsets = *rows.offsets();

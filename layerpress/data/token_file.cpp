@@ -1,5 +1,6 @@
-// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], from 0 up to tokens, and the
-// tensors of sample_images.cpp; metadata "format" names the version of this layout, the second where there are images.
+// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1] from 0 to tokens, and the
+// tensors of sample_images.cpp. The metadata "format" names the version of this layout; files with images have the
+// second version.
 #include "layerpress/data/token_file.h"
 
 #include <ATen/Functions.h>

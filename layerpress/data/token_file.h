@@ -12,19 +12,18 @@
 
 namespace layerpress::data {
 
-/// A token file, mapped; ids are read and checked when asked for, so that loaders that divide a file each touch their
-/// part.
+/// A mapped token file. Ids are read and checked on request, so that loaders that divide a file only touch their parts.
 class TokenFile {
  public:
-  /// Validates all but the ids. Throws DataError naming the file and the fault.
+  /// Validates everything except the ids. Throws DataError naming the file and the fault.
   explicit TokenFile(const std::filesystem::path& path);
 
   /// samples + 1 entries, strictly ascending from 0: no sample is empty.
   const std::vector<std::int64_t>& sample_offsets() const { return sample_offsets_; }
-  /// The ids at [first, last). REQUIRES: 0 <= first <= last <= sample_offsets().back(). Throws DataError for one that
-  /// is no token id.
+  /// The ids at [first, last). REQUIRES: 0 <= first <= last <= sample_offsets().back(). Throws DataError for an invalid
+  /// id.
   std::vector<std::int32_t> tokens(std::int64_t first, std::int64_t last) const;
-  /// Whether samples have images, and those of one.
+  /// Whether samples have images, and the images of one sample.
   bool has_images() const { return images_.has_value(); }
   SampleImages images(std::int64_t sample) const { return images_ ? images_->of_sample(sample) : SampleImages(); }
 

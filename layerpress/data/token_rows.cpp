@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kColumn = "input_ids";
 
-/// Parses without exceptions: a fault gives a discarded value.
+/// Parses without exceptions: invalid text gives a discarded value.
 Json try_parse(std::string_view text) { return Json::parse(text.begin(), text.end(), nullptr, false); }
 
 bool has_token_ids(const Json& row) {
@@ -44,7 +44,7 @@ std::vector<std::int32_t> token_ids(const Json& row, const std::string& place) {
   return ids;
 }
 
-/// Objects, one a line; blank lines are no rows. The file is scanned only as far as the rows asked for.
+/// One object per line; blank lines are skipped. The file is scanned only as far as rows are requested.
 class JsonLines : public TokenRows {
  public:
   explicit JsonLines(const fs::path& path) : file_(MappedFile::open(path)) {
@@ -74,12 +74,12 @@ class JsonLines : public TokenRows {
   struct Line {
     std::uint64_t begin;
     std::uint64_t length;
-    std::int64_t number;  ///< from 1, blank lines counted
+    std::int64_t number;  ///< from 1, including blank lines
   };
 
   std::string_view text() const { return {reinterpret_cast<const char*>(file_->data()), file_->size()}; }
 
-  /// Whether there is a row `index`; finds the lines up to it.
+  /// Whether row `index` exists; scans the lines up to it.
   bool scan_to(std::int64_t index) {
     while (std::cmp_less_equal(lines_.size(), index) && scanned_ < file_->size()) {
       const std::uint64_t end = std::min<std::uint64_t>(text().find('\n', scanned_), file_->size());
@@ -93,7 +93,7 @@ class JsonLines : public TokenRows {
     return std::cmp_less(index, lines_.size());
   }
 
-  /// Keeps the pages of a large file from piling up while its lines are counted.
+  /// Keeps the resident pages of a large file from growing while its lines are counted.
   void release_scanned() {
     constexpr std::uint64_t kStride = 64u << 20;
     if (scanned_ < released_ + kStride) return;
@@ -155,7 +155,7 @@ std::unique_ptr<TokenRows> open_json_lines(const fs::path& path) {
 std::unique_ptr<TokenRows> open_json(const fs::path& path) {
   const auto file = MappedFile::open(path);
   const std::string_view text(reinterpret_cast<const char*>(file->data()), file->size());
-  // Most .json files are text; parsing them here only to find no token ids would cost time and memory.
+  // Most .json files contain text. Parsing them here only to find no token ids would cost time and memory.
   if (text.find("\"input_ids\"") == std::string_view::npos) return nullptr;
   Json rows = try_parse(text);
   if (!rows.is_array() || rows.empty() || !has_token_ids(rows[0])) return nullptr;

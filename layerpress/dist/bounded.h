@@ -11,11 +11,11 @@
 
 namespace layerpress::dist {
 
-/// The libraries' time-out of an operation: operations end when the ranks do; how long one takes says nothing.
+/// The time-out that libraries get for an operation. The operation ends when the ranks end; its duration means nothing.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
-/// Runs `work` in a thread of its own and waits for its result, as long as `wait_on` (called every 50 ms) does not throw. For
-/// calls of libraries that may never return: when `wait_on` throws, the thread is left to itself with what it holds.
+/// Runs `work` on a separate thread and waits for its result until `wait_on` (called every 50 ms) throws. For library
+/// calls that may never return: if `wait_on` throws, the thread is abandoned together with everything it holds.
 template <typename Result>
 Result run_bounded(std::function<Result()> work, const std::function<void()>& wait_on) {
   struct Shared {

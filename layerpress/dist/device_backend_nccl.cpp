@@ -1,4 +1,4 @@
-// The only place that knows NCCL.
+// The only file that uses NCCL.
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/util/env.h>
 #include <torch/csrc/cuda/nccl.h>
@@ -13,19 +13,19 @@
 namespace layerpress::dist {
 namespace {
 
-/// c10d's options hold NCCL's configuration, which grows with its minor versions: of another one they would not fit.
+/// c10d's options contain NCCL's configuration, whose layout changes with NCCL's minor version.
 bool is_libtorchs_nccl() { return torch::cuda::nccl::version() >> 16 == ((NCCL_MAJOR << 16) | NCCL_MINOR); }
 
-/// What c10d and NCCL read when a group is made.
+/// Sets variables that c10d and NCCL read when a group is created.
 void set_environment(const std::string& interfaces) {
-  // Heartbeat finds ranks that are lost, and names them. c10d's watchdog would end the process without that, after a time of
-  // its own; with blocking waits c10d starts neither it nor its monitor.
+  // Heartbeat finds lost ranks and names them. c10d's watchdog would end the process without a name, after its own
+  // time-out. With blocking waits, c10d starts neither the watchdog nor its monitor.
   c10::utils::set_env("TORCH_NCCL_BLOCKING_WAIT", "1");
-  // The flight recorder relies on the watchdog to let go of operations.
+  // The flight recorder relies on the watchdog to release operations.
   c10::utils::set_env("TORCH_NCCL_TRACE_BUFFER_SIZE", "0");
-  // Switches add in an order of their own; the same ranks are to give the same bytes every time.
+  // Switches add in a different order, but the same ranks must give the same bytes every time.
   c10::utils::set_env("NCCL_ALGO", "^NVLS,NVLSTree", /*overwrite=*/false);
-  // "=" takes the names as they are, not as beginnings of names.
+  // "=" requires exact names instead of prefixes.
   if (!interfaces.empty()) c10::utils::set_env("NCCL_SOCKET_IFNAME", ("=" + interfaces).c_str(), /*overwrite=*/false);
 }
 
@@ -52,7 +52,7 @@ c10::intrusive_ptr<c10d::Backend> make_device_backend(const c10::intrusive_ptr<c
   set_environment(interfaces);
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = kForever;
-  options->config.blocking = 1;  // whatever the environment says: who connects waits until it is done
+  options->config.blocking = 1;  // connecting waits until it is done, whatever the environment says
   return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
 }
 

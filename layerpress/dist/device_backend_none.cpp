@@ -1,4 +1,4 @@
-// Stands in for NCCL where libtorch has none, or its header was not found.
+// Replaces device_backend_nccl.cpp where libtorch has no NCCL or its header was not found.
 #include "layerpress/base/error.h"
 #include "layerpress/dist/device_backend.h"
 

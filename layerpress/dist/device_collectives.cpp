@@ -36,13 +36,13 @@ DeviceCollectives::~DeviceCollectives() = default;
 void DeviceCollectives::guard() {
   std::unique_lock lock(mutex_);
   while (!stop_ && !has_failed_()) changed_.wait_for(lock, kBetweenLooks, [&] { return stop_; });
-  // While c10d aborts it answers no questions about operations: who asks in wait() looks, and leaves, before.
+  // c10d cannot be queried about operations while it aborts, so threads in wait() get time to look and leave first.
   if (changed_.wait_for(lock, 4 * kBetweenLooks, [&] { return stop_; })) return;
   lock.unlock();
   try {
     backend_->abort();
   } catch (const std::exception&) {
-    // The ranks end for another reason, which has been told.
+    // The ranks end for another reason, which was already reported.
   }
   lock.lock();
   aborted_ = true;
@@ -54,7 +54,7 @@ void DeviceCollectives::connect(const MeetingOptions& options) {
     const auto sum = run_bounded<double>(
         [backend = backend_, device = device_] {
           std::vector<at::Tensor> one = {at::ones({1}, at::TensorOptions(at::kFloat).device(device))};
-          backend->eagerConnectSingleDevice(one.front().device());  // the device's own name may lack its number
+          backend->eagerConnectSingleDevice(one.front().device());  // the member `device` may lack its index
           backend->allreduce(one)->wait();
           return one.front().item<double>();
         },
@@ -73,17 +73,17 @@ void DeviceCollectives::wait(c10d::Work& work, const std::function<void()>& look
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   Clock::time_point looked = start;
-  // A future's callback comes when the operation is launched, not when it is done.
+  // A future's callback runs when the operation is launched, not when it is done.
   while (!work.isCompleted()) {
     const Clock::time_point now = Clock::now();
     if (now - looked >= kBetweenLooks) {
       look();
       looked = now;
     }
-    // Short operations are not made longer, long ones leave the processor to others.
+    // Short sleeps for short operations; long operations leave the processor to other threads.
     std::this_thread::sleep_for(now - start < 2ms ? 20us : 200us);
   }
-  look();  // an operation that was aborted looks as if it were done
+  look();  // an aborted operation looks like a finished one
   work.wait();
 }
 

@@ -12,29 +12,29 @@
 
 namespace layerpress::dist {
 
-/// Collective operations from device to device. One whose partner is gone would run for ever, and with it every thread that
-/// waits for the device; so a thread aborts them when the ranks have failed.
+/// Collective operations from device to device. An operation whose partner is lost would never end, and would block
+/// every thread that waits for the device. A thread therefore aborts the operations when the ranks have failed.
 class DeviceCollectives {
  public:
-  /// `has_failed` is asked by that thread as long as the object lives.
+  /// The thread calls `has_failed` for the lifetime of the object.
   DeviceCollectives(c10::intrusive_ptr<c10d::Backend> backend, at::Device device, std::function<bool()> has_failed);
   /// REQUIRES: close() has returned true.
   ~DeviceCollectives();
   DeviceCollectives(const DeviceCollectives&) = delete;
   DeviceCollectives& operator=(const DeviceCollectives&) = delete;
 
-  /// Collective: connects the devices and adds up a number over them. Throws DistributedError.
+  /// Collective: connects the devices and sums a number over them. Throws DistributedError.
   void connect(const MeetingOptions& options);
 
   c10d::Backend& backend() { return *backend_; }
 
-  /// Returns when an operation is done; what is computed on the current stream from then on sees its result. Calls `look`,
-  /// which may throw, meanwhile and at the end.
+  /// Returns when an operation is done; later work on the current stream sees its result. Calls `look`, which may
+  /// throw, repeatedly and once at the end.
   void wait(c10d::Work& work, const std::function<void()>& look);
 
-  /// Ends the connections, for which ranks of one machine wait for each other, as long as `look` does not throw; after a
-  /// failure waits some seconds until the operations are aborted. False when something has not come to its end: the object
-  /// has to stay.
+  /// Closes the connections; ranks on one machine wait for each other meanwhile, until `look` throws. After a failure,
+  /// waits some seconds until the operations are aborted. Returns false if something has not ended: then the object
+  /// must not be destroyed.
   bool close(const std::function<void()>& look);
 
  private:
@@ -43,10 +43,10 @@ class DeviceCollectives {
   c10::intrusive_ptr<c10d::Backend> backend_;
   at::Device device_;
   std::function<bool()> has_failed_;
-  std::mutex mutex_;  // over what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   bool stop_ = false, aborted_ = false;
-  std::thread thread_;  // last: starts when everything above is there
+  std::thread thread_;  // last member: starts after the others are initialized
 };
 
 }  // namespace layerpress::dist

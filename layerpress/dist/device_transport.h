@@ -5,28 +5,28 @@
 
 namespace layerpress::dist {
 
-/// The GPU that a rank computes on, as it tells the others.
+/// The GPU of a rank, in the form in which ranks exchange it.
 struct RankDevice {
-  std::string host;       ///< the same for all processes of a machine, whatever containers they run in
-  std::string address;    ///< of the GPU on its host's PCI bus; "" where the rank has none that NCCL can use
-  std::string hindrance;  ///< why it has none, as what the rank does: "computes on the CPU"
+  std::string host;       ///< the same for all processes of a machine, even in different containers
+  std::string address;    ///< PCI address of the GPU on its host; "" if the rank has no GPU that NCCL can use
+  std::string hindrance;  ///< why not, as a predicate of the rank: "computes on the CPU"
 
   std::string to_text() const;
-  /// Throws DistributedError for what to_text() has not written.
+  /// Throws DistributedError for text that to_text() did not write.
   static RankDevice from_text(const std::string& text);
 };
 
 /// How tensors on devices travel between the ranks.
 struct DeviceTransport {
-  bool direct = false;  ///< from device to device by NCCL; else through host memory
-  std::string reason;   ///< why not direct
+  bool direct = false;  ///< from device to device by NCCL; otherwise through host memory
+  std::string reason;   ///< why it is not direct
 };
 
-/// NCCL needs a GPU for every rank and refuses two ranks on one. All ranks give the same list, in the order of ranks, and so
-/// get the same answer.
+/// NCCL needs a GPU for every rank and refuses two ranks on one GPU. All ranks pass the same list, in the order of
+/// ranks, and so get the same result.
 DeviceTransport choose_transport(const std::vector<RankDevice>& ranks);
 
-/// Whether all of them are on one machine.
+/// Whether all ranks are on one machine.
 bool on_one_host(const std::vector<RankDevice>& ranks);
 
 }  // namespace layerpress::dist

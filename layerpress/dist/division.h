@@ -4,10 +4,10 @@
 
 namespace layerpress::dist {
 
-/// A run of consecutive items.
+/// A range of consecutive items.
 struct Slice {
   std::int64_t first = 0;
-  std::int64_t last = 0;  ///< one behind
+  std::int64_t last = 0;  ///< exclusive
   std::int64_t size() const { return last - first; }
 };
 

@@ -13,7 +13,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// A launcher's names for the two numbers.
+/// A launcher's variables for rank and world size.
 struct Names {
   const char* rank;
   const char* world_size;

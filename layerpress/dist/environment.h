@@ -6,19 +6,20 @@
 
 namespace layerpress::dist {
 
-/// Who this process is among those that were started together, as torchrun, Slurm and mpirun say it in the environment.
+/// This process among those started together, according to the environment variables of torchrun, Slurm or mpirun.
 struct Environment {
   int rank = 0;
   int world_size = 1;
   std::string master_address;
   int master_port = 0;
-  bool has_agent_store = false;  ///< a launcher serves the store at the master's address; else rank 0 does
-  std::string run;               ///< tells this start from others that use the same store
+  bool has_agent_store = false;  ///< the launcher serves the store at the master's address; otherwise rank 0 does
+  std::string run;               ///< distinguishes this start from others on the same store
 };
 
-/// Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*; without RANK the numbers of Slurm, Open MPI or MPICH, when
-/// MASTER_ADDR is set. Who shares a machine is found out when the ranks meet: launchers do not all say it, nor rightly. Nothing when none of them says that there are ranks. Throws
-/// DistributedError for values that are missing, no numbers, or contradict each other.
+/// Reads RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_*. Without RANK, reads the numbers of Slurm, Open MPI
+/// or MPICH, if MASTER_ADDR is set. Which ranks share a machine is found out when they meet, because not all launchers
+/// report it, or report it correctly. Returns nothing if no launcher's variables are set. Throws DistributedError if
+/// values are missing, not numbers, or contradictory.
 std::optional<Environment> read_environment();
 
 }  // namespace layerpress::dist

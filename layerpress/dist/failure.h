@@ -2,11 +2,11 @@
 
 namespace layerpress::dist {
 
-/// What the end of one rank means for the others.
+/// What the end of one rank means for the other ranks.
 enum class FailureKind {
   kError,      ///< something went wrong
-  kOnRequest,  ///< somebody asked it to stop
-  kHopeless,   ///< nothing that was done can be used
+  kOnRequest,  ///< a stop was requested
+  kHopeless,   ///< none of the work can be used
 };
 
 }  // namespace layerpress::dist

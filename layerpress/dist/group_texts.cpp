@@ -1,4 +1,4 @@
-// The operations of a group that consist of others.
+// The operations of a group that are composed of other operations.
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -15,7 +15,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr const char* kFailure = "failure";
-constexpr auto kPatience = 3s;  // with a store that has answered so far
+constexpr auto kPatience = 3s;  // for a store that has always answered
 
 std::string key(const char* kind, int rank) { return fmt::format("{}/{}", kind, rank); }
 
@@ -77,7 +77,7 @@ Heartbeat::Waiting::Waiting(Heartbeat& heartbeat, std::uint64_t operation) : hea
 
 Heartbeat::Waiting::~Waiting() { heartbeat_.waiting_ = false; }
 
-// ---- what the working thread calls
+// ---- called by the working thread
 
 void Heartbeat::on_step(const std::string& step) {
   on_progress();
@@ -85,14 +85,14 @@ void Heartbeat::on_step(const std::string& step) {
     const std::lock_guard lock(mutex_);
     if (step.empty() || step == step_) return;
     step_ = step;
-    ++asked_;  // so that others know it at once
+    ++asked_;  // so that others learn it at once
   }
   changed_.notify_all();
 }
 
 bool Heartbeat::has_failed() {
   if (failed_.load(std::memory_order_acquire)) return true;
-  // After a stop of this process itself the store gets its time again.
+  // If this process itself was stopped, the store gets its full time again.
   const Clock::time_point now = Clock::now();
   if (now - std::exchange(asked_at_, now) > timeout_ / 2) {
     last_answer_ = now.time_since_epoch().count();
@@ -110,7 +110,7 @@ std::optional<Failure> Heartbeat::failure() const {
   return failure_;
 }
 
-/// Lets the thread go round once more, if it does within `patience`.
+/// Makes the thread run another round and waits for it for up to `patience`.
 void Heartbeat::ask(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds patience) {
   const std::uint64_t question = ++asked_;
   changed_.notify_all();
@@ -139,7 +139,7 @@ void Heartbeat::fail(const std::string& text, FailureKind kind) {
   ask(lock, kPatience);
   if (failure_) return;
   lock.unlock();
-  set_failure({text, peer(rank_).machine, rank_, kind}, /*reports=*/true);  // nobody else can be told
+  set_failure({text, peer(rank_).machine, rank_, kind}, /*reports=*/true);  // no other rank can be reached
 }
 
 bool Heartbeat::stop() {
@@ -149,7 +149,7 @@ bool Heartbeat::stop() {
   return changed_.wait_for(lock, kPatience, [&] { return stopped_; });
 }
 
-// ---- the thread
+// ---- the heartbeat thread
 
 void Heartbeat::run() {
   std::unique_lock lock(mutex_);
@@ -167,9 +167,9 @@ void Heartbeat::run() {
   try {
     const std::string end = key(failed ? "seen" : "left", rank_);
     store_->set(end, bytes_of("1"));
-    (void)store_->check({end});  // a set is not answered, this is: now it is there
+    (void)store_->check({end});  // set() gets no answer, check() does: the key is stored now
   } catch (const std::exception&) {
-    // Who watches will see the process end.
+    // Watching ranks will see the process end.
   }
   lock.lock();
   stopped_ = true;
@@ -193,7 +193,7 @@ void Heartbeat::beat() {
     (void)was_paused();
     for (const int rank : local_.ended())
       if (!failed_) fail_alone(fmt::format("{} ended", peer(rank).name()));
-    // A broken connection does not heal, a slow one may.
+    // A broken connection does not recover; a slow one may.
     const Clock::duration silence = Clock::now().time_since_epoch() - Clock::duration(last_answer_.load());
     if (!failed_ && silence > std::min<Clock::duration>(timeout_, 2s))
       fail_alone(fmt::format("[dist] the ranks' store, which {} serves, cannot be reached any more: {}", store_name_,
@@ -201,7 +201,8 @@ void Heartbeat::beat() {
   }
 }
 
-/// Whether this process was stopped for a while since the beat began: then it must not blame others for its own silence.
+/// Whether this process was stopped for a while since the beat began. Then it must not blame others for its own
+/// silence.
 bool Heartbeat::was_paused() {
   const Clock::duration pause = Clock::now() - last_look_;
   if (pause <= interval_ + timeout_ / 2) return false;
@@ -238,7 +239,7 @@ void Heartbeat::find_failure() {
   if (!store_->check({kFailure})) return;
   Failure failure = failure_from(text_of(store_->get(kFailure)));
   const std::string& own = peer(rank_).machine;
-  // On other machines than the reporter's the first to ask says it.
+  // On machines other than the reporter's, the first rank to ask reports it.
   const bool reports = failure.machine == own ? failure.reporter == rank_ : store_->add("said/" + own, 1) == 1;
   set_failure(std::move(failure), reports);
 }
@@ -251,10 +252,10 @@ void Heartbeat::publish_failure() {
   }
   if (!own || failed_) return;
   (void)store_->compareSet(kFailure, {}, bytes_of(to_text(*own)));
-  find_failure();  // this one, or another that was first
+  find_failure();  // this failure, or an earlier one
 }
 
-/// What publish() has written.
+/// Parses the text that publish() wrote.
 Heartbeat::Said Heartbeat::said_in(const std::string& beat) {
   std::istringstream text(beat);
   Said said;
@@ -289,7 +290,7 @@ bool Heartbeat::has_left(int rank) { return store_->check({key("left", rank)}); 
 void Heartbeat::find_ended() {
   for (const int rank : local_.ended()) {
     if (failed_ || has_left(rank)) continue;
-    find_failure();  // it may have said why
+    find_failure();  // the rank may have given a reason
     if (!failed_) fail_from_thread(fmt::format("{} ended in step {}", peer(rank).name(), step_of(rank)));
   }
 }
@@ -306,7 +307,7 @@ void Heartbeat::watch_next() {
                                said.step.empty() ? "start" : said.step));
 }
 
-/// Ranks that all wait will wait for ever.
+/// Detects that all ranks wait for each other.
 void Heartbeat::find_deadlock() {
   const Clock::duration waited = Clock::now().time_since_epoch() - Clock::duration(waiting_since_.load());
   if (failed_ || !waiting_ || waited <= timeout_) return waiting_said_.clear();
@@ -322,7 +323,7 @@ void Heartbeat::find_deadlock() {
     all_wait_since_ = Clock::now();
     return;
   }
-  // Whoever is silent has said that it waits before; that is another case.
+  // If a silent rank last said that it waits, its silence is a different failure.
   if (Clock::now() - all_wait_since_ < std::max<Clock::duration>(6 * interval_, 1s)) return;
   for (const auto& [rank, said] : now)
     if (said.sequence == waiting_said_[rank].sequence || said.operation != waiting_said_[rank].operation)
@@ -336,7 +337,7 @@ void Heartbeat::find_deadlock() {
                     seconds(timeout_)));
 }
 
-/// Tells which rank is silent when somebody has lost a connection.
+/// Names the silent rank after somebody has lost a connection.
 void Heartbeat::compare_all() {
   {
     const std::lock_guard lock(mutex_);
@@ -347,7 +348,7 @@ void Heartbeat::compare_all() {
     suspected_at_ = Clock::now();
     return;
   }
-  // Every rank beats in every interval, whatever it does.
+  // Every rank sends a beat in every interval, whatever it does.
   if (Clock::now() - suspected_at_ < std::max<Clock::duration>(6 * interval_, 1s)) return;
   for (const auto& [rank, said] : said_by_all())
     if (said.sequence == suspects_said_[rank].sequence && !failed_)
@@ -365,7 +366,8 @@ void Heartbeat::fail_from_thread(const std::string& text) {
 }
 
 void Heartbeat::fail_alone(const std::string& text) {
-  // Nobody can be asked, so a fixed rule says who speaks: the first rank of the machine, which is not the store's server.
+  // Ranks cannot communicate, so a fixed rule decides who reports: the machine's first rank that does not serve the
+  // store.
   const std::vector<int> ranks = ranks_of_machine(peers_, peer(rank_));
   const int speaker = ranks.front() == 0 && ranks.size() > 1 ? ranks[1] : ranks.front();
   set_failure({text, "", -1, FailureKind::kError}, speaker == rank_);
@@ -374,7 +376,7 @@ void Heartbeat::fail_alone(const std::string& text) {
 void Heartbeat::set_failure(Failure failure, bool reports) {
   const std::lock_guard lock(mutex_);
   if (failure_) return;
-  // Others have ended because this rank was stopped, and have said so.
+  // The others ended because this rank was stopped, and have reported it.
   if (was_stopped_ && failure.reporter != rank_) reports = false;
   failure_ = std::move(failure);
   reports_ = reports;

@@ -18,20 +18,21 @@
 
 namespace layerpress::dist {
 
-/// Why the ranks end, as all of them learn it.
+/// The reason why the ranks end, as all of them learn it.
 struct Failure {
   std::string text;     ///< names the rank and the cause
-  std::string machine;  ///< of the rank that says it
-  int reporter = 0;     ///< that rank; -1: every rank found it out for itself
+  std::string machine;  ///< of the reporting rank
+  int reporter = 0;     ///< the reporting rank; -1: every rank noticed it independently
   FailureKind kind = FailureKind::kError;
 };
 
-/// Tells the other ranks that this one lives, watches that they do, and carries the first failure to all: a thread, the only
-/// one that talks to the store while ranks work. Each rank watches the next one, and all that run on its machine.
+/// Reports that this rank is alive, watches the other ranks, and passes the first failure on to all. It does so on its
+/// own thread, the only one that talks to the store while ranks work. Each rank watches the next rank and all ranks on
+/// its machine.
 ///
-/// A rank lives while the thread that made this object uses the processor, reports steps, or waits for others (see Waiting); one
-/// that does none of these for the time-out has failed. So has one whose process ended without leave(), a store that does
-/// not answer, and a group of which all wait for each other.
+/// A rank is alive while the thread that created this object uses the processor, reports steps, or waits for other
+/// ranks (see Waiting). A rank that does none of these for the time-out has failed. These are failures, too: a process
+/// that ends without leaving the group, a store that does not answer, and a group whose ranks all wait for each other.
 class Heartbeat {
  public:
   Heartbeat(c10::intrusive_ptr<c10d::Store> store, std::vector<Peer> peers, int rank, std::chrono::milliseconds timeout,
@@ -44,7 +45,7 @@ class Heartbeat {
   void on_step(const std::string& step);
   void on_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// While it exists this rank waits for others in operation number `operation`, which is no idleness of its own.
+  /// While it exists, this rank waits for other ranks in operation number `operation` and does not count as idle.
   class Waiting {
    public:
     Waiting(Heartbeat& heartbeat, std::uint64_t operation);
@@ -56,21 +57,21 @@ class Heartbeat {
     Heartbeat& heartbeat_;
   };
 
-  /// Whether the ranks end. Looks at nothing but this process, so it never waits.
+  /// Whether the ranks have to end. Examines only this process, so it never blocks.
   bool has_failed();
   std::optional<Failure> failure() const;
-  /// The same after a fresh look at who is still there, for which it waits up to a second.
+  /// The same after a new check of all ranks, which may take up to a second.
   std::optional<Failure> look();
-  /// A connection to another rank is lost: waits some seconds until it is clear to whom, and fails; `otherwise` is what this
-  /// rank says of itself when nobody is missing.
+  /// Called when a connection to another rank is lost. Waits some seconds until the lost rank is known, and fails. If
+  /// no rank is missing, reports `otherwise` about this rank.
   void find_lost(const std::string& otherwise = "lost its connection to another rank");
-  /// Tells all ranks, unless another failure was first; afterwards failure() gives the first.
+  /// Tells all ranks, unless there was an earlier failure. Afterwards failure() returns the first one.
   void fail(const std::string& text, FailureKind kind);
-  /// Whether this rank is the one of its machine that says what failed.
+  /// Whether this rank reports the failure for its machine.
   bool reports() const { return reports_.load(); }
 
-  /// Says that this rank ends as it should, or, after a failure, that it knows; then ends the thread. False when the thread is
-  /// stuck in the store: the object has to stay.
+  /// Announces that this rank ends normally or, after a failure, that it knows of the failure. Then ends the thread.
+  /// Returns false if the thread is stuck in the store: then the object must not be destroyed.
   bool stop();
 
  private:
@@ -111,27 +112,27 @@ class Heartbeat {
   std::atomic<std::uint64_t> progress_{0}, operation_{0};
   std::atomic<bool> waiting_{false}, failed_{false}, reports_{false};
   std::atomic<Clock::duration::rep> last_answer_, waiting_since_{0};
-  Clock::time_point asked_at_;  // by the working thread
+  Clock::time_point asked_at_;  // used by the working thread
 
-  mutable std::mutex mutex_;  // over what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::string step_;
   std::optional<Failure> failure_, to_publish_;
-  std::uint64_t asked_ = 0, answered_ = 0;  // for a look, and given
+  std::uint64_t asked_ = 0, answered_ = 0;  // numbers of requested and finished checks
   bool suspects_ = false, stop_ = false, stopped_ = false;
 
-  // Of the thread:
+  // Used by the heartbeat thread:
   std::uint64_t sequence_ = 0, beats_ = 0, last_progress_ = 0;
   double last_processor_seconds_ = 0;
   Said next_said_;
   Clock::time_point next_changed_, last_look_, suspected_at_;
   std::map<int, Said> suspects_said_, waiting_said_;
   Clock::time_point all_wait_since_;
-  std::atomic<bool> was_stopped_{false};  // this process, for so long that others have noticed
-  std::thread thread_;                    // last: starts when everything above is there
+  std::atomic<bool> was_stopped_{false};  // this process was stopped long enough for others to notice
+  std::thread thread_;                    // last member: starts after the others are initialized
 };
 
-/// The text of an exception of the libraries, without their stack traces.
+/// The text of a library's exception, without its stack trace.
 std::string cause_of(const std::exception& error);
 
 }  // namespace layerpress::dist

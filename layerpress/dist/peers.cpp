@@ -32,7 +32,7 @@ std::string host_identity() {
 
 namespace {
 
-/// The running kernel and the processes' name space.
+/// The running kernel and the process-id namespace.
 std::string machine_name() {
   std::error_code failure;
   return std::filesystem::read_symlink("/proc/self/ns/pid", failure).string() + host_identity();
@@ -99,7 +99,7 @@ int cores_of(const std::vector<Peer>& peers, const Peer& own) {
     }
     share += 1.0 / std::max(1, sharing);
   }
-  // A container's quota counts for all of its ranks.
+  // A container's quota applies to all of its ranks together.
   const int usable = usable_cores();
   if (usable < static_cast<int>(own.cores.size())) share = std::min(share, usable / static_cast<double>(ranks.size()));
   return std::max(1, static_cast<int>(share + 1e-6));
@@ -109,7 +109,7 @@ LocalPeers::LocalPeers(const std::vector<Peer>& peers, const Peer& own) {
   for (const Peer& peer : peers) {
     if (peer.machine != own.machine || peer.rank == own.rank) continue;
     Descriptor process(static_cast<int>(::syscall(SYS_pidfd_open, peer.process, 0)));
-    // A process that is gone already, or an old kernel: then its silence tells.
+    // If the process has already ended or the kernel is old, only its silence shows it.
     if (process.value() >= 0) watched_.push_back({peer.rank, std::move(process)});
   }
 }

@@ -8,20 +8,20 @@
 
 namespace layerpress::dist {
 
-/// The running kernel: the same for all processes of this machine, whatever containers they run in.
+/// Identifies the running kernel: the same for all processes of this machine, even in different containers.
 std::string host_identity();
 
 /// This machine's name.
 std::string host_name();
 
-/// Where a rank runs, as it tells the others.
+/// Where a rank runs, in the form in which ranks exchange it.
 struct Peer {
   int rank = 0;
   std::string host;
-  std::string machine;  ///< the same for processes that see each other's process numbers
+  std::string machine;  ///< the same for processes in one process-id namespace
   int process = 0;
-  std::string address;     ///< on which it can be reached by others of the network that leads to the master
-  std::vector<int> cores;  ///< that it may use
+  std::string address;     ///< for other ranks, on the network that leads to the master
+  std::vector<int> cores;  ///< usable by this rank
 
   /// This process.
   static Peer self(int rank, std::string address);
@@ -31,16 +31,16 @@ struct Peer {
   std::string name() const;
 };
 
-/// Ranks that run beside `own`, itself included, in order.
+/// Ranks on the machine of `own`, including itself, in order.
 std::vector<int> ranks_of_machine(const std::vector<Peer>& peers, const Peer& own);
 
-/// Cores that are `own`'s when every core is divided among the ranks of the machine that may use it; at least 1.
+/// The number of cores for `own` if each core is divided among the ranks of the machine that may use it; at least 1.
 int cores_of(const std::vector<Peer>& peers, const Peer& own);
 
-/// Notices at once when processes on the same machine end; elsewhere only silence tells.
+/// Notices at once when processes on the same machine end. On other machines, only their silence shows it.
 class LocalPeers {
  public:
-  /// Watches those of `peers` that run beside `own`.
+  /// Watches the `peers` on the machine of `own`.
   LocalPeers(const std::vector<Peer>& peers, const Peer& own);
   /// Ranks that have ended.
   std::vector<int> ended() const;

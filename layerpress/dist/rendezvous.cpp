@@ -34,7 +34,7 @@ struct InterfaceList {
   }
 };
 
-/// In numbers; "" for what has none.
+/// The numeric form, or "" if there is none.
 std::string text_of(const sockaddr& address, socklen_t length) {
   char name[NI_MAXHOST] = {};
   return ::getnameinfo(&address, length, name, sizeof(name), nullptr, 0, NI_NUMERICHOST) == 0 ? name : "";
@@ -42,7 +42,8 @@ std::string text_of(const sockaddr& address, socklen_t length) {
 
 bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
 
-/// Where the master's name means this machine itself, the way to another machine's rank is the one that others can come.
+/// The address at which other machines reach this one. If the master's name means this machine, own.address is a
+/// loopback address; the source address for packets to a rank on another machine then takes its place.
 std::string own_address(const std::vector<Peer>& peers, const Peer& own) {
   if (!is_loopback(own.address)) return own.address;
   for (const Peer& other : peers)
@@ -76,7 +77,7 @@ double seconds(std::chrono::milliseconds time) { return std::chrono::duration<do
 }  // namespace
 
 std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail) {
-  // A library's own time-out comes first, as it may know more.
+  // A library's own time-out should come first, because its message may say more.
   const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::seconds(2);
   return [end, fail = std::move(fail), wait_on = options.wait_on] {
     if (wait_on) wait_on();
@@ -101,7 +102,7 @@ std::string address_towards(const std::string& host, int port) {
     const Descriptor socket(::socket(info->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage own{};
     socklen_t length = sizeof(own);
-    // Connecting a datagram socket sends nothing; it chooses the route.
+    // Connecting a datagram socket sends nothing; it only chooses the route.
     if (socket.value() < 0 || ::connect(socket.value(), info->ai_addr, info->ai_addrlen) != 0 ||
         ::getsockname(socket.value(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
       continue;
@@ -146,7 +147,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bo
         environment.rank, environment.master_address, environment.master_port, seconds(options.timeout), cause);
   };
   try {
-    // Somebody else may listen there, who never answers a greeting.
+    // Some other program may listen there and never answer.
     return run_bounded<StorePointer>(
         [address = environment.master_address, store] {
           return StorePointer(c10::make_intrusive<c10d::TCPStore>(address, store));
@@ -181,7 +182,7 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
                            environment.master_address, environment.master_port, seconds(options.timeout));
   };
   using Texts = std::vector<std::vector<std::uint8_t>>;
-  // Nothing when some did not come: then those are named.
+  // Empty if some ranks did not join; those are named below.
   const auto texts = run_bounded<Texts>(
       [store, keys, timeout = options.timeout]() -> Texts {
         try {
@@ -200,7 +201,7 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
     for (int rank = 0; rank < environment.world_size; ++rank) try {
         if (rank != environment.rank && !store->check({keys[static_cast<std::size_t>(rank)]})) ranks.push_back(rank);
       } catch (const std::exception&) {
-        ranks.assign(1, 0);  // the store went with the rank that served it
+        ranks.assign(1, 0);  // the store ended with the rank that served it
         break;
       }
     absent(ranks);

@@ -11,42 +11,44 @@
 
 namespace layerpress::dist {
 
-/// How long ranks are waited for, and what is looked at meanwhile: `wait_on` may throw, which ends the waiting.
+/// The time-out of a meeting. `wait_on` is called while waiting; it may throw, which ends the waiting.
 struct MeetingOptions {
   std::chrono::milliseconds timeout;
   std::function<void()> wait_on;
 };
 
-/// To be called while something is waited for: calls the options' own look, and `fail`, which throws, when the time is over.
+/// Returns a function to call repeatedly while waiting. It calls options.wait_on, and `fail`, which throws, after the
+/// time-out.
 std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail);
 
-/// When a connection has failed: gives the others two seconds to say what happened, which explains more, and is thrown by the
-/// options' look.
+/// After a broken connection: gives the other ranks two seconds to report a failure, which explains more.
+/// options.wait_on throws the reported failure.
 void await_explanation(const MeetingOptions& options);
 
-/// Where ranks meet: the launcher's store, or one that rank 0 serves. Every connection is one; `serve` only for the first of
-/// rank 0. Throws DistributedError when nobody answers at the address within the time-out, or its port is in use.
+/// Connects to the store of the launcher or of rank 0. Every call makes a new connection; `serve` is for the first call
+/// of rank 0. Throws DistributedError if the address does not answer within the time-out, or if its port is in use.
 c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bool serve,
                                               const MeetingOptions& options);
 
-/// The prefix of this meeting's keys: launchers' stores outlive restarts, and processes may meet more than once.
+/// The key prefix of this meeting. It is needed because launchers' stores survive restarts, and processes may meet
+/// repeatedly.
 std::string meeting_prefix(c10d::Store& store, const Environment& environment);
 
-/// The address of this machine from which packets to `host` go out, "" when none do.
+/// This machine's source address for packets to `host`, or "" if there is no route.
 std::string address_towards(const std::string& host, int port);
 
-/// The network interface that has this address, "" when none has.
+/// The network interface with this address, or "" if there is none.
 std::string interface_of(const std::string& address);
 
-/// Introduces this rank and waits for all others; throws DistributedError naming those that do not come.
+/// Introduces this rank and waits for all others; throws DistributedError naming those that do not join.
 std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Environment& environment,
                        const MeetingOptions& options);
 
-/// The network interfaces, comma-separated, that connect_gloo uses; "" where that is the loopback interface, or none.
+/// The network interfaces, comma-separated, that connect_gloo uses; "" for the loopback interface, or if there is none.
 std::string network_interfaces(const Environment& environment, const std::vector<Peer>& peers);
 
-/// Connects the ranks for collective operations on the network interfaces that GLOO_SOCKET_IFNAME names, else on the one
-/// through which the master's address is reached (another rank's, where the master's name means this machine itself). Throws
+/// Connects the ranks for collective operations. Uses the network interfaces named by GLOO_SOCKET_IFNAME, otherwise the
+/// one that leads to the master's address (to another machine's rank, if the master's name means this machine). Throws
 /// DistributedError.
 c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                         const Environment& environment, const std::vector<Peer>& peers,

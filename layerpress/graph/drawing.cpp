@@ -16,7 +16,7 @@
 namespace layerpress::graph {
 namespace {
 
-/// Light enough for black text on paper, with a border of the same hue; groups take them in turn.
+/// Light enough for black text on paper, with a border of the same hue; groups use them in turn.
 struct Colour {
   const char* fill;
   const char* border;
@@ -24,11 +24,11 @@ struct Colour {
 constexpr std::array kGroupColours = {Colour{"#cfe2f3", "#1f5c99"}, Colour{"#fde3c0", "#b35c00"},
                                       Colour{"#d5ecd0", "#2e7d32"}, Colour{"#e6d8f0", "#6a3d9a"},
                                       Colour{"#f8d3d3", "#a61c1c"}, Colour{"#f5f0b5", "#7a6a00"}};
-constexpr std::size_t kLeastModuleNodes = 3;  // modules of fewer nodes get no box of their own
+constexpr std::size_t kLeastModuleNodes = 3;  // smaller modules get no box
 
 struct Title {
   std::string label{};
-  int size = 0;  ///< of the letters
+  int size = 0;  ///< font size
 };
 
 class Drawing {
@@ -56,7 +56,7 @@ class Drawing {
   }
 
  private:
-  /// Where lines to and from a node go: the name of what shows it.
+  /// The Graphviz names at which lines to and from a node end.
   struct Shown {
     std::string enter;
     std::string leave;
@@ -78,7 +78,7 @@ class Drawing {
     line("edge [fontname=\"Arial\", fontsize=10, color=\"#444444\", arrowsize=0.6];");
   }
 
-  /// Above the picture: what it shows and how to read it.
+  /// The caption above the picture: its subject and how to read it.
   void draw_caption() {
     std::string lines = "<B>" + escaped(options_.title) + "</B>";
     const auto add = [&](const char* text) { lines += std::string("<BR ALIGN=\"LEFT\"/>") + text; };
@@ -89,7 +89,7 @@ class Drawing {
     line("label=<{}<BR ALIGN=\"LEFT\"/> <BR ALIGN=\"LEFT\"/>>;", lines);
   }
 
-  /// Linear groups of the whole model, numbered in the order in which their inputs come.
+  /// Numbers the linear groups of the whole model in the order of their inputs.
   void number_groups() {
     Subgraph all{"", {}};
     for (NodeId n = 0; n < static_cast<NodeId>(graph_.nodes.size()); ++n) all.nodes.push_back(n);
@@ -140,8 +140,8 @@ class Drawing {
     return more.empty() ? label : label + "<FONT POINT-SIZE=\"10\">" + more + "</FONT>";
   }
 
-  /// A box's title is a node beside the box's first (above it, when that is in a box of its own), because lines avoid
-  /// nodes and would cross a cluster's label.
+  /// A box's title is a node beside the box's first node (above it, if that node has its own box), because lines avoid
+  /// nodes but would cross a cluster's label.
   void draw_title(const Title& title, const Part& first) {
     if (title.label.empty()) return;
     const std::string id = fmt::format("title_{}", titles_++);
@@ -151,13 +151,13 @@ class Drawing {
     line("{}", first.nodes.size() < kLeastModuleNodes ? "{rank=same; " + edge + "}" : edge);
   }
 
-  /// Whether two modules begin with the same values, as experts do.
+  /// Whether two modules begin with the same input values, as experts do.
   bool begin_alike(const Part& a, const Part& b) const {
     return std::min(a.nodes.size(), b.nodes.size()) >= kLeastModuleNodes &&
            graph_.nodes[a.nodes[0]].inputs == graph_.nodes[b.nodes[0]].inputs;
   }
 
-  /// The module's name inside `around`; a bare number gets the name of what it numbers.
+  /// The module's name inside `around`; a bare number also gets the name of its parent.
   std::string name_beside(ModuleId module, ModuleId around) const {
     const std::string outer = around < 0 ? "" : graph_.modules[around].name;
     const std::string name = escaped(name_inside(graph_.modules[module].name, outer));
@@ -191,7 +191,7 @@ class Drawing {
     for (const NodeId n : nodes) shown_[n] = {id, id};
   }
 
-  /// The nodes of module `around` (-1: of any), as parts; names are given inside module `named`.
+  /// Draws the nodes of module `around` (-1: any) as parts, with names relative to module `named`.
   void draw_parts(const std::vector<NodeId>& nodes, ModuleId around, ModuleId named, const Title& title) {
     const std::vector<Part> parts = parts_of(graph_, nodes, around);
     if (parts.size() == 1 && parts[0].module >= 0 && nodes.size() > 1)
@@ -222,7 +222,7 @@ class Drawing {
     draw_title(title, parts[0]);
   }
 
-  /// The linears beside each other that read one value.
+  /// The parallel linears that read one value.
   std::map<ValueId, std::vector<NodeId>> group_rows(const std::vector<Part>& parts) const {
     std::map<ValueId, std::vector<NodeId>> rows;
     for (const Part& part : parts)
@@ -242,7 +242,7 @@ class Drawing {
       return;
     }
     if (part.nodes.size() < kLeastModuleNodes) return draw_parts(part.nodes, part.module, named, {});
-    // A module that holds nothing but another one is named together with it.
+    // A module that contains only one other module shares its box.
     ModuleId inner = part.module;
     for (std::vector<Part> parts = parts_of(graph_, part.nodes, inner); parts.size() == 1 && parts[0].module >= 0;
          parts = parts_of(graph_, part.nodes, inner))
@@ -265,7 +265,7 @@ class Drawing {
     line("{} [label=<{}>];", id, node_label(graph_, node, named < 0 ? "" : graph_.modules[named].name));
   }
 
-  /// The linears of a group that stand in one module, side by side.
+  /// The linears of a group that are in one module, side by side.
   void draw_linears(const std::vector<NodeId>& row, ModuleId named) {
     const std::size_t group = group_of_.at(graph_.nodes[row[0]].inputs[0]);
     const Colour& colour = kGroupColours[(group - 1) % kGroupColours.size()];
@@ -286,7 +286,7 @@ class Drawing {
 
   // --- edges ---
 
-  /// A value between two nodes of a box is an edge; one that crosses a cut, comes from outside or is the output stands
+  /// A value between two nodes of a box is an edge. A value that crosses a cut, is an input or is the output is drawn
   /// between the boxes.
   void draw_value(ValueId value) {
     const NodeId producer = graph_.values[value].producer;
@@ -333,13 +333,13 @@ class Drawing {
       for (const WeightUse& use : weights_of(graph_.nodes[n].operation)) {
         const auto owner = owners.find(use.name);
         if (owner == owners.end() || shown_[owner->second].enter == shown_[n].enter) continue;
-        if (box_of_[owner->second] != box_of_[n]) continue;  // a tied weight; the node says so
+        if (box_of_[owner->second] != box_of_[n]) continue;  // a tied weight, which the node's label mentions
         has_shared_weights_ = true;
         line("{} -> {} [style=dotted, arrowhead=none];", shown_[owner->second].leave, shown_[n].enter);
       }
   }
 
-  /// Unseen edges from the ends of each box to the beginnings of the next, so that boxes stand in order.
+  /// Invisible edges from the end of each box to the beginning of the next one, which keep the boxes in order.
   void keep_order(int boxes) {
     std::vector<std::set<std::string>> begins(boxes), ends(boxes);
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -362,7 +362,7 @@ class Drawing {
   const DrawingOptions& options_;
   std::vector<std::vector<NodeId>> consumers_;
   std::vector<Shown> shown_;                                  // of each node
-  std::vector<int> box_of_;                                   // of each node: which of the boxes and folds of subgraphs
+  std::vector<int> box_of_;                                   // of each node: index of its box or fold
   std::map<ValueId, std::size_t> group_of_;                   // number of the linear group that reads a value
   std::map<std::pair<std::string, std::string>, int> edges_;  // values between two nodes of a box
   bool has_passing_values_ = false;

@@ -5,33 +5,33 @@
 
 namespace layerpress::graph {
 
-// Mixtures of experts. A router's linear gives logits [tokens, experts]; from there on:
+// Mixtures of experts. A router's linear computes logits [tokens, experts]. Then:
 //
 //   routing = route(logits)                                  weights of the chosen experts, 0 for the others
-//   of every expert e:
-//     x_e = select_tokens(x, logits, routing)                what it is calibrated on
+//   for every expert e:
+//     x_e = select_tokens(x, logits, routing)                the tokens that it is calibrated on
 //     h_e = gated_activation(gate(x_e), up(x_e))
-//     down(h_e)                                              its linears, as any others; nothing reads what down gives
-//     r_e = take_routed(h_e, logits, routing)                rows of its own tokens
-//     y = expert(r_e, routing, y of the experts before)      what it adds to the layer's output, on its own tokens
+//     down(h_e)                                              a linear like any other; no node reads its output
+//     r_e = take_routed(h_e, logits, routing)                the rows of the tokens routed to it
+//     y = expert(r_e, routing, y of the experts before)      adds its contribution to the layer's output
 //
-// So every linear of every expert is a node with a name, an input and statistics like any other linear, and is computed on
-// all that it is calibrated on; the layer's output needs only the chosen experts. Where only that is wanted, rows are taken
-// before gate and up instead of after them.
+// So every linear of every expert is a node with a name, an input and statistics, like any other linear, and is
+// computed on all tokens that it is calibrated on. The layer's output needs only the chosen experts. If only the output
+// is needed, rows are taken before gate and up instead of after them.
 
-/// Logits [tokens, experts] -> the weight that each expert's output gets, 0 for those not chosen.
+/// Logits [tokens, experts] -> the weight of each expert's output, 0 for experts not chosen.
 struct Route {
   static constexpr const char* kKind = "route";
   std::int64_t experts = 0;
   std::int64_t top_k = 0;
   std::string scores =
-      "softmax";            ///< of the logits: "softmax", "sigmoid", or "chosen_softmax" (of the chosen ones only)
-  bool normalize = false;   ///< the chosen weights of a token add up to 1
-  double scale = 1;         ///< of all weights, in the end
-  std::string bias;         ///< [experts], added to scores where they are compared, not where they weigh; or ""
-  std::int64_t groups = 1;  ///< experts are chosen from `top_groups` of these groups only
+      "softmax";            ///< of the logits: "softmax", "sigmoid", or "chosen_softmax" (over the chosen experts only)
+  bool normalize = false;   ///< scale the chosen weights of a token to a sum of 1
+  double scale = 1;         ///< final factor of all weights
+  std::string bias;         ///< [experts], added to scores to choose experts, but not to weights; or ""
+  std::int64_t groups = 1;  ///< experts are chosen only from the best `top_groups` of these groups
   std::int64_t top_groups = 1;
-  std::string group_score = "max";  ///< a group counts by its best expert ("max"), or the sum of its best two ("top2")
+  std::string group_score = "max";  ///< score of a group: its best expert ("max") or the sum of its best two ("top2")
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("experts", self.experts), field("top_k", self.top_k), field("scores", self.scores);
@@ -40,8 +40,8 @@ struct Route {
   }
 };
 
-/// Rows of x that an expert is calibrated on: inputs x, logits, routing. Those routed to it, and where they are too few
-/// those with its highest scores.
+/// The rows of x that an expert is calibrated on: the rows routed to it and, if these are too few, those with the
+/// highest scores for it. Inputs: x, logits, routing.
 struct SelectTokens {
   static constexpr const char* kKind = "select_tokens";
   std::int64_t expert = 0;
@@ -52,8 +52,8 @@ struct SelectTokens {
   }
 };
 
-/// Rows of a value of an expert that are routed to it; inputs the value, whose rows are all tokens or those that SelectTokens
-/// gave, logits, routing.
+/// The rows of an expert's value that are routed to the expert. Inputs: the value, whose rows are all tokens or those
+/// of SelectTokens; logits; routing.
 struct TakeRouted {
   static constexpr const char* kKind = "take_routed";
   std::int64_t expert = 0;
@@ -64,8 +64,8 @@ struct TakeRouted {
   }
 };
 
-/// sum + routing[:, expert] * down(r) on the rows that are routed to the expert, which are those of r; inputs r, routing,
-/// and the sum over experts before, if there is one.
+/// sum + routing[:, expert] * down(r), computed on the rows routed to the expert, which are the rows of r. Inputs: r,
+/// routing, and the sum over the experts before, if there is one.
 struct Expert {
   static constexpr const char* kKind = "expert";
   std::int64_t expert = 0;

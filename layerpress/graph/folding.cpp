@@ -11,7 +11,7 @@
 namespace layerpress::graph {
 namespace {
 
-/// Numbers things by their first appearance.
+/// Numbers items by their first appearance.
 template <typename Thing>
 class Ordinals {
  public:
@@ -21,7 +21,7 @@ class Ordinals {
   std::map<Thing, std::size_t> numbers_;
 };
 
-/// What a block is, apart from names, as text; and the values that it reads from outside, by first appearance.
+/// A block without names, as text, and the outside values that it reads, by first appearance.
 struct BlockShape {
   std::string text;
   std::vector<ValueId> outside;
@@ -49,7 +49,7 @@ class ShapeWriter {
       return std::any_of(weights.begin(), weights.end(), [&](const WeightUse& use) { return use.name == name; });
     };
     const auto add = [&](std::string_view name, const auto& value) {
-      if (name == "expert") return;  // which one, not what it does
+      if (name == "expert") return;  // identifies the expert, not the operation
       if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>) {
         if (is_weight(value)) {
           shape_.text += fmt::format(" {}=#{}", name, weights_.of(value));
@@ -102,7 +102,7 @@ class Repetitions {
 
  private:
   struct Place {
-    std::ptrdiff_t block = -1;  ///< that produces a value; -1: none of the list
+    std::ptrdiff_t block = -1;  ///< the block that produces a value; -1: none of the list
     std::size_t position = 0;
   };
   struct Run {
@@ -127,7 +127,7 @@ class Repetitions {
     }
   }
 
-  /// The run from `begin` on that hides the most blocks.
+  /// The run from `begin` that hides the most blocks.
   Run longest_run(std::size_t begin, std::size_t end) const {
     Run best;
     for (std::size_t period = 1; 2 * period <= end - begin; ++period) {
@@ -150,7 +150,7 @@ class Repetitions {
     return nodes >= kLeastTogether;
   }
 
-  /// Whether block + period does in the next repetition what `block` does in this one; the first begins with `first`.
+  /// Whether block + period repeats `block` in the next repetition. The first repetition begins with block `first`.
   bool repeats(std::size_t first, std::size_t block, std::size_t period) const {
     if (kinds_[block] != kinds_[block + period]) return false;
     const auto begin = static_cast<std::ptrdiff_t>(first), step = static_cast<std::ptrdiff_t>(period);
@@ -159,14 +159,14 @@ class Repetitions {
       const Place from = places_[here], to = places_[there];
       const bool fixed = here == there && from.block < begin;
       const bool carried = from.block >= begin && to.block == from.block + step && to.position == from.position;
-      // The first repetition reads from before the run what the others read from the one before them.
+      // The first repetition reads from before the run what later repetitions read from the previous one.
       const bool begun = from.block < begin && to.block >= begin && block < first + period;
       if (!fixed && !carried && !begun) return false;
     }
     return true;
   }
 
-  /// In full, unless one of its kind is already.
+  /// Shows a block in full, unless a block of its kind is already shown.
   void show(std::size_t block) {
     std::size_t& shown = shown_first_[kinds_[block]];
     if (shown < block && worth_hiding(block, 1)) {

@@ -10,7 +10,7 @@ std::vector<double> RopeTable::frequencies_for(std::int64_t length) const {
   if (original_length <= 0 || length <= original_length) return inverse_frequencies;
   if (!long_inverse_frequencies.empty()) return long_inverse_frequencies;
   if (ntk_factor <= 0) return inverse_frequencies;
-  // Dynamic NTK: theta grows so that the longest position keeps the angle it had at the original length.
+  // Dynamic NTK: theta grows such that the longest position keeps the angle that it had at the original length.
   const double dims = 2.0 * static_cast<double>(inverse_frequencies.size());
   const double ratio = static_cast<double>(length) / static_cast<double>(original_length);
   const double base = theta * std::pow(ntk_factor * ratio - (ntk_factor - 1), dims / (dims - 2));

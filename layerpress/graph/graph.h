@@ -12,16 +12,16 @@ using ValueId = std::int32_t;
 using NodeId = std::int32_t;
 using ModuleId = std::int32_t;
 
-/// What the rows of a value stand for. How many there are depends on the batch.
+/// What the rows of a value stand for. Their number depends on the batch.
 enum class Rows {
   kTokens,       ///< the batch's tokens
-  kSelected,     ///< some of the tokens: those that an expert gets
-  kIllustrated,  ///< tokens of samples that have images
-  kPatches,      ///< pieces of images, with everything that pads them, as the vision encoder computes them
-  kVision,       ///< pieces of images, as text attends to them
+  kSelected,     ///< the tokens that an expert gets
+  kIllustrated,  ///< tokens of samples with images
+  kPatches,      ///< patches of images with all padding, as the vision encoder computes them
+  kVision,       ///< patches of images, as text attends to them
 };
 
-/// A data edge: what one node produces and others read: [rows, features], or token ids [tokens] where features is 0.
+/// A data edge: one node produces it and others read it. [rows, features], or token ids [tokens] if features is 0.
 struct Value {
   std::int64_t features = 0;
   NodeId producer = -1;  ///< -1: an input of the graph
@@ -36,16 +36,16 @@ struct Node {
   ModuleId module = -1;  ///< the innermost module the operation was recorded in
 };
 
-/// A module of the traced model: full dotted name, class name, and the module around it (-1: none).
+/// A module of the traced model: full dotted name, class name, and the enclosing module (-1: none).
 struct Module {
   std::string name;
   std::string class_name;
   ModuleId parent = -1;
 };
 
-/// Angles of a rotary embedding: cos/sin(position * inverse_frequencies[i]) * attention_scaling.
-/// Samples longer than `original_length` (when > 0) use `long_inverse_frequencies` if given (longrope), or, when
-/// ntk_factor > 0 (dynamic NTK), frequencies of a base grown with the sample's length.
+/// Angles of a rotary embedding: cos/sin(position * inverse_frequencies[i]) * attention_scaling. Samples longer than
+/// `original_length` (if > 0) use `long_inverse_frequencies` if given (longrope). With ntk_factor > 0 (dynamic NTK),
+/// they use frequencies of a base that grows with the sample's length.
 struct RopeTable {
   std::vector<double> inverse_frequencies;
   std::vector<double> long_inverse_frequencies;
@@ -67,12 +67,11 @@ struct RopeTable {
 
 /// A model as a graph of operations (nodes) and data edges (values).
 ///
-/// Design goals: one plain value type, printable and parsable, that says nothing of devices, batches or ranks.
-/// Non-goals: control flow, in-place operations, several outputs per node.
+/// Design goals: a plain value type that can be printed and parsed, and that knows nothing of devices, batches or
+/// ranks. Non-goals: control flow, in-place operations, several outputs per node.
 ///
-/// Invariants (lint): nodes stand in an order in which every input is produced before it is read; value 0 is an input, the
-/// token ids; values that follow without a producer are inputs, too; each other value has exactly one producer; `output` is
-/// a value.
+/// Invariants (lint): nodes are in topological order; value 0 is an input, the token ids; values directly after it
+/// without a producer are further inputs; every other value has exactly one producer; `output` is a value.
 struct Graph {
   std::vector<Node> nodes;
   std::vector<Value> values;
@@ -82,7 +81,7 @@ struct Graph {
 
   static constexpr ValueId kInput = 0;  ///< token ids
 
-  /// Whether the batch gives the value.
+  /// Whether the value is an input of the graph, which the batch provides.
   bool is_input(ValueId value) const { return values.at(value).producer < 0; }
 
   const std::string& module_name(const Node& node) const { return modules.at(node.module).name; }
@@ -93,7 +92,7 @@ struct Graph {
 /// "tokens", "selected", "illustrated", "patches" or "vision".
 const char* rows_name(Rows rows);
 
-/// Throws InternalError naming the first broken invariant; also checks that features fit each operation.
+/// Throws InternalError naming the first broken invariant; also checks that feature counts fit each operation.
 void lint(const Graph& graph);
 
 }  // namespace layerpress::graph

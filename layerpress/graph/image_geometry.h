@@ -7,13 +7,13 @@
 
 namespace layerpress::graph {
 
-/// What images a model takes.
+/// The images that a model accepts.
 struct ImageGeometry {
   std::int64_t channels = 0;
-  std::int64_t image_size = 0;  ///< of a tile, in pixels
+  std::int64_t image_size = 0;  ///< width and height of a tile, in pixels
   std::int64_t patch_size = 0;
-  std::int64_t tiles = 0;          ///< for which every image has rows
-  std::int64_t aspect_ratios = 0;  ///< ids are from 1 to this
+  std::int64_t tiles = 0;          ///< tiles per image, including empty ones
+  std::int64_t aspect_ratios = 0;  ///< number of ids, which start from 1
 
   std::int64_t patches_per_side() const { return patch_size > 0 ? image_size / patch_size : 0; }
   /// Rows of a tile that text attends to: its patches and the class embedding.
@@ -23,7 +23,7 @@ struct ImageGeometry {
   bool operator==(const ImageGeometry&) const = default;
 };
 
-/// Of the graph's patch embedding; nothing for a model that takes no images.
+/// The geometry of the graph's patch embedding, or nothing for a model without images.
 std::optional<ImageGeometry> image_geometry(const Graph& graph);
 
 }  // namespace layerpress::graph

@@ -18,7 +18,7 @@ std::string bold(const std::string& text) { return "<B>" + text + "</B>"; }
 
 std::string small(const std::string& text) { return "<FONT POINT-SIZE=\"10\">" + text + "</FONT>"; }
 
-/// What distinguishes a node from others of its kind.
+/// The attributes that distinguish a node from others of its kind.
 class Details {
  public:
   Details(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}

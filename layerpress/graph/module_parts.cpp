@@ -5,7 +5,7 @@
 namespace layerpress::graph {
 namespace {
 
-/// The module right below `around` (-1: of all) that contains `module`; -1 when `module` is `around`.
+/// The child module of `around` (-1: top level) that contains `module`; -1 if `module` is `around`.
 ModuleId module_below(const Graph& graph, ModuleId module, ModuleId around) {
   if (module == around) return -1;
   while (graph.modules[module].parent != around) module = graph.modules[module].parent;

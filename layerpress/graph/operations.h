@@ -10,9 +10,9 @@
 
 namespace layerpress::graph {
 
-// One struct per kind of node. Each names its kind, and lists its attributes once through visit(), from which the text
-// form, its parser and comparisons come. Weights are named as in the checkpoint; "" means there is none.
-// A value is [tokens, features]; token ids are [tokens].
+// One struct per kind of node. Each names its kind and lists its attributes once through visit(), from which the text
+// form, its parser and comparisons are derived. Weights are named as in the checkpoint; "" means no weight. A value is
+// [tokens, features]; token ids are [tokens].
 
 /// Row lookup: token ids -> [tokens, features].
 struct Embedding {
@@ -40,14 +40,15 @@ struct Linear {
   }
 };
 
-/// x / sqrt(mean(x²) + epsilon) * (weight_offset + weight) over runs of `size` features (a whole row, or one head of it).
+/// x / sqrt(mean(x²) + epsilon) * (weight_offset + weight) over `size` consecutive features (a whole row, or one head
+/// of it).
 struct RmsNorm {
   static constexpr const char* kKind = "rms_norm";
   std::string weight;  ///< [size]
   std::int64_t size = 0;
   double epsilon = 1e-6;
-  double weight_offset = 0;   ///< other than 0 only where rounded_once
-  bool rounded_once = false;  ///< to the dtype, after the weight; else the normalized value is rounded before it, too
+  double weight_offset = 0;   ///< not 0 only if rounded_once
+  bool rounded_once = false;  ///< round to the dtype once, after the weight; otherwise also before it
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("weight", self.weight), field("size", self.size), field("epsilon", self.epsilon);
@@ -55,7 +56,7 @@ struct RmsNorm {
   }
 };
 
-/// (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias over runs of `size` features.
+/// (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias over `size` consecutive features.
 struct LayerNorm {
   static constexpr const char* kKind = "layer_norm";
   std::string weight;  ///< [size]
@@ -69,7 +70,7 @@ struct LayerNorm {
 };
 
 /// Rotary position embedding of every head. The rotated part of a head starts at `offset` and has two features per
-/// frequency; those that turn together stand in the two halves of the part, or beside each other (interleaved).
+/// frequency. The two features of a pair are in the two halves of the part, or next to each other (interleaved).
 struct Rotary {
   static constexpr const char* kKind = "rotary";
   std::int64_t head_dim = 0;
@@ -83,17 +84,17 @@ struct Rotary {
   }
 };
 
-/// Causal self-attention inside each sample: inputs q, k, v; grouped heads when kv_heads < heads.
-/// Scores are scale * q·k, or where soft_cap > 0, soft_cap * tanh(scale * q·k / soft_cap).
+/// Causal self-attention inside each sample. Inputs q, k, v; grouped heads if kv_heads < heads.
+/// Scores are scale * q·k or, if soft_cap > 0, soft_cap * tanh(scale * q·k / soft_cap).
 struct Attention {
   static constexpr const char* kKind = "attention";
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   double scale = 1;
-  std::int64_t window = 0;          ///< a token sees itself and the window-1 tokens before it; 0: all before it
+  std::int64_t window = 0;          ///< a token sees itself and the window-1 tokens before it; 0: all tokens before it
   double soft_cap = 0;              ///< 0: none
-  std::int64_t value_head_dim = 0;  ///< of a head of v and of the output; 0: head_dim, too
+  std::int64_t value_head_dim = 0;  ///< head size of v and of the output; 0: head_dim
   std::int64_t value_dim() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -120,7 +121,7 @@ struct Add {
   static void visit(Self&, Visitor&&) {}
 };
 
-/// sigmoid(a) * b for inputs a, with one feature per row, and b.
+/// sigmoid(a) * b; input a has one feature per row.
 struct Gate {
   static constexpr const char* kKind = "gate";
   template <typename Self, typename Visitor>
@@ -148,7 +149,7 @@ struct SoftCap {
   }
 };
 
-/// Features [begin, end) of each run of `size` features (a whole row, or one head of it), side by side.
+/// Features [begin, end) of each `size` consecutive features (a whole row, or one head of it), concatenated.
 struct Slice {
   static constexpr const char* kKind = "slice";
   std::int64_t size = 0;
@@ -160,7 +161,8 @@ struct Slice {
   }
 };
 
-/// Inputs a [tokens, heads * first] and b [tokens, second]: every head gets its part of a and then all of b.
+/// Inputs a [tokens, heads * first] and b [tokens, second]. The output has, for every head, its part of a and then all
+/// of b.
 struct JoinHeads {
   static constexpr const char* kKind = "join_heads";
   std::int64_t heads = 0;
@@ -178,7 +180,7 @@ using Operation =
                  ClassEmbedding, PatchPosition, ZeroPadding, VisionAttention, Activation, GatedAdd, VisionFeatures,
                  SelectIllustrated, MergeIllustrated, CrossAttention, MaskUnattending>;
 
-/// A weight that an operation reads, with the shape it must have.
+/// A weight that an operation reads, with its required shape.
 struct WeightUse {
   std::string name;
   std::vector<std::int64_t> shape;

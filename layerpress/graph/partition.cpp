@@ -5,7 +5,7 @@
 namespace layerpress::graph {
 namespace {
 
-/// For each module the outermost target around it (itself included), or -1.
+/// For each module the outermost target that contains it (possibly itself), or -1.
 std::vector<ModuleId> enclosing_targets(const Graph& graph, const std::function<bool(const Module&)>& is_target) {
   std::vector<ModuleId> target(graph.modules.size(), -1);
   for (std::size_t m = 0; m < graph.modules.size(); ++m) {

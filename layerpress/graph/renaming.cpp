@@ -17,7 +17,7 @@ std::string renamed(const std::string& name, const Renaming& renaming) {
 void rename(Graph& graph, const Renaming& renaming) {
   for (Module& module : graph.modules) module.name = renamed(module.name, renaming);
   for (Node& node : graph.nodes) {
-    std::set<std::string> weights;  // other attributes are texts, too
+    std::set<std::string> weights;  // needed because other attributes are strings, too
     for (const WeightUse& use : weights_of(node.operation)) weights.insert(use.name);
     std::visit(
         [&](auto& operation) {

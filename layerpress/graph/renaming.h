@@ -8,10 +8,10 @@
 
 namespace layerpress::graph {
 
-/// Pairs of prefixes (whole parts of dotted names) and what stands in their place.
+/// Pairs of a prefix (whole parts of dotted names) and its replacement.
 using Renaming = std::vector<std::pair<std::string, std::string>>;
 
-/// `name` with the first prefix that fits replaced.
+/// `name` with the first matching prefix replaced.
 std::string renamed(const std::string& name, const Renaming& renaming);
 
 /// Renames all modules and the weights that operations read.

@@ -5,7 +5,7 @@
 namespace layerpress::graph {
 namespace {
 
-/// Whether `value` is made from `source`.
+/// Whether `value` is computed from `source`.
 bool depends_on(const Graph& graph, ValueId value, ValueId source) {
   const NodeId earliest = graph.values[source].producer;
   std::set<ValueId> seen = {value};
@@ -14,7 +14,7 @@ bool depends_on(const Graph& graph, ValueId value, ValueId source) {
     const ValueId next = open.back();
     open.pop_back();
     if (next == source) return true;
-    if (graph.values[next].producer <= earliest) continue;  // nodes stand in order
+    if (graph.values[next].producer <= earliest) continue;  // nodes are in topological order
     for (const ValueId input : graph.nodes[graph.values[next].producer].inputs)
       if (seen.insert(input).second) open.push_back(input);
   }
@@ -25,7 +25,7 @@ class WriteFinder {
  public:
   explicit WriteFinder(const Graph& graph) : graph_(graph), consumers_(graph.consumers()) {}
 
-  /// The stream into which node `n`, a linear, writes; a write without a stream when it does not.
+  /// The stream into which the linear `n` writes; a write without a stream if there is none.
   ResidualWrite find(NodeId n) const {
     const Node& linear = graph_.nodes[n];
     ResidualWrite write{n, -1, 1};
@@ -46,7 +46,7 @@ class WriteFinder {
   }
 
  private:
-  /// Null when none or several read the value.
+  /// Null if none or several nodes read the value.
   const Node* only_reader(ValueId value) const {
     const std::vector<NodeId>& readers = consumers_[value];
     return readers.size() == 1 ? &graph_.nodes[readers[0]] : nullptr;

@@ -12,7 +12,7 @@ using Values = std::vector<bool>;
 /// Walks back from `wanted` through the subgraph's nodes, stopping at values in `known`.
 struct Closure {
   std::vector<NodeId> nodes;  // in order
-  Values reached;             // every value looked at, those in `known` included
+  Values reached;             // every visited value, including those in `known`
 
   Closure(const Graph& graph, const std::vector<NodeId>& candidates, const std::vector<ValueId>& wanted,
           const Values& known)
@@ -27,7 +27,7 @@ struct Closure {
   }
 };
 
-/// What `stage` reads from the store.
+/// The values that `stage` reads from the store.
 std::vector<ValueId> inputs_of(const Graph& graph, const Stage& stage, const Values& known) {
   std::vector<ValueId> inputs;
   Values seen(graph.values.size(), false);
@@ -35,13 +35,13 @@ std::vector<ValueId> inputs_of(const Graph& graph, const Stage& stage, const Val
     if (known[value] && !seen[value]) inputs.push_back(value);
     seen[value] = true;
   };
-  for (const ValueId value : stage.wanted) read(value);  // in the order in which they are wanted
+  for (const ValueId value : stage.wanted) read(value);  // in the order of `wanted`
   for (const NodeId n : stage.nodes)
     for (const ValueId input : graph.nodes[n].inputs) read(input);
   return inputs;
 }
 
-/// `wanted`, and the routed rows of what `nodes` compute, as far as they are not known.
+/// `wanted`, and the routed rows of the values that `nodes` compute, unless they are known.
 std::vector<ValueId> with_routed_rows(const Graph& graph, const Subgraph& subgraph, const std::vector<NodeId>& nodes,
                                       std::vector<ValueId> wanted, const Values& known) {
   Values computed(graph.values.size(), false);
@@ -54,7 +54,7 @@ std::vector<ValueId> with_routed_rows(const Graph& graph, const Subgraph& subgra
   return wanted;
 }
 
-/// What is there already first, then as the nodes make it.
+/// Known values first, then the others in the order of production.
 std::vector<ValueId> in_order(const Graph& graph, std::vector<ValueId> wanted, const Values& known) {
   const auto place = [&](ValueId value) { return known[value] ? -1 : graph.values[value].producer; };
   std::stable_sort(wanted.begin(), wanted.end(), [&](ValueId a, ValueId b) { return place(a) < place(b); });
@@ -85,7 +85,7 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
     stage.inputs = inputs_of(graph, stage, known);
 
     if (keeps) {
-      // Kept is what the rest of the subgraph reads first on its way back.
+      // Keep the values at which the walk back from the later needs stops.
       std::vector<ValueId> later = outputs;
       for (std::size_t t = s + 1; t < wanted.size(); ++t) later.insert(later.end(), wanted[t].begin(), wanted[t].end());
       Values computed = known;
@@ -107,12 +107,12 @@ std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgrap
   std::vector<bool> compressed(graph.nodes.size(), false);
   for (const LinearGroup& group : groups)
     for (const NodeId n : group.linears) compressed[n] = true;
-  std::map<ValueId, std::size_t> level;  // of values made in this subgraph; all else is there from the start
+  std::map<ValueId, std::size_t> level;  // of values produced in this subgraph; all others have level 0
   const auto level_of = [&](ValueId value) {
     const auto found = level.find(value);
     return found == level.end() ? 0 : found->second;
   };
-  std::map<std::string, std::size_t> level_of_weight;  // from which on it is compressed
+  std::map<std::string, std::size_t> level_of_weight;  // the level at which it is compressed
   for (const NodeId n : subgraph.nodes) {
     const Node& node = graph.nodes[n];
     std::size_t own = 0;

@@ -20,7 +20,7 @@ void read_attributes(Visited& visited, const Json& attributes) {
   Visited::visit(visited, [&](const char* name, auto& field) { attributes.at(name).get_to(field); });
 }
 
-/// Makes the operation whose kind is `kind` by trying each alternative of the variant.
+/// Creates the operation of kind `kind` by trying each alternative of the variant.
 template <std::size_t kIndex = 0>
 Operation make_operation(const std::string& kind, const Json& attributes) {
   if constexpr (kIndex == std::variant_size_v<Operation>) {
@@ -34,7 +34,7 @@ Operation make_operation(const std::string& kind, const Json& attributes) {
   }
 }
 
-/// "576", or "1280 patches" where the rows are not the tokens.
+/// "576", or "1280 patches" if the rows are not tokens.
 std::string value_text(const Value& value) {
   if (value.rows == Rows::kTokens) return fmt::format("{}", value.features);
   return fmt::format("{} {}", value.features, rows_name(value.rows));
@@ -60,11 +60,11 @@ std::string node_text(const Graph& graph, const Node& node) {
                      kind_name(node.operation), inputs, attributes, node.module);
 }
 
-/// Splits one line into the pieces between fixed words.
+/// Splits one line at fixed words.
 class LineReader {
  public:
   explicit LineReader(const std::string& line) : rest_(line) {}
-  /// Takes everything before `mark`, and the mark.
+  /// Consumes the text up to `mark`, including the mark; returns the text before it.
   std::string until(const std::string& mark) {
     const auto at = rest_.find(mark);
     if (at == std::string::npos) throw InternalError("expected '{}'", mark);
@@ -72,7 +72,7 @@ class LineReader {
     rest_ = rest_.substr(at + mark.size());
     return piece;
   }
-  /// Takes everything before the last `mark`, and the mark.
+  /// The same up to the last `mark`.
   std::string until_last(const std::string& mark) {
     const auto at = rest_.rfind(mark);
     if (at == std::string::npos) throw InternalError("expected '{}'", mark);

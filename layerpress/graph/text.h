@@ -6,16 +6,16 @@
 
 namespace layerpress::graph {
 
-/// Prints a graph, one line per rope table, module, input beside the token ids, and node, in order:
+/// Prints a graph, one line per rope table, module, input other than the token ids, and node, in order:
 ///   rope {"attention_scaling":1.0,...}
 ///   module "model.layers.0" LlamaDecoderLayer in 1
 ///   input %1 [588 patches]
 ///   %7 [576] = linear(%6) {"weight":"model.layers.0.self_attn.q_proj.weight",...} in 4
 ///   output %93
-/// For people, tests and debugging.
+/// For users, tests and debugging.
 std::string to_text(const Graph& graph);
 
-/// Parses what to_text printed, and lints it. Throws InternalError with the line number.
+/// Parses the output of to_text, and lints it. Throws InternalError with the line number.
 Graph parse_text(const std::string& text);
 
 }  // namespace layerpress::graph

@@ -6,20 +6,20 @@
 
 namespace layerpress::graph {
 
-/// A symbolic value: what model code computes with while it is traced.
+/// A symbolic value, with which model code computes while it is traced.
 struct Symbol {
   ValueId id = -1;
   std::int64_t features = 0;
   Rows rows = Rows::kTokens;
 };
 
-/// Records a model's forward pass. Model code is written as one writes the forward pass, over symbols:
+/// Records a model's forward pass. Model code is written like a forward pass, over symbols:
 ///
-///   auto layer = tracer.module("layers.0", "LlamaDecoderLayer");   // names are relative to the modules around
+///   auto layer = tracer.module("layers.0", "LlamaDecoderLayer");   // names are relative to the enclosing modules
 ///   auto h = tracer.rms_norm("input_layernorm", x, config.rms_norm_eps);
 ///   auto q = tracer.linear("q_proj", h, heads * head_dim);
 ///
-/// Leaf modules (Linear, norms, embeddings) are made by the calls themselves. Weight names are `<module>.weight`.
+/// Leaf modules (Linear, norms, embeddings) are created by the calls themselves. Weight names are `<module>.weight`.
 class Tracer {
  public:
   /// Leaves the module at the end of the scope.
@@ -37,14 +37,14 @@ class Tracer {
 
   Tracer();
 
-  /// Enters module `name` (relative, may contain dots) of class `class_name` until the scope ends.
+  /// Enters module `name` (relative, may contain dots) of class `class_name` until the end of the scope.
   [[nodiscard]] Scope module(const std::string& name, const std::string& class_name);
   std::int64_t add_rope_table(RopeTable table);
 
   Symbol tokens() const { return {Graph::kInput, 0}; }
-  /// An input beside the token ids. REQUIRES: nothing was recorded yet.
+  /// An input other than the token ids. REQUIRES: nothing was recorded yet.
   Symbol input(std::int64_t features, Rows rows);
-  /// An operation of a kind that has no method here, in the current module.
+  /// An operation without a method of its own, in the current module.
   Symbol operation(Operation operation, const std::vector<Symbol>& inputs, std::int64_t features, Rows rows);
   /// The full name of `name` in the current module.
   std::string full_name(const std::string& name) const;
@@ -58,12 +58,12 @@ class Tracer {
     return linear(name, x, out_features, LinearOptions{});
   }
   Symbol linear(const std::string& name, Symbol x, std::int64_t out_features, const LinearOptions& options);
-  /// Normalizes runs of `size` features; 0 means the whole row.
+  /// Normalizes `size` consecutive features; 0 means the whole row.
   Symbol rms_norm(const std::string& name, const std::string& class_name, Symbol x, double epsilon,
                   std::int64_t size = 0);
-  /// `attributes` without the weight's name, size 0 for the whole row.
+  /// `attributes` has no weight name; its size is 0 for the whole row.
   Symbol rms_norm(const std::string& name, const std::string& class_name, Symbol x, RmsNorm attributes);
-  /// Over the whole row.
+  /// Normalizes the whole row.
   Symbol layer_norm(const std::string& name, const std::string& class_name, Symbol x, double epsilon, bool bias = true);
   Symbol rotary(Symbol x, std::int64_t head_dim, std::int64_t table);
   Symbol rotary(Symbol x, const Rotary& attributes);
@@ -80,7 +80,7 @@ class Tracer {
     std::string class_name;  ///< of each expert
     std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   };
-  /// Module `name` with modules 0, 1, ... for the experts (see expert_operations.h).
+  /// Module `name` with a child module 0, 1, ... per expert (see expert_operations.h).
   Symbol experts(const std::string& name, Symbol x, Symbol logits, Symbol routing, std::int64_t intermediate,
                  const std::string& function, const ExpertNames& names);
 

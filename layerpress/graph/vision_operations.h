@@ -5,26 +5,27 @@
 
 namespace layerpress::graph {
 
-// Images beside text. An image is cut into tiles and a tile into patches; every image has rows for the same number of tiles,
-// whether it fills them or not. The encoder's rows of a tile are: one for the class embedding, one per patch, and zeros up to
-// a multiple of 8. So rows of kind kPatches are images * tiles * padded_rows(patches), and those of kind kVision, which text
-// attends to, images * tiles * patches, where `patches` counts the class embedding.
+// Images beside text. An image is cut into tiles and a tile into patches. Every image has rows for the same number of
+// tiles, filled or not. In the encoder, a tile has one row for the class embedding, one per patch, and zero rows up to
+// a multiple of 8. Rows of kind kPatches are therefore images * tiles * padded_rows(patches), and rows of kind kVision,
+// which text attends to, are images * tiles * patches, where `patches` includes the class embedding.
 //
-// Of the text, rows of samples that have images (kIllustrated) pass the layers that attend to images; for the others these
-// layers are not there.
+// Only tokens of samples with images (kIllustrated) pass through the layers that attend to images. The tokens of other
+// samples skip these layers.
 
-/// Rows of a tile with what pads them.
+/// Rows of a tile, including its padding.
 constexpr std::int64_t padded_rows(std::int64_t patches) { return (patches + 7) / 8 * 8; }
 
-/// A convolution whose stride is its size: unfolded patches [patches, channels * patch_size²] -> [patches, features].
+/// A convolution whose stride equals its size: unfolded patches [patches, channels * patch_size²] -> [patches,
+/// features].
 struct PatchEmbedding {
   static constexpr const char* kKind = "patch_embedding";
   std::string weight;  ///< [features, channels, patch_size, patch_size]
   std::int64_t channels = 3;
-  std::int64_t image_size = 0;  ///< of a tile, in pixels
+  std::int64_t image_size = 0;  ///< width and height of a tile, in pixels
   std::int64_t patch_size = 0;
-  std::int64_t tiles = 0;          ///< of an image
-  std::int64_t aspect_ratios = 0;  ///< an image's id of its arrangement of tiles is from 1 to this
+  std::int64_t tiles = 0;          ///< tiles per image
+  std::int64_t aspect_ratios = 0;  ///< number of tile arrangements, whose ids start from 1
   std::int64_t features = 0;
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -50,7 +51,7 @@ struct TileEmbedding {
   }
 };
 
-/// The first row of each tile becomes the weight.
+/// Replaces the first row of each tile by the weight.
 struct ClassEmbedding {
   static constexpr const char* kKind = "class_embedding";
   std::string weight;  ///< [features]
@@ -62,7 +63,8 @@ struct ClassEmbedding {
   }
 };
 
-/// x + (1 - tanh(gate)) * embedding[patch] + tanh(gate) * table[aspect ratio of the image][tile][patch]; padding stays.
+/// x + (1 - tanh(gate)) * embedding[patch] + tanh(gate) * table[aspect ratio of the image][tile][patch]; padding is
+/// unchanged.
 struct PatchPosition {
   static constexpr const char* kKind = "patch_position";
   std::string embedding;  ///< [patches, features]
@@ -80,7 +82,7 @@ struct PatchPosition {
   }
 };
 
-/// Zeros in the rows that pad a tile.
+/// Zeros the padding rows of every tile.
 struct ZeroPadding {
   static constexpr const char* kKind = "zero_padding";
   std::int64_t patches = 0;
@@ -90,8 +92,8 @@ struct ZeroPadding {
   }
 };
 
-/// Attention among the rows of each image: inputs q, k, v. Rows of tiles that the image fills see all rows; padding and
-/// rows of the other tiles see only the former, not each other.
+/// Attention among the rows of each image. Inputs q, k, v. Rows of filled tiles see all rows. Padding rows and rows of
+/// empty tiles see only rows of filled tiles, not each other.
 struct VisionAttention {
   static constexpr const char* kKind = "vision_attention";
   std::int64_t heads = 0;
@@ -106,7 +108,7 @@ struct VisionAttention {
   }
 };
 
-/// function(x); the functions of GatedActivation.
+/// function(x), with the functions of GatedActivation.
 struct Activation {
   static constexpr const char* kKind = "activation";
   std::string function = "gelu";
@@ -126,7 +128,8 @@ struct GatedAdd {
   }
 };
 
-/// What text attends to: input 0 without padding, then the other inputs without it, interleaved feature by feature.
+/// The features that text attends to: input 0 without padding, then the other inputs without padding, interleaved by
+/// feature.
 struct VisionFeatures {
   static constexpr const char* kKind = "vision_features";
   std::int64_t patches = 0;
@@ -136,22 +139,22 @@ struct VisionFeatures {
   }
 };
 
-/// Rows of the illustrated samples' tokens.
+/// The rows of tokens of samples with images.
 struct SelectIllustrated {
   static constexpr const char* kKind = "select_illustrated";
   template <typename Self, typename Visitor>
   static void visit(Self&, Visitor&&) {}
 };
 
-/// Inputs x, y: x, with y in the rows that SelectIllustrated takes.
+/// Inputs x, y: x with the rows of SelectIllustrated replaced by y.
 struct MergeIllustrated {
   static constexpr const char* kKind = "merge_illustrated";
   template <typename Self, typename Visitor>
   static void visit(Self&, Visitor&&) {}
 };
 
-/// Attention of illustrated tokens (q) to their sample's images (k, v): each to the tiles that the batch says, one that is
-/// given none to all.
+/// Attention from tokens of samples with images (q) to the images of their sample (k, v). The batch says which tiles
+/// each token attends to; a token without tiles attends to all of them.
 struct CrossAttention {
   static constexpr const char* kKind = "cross_attention";
   std::int64_t heads = 0;
@@ -167,7 +170,7 @@ struct CrossAttention {
   }
 };
 
-/// Zeros in the rows of illustrated tokens that are given no tile to attend to.
+/// Zeros the rows of tokens that have no tile to attend to.
 struct MaskUnattending {
   static constexpr const char* kKind = "mask_unattending";
   template <typename Self, typename Visitor>

@@ -10,41 +10,41 @@
 
 namespace layerpress::model {
 
-/// A model's graph and what the rest needs to know about it.
+/// A model's graph, and facts about the model that other rooms need.
 struct TracedModel {
   graph::Graph graph;
   std::int64_t vocab_size = 0;
   std::int64_t max_position_embeddings = 0;
   bool tied_head = false;                               ///< the head reads the embedding's weight
-  std::vector<std::string> default_sequential_targets;  ///< class names, transformers' _no_split_modules
-  /// Module suffixes whose weights inference engines fuse into one ("self_attn.q_proj", ...): each list must be
-  /// quantized alike or not at all.
+  std::vector<std::string> default_sequential_targets;  ///< class names: transformers' _no_split_modules
+  /// Module suffixes whose weights inference engines fuse into one ("self_attn.q_proj", ...). The members of a list
+  /// must be quantized alike or not at all.
   std::vector<std::vector<std::string>> fused_modules;
-  /// Full names of modules whose linears inference engines run as one ("model.layers.0.mlp.experts"): they must all be
-  /// quantized alike or not at all.
+  /// Full names of modules whose linears inference engines run as one ("model.layers.0.mlp.experts"). The linears of a
+  /// module must be quantized alike or not at all.
   std::vector<std::string> uniform_modules;
-  /// Tensors of newer checkpoints that hold several of the graph's weights.
+  /// Tensors of newer checkpoints that contain several of the graph's weights.
   std::vector<checkpoint::FusedTensor> fused_tensors;
 };
 
-/// One supported architecture: how config.json names it and how its forward pass is traced.
+/// A supported architecture: its names in config.json, and the function that traces its forward pass.
 struct Architecture {
   std::string model_type;  ///< config.json's model_type, "llama"
   std::string class_name;  ///< its entry in config.json's architectures, "LlamaForCausalLM"
   std::function<TracedModel(const Json& config)> trace;
-  std::string special{};  ///< what sets it apart from Llama, in a few words
+  std::string special{};  ///< its differences from Llama, in a few words
 };
 
-/// All architectures; one line each. Adding one: a file with its trace function, and a line here.
+/// All architectures, one line each. A new one is a file with its trace function, and a line here.
 const std::vector<Architecture>& architectures();
 
-/// Finds the architecture by `architectures[0]`, else by model_type, and traces it. Throws CheckpointError naming an
-/// unknown one, the nearest known one, and all that are known.
+/// Finds the architecture by `architectures[0]`, else by model_type, and traces it. Throws CheckpointError for an
+/// unknown one, naming it, the nearest known one, and all known ones.
 TracedModel trace_model(const Json& config);
 
-/// Checks that each weight which the graph reads is in the checkpoint with the shape that config.json implies and a
-/// float dtype. `replaced(name)` tells weights that stand there in another form (compressed). Throws CheckpointError
-/// naming the tensor and both shapes.
+/// Checks that the checkpoint has every weight that the graph reads, with the shape that config.json implies and a
+/// float dtype. `replaced(name)` is true for weights that are stored in another form (compressed). Throws
+/// CheckpointError naming the tensor and both shapes.
 void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint,
                    const std::function<bool(const std::string&)>& replaced);
 

@@ -1,5 +1,5 @@
-// Cohere 2 (Command R7B, Command A): attention and MLP read one normalized value and are added together; layers with a
-// sliding window rotate neighbouring features, the others do not encode positions; logits are scaled.
+// Cohere 2 (Command R7B, Command A): attention and MLP read one normalized value, and their outputs are added. Layers
+// with a sliding window rotate interleaved features; the other layers do not encode positions. Logits are scaled.
 #include "layerpress/model/cohere2.h"
 
 #include "layerpress/model/decoder_blocks.h"
@@ -13,7 +13,7 @@ TracedModel trace_cohere2(const Json& config) {
                                                         .norm = NormKind::kLayer,
                                                         .epsilon_key = "layer_norm_eps",
                                                         .epsilon = 1e-5});
-  decoder.head_dim = decoder.hidden_size / decoder.num_heads;  // whatever the config says, as its readers do
+  decoder.head_dim = decoder.hidden_size / decoder.num_heads;  // ignores the config's head_dim, as transformers does
   const bool bias = json_get_or<bool>(config, "attention_bias", kWhere, false);
   const auto window = static_cast<std::int64_t>(nullable_number(config, "sliding_window", 4096));
   const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kWhere, 4);

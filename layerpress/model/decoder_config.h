@@ -9,15 +9,15 @@
 
 namespace layerpress::model {
 
-/// The norms of a family.
+/// The kind of norm that a family uses.
 enum class NormKind {
-  kRms,             ///< RMS, the normalized value rounded before the weight is applied
-  kRmsRoundedOnce,  ///< RMS, all in fp32 until the end
-  kRmsOffset,       ///< the same, with 1 + weight
-  kLayer,           ///< with the mean taken off, without bias
+  kRms,             ///< RMS; the normalized value is rounded before the weight is applied
+  kRmsRoundedOnce,  ///< RMS; everything in fp32, rounded once at the end
+  kRmsOffset,       ///< like kRmsRoundedOnce, with 1 + weight
+  kLayer,           ///< layer norm (subtracts the mean), without bias
 };
 
-/// The fields of config.json that decoder-only language models share. Sizes are checked to be positive and sane.
+/// The fields of config.json that decoder-only language models share. Sizes are checked to be positive and plausible.
 struct DecoderConfig {
   std::int64_t hidden_size = 0;
   std::int64_t intermediate_size = 0;
@@ -31,12 +31,12 @@ struct DecoderConfig {
   NormKind norm = NormKind::kRms;
   std::string hidden_act = "silu";  ///< a GatedActivation function
   bool tie_word_embeddings = false;
-  double rope_theta = 10000;  ///< where the config gives none
+  double rope_theta = 10000;  ///< default if the config has none
 };
 
-/// What a model class assumes for keys that its config.json leaves out (transformers' defaults of that class).
+/// The values that a model class assumes for keys missing in config.json (transformers' defaults of that class).
 struct DecoderDefaults {
-  std::int64_t num_kv_heads = 0;  ///< 0: as many as heads
+  std::int64_t num_kv_heads = 0;  ///< 0: num_heads
   std::int64_t head_dim = 0;      ///< 0: hidden_size / heads
   std::int64_t max_position_embeddings = 2048;
   bool tie_word_embeddings = false;
@@ -48,27 +48,27 @@ struct DecoderDefaults {
   double rope_theta = 10000;
 };
 
-/// The most of any count of features; wider is no model.
+/// Upper limit for every number of features; no real model is wider.
 constexpr std::int64_t kMostFeatures = 1 << 24;
 
-/// A whole number of config.json from 1 to `limit`; throws CheckpointError naming the key.
+/// An integer of config.json from 1 to `limit`; throws CheckpointError naming the key.
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit);
-/// The same; `otherwise`, checked alike, where the key is absent or null.
+/// The same, but uses `otherwise`, which is checked as well, if the key is missing or null.
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise);
 
 /// Reads and checks the shared fields; throws CheckpointError naming the key.
 DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults);
 
-/// The sliding window of each layer (0: full attention), from `layer_types` where given, else `window` for the layers
+/// The sliding window of each layer (0: full attention): from `layer_types` if given, otherwise `window` for the layers
 /// from `first_layer` on.
 std::vector<std::int64_t> layer_windows(const Json& config, std::int64_t num_layers, std::int64_t window,
                                         std::int64_t first_layer);
 
-/// Which layers have sliding attention, from `layer_types` where given, else as `otherwise(layer)` says.
+/// The layers with sliding attention: from `layer_types` if given, otherwise as `otherwise(layer)` says.
 std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
                                  const std::function<bool(std::int64_t)>& otherwise);
 
-/// A number of config.json that may be null; `otherwise` where the key is absent, 0 where it is null.
+/// A number of config.json that may be null: `otherwise` if the key is missing, 0 if it is null.
 double nullable_number(const Json& config, const char* key, double otherwise);
 
 }  // namespace layerpress::model

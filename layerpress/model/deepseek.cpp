@@ -1,5 +1,6 @@
-// DeepSeek V2 and V3 (R1): attention over keys and values that are expanded from a narrow latent, with one rotated part of
-// the key for all heads; dense MLPs in the first layers, then experts beside shared ones. V2 and V3 route differently.
+// DeepSeek V2 and V3 (R1): attention over keys and values that are expanded from a narrow latent, with one rotated part
+// of the key for all heads. The first layers have dense MLPs; the others have experts and shared experts. V2 and V3
+// route differently.
 #include "layerpress/model/deepseek.h"
 
 #include <cmath>
@@ -14,9 +15,9 @@ using graph::Symbol;
 using graph::Tracer;
 
 constexpr const char* kWhere = "config.json";
-constexpr double kLatentEpsilon = 1e-6;  // of the latents' norms, whatever the config says of others
+constexpr double kLatentEpsilon = 1e-6;  // for the latents' norms; the config's value is for the others
 
-/// What the two versions assume where config.json is silent.
+/// The values that the two versions assume for missing keys.
 struct Defaults {
   std::int64_t max_position_embeddings = 0;
   ExpertConfig experts;
@@ -24,9 +25,9 @@ struct Defaults {
   double routed_scale = 1;
 };
 
-/// Sizes of the attention; 0 where q has no latent.
+/// Sizes of the attention; 0 if q has no latent.
 struct LatentAttention {
-  std::string prefix;  ///< of class names
+  std::string prefix;  ///< prefix of class names
   std::int64_t q_latent = 0, kv_latent = 0;
   std::int64_t plain_dim = 0, rotated_dim = 0, value_dim = 0;
   double scale = 1;
@@ -35,7 +36,7 @@ struct LatentAttention {
   std::int64_t head_dim() const { return plain_dim + rotated_dim; }
 };
 
-/// 1 / sqrt(head_dim), times the square of what stretched positions multiply scores with.
+/// 1 / sqrt(head_dim), times the square of the factor by which stretched positions (YaRN) scale queries and keys.
 double score_scale(const Json& config, std::int64_t head_dim) {
   double scale = 1 / std::sqrt(static_cast<double>(head_dim));
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -106,13 +107,13 @@ DecoderConfig parse_config(const Json& config, const Defaults& defaults) {
   DecoderConfig decoder =
       parse_decoder_config(config, {.head_dim = 64, .max_position_embeddings = defaults.max_position_embeddings});
   decoder.head_dim =
-      positive_number(config, "qk_rope_head_dim", kMostFeatures, 64);  // what the rotary table is made for
+      positive_number(config, "qk_rope_head_dim", kMostFeatures, 64);  // the size that the rotary table uses
   if (json_get_or<std::int64_t>(config, "moe_layer_freq", kWhere, 1) != 1)
     throw CheckpointError("[model.config] config.json: moe_layer_freq is not supported; only 1 is");
   return decoder;
 }
 
-/// Experts as both versions have them; the caller says how they are chosen.
+/// The experts that both versions have; the caller sets the routing.
 ExpertBlock parse_experts(const Json& config, const std::string& prefix, const Defaults& defaults) {
   const ExpertConfig experts = parse_expert_config(config, defaults.experts, {.experts = "n_routed_experts"});
   ExpertBlock block;
@@ -136,7 +137,7 @@ void read_groups(const Json& config, ExpertBlock& block, std::int64_t groups, st
                           block.route.experts, block.route.groups, block.route.top_groups);
 }
 
-/// `with_bias`: the router has a tensor that is added to scores where they are compared.
+/// `with_bias`: the router has a tensor that is added to scores to choose experts.
 TracedModel trace(const Json& config, const DecoderConfig& decoder, const LatentAttention& attention,
                   const ExpertBlock& experts, bool with_bias) {
   const std::string& prefix = attention.prefix;

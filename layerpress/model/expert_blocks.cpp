@@ -41,7 +41,7 @@ Symbol expert_block(Tracer& tracer, const DecoderConfig& config, const ExpertBlo
 ExpertConfig parse_expert_config(const Json& config, const ExpertConfig& defaults, const ExpertKeys& keys) {
   constexpr std::int64_t kMostExperts = 65'536;
   ExpertConfig parsed;
-  // transformers reads either of the two, and writes the second.
+  // transformers reads either key and writes num_local_experts.
   const bool has_own_key = config.contains(keys.experts) && !config[keys.experts].is_null();
   parsed.experts =
       positive_number(config, has_own_key ? keys.experts : "num_local_experts", kMostFeatures, defaults.experts);
@@ -94,7 +94,7 @@ struct ExpertWeights {
   std::string gate, up;
 };
 
-/// Names of the weights that lead to an expert's node.
+/// Names of the weights that an expert's node depends on.
 ExpertWeights weights_of_expert(const graph::Graph& graph, const graph::Node& expert) {
   const auto made_by = [&](graph::ValueId value) -> const graph::Node& {
     return graph.nodes[graph.values[value].producer];

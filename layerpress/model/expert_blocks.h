@@ -10,27 +10,27 @@
 
 namespace layerpress::model {
 
-/// What distinguishes one mixture of experts from another.
+/// The properties in which mixtures of experts differ.
 struct ExpertBlock {
-  std::string name = "mlp";       ///< of the module
+  std::string name = "mlp";       ///< name of the module
   std::string class_name;         ///< "Qwen3MoeSparseMoeBlock"
-  std::string router_class_name;  ///< of module "gate", which is no "Linear": "Qwen3MoeTopKRouter"
+  std::string router_class_name;  ///< class of module "gate", which is not "Linear": "Qwen3MoeTopKRouter"
   graph::Tracer::ExpertNames experts;
-  std::int64_t intermediate_size = 0;  ///< of an expert
+  std::int64_t intermediate_size = 0;  ///< intermediate size of an expert
   graph::Route route;
-  /// An expert that sees all tokens, in module `shared_name`; 0: none.
+  /// Size of an expert that sees all tokens, in module `shared_name`; 0: none.
   std::int64_t shared_intermediate_size = 0;
   std::string shared_name = "shared_expert";
   std::string shared_class_name;
-  bool shared_gate = false;  ///< its output is weighted by the sigmoid of a linear "<shared_name>_gate" of one feature
+  bool shared_gate = false;  ///< weight its output by the sigmoid of a one-feature linear "<shared_name>_gate"
 };
 
-/// Router, experts, shared expert.
+/// Router, experts and shared expert.
 graph::Symbol expert_block(graph::Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block,
                            graph::Symbol x);
 
-/// How many experts there are (else num_local_experts says so), how many a token gets, and how wide they are; checked.
-/// Throws CheckpointError.
+/// The number of experts (in num_local_experts if not under its own key), the number of experts per token, and their
+/// width, all checked. Throws CheckpointError.
 struct ExpertConfig {
   std::int64_t experts = 0;
   std::int64_t top_k = 0;
@@ -43,27 +43,28 @@ struct ExpertKeys {
 };
 ExpertConfig parse_expert_config(const Json& config, const ExpertConfig& defaults, const ExpertKeys& keys);
 
-/// Experts by the class names that families without peculiarities have: "Qwen3Moe" -> Qwen3MoeSparseMoeBlock,
-/// Qwen3MoeTopKRouter, Qwen3MoeMLP.
+/// An expert block with the usual class names: "Qwen3Moe" -> Qwen3MoeSparseMoeBlock, Qwen3MoeTopKRouter, Qwen3MoeMLP.
 ExpertBlock sparse_block(const std::string& class_prefix, const ExpertConfig& experts);
 
-/// A language model of pre-norm layers with experts in the MLP's place.
+/// A language model of pre-norm layers with experts in place of the MLP.
 struct ExpertDecoder {
-  std::string class_prefix;  ///< as causal_language_model takes it
+  std::string class_prefix;  ///< as for causal_language_model
   DecoderConfig config;
   ExpertBlock block;
-  std::vector<bool> sparse{};  ///< which layers have experts, the others have an MLP; empty: all have
+  std::vector<bool> sparse{};  ///< whether a layer has experts instead of an MLP; empty: all have experts
 };
 
-/// Traces the model; `attention(layer)` says how that layer attends.
+/// Traces the model; `attention(layer)` describes the attention of a layer.
 TracedModel expert_language_model(const ExpertDecoder& decoder, const Json& raw_config,
                                   const std::function<SelfAttention(std::int64_t)>& attention);
 
-/// Which layers have experts: those not in mlp_only_layers whose number, counted from 1, is a multiple of decoder_sparse_step.
+/// The layers with experts: those not in mlp_only_layers whose number, counted from 1, is a multiple of
+/// decoder_sparse_step.
 std::vector<bool> sparse_layers(const Json& config, std::int64_t num_layers);
 
-/// Fills in what the graph's experts, if it has any, mean for readers and for checkpoints that store a layer's experts as
-/// `experts.gate_up_proj` [experts, 2 * intermediate, hidden] and `experts.down_proj` [experts, hidden, intermediate].
+/// If the graph has experts, fills in what readers need to know of them, and the fused tensors of checkpoints that
+/// store a layer's experts as `experts.gate_up_proj` [experts, 2 * intermediate, hidden] and `experts.down_proj`
+/// [experts, hidden, intermediate].
 void describe_experts(TracedModel& model);
 
 }  // namespace layerpress::model

@@ -1,5 +1,5 @@
-// Gemma 2 and 3 (text): norms of 1 + weight before and after attention and MLP, scaled embeddings, sliding windows in all
-// but every n-th layer. Gemma 2 caps scores and logits; Gemma 3 has q/k norms and a rotary table per kind of layer.
+// Gemma 2 and 3 (text): norms with 1 + weight before and after attention and MLP, scaled embeddings, sliding windows in
+// all but every n-th layer. Gemma 2 caps scores and logits; Gemma 3 has q/k norms and a rotary table per kind of layer.
 #include "layerpress/model/gemma.h"
 
 #include <cmath>
@@ -42,7 +42,7 @@ ModelEnds gemma_ends(const DecoderConfig& decoder, double logit_cap) {
   return {.embedding_scale = {.factor = scale, .rounded_factor = true}, .logit_cap = logit_cap, .rope_tables = {}};
 }
 
-/// The rotary table of one kind of layer: its entry of rope_parameters (transformers 5), or the keys used before.
+/// The rotary table of one kind of layer: its entry in rope_parameters (transformers 5), or the earlier keys.
 graph::RopeTable layer_rope(const Json& config, DecoderConfig decoder, bool slides) {
   const char* kind = slides ? "sliding_attention" : "full_attention";
   Json parameters = Json::object();

@@ -6,7 +6,7 @@ namespace layerpress::model {
 
 TracedModel trace_gemma2(const Json& config);
 
-/// The text model alone.
+/// Only the text model.
 TracedModel trace_gemma3(const Json& config);
 
 }  // namespace layerpress::model

@@ -1,4 +1,4 @@
-// Llama 1, 2, 3.x and models that use its classes (SmolLM, TinyLlama, Yi, ...).
+// Llama 1, 2, 3.x and models with the same classes (SmolLM, TinyLlama, Yi, ...).
 #include "layerpress/model/llama.h"
 
 #include "layerpress/model/decoder_blocks.h"

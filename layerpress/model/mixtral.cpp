@@ -1,4 +1,4 @@
-// Mixtral: Mistral's attention, experts with names of their own in every layer.
+// Mixtral: Mistral's attention, and experts with their own tensor names in every layer.
 #include "layerpress/model/mixtral.h"
 
 #include "layerpress/model/expert_blocks.h"

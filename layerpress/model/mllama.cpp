@@ -1,4 +1,4 @@
-// Llama 3.2 Vision: an encoder of image tiles, and a Llama decoder some of whose layers attend to what it gives.
+// Llama 3.2 Vision: an encoder of image tiles, and a Llama decoder in which some layers attend to the encoder's output.
 #include "layerpress/model/mllama.h"
 
 #include <algorithm>
@@ -15,16 +15,16 @@ using graph::Rows;
 using graph::Symbol;
 using graph::Tracer;
 
-/// The vision encoder's part of config.json.
+/// The part of config.json that describes the vision encoder.
 struct VisionConfig {
-  DecoderConfig layers;  ///< of the local encoder
+  DecoderConfig layers;  ///< layers of the local encoder
   std::int64_t global_layers = 0;
   double norm_eps = 1e-5;
   std::vector<std::int64_t> intermediate_layers;
   graph::ImageGeometry geometry;
 };
 
-/// The object `key` of config.json, with `defaults` for what it leaves out.
+/// The object `key` of config.json, with `defaults` for missing members.
 Json section(const Json& config, const char* key, Json defaults) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return defaults;
@@ -47,7 +47,7 @@ Json text_section(const Json& config) {
                        {"rms_norm_eps", 1e-5},
                        {"max_position_embeddings", 131072},
                        {"cross_attention_layers", {3, 8, 13, 18, 23, 28, 33, 38}}});
-  text.erase("head_dim");  // of no meaning for this class
+  text.erase("head_dim");  // has no meaning for this class
   return text;
 }
 
@@ -69,11 +69,11 @@ Json vision_section(const Json& config) {
                {"intermediate_layers_indices", {3, 7, 15, 23, 30}},
                {"supported_aspect_ratios", {{1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}, {4, 1}}}});
   vision["num_attention_heads"] = vision["attention_heads"];
-  vision["vocab_size"] = 1;  // which an encoder has none of
+  vision["vocab_size"] = 1;  // an encoder has no vocabulary
   return vision;
 }
 
-/// Indices of layers, each below `layers`.
+/// Indices of layers, each smaller than `layers`.
 std::vector<std::int64_t> layer_indices(const Json& config, const char* key, std::int64_t layers) {
   const auto indices = json_get<std::vector<std::int64_t>>(config, key, "config.json");
   for (const std::int64_t index : indices)
@@ -167,7 +167,7 @@ class VisionEncoder {
     return tracer_.operation(operation, {x}, features_, Rows::kPatches);
   }
 
-  /// Returns what each layer gives.
+  /// Returns the output of each layer.
   std::vector<Symbol> encoder(const std::string& name, std::int64_t layers, bool gated, Symbol x) {
     const auto scope = tracer_.module(name, "MllamaVisionEncoder");
     std::vector<Symbol> outputs;
@@ -232,7 +232,7 @@ Symbol cross_attention(Tracer& tracer, const DecoderConfig& config, const graph:
   return tracer.linear("o_proj", tracer.operation(operation, {q, k, v}, q.features, q.rows), config.hidden_size);
 }
 
-/// x + tanh(gate) * attention to images, then x + tanh(gate) * mlp, for samples that have images.
+/// x + tanh(gate) * attention to images, then x + tanh(gate) * mlp, for samples with images.
 Symbol cross_attention_layer(Tracer& tracer, const DecoderConfig& config, const graph::ImageGeometry& geometry,
                              Symbol all, Symbol vision) {
   const std::int64_t features = config.hidden_size;
@@ -249,7 +249,7 @@ Symbol cross_attention_layer(Tracer& tracer, const DecoderConfig& config, const 
   return tracer.operation(graph::MergeIllustrated{}, {all, x}, features, Rows::kTokens);
 }
 
-/// Rows of the embedding beyond the vocabulary of the head: the image token and room for others.
+/// Rows of the embedding beyond the head's vocabulary: the image token and reserved tokens.
 constexpr std::int64_t kExtraTokens = 8;
 
 /// Module "language_model". Returns the logits.

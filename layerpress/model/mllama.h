@@ -4,7 +4,7 @@
 
 namespace layerpress::model {
 
-/// Llama 3.2 Vision. The graph's second input are the patches of images, `[patches, channels * patch_size²]`.
+/// Llama 3.2 Vision. The graph's second input is the patches of images, `[patches, channels * patch_size²]`.
 TracedModel trace_mllama(const Json& config);
 
 }  // namespace layerpress::model

@@ -1,4 +1,4 @@
-// OLMo 2: norms after attention and MLP instead of before, and over the whole rows of q and k.
+// OLMo 2: norms after attention and MLP instead of before, and q/k norms over whole rows.
 #include "layerpress/model/olmo2.h"
 
 #include "layerpress/model/decoder_blocks.h"

@@ -1,4 +1,4 @@
-// OLMoE: norms of q and k over whole rows, experts in every layer.
+// OLMoE: q/k norms over whole rows, experts in every layer.
 #include "layerpress/model/olmoe.h"
 
 #include "layerpress/model/expert_blocks.h"

@@ -1,4 +1,5 @@
-// Phi 3, 3.5 and 4: Llama with q, k, v in one weight and gate, up in another, as checkpoints and their readers keep them.
+// Phi 3, 3.5 and 4: Llama with q, k, v in one weight and gate, up in another, both in checkpoints and in inference
+// engines.
 #include "layerpress/model/phi3.h"
 
 #include <cmath>
@@ -34,7 +35,7 @@ Symbol phi3_mlp(Tracer& tracer, const DecoderConfig& config, Symbol x) {
   return tracer.linear("down_proj", tracer.gated_activation(config.hidden_act, gate, up), config.hidden_size);
 }
 
-/// "su" and "yarn" are what early checkpoints call longrope; the original length stands beside the rope parameters.
+/// Early checkpoints call longrope "su" or "yarn" and have the original length beside the rope parameters.
 Json phi3_rope(const Json& config) {
   Json changed = config;
   const auto length = json_get_or<std::int64_t>(config, "original_max_position_embeddings", "config.json", 4096);

@@ -1,4 +1,4 @@
-// Qwen 2 and 2.5: biases on q, k, v; a sliding window in the upper layers when switched on.
+// Qwen 2 and 2.5: biases on q, k, v; an optional sliding window in the upper layers.
 #include "layerpress/model/qwen2.h"
 
 #include "layerpress/model/decoder_blocks.h"

@@ -1,4 +1,4 @@
-// Qwen 1.5 and 2 with a mixture of experts: a shared expert with a gate of its own beside the routed ones.
+// Qwen 1.5 and 2 with a mixture of experts: a shared expert with its own gate beside the routed experts.
 #include "layerpress/model/qwen2_moe.h"
 
 #include "layerpress/model/expert_blocks.h"

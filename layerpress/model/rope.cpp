@@ -8,12 +8,12 @@ namespace {
 constexpr const char* kWhere = "config.json: rope parameters";
 constexpr double kPi = 3.14159265358979323846;
 
-/// The rope parameters of a config, wherever they stand in it, and what every kind needs of them.
+/// The rope parameters of a config, from either place, and the values that every kind needs.
 struct RopeSource {
   Json parameters = Json::object();
   std::string kind = "default";
   double theta = 10000;
-  std::int64_t dims = 0;  ///< rotated features of a head
+  std::int64_t dims = 0;  ///< rotated features per head
   std::int64_t max_positions = 0;
   std::int64_t original_positions = 0;
 
@@ -25,7 +25,7 @@ struct RopeSource {
     const auto found = parameters.find(key);
     return found != parameters.end() && !found->is_null();
   }
-  /// `factor`, or how much longer the context is than the original one.
+  /// `factor`, or the ratio of the context length to the original length.
   double factor() const {
     return number_or("factor", static_cast<double>(max_positions) / static_cast<double>(original_positions));
   }
@@ -68,7 +68,7 @@ std::vector<double> plain_frequencies(const RopeSource& source) {
   return frequencies;
 }
 
-/// Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, those between are blended.
+/// Llama 3.1: long wavelengths are stretched by `factor`, short ones are unchanged, and those between are blended.
 void apply_llama3(const RopeSource& source, graph::RopeTable& table) {
   const double factor = source.number("factor"), low = source.number("low_freq_factor"),
                high = source.number("high_freq_factor");
@@ -86,7 +86,7 @@ void apply_llama3(const RopeSource& source, graph::RopeTable& table) {
 
 double yarn_magnitude(double scale, double mscale) { return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0; }
 
-/// YaRN (arXiv 2309.00071): interpolation for slow dimensions, extrapolation for fast ones, a ramp between.
+/// YaRN (arXiv 2309.00071): interpolation for slow dimensions, extrapolation for fast ones, a linear ramp between.
 void apply_yarn(const RopeSource& source, graph::RopeTable& table) {
   const double factor = source.factor();
   const double mscale = source.number_or("mscale", 0), mscale_all = source.number_or("mscale_all_dim", 0);

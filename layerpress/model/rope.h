@@ -6,8 +6,9 @@
 
 namespace layerpress::model {
 
-/// The rotary table of a config: `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before), kinds
-/// default, linear, dynamic, yarn, llama3, longrope, as transformers computes them. Throws CheckpointError for others.
+/// The rotary table of a config, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (earlier
+/// versions). Kinds default, linear, dynamic, yarn, llama3 and longrope, as transformers computes them. Throws
+/// CheckpointError for others.
 graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder);
 
 }  // namespace layerpress::model

@@ -1,4 +1,4 @@
-// SmolLM 3: Llama without rotary embedding in some layers, by default in every fourth.
+// SmolLM 3: Llama without rotary embedding in some layers (by default in every fourth).
 #include "layerpress/model/smollm3.h"
 
 #include "layerpress/model/decoder_blocks.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kWhere = "config.json";
 
-/// For each layer whether it encodes positions.
+/// Whether each layer encodes positions.
 std::vector<bool> rotating_layers(const Json& config, std::int64_t num_layers) {
   const auto interval = json_get_or<std::int64_t>(config, "no_rope_layer_interval", kWhere, 4);
   if (interval < 1)

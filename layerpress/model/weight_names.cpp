@@ -7,8 +7,8 @@
 namespace layerpress::model {
 namespace {
 
-/// From the names that an architecture is traced with to others that are in use. It applies to models that have a module of
-/// the first name.
+/// Renamings from the names with which an architecture is traced to others in use. One applies to models that have a
+/// module of its first name.
 const std::vector<graph::Renaming>& known_renamings() {
   static const std::vector<graph::Renaming> kAll = {
       // Mllama as transformers 5 names its modules

@@ -4,12 +4,13 @@
 
 namespace layerpress::model {
 
-/// Some models are stored under the names of their modules and under names of earlier releases, which config.json does not
-/// tell apart. Renames weights and modules of the traced model as the checkpoint names them, if it holds more of them so.
+/// Renames weights and modules of the traced model to the names in the checkpoint, if more of these exist there. Some
+/// models are stored under the names of their modules or under those of earlier releases, and config.json does not say
+/// which.
 void use_stored_names(TracedModel& model, const checkpoint::Checkpoint& checkpoint);
 
-/// What else module `name` of the traced model is called by programs that may read the checkpoint: lists of modules in
-/// config.json have to name both, and who names a module may use either.
+/// Other names of module `name` that programs reading the checkpoint may use. Lists of modules in config.json must
+/// contain all of them, and users may name a module by any of them.
 std::vector<std::string> other_names(const TracedModel& model, const std::string& name);
 
 }  // namespace layerpress::model

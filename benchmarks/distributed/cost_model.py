@@ -1,4 +1,4 @@
-"""Seconds that a GPTQ run takes on R ranks, term by term. docs/distributed.md explains where each comes from.
+"""Predicts the seconds of a GPTQ run on R ranks, term by term. docs/distributed.md explains the terms.
 
 Divided by R: the forward pass and the Gram matrices (by samples), the choice of scales and the solver (by rows), saving (by
 bytes), and the factorizations of a layer's many equal groups (experts). Not divided: start-up, reading weights, the
@@ -17,7 +17,7 @@ PARALLEL = {"forward", "gram", "observe", "solve", "save"}
 
 @dataclass(frozen=True)
 class Machine:
-    """What one rank does per second, and what connects ranks. Rates in operations, weights or bytes per second."""
+    """The speed of one rank and of the connections. Rates in operations, weights or bytes per second."""
     name: str
     forward: float           # operations
     gram: float              # operations, one triangle
@@ -35,12 +35,12 @@ class Machine:
     start: float             # seconds until the first layer, data included
 
 
-# An assumption for orientation, not a measurement: 8 accelerators with fast links, nodes joined at 400 Gbit/s.
+# An assumption, not a measurement: 8 accelerators with fast links, nodes connected at 400 Gbit/s.
 GPU_NODE = Machine("node of 8 GPUs (assumed figures)", forward=350e12, gram=200e12, factorize=8e12, solve=15e12,
                    observe=20e9, dequantize=200e9, load=25e9, write=2e9, write_all=20e9, link=150e9, network=45e9,
                    latency=15e-6, ranks_per_node=8, start=3.0)
 # Measured by benchmarks/distributed/run: SmolLM2-135M on one thread of an AMD EPYC with two cores. Link and latency are fitted
-# to two ranks on loopback; a network between machines is taken to be the same. --check takes the rates of another run.
+# to two ranks on loopback and used for networks between machines, too. --check uses the rates of another run.
 CPU_CORE = Machine("one core of a 2-core machine per rank", forward=174e9, gram=187e9, factorize=43e9, solve=36e9,
                    observe=140e6, dequantize=1.5e9, load=4e9, write=680e6, write_all=1.36e9, link=350e6, network=350e6,
                    latency=500e-6, ranks_per_node=2, start=0.35)
@@ -61,25 +61,25 @@ class Job:
 
 
 def largest_share(count: int, ranks: int) -> float:
-    """The share of `count` indivisible things that the rank with the most of them has."""
+    """The share of `count` indivisible items on the rank with the most of them."""
     return math.ceil(count / ranks) / count
 
 
 def packed_bytes(weights: float, job: Job) -> float:
-    """Codes and bf16 scales."""
+    """Bytes of codes and bf16 scales."""
     return weights * (job.bits / 8 + 2 / job.group_size)
 
 
 def steps_of(group: LinearGroup) -> list[int]:
-    """How many of a layer's groups of this kind share a pass over the samples: their Gram matrices fit into a budget."""
+    """The number of a layer's groups of this kind that share a pass over the samples, limited by their Gram matrices."""
     most = max(1, STEP_GRAM_BYTES // (4 * group.columns**2))
     full, rest = divmod(group.count, most)
     return [most] * full + [rest] * (rest > 0)
 
 
 def owned(group: LinearGroup, count: int, ranks: int) -> int:
-    """How many of a step's groups are dealt out to ranks as a whole: all, as many for each rank, or none. The others are
-    factorized by every rank, and their rows are divided. The choice goes by operations alone, as the program's does."""
+    """The number of a step's groups that are owned by one rank: all, the same number for each rank, or none. The others are
+    factorized by every rank, and their rows are divided. As in the program, only operations decide."""
     factor, update = group.columns**3 / 3, group.rows * group.columns**2
     if ranks == 1 or count == 1:
         return 0
@@ -91,7 +91,7 @@ def owned(group: LinearGroup, count: int, ranks: int) -> int:
 
 
 def reduced_bytes(group: LinearGroup, ranks: int) -> float:
-    """Sent by a rank for a layer's groups of this kind: a triangle goes to its owner, or to all."""
+    """Bytes that a rank sends for a layer's groups of this kind: a triangle goes to its owner, or to all ranks."""
     triangles = sum(2 * count - owned(group, count, ranks) for count in steps_of(group))
     return triangles * (ranks - 1) / ranks * group.triangle_bytes
 
@@ -101,12 +101,12 @@ def gathered_bytes(group: LinearGroup, job: Job, ranks: int) -> float:
 
 
 def sent_bytes(shape: Shape, job: Job, ranks: int) -> float:
-    """By one rank in the whole run."""
+    """Bytes that one rank sends in the whole run."""
     return shape.layers * sum(reduced_bytes(group, ranks) + gathered_bytes(group, job, ranks) for group in shape.groups)
 
 
 def bandwidth(machine: Machine, ranks: int) -> float:
-    """Of a ring over all ranks: its slowest link."""
+    """The bandwidth of a ring over all ranks: that of its slowest link."""
     return machine.link if ranks <= machine.ranks_per_node else machine.network
 
 
@@ -125,7 +125,7 @@ def group_seconds(group: LinearGroup, job: Job, machine: Machine, ranks: int) ->
     return {
         "forward": share * 2 * job.all_tokens * group.passes * group.weights / machine.forward,
         "gram": share * job.all_tokens * group.columns * (group.columns + 1) * group.count / machine.gram,
-        # Two sums are under way at a time; a step's packed rows travel in one operation.
+        # Two sums are in flight at a time; a step's packed rows travel in one operation.
         "reduce": reduced_bytes(group, ranks) / bandwidth(machine, ranks) + 2 * latency * math.ceil(group.count / 2),
         "factorize": factorized * group.columns**3 / 3 / machine.factorize,
         "observe": rows * group.weights / machine.observe,
@@ -136,13 +136,13 @@ def group_seconds(group: LinearGroup, job: Job, machine: Machine, ranks: int) ->
 
 
 def attention_seconds(shape: Shape, job: Job, machine: Machine, ranks: int) -> float:
-    """Causal attention of one layer: every token meets half of its sample."""
+    """Causal attention of one layer: on average, a token attends to half of its sample."""
     operations = 2 * job.all_tokens * job.tokens * shape.attention_features
     return largest_share(job.samples, ranks) * operations / machine.forward
 
 
 def seconds(shape: Shape, job: Job, machine: Machine, ranks: int) -> dict[str, float]:
-    """All terms of a run; their sum is its time, since only the reading of weights is taken to overlap."""
+    """All terms of a run. Their sum is the time, because only the reading of weights is assumed to overlap."""
     terms = dict.fromkeys(TERMS, 0.0)
     for group in shape.groups:
         for term, value in group_seconds(group, job, machine, ranks).items():
@@ -150,7 +150,7 @@ def seconds(shape: Shape, job: Job, machine: Machine, ranks: int) -> dict[str, f
     terms["forward"] += shape.layers * attention_seconds(shape, job, machine, ranks)
     output = packed_bytes(shape.layers * shape.layer_weights, job) + 2 * shape.embedding_weights
     terms["save"] = max(output / ranks / machine.write, output / machine.write_all)
-    # The next layer's weights are read while this one works.
+    # The next layer's weights are read during the work on this one.
     hidden = sum(terms[term] for term in ("forward", "gram", "factorize", "observe", "solve"))
     terms["load"] = max(0.0, shape.bytes / machine.load - hidden)
     terms["start"] = machine.start
@@ -158,7 +158,7 @@ def seconds(shape: Shape, job: Job, machine: Machine, ranks: int) -> dict[str, f
 
 
 def blame(shape: Shape, job: Job, machine: Machine, ranks: int) -> str:
-    """The term that is furthest above its share of the time of one rank."""
+    """The term that most exceeds its share of the time on one rank."""
     one, many = seconds(shape, job, machine, 1), seconds(shape, job, machine, ranks)
     return max(TERMS, key=lambda term: many[term] - one[term] / ranks)
 
@@ -168,7 +168,7 @@ def speed_up(shape: Shape, job: Job, machine: Machine, ranks: int) -> float:
 
 
 def first_below(share: float, shape: Shape, job: Job, machine: Machine, most: int) -> int | None:
-    """The smallest number of ranks whose speed-up is below `share` of linear, from where on it stays there."""
+    """The smallest number of ranks from which on the speed-up stays below `share` of linear."""
     below = None
     for ranks in range(2, most + 1):
         if speed_up(shape, job, machine, ranks) < share * ranks:
@@ -179,7 +179,7 @@ def first_below(share: float, shape: Shape, job: Job, machine: Machine, most: in
 
 
 def machine_of(summary: dict, machine: Machine, shape: Shape, job: Job) -> Machine:
-    """`machine` with the rates at which a measured run of one rank did its phases."""
+    """`machine` with the rates of the phases of a measured run on one rank."""
     phases = {name: phase["seconds"] for name, phase in summary["ranks"][0]["phases"].items()}
     predicted = seconds(shape, job, machine, 1)
     rates = {}

@@ -1,4 +1,4 @@
-"""What bounds ranks on this machine: how much processes that know nothing of each other slow each other down, and how long a
+"""The limits of scaling on this machine: how much independent processes slow each other down, and how long a
 run takes to start with very many tensors. See benchmarks/distributed/limits."""
 import argparse
 import json
@@ -31,7 +31,7 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def unrelated_seconds(job: RankedJob, processes: int) -> float:
-    """The slowest of some processes that run at once, each by itself and with its share of the samples."""
+    """Seconds of the slowest of several concurrent independent processes, each with its share of the samples."""
     runs = [RankedRuns(1, replace(job, samples=job.samples // 2, work=job.work / f"unrelated-{number}"))
             for number in range(processes)]
     for one in runs:
@@ -50,7 +50,7 @@ def ceiling(job: RankedJob, turns: int) -> str:
 
 
 def start_phases(model: Path, ranks: int, work: Path) -> list[str]:
-    """The slowest rank's seconds before the work begins."""
+    """Seconds of the slowest rank before the work begins."""
     summary = work / f"start-{ranks}.json"
     run_measured([*launcher(ranks), str(PROGRAM), "oneshot", str(model), "--output", str(work / "started"), "--overwrite",
                   "--algorithm", "rtn", "--scheme", "W8A16", "--group-size", "16", "--threads", "1", "--no-progress",

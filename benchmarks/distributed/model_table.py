@@ -1,4 +1,4 @@
-"""One line per model and number of ranks: slowest rank, largest memory, saving, and the result's score.
+"""Prints a line per model and number of ranks: slowest rank, largest memory, time to save, and the result's score.
 See benchmarks/distributed/table."""
 import argparse
 import sys
@@ -25,7 +25,7 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def score(runs: RankedRuns, with_task: bool, limit: int) -> str:
-    """gsm8k where its data is there; otherwise what can be had, labelled so."""
+    """gsm8k if its data is available; otherwise other measures, labelled as such."""
     if with_task:
         return f"{flexible_extract(runs, limit):.4f}"
     evaluate(runs)

@@ -1,4 +1,4 @@
-"""The options that the programs here share, and the job that they describe."""
+"""The options shared by the programs here, and the job that they describe."""
 import argparse
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def check_options(parser: argparse.ArgumentParser, arguments: argparse.Namespace
 
 
 def job_of(arguments: argparse.Namespace, model: Path | None) -> RankedJob:
-    """Makes the text and fetches the default model when they are not given."""
+    """Creates the text and downloads the default model if they are not given."""
     folder, calibration, evaluation = model_and_text(arguments, model)
     say(f"{folder.name}: {arguments.samples} samples of {calibration.name}")
     return RankedJob(folder, calibration, evaluation, arguments.samples, arguments.max_seq_length, arguments.group_size,

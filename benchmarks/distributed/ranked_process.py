@@ -1,4 +1,4 @@
-"""Runs `layerpress oneshot` on some ranks of this machine and collects what the summary and the network interface say."""
+"""Runs `layerpress oneshot` on several ranks of this machine and collects its summary and the bytes on the network."""
 import json
 import os
 import statistics
@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# The other benchmarks' text, tables and machine name, and the demo's model and way of measuring serve here too.
+# Also uses the other benchmarks' text, tables and machine name, and the demo's model and measurement of processes.
 sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
 
 from contenders import OFFLINE, PROGRAM, PYTHON  # noqa: E402
 from measured_process import Measured, run_measured  # noqa: E402
 
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
-# What readers care for, and the phases of which it is made.
+# The reported steps, and the phases of each.
 STEPS = {"calibrate": ("forward", "gram"), "reduce": ("reduce",), "factorize": ("factorize",),
          "solve": ("observe", "solve"), "gather": ("gather", "dequantize"), "save": ("write", "finish")}
 
 
 @dataclass
 class RankedJob:
-    """What is compressed, and with what."""
+    """The model, the text and the settings of a run."""
     model: Path
     calibration: Path
     evaluation: Path
@@ -36,7 +36,7 @@ class RankedJob:
 
 @dataclass
 class RankedRuns:
-    """All runs of one number of ranks."""
+    """All runs with one number of ranks."""
     ranks: int
     job: RankedJob
     summaries: list[dict] = field(default_factory=list)
@@ -57,7 +57,7 @@ class RankedRuns:
         return statistics.median(figure(summary) for summary in self.summaries)
 
     def largest(self, key: str) -> float:
-        """The rank with the most, in the median run."""
+        """The largest value over the ranks, in the median run."""
         return self.median(lambda summary: max(rank[key] for rank in summary["ranks"]))
 
     @property
@@ -65,24 +65,24 @@ class RankedRuns:
         return self.largest("seconds")
 
     def step_seconds(self, step: str) -> float:
-        """The slowest rank's."""
+        """Seconds of the slowest rank."""
         spent = lambda rank: sum(rank["phases"].get(phase, {"seconds": 0})["seconds"] for phase in STEPS[step])
         return self.median(lambda summary: max(map(spent, summary["ranks"])))
 
     def rest_seconds(self) -> float:
-        """The slowest rank's time that no step counts: start, data, and waiting outside of phases."""
+        """Seconds of the slowest rank outside all steps: start, data, and waiting outside of phases."""
         spent = {phase for phases in STEPS.values() for phase in phases}
         rest = lambda rank: rank["seconds"] - sum(phase["seconds"] for name, phase in rank["phases"].items() if name in spent)
         return self.median(lambda summary: max(map(rest, summary["ranks"])))
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr: stdout is the table."""
+    """Prints progress to stderr, because stdout is the table."""
     print(text, file=sys.stderr, flush=True)
 
 
 def launcher(ranks: int) -> list[str]:
-    """One rank needs none."""
+    """The launcher's command; empty for one rank."""
     if ranks == 1:
         return []
     return [str(PYTHON), "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node", str(ranks)]
@@ -98,7 +98,7 @@ def command(runs: RankedRuns) -> list[str]:
 
 
 def run_once(runs: RankedRuns) -> Measured:
-    """One more run; its messages go to a log file."""
+    """Adds a run; its messages go to a log file."""
     runs.summary_file.unlink(missing_ok=True)
     before = int(LOOPBACK.read_text())
     measured = run_measured(command(runs), OFFLINE, runs.output.with_name(f"{runs.output.name}.log"))
@@ -126,7 +126,7 @@ def find_local_gsm8k() -> bool:
 
 
 def flexible_extract(runs: RankedRuns, limit: int) -> float:
-    """lm-evaluation-harness's gsm8k on the output; keeps its wall time as the evaluation's."""
+    """Runs lm-evaluation-harness's gsm8k on the output; its wall time counts as evaluation time."""
     folder = runs.job.work / f"{runs.output.name}-harness"
     folder.mkdir(exist_ok=True)
     for old in folder.rglob("results_*.json"):

@@ -1,4 +1,4 @@
-"""Predicts the time of a GPTQ run by the number of ranks, and says where it stops to be linear, and why.
+"""Predicts the time of a GPTQ run by the number of ranks, and where and why the speed-up stops being linear.
 
     python scale.py                                       the known shapes on a node of 8 GPUs and on one core per rank
     python scale.py --model Llama-3-8B --machine gpu --network 100e9
@@ -19,7 +19,7 @@ from report import table  # noqa: E402
 from shapes import Shape, known_shapes, shape_of_checkpoint  # noqa: E402
 
 RATES = [field.name for field in dataclasses.fields(Machine) if field.name != "name"]
-# What a summary's phases say about a term.
+# The phases of a summary that measure a term.
 PHASES = {"save": ("write", "finish")}
 
 
@@ -85,7 +85,7 @@ def prediction(shape: Shape, job: Job, machine: Machine, most: int) -> str:
 
 
 def measured_terms(summary: dict) -> dict[str, float]:
-    """The slowest rank's seconds of every term; what no phase counts is the start."""
+    """Seconds of the slowest rank for every term; time outside all phases counts as the start."""
     terms = {term: max(sum(rank["phases"].get(phase, {"seconds": 0})["seconds"] for phase in PHASES.get(term, (term,)))
                        for rank in summary["ranks"]) for term in TERMS}
     whole = max(rank["seconds"] for rank in summary["ranks"])
@@ -95,7 +95,7 @@ def measured_terms(summary: dict) -> dict[str, float]:
 
 
 def check(paths: list[Path], arguments: argparse.Namespace) -> str:
-    """Takes the machine's rates from the run of one rank and compares what they predict for the others."""
+    """Takes the machine's rates from the run on one rank and compares the predictions for the others."""
     summaries = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
     first = summaries[0]
     if first.get("world_size") != 1:

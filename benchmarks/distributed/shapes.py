@@ -1,4 +1,4 @@
-"""What of a model decides the cost of compressing it: its linear groups, as config.json describes them."""
+"""The properties of a model that determine the cost of compressing it: its linear groups, according to config.json."""
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 EIGHT_BILLION = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
                  "num_key_value_heads": 8, "vocab_size": 128256}
 # While calibrating, every token goes through the gate and up projections of every expert, so that each expert's statistics see
-# all of them; a layer's output needs only the chosen experts.
+# all tokens; a layer's output needs only the chosen experts.
 CONFIGS = {
     "Llama-3-8B": EIGHT_BILLION,
     "Qwen3-30B-A3B": {"num_hidden_layers": 48, "hidden_size": 2048, "moe_intermediate_size": 768, "num_experts": 128,
@@ -19,7 +19,7 @@ CONFIGS = {
 
 @dataclass(frozen=True)
 class LinearGroup:
-    """Linears that read one value; `count` such groups in every layer wait for nothing of each other."""
+    """Linears that read one value; a layer has `count` such groups, which are independent of each other."""
     name: str
     columns: int
     rows: int
@@ -28,18 +28,18 @@ class LinearGroup:
 
     @property
     def weights(self) -> int:
-        """Of all `count` groups."""
+        """For all `count` groups."""
         return self.rows * self.columns * self.count
 
     @property
     def triangle_bytes(self) -> int:
-        """One group's statistics as they travel: the upper triangle in fp32."""
+        """Bytes of one group's statistics when sent: the upper triangle in fp32."""
         return self.columns * (self.columns + 1) // 2 * 4
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder of equal layers."""
+    """A decoder with identical layers."""
     name: str
     layers: int
     attention_features: int  # heads times the size of one
@@ -52,12 +52,12 @@ class Shape:
 
     @property
     def bytes(self) -> int:
-        """Of the checkpoint in bf16."""
+        """Bytes of the checkpoint in bf16."""
         return 2 * (self.layers * self.layer_weights + self.embedding_weights)
 
 
 def shape_of(name: str, config: dict) -> Shape:
-    """Llama and its kin, with a dense MLP or with experts."""
+    """Llama and similar models, with a dense MLP or with experts."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head = config.get("head_dim") or hidden // heads
     key_value = config.get("num_key_value_heads", heads) * head

@@ -1,4 +1,4 @@
-"""Speed-up per phase, and time, quality and bytes by number of ranks. See benchmarks/distributed/run."""
+"""Measures speed-up per phase, and time, quality and bytes by number of ranks. See benchmarks/distributed/run."""
 import argparse
 import sys
 from pathlib import Path
@@ -36,7 +36,7 @@ def phase_table(one: RankedRuns, two: RankedRuns) -> str:
 
 
 def expected_bytes(runs: RankedRuns) -> float:
-    """The formula's bytes per rank."""
+    """Bytes per rank according to the formula."""
     return sent_bytes(shape_of_checkpoint(runs.job.model), Job(runs.job.samples, runs.job.max_seq_length, 4, runs.job.group_size),
                       runs.ranks)
 
@@ -62,7 +62,7 @@ def count_table(measured: list[RankedRuns]) -> str:
 
 
 def check_of(measured: list[RankedRuns], group_size: int) -> str:
-    """Prediction beside measurement."""
+    """Compares prediction and measurement."""
     files = [str(runs.summary_file) for runs in measured]
     arguments = scale.parse_arguments(["--check", *files, "--group-size", str(group_size)])
     return scale.check(arguments.check, arguments)

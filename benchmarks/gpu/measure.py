@@ -1,4 +1,4 @@
-"""What a GPU makes of Layerpress, as Markdown. See benchmarks/gpu/run."""
+"""Measures Layerpress on a GPU and prints Markdown. See benchmarks/gpu/run."""
 import argparse
 import json
 import subprocess
@@ -59,7 +59,7 @@ class Bench:
         return done.stdout
 
     def compress(self, model: Path, output: Path, tokens: Path, device: str, *more: object) -> dict:
-        """The summary of a run, with the wall time of the process."""
+        """The summary of a run, plus the wall time of the process."""
         summary = output.with_suffix(".summary.json")
         began = time.monotonic()
         self.call("layerpress", "oneshot", model, "--output", output, "--overwrite", "--algorithm", "gptq", "--scheme", "W4A16",
@@ -137,7 +137,7 @@ def solver(bench: Bench) -> str:
 
 
 def equal_share(first: Path, second: Path) -> float:
-    """Of the packed words of two compressed checkpoints."""
+    """Compares the packed words of two compressed checkpoints."""
     import torch
 
     equal = count = 0

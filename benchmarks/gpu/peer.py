@@ -1,4 +1,4 @@
-"""LLM Compressor doing the same jobs on the same device, for benchmarks/gpu/run."""
+"""Runs LLM Compressor with the same jobs on the same device, for benchmarks/gpu/run."""
 import json
 import re
 import sys
@@ -40,12 +40,12 @@ class PeerRun:
 
     @property
     def solve_seconds(self) -> float:
-        """By its messages: solvers of a batch of linears all tell the batch's seconds."""
+        """Seconds from its log; all linears of a batch report the seconds of the whole batch."""
         return sum(map(float, re.findall(r"Quantizing \d+ module.*?METRIC - time ([\d.]+)s", self.watched.output, re.DOTALL)))
 
     def affordable(self, seconds: float, layers: float = 1) -> int:
-        """Samples that a run of so many seconds and times the layers can have, if only solving, reading and writing do not grow
-        with them."""
+        """The number of samples for a run of `seconds` with `layers` times the layers, if solving, reading and writing take the
+        same time for any number of samples."""
         load, oneshot, save = (self.summary[f"{name}_seconds"] for name in ("load", "oneshot", "save"))
         start = self.watched.seconds - load - oneshot - save
         per_layer = (seconds - start) / layers - load - save - self.solve_seconds
@@ -63,7 +63,7 @@ class Peer:
             self.environment["CUDA_VISIBLE_DEVICES"] = bench.arguments.device.partition(":")[2]
 
     def run(self, name: str, *arguments: object) -> Watched:
-        """Ends the process when no time is left."""
+        """Ends the process when the time is over."""
         limit = self.bench.left()
 
         def end(seconds: float, _: MemoryWatch) -> None:
@@ -86,7 +86,7 @@ class Peer:
 
 
 def reason(error: RunFailed) -> str:
-    """Without the command."""
+    """The log without the command."""
     return str(error).rpartition("ended with ")[2]
 
 
@@ -127,7 +127,7 @@ def jobs(bench: "Bench") -> list[Job]:
 
 
 def samples_for(job: Job, wanted: int, runs: dict[str, PeerRun], seconds: float) -> int:
-    """What there is time for, going by a run with fewer samples or layers; 0 where it would hardly say more."""
+    """What fits into the time, judging by a run with fewer samples or layers; 0 if it would add little information."""
     if job.name in runs:
         found = min(wanted, runs[job.name].affordable(seconds))
         return found if found >= 2 * runs[job.name].summary["samples"] else 0
@@ -140,7 +140,7 @@ def samples_for(job: Job, wanted: int, runs: dict[str, PeerRun], seconds: float)
 
 
 def peer(bench: "Bench") -> str:
-    """Few samples first, and few layers."""
+    """Starts with few samples and few layers."""
     peer = Peer(bench)
     try:
         versions = peer.versions()

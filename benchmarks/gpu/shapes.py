@@ -1,4 +1,4 @@
-"""Random checkpoints with the shapes that are measured on a GPU."""
+"""Random checkpoints for the measurements on a GPU."""
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ SMALL = LlamaShape(num_hidden_layers=4, hidden_size=512, intermediate_size=1536,
 
 @dataclass(frozen=True)
 class MixtureShape:
-    """As config.json names them; the defaults are Qwen3-30B-A3B's, with one layer of 48."""
+    """Sizes, named as in config.json; the defaults are those of Qwen3-30B-A3B, with one layer instead of 48."""
     num_hidden_layers: int = 1
     hidden_size: int = 2048
     num_experts: int = 128

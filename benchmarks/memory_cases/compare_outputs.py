@@ -10,7 +10,7 @@ PIECE = 64 << 20
 
 
 def digest(path: Path) -> str:
-    """Reads in pieces: outputs may be larger than memory."""
+    """Reads in pieces, because outputs may be larger than memory."""
     found = hashlib.blake2b()
     with path.open("rb") as file:
         while piece := file.read(PIECE):
@@ -19,14 +19,14 @@ def digest(path: Path) -> str:
 
 
 def differing_files(folder: Path, other: Path) -> list[str]:
-    """Names of files that are in one folder only or hold other bytes; empty when the folders are equal."""
+    """Names of files that exist in only one folder or differ; empty if the folders are equal."""
     names = {file.name for file in folder.iterdir()} | {file.name for file in other.iterdir()}
     return [name for name in sorted(names) if not ((folder / name).is_file() and (other / name).is_file()) or
             digest(folder / name) != digest(other / name)]
 
 
 def read_bytes(folder: Path, name: str) -> numpy.ndarray:
-    """A tensor's bytes, from whichever file of the folder holds it."""
+    """A tensor's bytes, from the file of the folder that contains it."""
     for path in sorted(folder.glob("*.safetensors")):
         entries, data = read_header(path)
         if name in entries:
@@ -36,7 +36,7 @@ def read_bytes(folder: Path, name: str) -> numpy.ndarray:
 
 
 def equal_code_share(folder: Path, other: Path, modules: list[str]) -> float:
-    """Which part of the modules' 4-bit codes is equal."""
+    """The fraction of equal 4-bit codes of the modules."""
     equal = total = 0
     for module in modules:
         left, right = (read_bytes(each, f"{module}.weight_packed") for each in (folder, other))

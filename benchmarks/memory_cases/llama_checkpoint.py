@@ -22,7 +22,7 @@ WRITE_BACK_BYTES = 256 << 20  # dirty pages that may pile up: more would only sl
 
 @dataclass(frozen=True)
 class LlamaShape:
-    """As config.json names them; the defaults are Llama-3-8B's."""
+    """Sizes, named as in config.json; the defaults are those of Llama-3-8B."""
     num_hidden_layers: int = 32
     hidden_size: int = 4096
     intermediate_size: int = 14336
@@ -42,7 +42,7 @@ class LlamaShape:
                 "bos_token_id": 0, "eos_token_id": 1, "torch_dtype": "bfloat16", "use_cache": True}
 
     def tensors(self) -> list[TensorSpec]:
-        """In the order of the modules, by which the original is cut into shards."""
+        """The tensors in the order of the modules, in which the original is sharded."""
         embedding = (self.vocab_size, self.hidden_size)
         layers = [spec for layer in range(self.num_hidden_layers) for spec in self._layer(f"model.layers.{layer}.")]
         return [TensorSpec("model.embed_tokens.weight", embedding), *layers,
@@ -85,14 +85,14 @@ class RandomWeights:
 
 
 def bf16(values: numpy.ndarray) -> numpy.ndarray:
-    """The upper halves of fp32 numbers, rounded to nearest even."""
+    """The upper halves of fp32 numbers, rounded to nearest, ties to even."""
     bits = numpy.ascontiguousarray(values).view(numpy.uint32)
     bits += numpy.uint32(0x7FFF) + ((bits >> 16) & numpy.uint32(1))
     return (bits >> 16).astype(numpy.uint16)
 
 
 def make_checkpoint(folder: Path, shape: LlamaShape, seed: int = 0, block_elements: int = BLOCK_ELEMENTS) -> Path:
-    """Writes config.json, shards and index; the folder appears complete. One that is there with this shape is kept."""
+    """Writes config.json, shards and index; the folder appears complete. An existing folder with this shape is kept."""
     wanted = json.dumps(shape.config(), indent=2) + "\n"
     if (folder / "config.json").is_file() and (folder / "config.json").read_text() == wanted:
         return folder
@@ -118,7 +118,7 @@ def write_token_file(path: Path, samples: int, length: int, vocabulary: int, see
 
 
 def keep_first_layers(source: Path, folder: Path, layers: int) -> Path:
-    """Copies a Llama checkpoint of one file with its first `layers` layers only."""
+    """Copies the first `layers` layers of a Llama checkpoint in one file."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     config = json.loads((source / "config.json").read_text())

@@ -1,9 +1,9 @@
-"""Measures memory against its plan and budget, and what a small budget costs in time. See benchmarks/memory."""
+"""Compares measured memory with plan and budget, and measures the time that a small budget costs. See benchmarks/memory."""
 import argparse
 import sys
 from pathlib import Path
 
-# The demo's model serves here too; the other benchmark names the machine.
+# Also uses the demo's model and the other benchmark's name of the machine.
 HERE = Path(__file__).resolve().parent
 sys.path[1:1] = [str(HERE.parents[1] / "examples" / "demo"), str(HERE.parent / "peer_comparison")]
 
@@ -68,7 +68,7 @@ def setting_of(arguments: argparse.Namespace) -> Setting:
 
 
 def measure(arguments: argparse.Namespace) -> str:
-    """Runs the cases; the file grows case by case, so that a long benchmark that is stopped has left its first figures."""
+    """Runs the cases. The file is written after every case, so that a stopped benchmark leaves its first figures."""
     setting = setting_of(arguments)
     (setting.scratch / "outputs").mkdir(parents=True, exist_ok=True)
     if arguments.make_only:

@@ -1,4 +1,4 @@
-"""Writes sharded checkpoints as a stream: places are known before the first byte, one tensor is in memory at a time."""
+"""Writes sharded checkpoints as a stream: offsets are known before the first byte, one tensor is in memory at a time."""
 import json
 import math
 import struct
@@ -24,12 +24,12 @@ class TensorSpec:
         return self.elements * ELEMENT_BYTES[self.dtype]
 
 
-# Writes a tensor's bytes to the file, in pieces if it likes.
+# Writes a tensor's bytes to the file, possibly in pieces.
 TensorWriter = Callable[[TensorSpec, BinaryIO], None]
 
 
 def split_into_shards(specs: Iterable[TensorSpec], limit: int) -> list[list[TensorSpec]]:
-    """Greedy in the given order; a shard holds at most `limit` bytes, or one larger tensor."""
+    """Greedy in the given order; a shard has at most `limit` bytes, or one larger tensor."""
     shards: list[list[TensorSpec]] = []
     filled = 0
     for spec in specs:
@@ -42,7 +42,7 @@ def split_into_shards(specs: Iterable[TensorSpec], limit: int) -> list[list[Tens
 
 
 def header(specs: list[TensorSpec]) -> bytes:
-    """Length and JSON of a safetensors file, padded so that data starts at a multiple of eight."""
+    """Length and JSON of a safetensors header, padded so that data starts at a multiple of eight."""
     entries: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0
     for spec in specs:
@@ -54,7 +54,7 @@ def header(specs: list[TensorSpec]) -> bytes:
 
 
 def write_file(path: Path, specs: list[TensorSpec], write: TensorWriter) -> None:
-    """One file. Raises ValueError when `write` does not write exactly a tensor's bytes."""
+    """Writes one file. Raises ValueError if `write` does not write exactly a tensor's bytes."""
     with path.open("wb") as file:
         file.write(header(specs))
         for spec in specs:
@@ -66,7 +66,7 @@ def write_file(path: Path, specs: list[TensorSpec], write: TensorWriter) -> None
 
 
 def write_shards(folder: Path, specs: Iterable[TensorSpec], write: TensorWriter, limit: int = 5_000_000_000) -> list[Path]:
-    """All tensors in as many files as needed, and the index when there are several; inside a file sorted by name."""
+    """Writes all tensors in as many files as needed, sorted by name inside a file, and the index if there are several files."""
     shards = split_into_shards(specs, limit)
     names = ["model.safetensors"] if len(shards) == 1 else [
         f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
@@ -80,7 +80,7 @@ def write_shards(folder: Path, specs: Iterable[TensorSpec], write: TensorWriter,
 
 
 def read_header(path: Path) -> tuple[dict[str, dict], int]:
-    """A file's entries by tensor name, and where the data starts."""
+    """A file's entries by tensor name, and the offset of the data."""
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
         entries = json.loads(file.read(length))

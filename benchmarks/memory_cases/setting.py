@@ -1,4 +1,4 @@
-"""What all cases share: the user's choices, the program, and running it once under watch."""
+"""Shared by all cases: the user's choices, the program, and a monitored run of it."""
 import json
 import sys
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 
 @dataclass
 class Setting:
-    """The command line of the benchmark."""
+    """The options of the benchmark."""
     scratch: Path
     model: Path           # SmolLM2-135M-Instruct, or another small Llama in one file
     layers: int           # of the Llama-3-8B shape
@@ -40,7 +40,7 @@ class Run:
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr: stdout is the table."""
+    """Prints progress to stderr, because stdout is the table."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -49,7 +49,7 @@ def report_progress(seconds: float, watch: MemoryWatch) -> None:
 
 
 def parse_budget(text: str) -> int:
-    """4GiB, 1536MiB."""
+    """Formats bytes as 4GiB or 1536MiB."""
     units = {"MiB": 2**20, "GiB": 2**30}
     return int(text[:-3]) * units[text[-3:]]
 
@@ -59,7 +59,7 @@ def thread_options(setting: Setting) -> list[str]:
 
 
 def plan(setting: Setting, arguments: list[str]) -> dict:
-    """The plan of a run, without the run."""
+    """The plan of a run, without running it."""
     command = [str(PROGRAM), "oneshot", *arguments, "--dry-run", "--json", "--no-progress"]
     return json.loads(run_watched(command, setting.scratch / "plan.log").output)
 

@@ -1,4 +1,4 @@
-"""Runs a program and watches its memory from outside, as the kernel counts it in /proc/PID/status."""
+"""Runs a program and samples its memory from outside, in /proc/PID/status."""
 import os
 import subprocess
 import time
@@ -10,12 +10,12 @@ INTERVAL = 0.003  # seconds between two looks
 
 
 class RunFailed(Exception):
-    """The program did not end well; the message holds its last words."""
+    """The program failed; the message contains its last output."""
 
 
 @dataclass
 class Watched:
-    """What a run took."""
+    """Time and memory of a run."""
     seconds: float        # wall time of the whole process
     anonymous_bytes: int  # largest RssAnon + RssShmem seen: memory that the kernel cannot drop
     resident_bytes: int   # VmHWM: the largest resident set, mapped file pages included
@@ -23,14 +23,14 @@ class Watched:
 
 
 class MemoryWatch:
-    """Keeps the largest figures seen of one process."""
+    """Keeps the largest values of one process."""
 
     def __init__(self, pid: int) -> None:
         self._status = Path(f"/proc/{pid}/status")
         self.now_bytes = self.anonymous_bytes = self.resident_bytes = 0
 
     def look(self) -> None:
-        """Takes one sample; a process that has just ended has none."""
+        """Takes one sample; a process that has just ended gives none."""
         try:
             lines = self._status.read_text(encoding="ascii", errors="replace").splitlines()
         except OSError:
@@ -53,7 +53,7 @@ class MemoryWatch:
 
 def run_watched(command: list[str], log: Path, report: Callable[[float, MemoryWatch], None] | None = None,
                 report_every: float = 20, environment: dict[str, str] | None = None) -> Watched:
-    """Runs `command` (no shell, no stdin) with stderr in the file `log`; calls `report` now and then while it runs, which
+    """Runs `command` (no shell, no stdin) with stderr in the file `log`; calls `report` repeatedly while it runs, which
     may raise to end it."""
     output = log.with_suffix(".stdout")
     start = reported = time.perf_counter()

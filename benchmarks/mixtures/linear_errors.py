@@ -1,7 +1,7 @@
-"""How much a layer's output changes by what was done to its weights, on the same inputs for every checkpoint.
+"""Errors of single modules' outputs after compression, on the same inputs for every checkpoint.
 
-Prints {checkpoint: {module: relative error}}: ‖X (W - W')ᵀ‖ / ‖X Wᵀ‖ in fp64, X being what the uncompressed model gives the
-module on the calibration text: the error under one and the same Gram matrix.
+Prints {checkpoint: {module: relative error}}: ‖X (W - W')ᵀ‖ / ‖X Wᵀ‖ in fp64. X is the module's input in the uncompressed
+model on the calibration text, so all errors use the same Gram matrix.
 """
 import argparse
 import json

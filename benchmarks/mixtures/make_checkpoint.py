@@ -5,7 +5,7 @@ from pathlib import Path
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
                    "chat_template.jinja")
-# Enough of each kind for a layer to be as in a real model, few enough layers for two cores.
+# Layers like those of a real model, but few enough for two cores.
 SMALL = {"hidden_size": 512, "num_hidden_layers": 6, "num_experts": 32, "moe_intermediate_size": 256,
          "num_experts_per_tok": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
          "intermediate_size": 1024}
@@ -17,7 +17,7 @@ SHAPES = {"small": SMALL, "wide": WIDE}
 
 
 def make(folder: Path, shape: str, tokenizer: Path) -> Path:
-    """Makes `folder` unless it is there, complete, from an earlier run."""
+    """Creates `folder` unless it is complete from an earlier run."""
     settings = SHAPES[shape]
     marker = folder / "made.json"
     if marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == settings:
@@ -43,7 +43,7 @@ def make(folder: Path, shape: str, tokenizer: Path) -> Path:
 
 
 def spread(name: str, parameter) -> None:
-    """Weights that keep the size of what passes through them, so that every layer counts."""
+    """Weights that preserve the magnitude of their inputs, so that every layer matters."""
     if parameter.dim() == 1:
         parameter.fill_(1)
     elif "embed" not in name:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# The comparison's ways of running both programs and of making text, and the demo's model, serve here too.
+# Also uses the comparison's code to run both programs and make text, and the demo's model.
 sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
 
 import compare  # noqa: E402
@@ -18,7 +18,7 @@ from shared_options import add_shared_options, check_text, model_and_text, print
 MOST_LAYERS = 48  # of Qwen3-30B-A3B
 RIVALS = [Contender("LLM Compressor", "gptq", "minmax"), Contender("Layerpress", "gptq", "minmax", rival="minmax"),
           Contender("Layerpress", "gptq", "hessian", rival="minmax")]
-# What each way of cutting and calibrating adds to the command line.
+# Command-line options for each way of cutting and calibrating.
 LINEAR_BY_LINEAR = "all tokens, `--sequential-targets Linear`"
 WAYS = {
     "all tokens, whole layers": [],

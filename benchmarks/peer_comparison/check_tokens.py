@@ -1,4 +1,4 @@
-"""Checks that Layerpress calibrates with the tokens that transformers makes of the same text: sample for sample, id for id.
+"""Checks that Layerpress calibrates with the same tokens as transformers makes of the text: sample for sample, id for id.
 
 Exits with 1 and says where they part. Both programs then see the same input, and only their work is compared.
 """

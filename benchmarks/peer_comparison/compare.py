@@ -5,7 +5,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-# The demo's model, its passages and its way of measuring a process serve here too.
+# Also uses the demo's model, its passages and its measurement of processes.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
 from measured_process import run_measured  # noqa: E402
@@ -41,7 +41,7 @@ def choose_contenders(arguments: argparse.Namespace) -> list[Contender]:
 
 
 def check_tokens(job: Job) -> None:
-    """Refuses to compare when the two sides would calibrate with different tokens."""
+    """Refuses to compare if the two sides would calibrate with different tokens."""
     prepared = job.work / "tokens.safetensors"
     prepared.unlink(missing_ok=True)
     limits = ["--max-seq-length", str(job.max_seq_length)]
@@ -54,7 +54,7 @@ def check_tokens(job: Job) -> None:
 
 
 def evaluate(job: Job, chosen: list[Contender], arguments: argparse.Namespace, evaluation: Path) -> dict:
-    """Fills in every contender's quality with the independent evaluator; returns the base's."""
+    """Sets every contender's quality, measured by the independent evaluator; returns the base's."""
     folders = [str(contender.output(job)) for contender in chosen]
     measured = run_measured([str(PYTHON), str(HERE / "evaluate_checkpoints.py"), "--base", str(job.model),
                              "--evaluation", str(evaluation), "--samples", str(arguments.evaluation_samples),
@@ -67,7 +67,7 @@ def evaluate(job: Job, chosen: list[Contender], arguments: argparse.Namespace, e
 
 
 def say(text: str) -> None:
-    """Progress goes to stderr: stdout is the table."""
+    """Prints progress to stderr, because stdout is the table."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -76,7 +76,7 @@ def measure_limit() -> float:
 
 
 def record(path: Path, setting: Setting, chosen: list[Contender], base_quality: dict) -> None:
-    """Everything that was measured, for later tables."""
+    """All measurements, for later tables."""
     path.write_text(json.dumps({"setting": asdict(setting), "base": base_quality,
                                 "contenders": [asdict(contender) for contender in chosen]}, indent=1), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""What is compared: LLM Compressor and Layerpress with the same model, samples and scheme, each as a whole process."""
+"""The contenders: LLM Compressor and Layerpress with the same model, samples and scheme, each as a whole process."""
 import json
 import statistics
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISAB
 
 @dataclass
 class Job:
-    """What both sides have to do."""
+    """The job of both sides."""
     model: Path
     calibration: Path
     samples: int
@@ -27,7 +27,7 @@ class Job:
 
 @dataclass
 class Contender:
-    """One program with one choice of algorithm and scales, and what its runs gave."""
+    """One program with one choice of algorithm and scales, and the results of its runs."""
     program: str             # "LLM Compressor" or "Layerpress"
     algorithm: str           # gptq or rtn
     observer: str            # minmax, mse or hessian; or best, of Layerpress's qualities
@@ -57,7 +57,7 @@ class Contender:
 
 
 def contenders(with_peer: bool) -> list[Contender]:
-    """In the order in which they run: the two programs take turns, so that a slow hour of the machine hits both."""
+    """All contenders in the order of running. The two programs take turns, so that slow phases of the machine affect both."""
     turns = [
         Contender("LLM Compressor", "gptq", "minmax"),
         Contender("Layerpress", "gptq", "minmax", rival="minmax"),
@@ -87,7 +87,7 @@ def command(contender: Contender, job: Job, summary: Path) -> list[str]:
 
 
 def run_once(contender: Contender, job: Job) -> None:
-    """Runs the whole process once and keeps its figures; its messages go to a log file."""
+    """Runs the whole process once and records its figures; its messages go to a log file."""
     summary = job.work / f"{contender.name}.summary.json"
     summary.unlink(missing_ok=True)
     measured = run_measured(command(contender, job, summary), OFFLINE, job.work / f"{contender.name}.log")

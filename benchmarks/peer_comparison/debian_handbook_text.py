@@ -1,4 +1,4 @@
-"""English prose from the Debian package `debian-handbook`: text that anyone can have, to make every figure again.
+"""English prose from the Debian package `debian-handbook`, which anyone can get to reproduce the figures.
 
 The installed package is used when its files are there; otherwise the package is downloaded with apt-get, without being
 installed, and unpacked. The same version of the package gives the same files.
@@ -15,11 +15,11 @@ SHORTEST_PARAGRAPH = 40
 
 
 class HandbookError(Exception):
-    """The text cannot be had; the message says why and what to do."""
+    """The text is not available; the message says why and what to do."""
 
 
 class ParagraphReader(HTMLParser):
-    """Collects the text of every <div class="para">; code listings and nested paragraphs do not belong to it."""
+    """Collects the text of every <div class="para">, without code listings and nested paragraphs."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

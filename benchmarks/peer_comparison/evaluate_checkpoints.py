@@ -21,7 +21,7 @@ def load_model(folder: str) -> torch.nn.Module:
     if not compressed:
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     from transformers import CompressedTensorsConfig
-    # Decompressed in the checkpoint's dtype first: the stored scales define the weights, fp32 only the arithmetic.
+    # Decompressed in the checkpoint's dtype first: the stored scales define the weights; fp32 is only for the arithmetic.
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype="auto", quantization_config=CompressedTensorsConfig(run_compressed=False))
     return model.float().eval()
@@ -37,7 +37,7 @@ def read_samples(path: str, tokenizer_folder: str, count: int, length: int) -> l
 
 
 class Divergence:
-    """Sums over tokens of what is compared between a model and its reference."""
+    """Sums over tokens of the differences between a model and the base."""
 
     def __init__(self) -> None:
         self.negative_log_likelihood = 0.0
@@ -69,7 +69,7 @@ def log_probabilities(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Ten
 
 
 class Reference:
-    """The base's log-probabilities of every sample, computed once; in a mapped file, since they may outgrow memory."""
+    """The base's log-probabilities of every sample, computed once, in a mapped file because they may exceed memory."""
 
     def __init__(self, folder: str, samples: list[torch.Tensor], scratch: str) -> None:
         model = load_model(folder)

@@ -32,7 +32,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def read_samples(arguments: argparse.Namespace, tokenizer) -> Dataset:
-    """The first samples only: left to choose, LLM Compressor would take the longest ones of the whole file."""
+    """Only the first samples, because LLM Compressor would otherwise choose the longest ones of the whole file."""
     if tokenizer is None:
         stored = load_file(arguments.calibration)
         bounds = pairwise(stored["sample_offsets"].tolist()[:arguments.samples + 1])

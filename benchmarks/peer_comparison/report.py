@@ -1,4 +1,4 @@
-"""The comparison as Markdown: what was run where, one line per contender, and Layerpress phase by phase."""
+"""The comparison as Markdown: the setting, one line per contender, and Layerpress phase by phase."""
 import os
 import platform
 from dataclasses import dataclass
@@ -116,10 +116,11 @@ def introduction(setting: Setting, job: Job, base_perplexity: float | None) -> s
         "same observer (`hessian` is compared with its `mse`); below 1 is better, except for *faster*.",
     ]
     if base_perplexity:
-        lines.append(f"KL and perplexity are computed by PyTorch in fp32 on {setting.evaluation_samples} held-out samples, one at "
-                     f"a time; the base's perplexity is {base_perplexity:.2f}.")
+        lines.append(f"KL and perplexity are computed by PyTorch in fp32 on {setting.evaluation_samples} held-out samples, one "
+                     f"at a time; the base's perplexity is {base_perplexity:.2f}.")
     if setting.limit_gflops:
-        lines.append(f"The limit for bf16 products, measured with PyTorch on this machine, is {setting.limit_gflops:.0f} GFLOP/s.")
+        lines.append("The limit for bf16 products, measured with PyTorch on this machine, is "
+                     f"{setting.limit_gflops:.0f} GFLOP/s.")
     return "\n".join(lines)
 
 

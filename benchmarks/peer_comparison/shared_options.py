@@ -1,4 +1,4 @@
-"""What the benchmarks that compress a model on prose have in common: options, text, and how the result comes out."""
+"""Shared by the benchmarks that compress a model on prose: options, text, and output of the result."""
 import argparse
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 
 
 def add_shared_options(parser: argparse.ArgumentParser, of_what: str, work: str) -> None:
-    """`of_what`: what --runs repeats; `work`: the default folder's name in .cache."""
+    """`of_what`: the object of --runs; `work`: the default folder's name in .cache."""
     parser.add_argument("--calibration", type=Path, help="JSON lines with `text` (default: from debian-handbook)")
     parser.add_argument("--evaluation", type=Path, help="JSON lines with `text` (default: other pages of debian-handbook)")
     parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
@@ -32,7 +32,7 @@ def check_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -
 
 
 def model_and_text(arguments: argparse.Namespace, model: Path | None) -> tuple[Path, Path, Path]:
-    """The model and the files to calibrate and evaluate on; the default ones are fetched and made."""
+    """The model and the files to calibrate and evaluate on; the defaults are downloaded and created."""
     arguments.work.mkdir(parents=True, exist_ok=True)
     if model is None:
         fetch(DEFAULT_MODEL)
@@ -43,7 +43,7 @@ def model_and_text(arguments: argparse.Namespace, model: Path | None) -> tuple[P
 
 
 def print_result(measure: Callable[[argparse.Namespace], str], arguments: argparse.Namespace) -> int:
-    """Prints what is measured, and writes it where --output says; returns the exit code."""
+    """Prints the measurements and writes them to --output; returns the exit code."""
     try:
         text = measure(arguments)
         if arguments.output:

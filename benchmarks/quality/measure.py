@@ -1,4 +1,4 @@
-"""Qualities, or settings of best, side by side on several number formats and texts. See benchmarks/quality/run."""
+"""Compares values of --quality, or settings of best, for several number formats and texts. See benchmarks/quality/run."""
 import argparse
 import json
 import sys
@@ -19,7 +19,7 @@ from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
 import train_small_model  # noqa: E402
 
-# Weights as a recipe writes them.
+# Weights as in a recipe.
 FORMATS = {
     "W4 group 32": {"num_bits": 4, "strategy": "group", "group_size": 32},
     "W4 group 64": {"num_bits": 4, "strategy": "group", "group_size": 64},
@@ -72,7 +72,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def modifier_arguments(mode: str) -> dict:
-    """What a mode adds to the modifier; nothing for a quality. Settings are those of best but for what they name."""
+    """The modifier's arguments for a mode: none for a quality. Settings not named keep the values of best."""
     if mode in MODES:
         return {}
     added: dict = {}
@@ -97,7 +97,7 @@ def write_recipe(path: Path, weights: dict, mode: str) -> Path:
 
 
 def figures(model: Path, text: Text, weights: dict, mode: str, arguments: argparse.Namespace) -> dict:
-    """Compresses and evaluates once; what `layerpress eval` says."""
+    """Compresses and evaluates once; returns the result of `layerpress eval`."""
     output, log = arguments.work / "compressed", arguments.work / "log.txt"
     recipe = write_recipe(arguments.work / "recipe.json", weights, mode)
     length = ["--max-seq-length", str(arguments.max_seq_length), "--no-progress"]

@@ -1,4 +1,4 @@
-"""Trains a small model on calibration text for some minutes: another architecture whose weights are no noise.
+"""Trains a small model on calibration text for some minutes: a second architecture with meaningful weights.
 
     python train_small_model.py FOLDER --kind dense --text calibration.jsonl --minutes 6
 
@@ -55,7 +55,7 @@ def rate(progress: float) -> float:
 
 
 def train(model, tokens, minutes: float) -> tuple[int, float]:
-    """Trains until the time is over; steps, and the loss of the last ones."""
+    """Trains until the time is over; returns the number of steps and the loss of the last ones."""
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.1)
@@ -80,7 +80,7 @@ def train(model, tokens, minutes: float) -> tuple[int, float]:
 
 
 def make(folder: Path, kind: str, texts: list[Path], minutes: float) -> Path:
-    """Makes `folder` unless it is there, complete, from an earlier run."""
+    """Creates `folder` unless it is complete from an earlier run."""
     settings = {"kind": kind, "minutes": minutes, **SHAPES[kind]}
     marker = folder / "made.json"
     if marker.exists() and json.loads(marker.read_text(encoding="utf-8"))["settings"] == settings:

@@ -1,1 +1,1 @@
-"""Calibration data: rows of a dataset, tokenized as the checkpoint's tokenizer does, written as one token file."""
+"""Calibration data: tokenizes the rows of a dataset like the checkpoint's tokenizer and writes one token file."""

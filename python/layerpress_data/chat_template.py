@@ -1,4 +1,4 @@
-"""Chat templates: where a checkpoint keeps them, and the Jinja environment that they are written for."""
+"""Chat templates: finds them in a checkpoint and provides the Jinja environment that they expect."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _environment():
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
-        """`{% generation %}` marks what the assistant says; it changes nothing in the text."""
+        """`{% generation %}` marks the assistant's text; it does not change the output."""
 
         tags = {"generation"}
 

@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer: texts and conversations to token ids, equal to transformers' but without loading it."""
+"""The checkpoint's tokenizer: gives the same token ids as transformers, without loading transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .tokenizer_class import BACKEND, known_class
 
 
 class CheckpointTokenizer:
-    """Wraps a `tokenizers.Tokenizer` that is set up already."""
+    """Wraps a configured `tokenizers.Tokenizer`."""
 
     def __init__(self, directory: Path, tokenizer, truncation_side: str, template_variables: Mapping[str, str]):
         self._directory = directory
@@ -20,11 +20,11 @@ class CheckpointTokenizer:
         self._truncation_side = truncation_side
         self._template_variables = template_variables
         self._template: Optional[ChatTemplate] = None
-        # The fast variant leaves out character offsets; older releases lack it.
+        # The fast variant omits character offsets; older releases lack it.
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
     def encode(self, texts: Sequence[str], max_length: Optional[int], add_special_tokens: bool) -> list[list[int]]:
-        """Tokenizes each text, cut to `max_length` with its special tokens; None cuts nothing."""
+        """Tokenizes each text and cuts it to `max_length`, special tokens included; None cuts nothing."""
         if add_special_tokens:
             check_length(self._directory, max_length, self._tokenizer.num_special_tokens_to_add(False))
         try:
@@ -47,7 +47,7 @@ class CheckpointTokenizer:
 
 
 def check_length(directory: Path, max_length: Optional[int], special_tokens: int) -> None:
-    """Refuses a length that special tokens alone exceed: the tokenizers library would then cut nothing at all."""
+    """Refuses a length that special tokens alone exceed, because the tokenizers library would then cut nothing."""
     if max_length is not None and max_length < special_tokens:
         raise DataError(
             f"{directory}: the tokenizer adds {special_tokens} special tokens to each text, "
@@ -56,7 +56,7 @@ def check_length(directory: Path, max_length: Optional[int], special_tokens: int
 
 
 def load_tokenizer(directory: Path):
-    """Returns what has `encode` and `render` for this checkpoint.
+    """Returns an object with `encode` and `render` for this checkpoint.
 
     Where transformers would do what is not known here, transformers does it, at the cost of loading it.
     """

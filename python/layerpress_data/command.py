@@ -16,7 +16,7 @@ from .request import Request, parse_request
 
 
 def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
-    """Returns the exit code: 0, 2 for a faulty request or data, 1 for anything else.
+    """Returns the exit code: 0 for success, 2 for a faulty request or data, 1 for other failures.
 
     On failure exactly one line goes to `diagnostics`.
     """
@@ -38,7 +38,7 @@ def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
 
 
 def prepare(request: Request) -> dict[str, int]:
-    """Does what `request` asks and returns the summary."""
+    """Executes `request` and returns the summary."""
     from .checkpoint_tokenizer import load_tokenizer
     from .dataset import open_dataset
     from .samples import collect_samples, selected_rows
@@ -63,7 +63,7 @@ def prepare(request: Request) -> dict[str, int]:
 
 
 def _images(request: Request):
-    """What samples with images need, for a model that takes images."""
+    """The tools for samples with images; None for a model without images."""
     if not request.image_columns:
         return None
     from .pixel_spool import PixelSpool
@@ -93,7 +93,7 @@ def _silence_libraries() -> None:
 
 
 def _end_with_parent() -> None:
-    """A program that is killed leaves nobody who wants the samples."""
+    """Ends the helper when its parent program is killed, because nobody needs the samples then."""
     parent = os.getppid()
     try:
         import ctypes

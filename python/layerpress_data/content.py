@@ -1,4 +1,4 @@
-"""What a row offers to calibrate on: token ids, a text, or a conversation."""
+"""The content of a row: token ids, a text, or a conversation."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Content(NamedTuple):
 
 
 def wanted_columns(text_column: str) -> tuple[str, ...]:
-    """The columns that are looked at, most wanted first."""
+    """The columns that are considered, in order of preference."""
     return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN)))
 
 
 def row_content(place: str, row: Mapping[str, Any], text_column: str, with_images: bool = False) -> Content:
-    """Picks the first of `input_ids`, the text column and `messages` that is not null; all null is an empty text."""
+    """Picks the first of `input_ids`, the text column and `messages` that is not null; or an empty text."""
     content = _text_content(place, row, text_column)
     if not with_images:
         return content
@@ -60,14 +60,14 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
 
 
 def missing_column(place: str, columns: Any, text_column: str) -> DataError:
-    """The error for data with none of the wanted columns; names those there are."""
+    """The error for data without a usable column; it names the existing ones."""
     names = ", ".join(f"'{name}'" for name in list(columns)[:20]) or "none"
     wanted = ", ".join(f"'{name}'" for name in wanted_columns(text_column))
     return DataError(f"{place}: no column {wanted}; the columns there are {names}: name the text with --text-column")
 
 
 def _encodable(place: str, name: str, text: str) -> str:
-    # JSON can spell half a surrogate pair, which no UTF-8 text contains and no tokenizer takes.
+    # JSON can contain half a surrogate pair, which is not valid in UTF-8 and which no tokenizer accepts.
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as fault:

@@ -29,7 +29,7 @@ class CsvFile(RecordFile):
         next(self.scan(lines), None)
 
     def scan(self, lines: Lines) -> Iterator[tuple[int, int, list[str]]]:
-        # The reader asks for a line only when it needs one, so `lines` stands at the record's end after each record.
+        # The reader requests a line only when it needs one, so after each record `lines` is at the record's end.
         reader = csv.reader((self.decode(raw, lines.number) for raw in lines), strict=True)
         while True:
             offset, line = lines.next_offset, lines.number + 1

@@ -1,4 +1,4 @@
-"""Opens a dataset by what its name says: a file of a known type, or an id for the `datasets` package."""
+"""Opens a dataset by its name: a file of a known type, or an id for the `datasets` package."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
 
 
 def open_dataset(request: Request) -> tuple[RowSource, Split]:
-    """Returns the rows and the slice of them that is still to be taken."""
+    """Returns the rows and the slice that the caller still has to apply."""
     path = Path(request.dataset)
     suffix = path.suffix.lower()
     if path.is_dir() or (suffix not in _FILE_TYPES and not path.exists()):
@@ -32,7 +32,7 @@ def open_dataset(request: Request) -> tuple[RowSource, Split]:
 
 
 def _open_file(path: Path, suffix: str, request: Request) -> RowSource:
-    # Imported where used: a run reads one type of file, and start-up time is most of a small run.
+    # Imported on use: a run reads one type of file, and start-up dominates the time of a small run.
     path.open("rb").close()
     if suffix == ".jsonl":
         from .json_rows import JsonLines

@@ -2,7 +2,7 @@
 
 
 class PrepareError(Exception):
-    """A foreseeable fault. The text says what, where and what to do."""
+    """An expected kind of fault. The text says what, where and what to do."""
 
     exit_code = 1
 

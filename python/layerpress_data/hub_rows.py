@@ -1,4 +1,4 @@
-"""Everything that the `datasets` package opens: ids, its local cache, dataset directories."""
+"""Datasets that the `datasets` package opens: ids, its local cache, dataset directories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .split import Split, parse_split
 
 
 def open_hub_dataset(request: Request) -> tuple[RowSource, Split]:
-    """Opens `id`, `id:configuration` or a directory; the slice is applied by `datasets` where it takes one."""
+    """Opens `id`, `id:configuration` or a directory; `datasets` applies the slice where it supports slices."""
     try:
         import datasets
     except ImportError as fault:
@@ -27,7 +27,7 @@ def open_hub_dataset(request: Request) -> tuple[RowSource, Split]:
     if not columns:
         raise missing_column(f"dataset {request.dataset}", table.column_names, request.text_column)
     columns += [name for name in request.image_columns if name in table.column_names]
-    # Other columns may be costly to decode (images, audio).
+    # Other columns (images, audio) may be expensive to decode.
     return SequenceSource(f"dataset {request.dataset}", table.select_columns(columns)), split
 
 

@@ -12,7 +12,7 @@ IMAGE_COLUMNS = ("image", "images")
 
 
 def row_images(place: str, row: Mapping[str, Any]) -> list:
-    """What the first of `image` and `images` that is not null holds: file names, bytes, or decoded images."""
+    """The content of the first of `image` and `images` that is not null: file names, bytes, or decoded images."""
     for name in IMAGE_COLUMNS:
         value = row.get(name)
         if value is not None and value != "":  # CSV has no null
@@ -24,7 +24,7 @@ def row_images(place: str, row: Mapping[str, Any]) -> list:
 
 
 def message_images(messages: list[dict]) -> list:
-    """Images that stand in the messages themselves, in order."""
+    """The images in the messages themselves, in order."""
     found = []
     for part in image_parts(messages):
         value = next((part[key] for key in ("image", "path", "url") if part.get(key) is not None), None)
@@ -34,14 +34,14 @@ def message_images(messages: list[dict]) -> list:
 
 
 def image_parts(messages: list[dict]) -> list[dict]:
-    """The parts of the messages' contents that are images."""
+    """The image parts of the messages' contents."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, (list, tuple)) for part in content)
     return [part for part in parts if isinstance(part, dict) and part.get("type") == "image"]
 
 
 def open_image(place: str, image: Any, folder: Optional[Path]):
-    """Returns a PIL image that is read completely. File names are relative to `folder`."""
+    """Returns a completely loaded PIL image. File names are relative to `folder`."""
     try:
         from PIL import Image
     except ImportError as fault:

@@ -11,7 +11,7 @@ from .row_source import Lines, RecordFile, RowSource, SequenceSource
 
 
 class JsonLines(RecordFile):
-    """One object a line; blank lines are no rows."""
+    """One object per line; blank lines are skipped."""
 
     def scan(self, lines: Lines) -> Iterator[tuple[int, int, bytes]]:
         for raw in lines:
@@ -32,7 +32,7 @@ class JsonLines(RecordFile):
 
 
 def open_json(path: Path) -> RowSource:
-    """Opens a list of objects, an object of columns, or JSON lines under the name .json."""
+    """Opens a list of objects, an object of columns, or JSON lines in a .json file."""
     try:
         document = json.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as fault:

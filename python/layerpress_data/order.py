@@ -1,4 +1,4 @@
-"""The seeded permutation behind `shuffle`: the same on every machine, and in the C++ library."""
+"""The seeded permutation of `shuffle`, identical on every machine and in the C++ library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MASK = 2**64 - 1
 
 
 def splitmix64(seed: int) -> Iterator[int]:
-    """Yields the splitmix64 sequence (Steele, Lea, Flood 2014) whose state starts at `seed`."""
+    """Yields the splitmix64 sequence (Steele, Lea, Flood 2014) with initial state `seed`."""
     state = seed & _MASK
     while True:
         state = (state + 0x9E3779B97F4A7C15) & _MASK

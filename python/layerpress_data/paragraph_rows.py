@@ -1,4 +1,4 @@
-"""Plain text (.txt): each paragraph is a row, paragraphs being separated by blank lines."""
+"""Plain text (.txt): each paragraph is a row; blank lines separate paragraphs."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from .errors import DataError, MissingPackageError, one_line
 from .row_source import Row, RowSource
 
 _ROWS_PER_BATCH = 256
-# Rows picked at a time: each row group that holds some of them is decoded once.
+# Number of rows picked together, so that each row group is decoded once for all of its picked rows.
 _ROWS_PER_PICK = 1024
 
 

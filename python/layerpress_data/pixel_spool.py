@@ -1,4 +1,4 @@
-"""Pixels of all images on their way to the token file: far more than memory should hold."""
+"""Keeps the pixels of all images in a temporary file until the token file is written, because they exceed memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ELEMENT_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8
 
 
 class PixelSpool:
-    """A temporary file without a name beside the output."""
+    """An unnamed temporary file in the output's folder."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -23,7 +23,7 @@ class PixelSpool:
         self.shapes: list[tuple[int, ...]] = []
 
     def add(self, pixels) -> int:
-        """Takes a float32 array; returns its number."""
+        """Stores a float32 array; returns its number."""
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)
@@ -37,7 +37,7 @@ class PixelSpool:
 
     def save(self, path: str, tensors: dict, metadata: dict[str, str]) -> None:
         """Writes `tensors` and all pixels, as `pixel_values.<number>`, as one safetensors file."""
-        # By element size, so that every tensor is aligned; pixels have 4 bytes.
+        # Ordered by element size, so that every tensor is aligned; pixels have 4 bytes.
         wide = {name: tensor for name, tensor in tensors.items() if tensor.itemsize == 8}
         narrow = {name: tensor for name, tensor in tensors.items() if tensor.itemsize < 8}
         narrow = dict(sorted(narrow.items(), key=lambda entry: -entry[1].itemsize))

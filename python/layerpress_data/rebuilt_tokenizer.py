@@ -1,4 +1,4 @@
-"""Tokenizers of classes that keep a file's vocabulary and merges and, as transformers 5 does, build all else anew."""
+"""Tokenizers of classes that, as in transformers 5, keep a file's vocabulary and merges and rebuild everything else."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _QWEN_PATTERN = (
 
 
 def default_tokens(class_name: str) -> dict[str, Optional[str]]:
-    """The special tokens that a class sets when the checkpoint names none."""
+    """The special tokens that a class sets if the checkpoint names none."""
     return _DEFAULT_TOKENS.get(class_name, {})
 
 
 def rebuild(class_name: str, loaded: Tokenizer, settings: Mapping[str, Any]) -> Optional[Tokenizer]:
-    """Returns a tokenizer over `loaded`'s model without added tokens; None when that model is of another kind."""
+    """Returns a tokenizer with `loaded`'s model and without added tokens; None if that model is of another kind."""
     model = loaded.model
     if type(model).__name__ != "BPE" or model.continuing_subword_prefix or model.end_of_word_suffix:
         return None

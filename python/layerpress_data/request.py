@@ -1,4 +1,4 @@
-"""What the caller asks for: the fields of the JSON request, validated."""
+"""The validated fields of the JSON request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LAST_POSITION = 2**62
 
 @dataclass(frozen=True)
 class Request:
-    """Field names and defaults are those of the JSON object."""
+    """Has the field names and defaults of the JSON object."""
 
     model: str
     dataset: str
@@ -32,7 +32,7 @@ class Request:
     shuffle: bool = False
     seed: int = 0
     concatenate: bool = False
-    # One of several programs that divide a dataset asks for positions [first, last) of the selected order.
+    # Positions [first, last) of the selected order, for programs that divide a dataset.
     rows: Optional[list] = None
     uncut: bool = False
 
@@ -42,7 +42,7 @@ class Request:
 
     @property
     def dataset_folder(self) -> Optional[Path]:
-        """What file names in rows are relative to; None for a dataset that is no file."""
+        """The folder to which file names in rows are relative; None if the dataset is not a file."""
         path = Path(self.dataset)
         if path.is_dir():
             return path
@@ -50,12 +50,12 @@ class Request:
 
     @cached_property
     def image_columns(self) -> tuple[str, ...]:
-        """Columns that hold images for this model."""
+        """Columns with images for this model."""
         return IMAGE_COLUMNS if takes_images(self.model_directory) else ()
 
 
 def parse_request(document: bytes) -> Request:
-    """Reads the request; raises DataError for anything that is not exactly one, an unknown field included."""
+    """Reads the request; raises DataError for anything else, including unknown fields."""
     try:
         values = json.loads(document.decode("utf-8"))
     except (ValueError, RecursionError) as fault:

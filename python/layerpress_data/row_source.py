@@ -1,4 +1,4 @@
-"""What every kind of dataset offers: rows in order, rows by index, how many there are."""
+"""The interface of all datasets: rows in order, rows by index, and their number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import DataError
 
 
 class Row(NamedTuple):
-    """`number` is what a user looks up: the 1-based line in a text file, else the 1-based row."""
+    """`number` locates the row for a user: the 1-based line of a text file, otherwise the 1-based row."""
 
     number: int
     values: Mapping[str, Any]
@@ -26,7 +26,7 @@ class RowSource:
         self.name = name
 
     def rows(self, start: int, stop: Optional[int]) -> Iterator[Row]:
-        """Yields rows start..stop-1 in order, or to the end when `stop` is None; reads no further than asked."""
+        """Yields rows start..stop-1 in order, or to the end if `stop` is None; reads no further than requested."""
         raise NotImplementedError
 
     def pick(self, indices: Iterable[int]) -> Iterator[Row]:
@@ -41,7 +41,7 @@ class RowSource:
 
 
 class SequenceSource(RowSource):
-    """Rows that can be had by index: a list in memory or a `datasets.Dataset`."""
+    """Rows with random access: a list in memory or a `datasets.Dataset`."""
 
     def __init__(self, name: str, sequence):
         super().__init__(name)
@@ -58,7 +58,7 @@ class SequenceSource(RowSource):
 
 
 class RecordFile(RowSource):
-    """A text file of records, read as a stream; by index through the byte offset of each record."""
+    """A text file of records, read as a stream, or by index through the byte offset of each record."""
 
     unit = "line"
 
@@ -69,15 +69,15 @@ class RecordFile(RowSource):
         self._lines = array("q")
 
     def scan(self, lines: "Lines") -> Iterator[tuple[int, int, Any]]:
-        """Yields (byte offset, line number, raw record) of each record from where `lines` stands."""
+        """Yields (byte offset, line number, raw record) of each record from the current position of `lines`."""
         raise NotImplementedError
 
     def parse(self, raw: Any, line: int) -> Mapping[str, Any]:
-        """Turns a raw record into a row's values."""
+        """Converts a raw record to a row's values."""
         raise NotImplementedError
 
     def start(self, lines: "Lines") -> None:
-        """Reads what precedes the first record."""
+        """Reads everything before the first record."""
 
     def rows(self, start: int, stop: Optional[int]) -> Iterator[Row]:
         with self._path.open("rb") as handle:

@@ -1,4 +1,4 @@
-"""From rows to samples: which rows are taken, how long a sample is, how many there are."""
+"""Makes samples from rows: selects rows and cuts samples to length."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .row_source import Row, RowSource
 from .split import Split
 from .vision_processor import SampleImages, VisionProcessor
 
-# Rows tokenized in one call: enough to occupy all cores, few enough to hold their encodings in memory.
+# Rows tokenized in one call: enough to occupy all cores, few enough to keep their encodings in memory.
 _ROWS_PER_CALL = 64
 
 
 class Illustrated(list):
-    """Token ids of a sample that has `images`: SampleImages whose pixels are numbers in the spool."""
+    """Token ids of a sample with `images`: SampleImages whose pixels are numbers of the spool."""
 
     images: SampleImages
 
 
 class Images(NamedTuple):
-    """What samples with images need: who encodes them, what their file names are relative to, where pixels go, and the
-    token that stands for an image, if it is known."""
+    """The tools for samples with images: the processor, the folder of relative file names, the spool for pixels, and the
+    image token, if it is known."""
 
     processor: VisionProcessor
     folder: Optional[Path]
@@ -44,7 +44,7 @@ class Samples(NamedTuple):
 
 
 def selected_rows(source: RowSource, split: Split, request: Request) -> Iterator[Row]:
-    """Yields the rows of the slice, in file order or shuffled; lazily, so that only what is taken is read.
+    """Yields the rows of the slice, in file order or shuffled. It is lazy, so only the consumed rows are read.
 
     With `request.rows`, those at these positions of that order, as far as they exist.
     """
@@ -63,7 +63,7 @@ def selected_rows(source: RowSource, split: Split, request: Request) -> Iterator
 def collect_samples(
     rows: Iterable[Row], source: RowSource, tokenizer, request: Request, images: Optional[Images] = None
 ) -> Samples:
-    """Takes samples until there are as many as requested or no more rows; all rows where `request.rows` names them.
+    """Takes samples until there are enough or no more rows; all named rows if `request.rows` is set.
 
     Images in rows count where `images` is given.
     """
@@ -112,7 +112,7 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
     longest = 0
     read = 0
     while len(stream) < wanted:
-        # One row at first; then so few that rows no longer than those seen do not overshoot.
+        # One row at first; then few enough that rows of the lengths seen so far do not overshoot.
         rows = max(1, min(_ROWS_PER_CALL, (wanted - len(stream)) // longest)) if longest else 1
         chunk = list(islice(contents, rows))
         if not chunk:
@@ -127,7 +127,7 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
 
 
 def _encode(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[Sequence[int]]:
-    """Encodes each content without images in its own way; an empty one gives no tokens, not even special ones."""
+    """Encodes each content without images by its kind; empty content gives no tokens, not even special ones."""
     encoded: list[Sequence[int]] = [()] * len(chunk)
     for kind, add_special_tokens in ((Kind.TEXT, True), (Kind.CONVERSATION, False)):
         positions = [

@@ -1,4 +1,4 @@
-"""Special and added tokens as a checkpoint's files declare them, merged the way transformers merges them."""
+"""Special and added tokens declared in a checkpoint's files, merged as in transformers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Token = Union[str, AddedToken]
 
 
 class UnusualDeclaration(Exception):
-    """A declaration that is not followed here; transformers decides what it means."""
+    """A declaration that is not supported here; transformers has to interpret it."""
 
 
 class SpecialTokens(NamedTuple):
@@ -51,7 +51,7 @@ def declared_special_tokens(
 
 
 def add_missing_tokens(tokenizer: Tokenizer, tokens: SpecialTokens) -> None:
-    """Adds to `tokenizer` what it lacks, in the order that gives transformers' ids."""
+    """Adds missing tokens to `tokenizer` in the order that gives the same ids as in transformers."""
     present = tokenizer.get_added_tokens_decoder().values()
     descriptions = {repr(token) for token in present}
     missing: list[Token] = [token for _, token in sorted(tokens.added.items()) if repr(token) not in descriptions]
@@ -87,7 +87,7 @@ def _added_token(value: Any) -> AddedToken:
 
 
 def _model_specific(settings: Mapping[str, Any], extra: Any) -> dict[str, Token]:
-    """Tokens under names of the model's own, such as `image_token`."""
+    """Tokens with model-specific names, such as `image_token`."""
     found = {
         name: value
         for name, value in settings.items()
@@ -99,7 +99,7 @@ def _model_specific(settings: Mapping[str, Any], extra: Any) -> dict[str, Token]
 
 
 def _special_tokens_map(directory: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """special_tokens_map.json, which older checkpoints have beside tokenizer_config.json."""
+    """special_tokens_map.json, which older checkpoints have besides tokenizer_config.json."""
     merged: dict[str, Any] = {}
     for name, value in read_json_object(directory / "special_tokens_map.json").items():
         if isinstance(value, dict) and name != "extra_special_tokens":
@@ -117,7 +117,7 @@ def _without_special(token: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _added_tokens_file(directory: Path, settings: Mapping[str, Any]) -> dict[int, AddedToken]:
-    """added_tokens.json, older still."""
+    """added_tokens.json, from even older checkpoints."""
     special = {str(settings[name]) for name in NAMED if settings.get(name)}
     special.update(str(token) for token in settings.get("extra_special_tokens") or ())
     return {

@@ -11,7 +11,7 @@ _SPLIT = re.compile(r"([^\[\]+]*)(?:\[(-?\d*):(-?\d*)\])?")
 
 
 class Split(NamedTuple):
-    """`start` and `stop` count rows from 0 and mean what they mean in a Python slice."""
+    """`start` and `stop` count rows from 0, as in a Python slice."""
 
     name: str
     start: Optional[int] = None
@@ -19,7 +19,7 @@ class Split(NamedTuple):
 
     @property
     def from_end(self) -> bool:
-        """Whether a bound counts from the end, so that the number of rows must be known."""
+        """Whether a bound counts from the end, which requires the number of rows."""
         return (self.start or 0) < 0 or (self.stop or 0) < 0
 
 

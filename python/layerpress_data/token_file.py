@@ -1,4 +1,4 @@
-"""Writes the token file: one safetensors file with all token ids and where each sample starts."""
+"""Writes the token file: one safetensors file with all token ids and the start of each sample."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
 
 
 def _image_tensors(samples: Sequence[Sequence[int]]) -> dict:
-    """Everything about images but their pixels; `images` of a sample as in samples.Illustrated."""
+    """The tensors of images other than pixels; `images` of a sample as in samples.Illustrated."""
     import numpy
 
     images = [getattr(sample, "images", None) for sample in samples]

@@ -1,4 +1,4 @@
-"""Which of transformers' tokenizer classes a checkpoint gets there, as far as it is known without transformers.
+"""The tokenizer class that transformers would choose for a checkpoint, as far as this is known without transformers.
 
 transformers 5 does not always take tokenizer.json as it is: some classes keep its vocabulary and rebuild the rest.
 """
@@ -15,7 +15,7 @@ BACKEND = "TokenizersBackend"  # takes tokenizer.json as it is
 _GENERIC = (BACKEND, "PreTrainedTokenizer", "PythonBackend")
 _REBUILDING = ("LlamaTokenizer", "Qwen2Tokenizer", "GPT2Tokenizer")
 
-# The class that transformers registers for a model type; None where it registers none.
+# The class that transformers registers for a model type; None if it registers none.
 REGISTERED_CLASSES: dict[str, Optional[str]] = {
     "llama": None,
     "mistral": BACKEND,
@@ -28,15 +28,15 @@ REGISTERED_CLASSES: dict[str, Optional[str]] = {
 }
 # Model types for which the class named by the checkpoint is ignored.
 _REGISTERED_CLASS_WINS = ("qwen2",)
-# Models whose checkpoints name a wrong class, by hub id.
+# Models, by hub id, whose checkpoints name a wrong class.
 _BACKEND_IDS = ("deepseek-ai/deepseek-r1-distill-llama-*", "deepseek-ai/deepseek-coder-*")
 
-# Settings that change how transformers loads the tokenizer and are not followed here.
+# Settings that change how transformers loads the tokenizer and are not supported here.
 _UNUSUAL_SETTINGS = ("auto_map", "fast_tokenizer_files", "fix_mistral_regex", "init_inputs")
 
 
 def known_class(directory: Path, config: Mapping[str, Any], tokenizer_config: Mapping[str, Any]) -> Optional[str]:
-    """Returns BACKEND or the name of a class whose rebuilding is known; None when only transformers can tell."""
+    """Returns BACKEND or the name of a class that can be rebuilt; None if only transformers knows the class."""
     model_type = config.get("model_type")
     if model_type not in REGISTERED_CLASSES or any(tokenizer_config.get(name) for name in _UNUSUAL_SETTINGS):
         return None
@@ -60,7 +60,7 @@ def known_class(directory: Path, config: Mapping[str, Any], tokenizer_config: Ma
 
 
 def _hub_id(directory: Path) -> str:
-    """The id of a checkpoint in the hub's cache, whose folders are named models--owner--name; else the path."""
+    """The id of a checkpoint in the hub's cache, whose folders are named models--owner--name; otherwise the path."""
     for part in directory.absolute().parts:
         if match := re.fullmatch(r"models--(.+?)--(.+)", part):
             return f"{match[1]}/{match[2]}".lower()

@@ -1,4 +1,4 @@
-"""The checkpoint's tokenizer through transformers: slower to load, for every kind that is not known otherwise."""
+"""The checkpoint's tokenizer through transformers: slower to load, but supports every kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import DataError, MissingPackageError, one_line
 
 
 class TransformersTokenizer:
-    """Offers what CheckpointTokenizer offers."""
+    """Has the same interface as CheckpointTokenizer."""
 
     def __init__(self, directory: Path):
         try:

@@ -1,4 +1,4 @@
-"""The checkpoint's own processor of images and text: transformers' AutoProcessor."""
+"""The checkpoint's own processor for images and text: transformers' AutoProcessor."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def takes_images(directory: Path) -> bool:
 
 
 def image_token(directory: Path) -> int | None:
-    """The token that stands for an image in a text, as config.json says."""
+    """The image token, according to config.json."""
     config = read_json_object(directory / "config.json")
     token = config.get("image_token_index", config.get("image_token_id"))
     return token if type(token) is int else None
 
 
 class SampleImages(NamedTuple):
-    """Of one sample; `pixels` has an array [filled tiles, channels, height, width] for each image."""
+    """The images of one sample; `pixels` has an array [filled tiles, channels, height, width] for each image."""
 
     pixels: list
     ratios: list[int]
@@ -36,7 +36,7 @@ class SampleImages(NamedTuple):
 
 
 class VisionProcessor:
-    """Loads what it needs when the first sample with images comes."""
+    """Loads transformers and the processor when the first sample with images arrives."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -107,7 +107,7 @@ class VisionProcessor:
             ) from None
 
     def _sample(self, place: str, given: dict, images: int) -> tuple[Sequence[int], SampleImages]:
-        """Takes the processor's tensors apart, which are a batch of one."""
+        """Unpacks the processor's tensors, which are a batch of one."""
         import numpy
 
         unknown = [name for name in given if name not in _TENSORS and name not in _WITHOUT_MEANING]
@@ -133,12 +133,12 @@ class VisionProcessor:
 
 
 def _with_image_tokens(text: str, image_token: str, images: int) -> str:
-    """A text that names no image gets them all in front."""
+    """Puts all image tokens before a text that contains none."""
     return text if image_token in text else image_token * images + text
 
 
 def _with_image_parts(messages: list[dict], images: int) -> list[dict]:
-    """Messages that name no image get them all in front of the first one of the user."""
+    """Puts all images before the user's first message if no message contains an image."""
     if image_parts(messages):
         return messages
     first = next((i for i, message in enumerate(messages) if message["role"] == "user"), 0)

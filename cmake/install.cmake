@@ -5,7 +5,7 @@ set(package_directory "${CMAKE_INSTALL_LIBDIR}/cmake/layerpress")
 
 # What users link. The program has taken the plain name.
 add_library(layerpress_library INTERFACE)
-target_link_libraries(layerpress_library INTERFACE layerpress_recipe)
+target_link_libraries(layerpress_library INTERFACE layerpress_run)
 set_target_properties(layerpress_library PROPERTIES EXPORT_NAME layerpress)
 
 get_property(rooms GLOBAL PROPERTY LAYERPRESS_ROOMS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from shapes import LinearGroup, Shape
 
 TERMS = ["start", "load", "forward", "gram", "reduce", "factorize", "observe", "solve", "gather", "dequantize", "save"]
-STEP_GRAM_BYTES = 64 << 20  # of groups that are compressed in one step, as in runtime/schedule.h
+STEP_GRAM_BYTES = 64 << 20  # of groups that are compressed in one step, as in schedule/schedule.h
 PARALLEL = {"forward", "gram", "observe", "solve", "save"}
 
 

@@ -231,4 +231,13 @@ void lint(const Graph& graph) {
     require(graph.modules[m].parent < static_cast<ModuleId>(m), "a module's parent stands before it");
 }
 
+std::vector<std::string> weight_names(const Graph& graph, const std::vector<NodeId>& nodes) {
+  std::vector<std::string> names;
+  std::set<std::string> seen;
+  for (const NodeId n : nodes)
+    for (WeightUse& use : weights_of(graph.nodes[n].operation))
+      if (seen.insert(use.name).second) names.push_back(std::move(use.name));
+  return names;
+}
+
 }  // namespace layerpress::graph

@@ -95,4 +95,7 @@ const char* rows_name(Rows rows);
 /// Throws InternalError naming the first broken invariant; also checks that feature counts fit each operation.
 void lint(const Graph& graph);
 
+/// Names of all weights that `nodes` read, each once.
+std::vector<std::string> weight_names(const Graph& graph, const std::vector<NodeId>& nodes);
+
 }  // namespace layerpress::graph

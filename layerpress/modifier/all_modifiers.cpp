@@ -9,7 +9,7 @@
 namespace layerpress::modifier {
 namespace {
 
-using Factory = std::function<std::unique_ptr<runtime::Modifier>(const Json&, const std::string&)>;
+using Factory = std::function<std::unique_ptr<compression::Modifier>(const Json&, const std::string&)>;
 
 /// Adding a modifier: its files, and a line here.
 const std::vector<std::pair<std::string, Factory>>& factories() {
@@ -45,8 +45,8 @@ std::vector<std::string> modifier_types() {
   return types;
 }
 
-std::unique_ptr<runtime::Modifier> make_modifier(const std::string& type, const Json& arguments,
-                                                 const std::string& where) {
+std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const Json& arguments,
+                                                     const std::string& where) {
   for (const auto& [known, factory] : factories())
     if (known == type) return factory(arguments, where);
   const std::vector<std::string> implemented = modifier_types();

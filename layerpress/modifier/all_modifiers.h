@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
-#include "layerpress/runtime/modifier.h"
+#include "layerpress/compression/modifier.h"
 
 namespace layerpress::modifier {
 
 /// Makes the modifier of a type, "GPTQModifier". Throws RecipeError: a type of LLM Compressor that is not implemented yet
 /// is named as such, an unknown one with the nearest known name.
-std::unique_ptr<runtime::Modifier> make_modifier(const std::string& type, const Json& arguments,
-                                                 const std::string& where);
+std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const Json& arguments,
+                                                     const std::string& where);
 
 /// The types that make_modifier makes.
 std::vector<std::string> modifier_types();

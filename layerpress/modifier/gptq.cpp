@@ -6,8 +6,8 @@
 
 namespace layerpress::modifier {
 
-using runtime::CompressedModule;
-using runtime::LinearWeight;
+using compression::CompressedModule;
+using compression::LinearWeight;
 
 namespace {
 
@@ -40,7 +40,8 @@ GptqModifier::GptqModifier(const Json& arguments, const std::string& where, Bloc
 }
 
 std::vector<CompressedModule> GptqModifier::compress(const std::vector<LinearWeight>& linears,
-                                                     const runtime::Statistics* statistics, PhaseTimes& times) const {
+                                                     const compression::Statistics* statistics,
+                                                     PhaseTimes& times) const {
   require_statistics(linears, statistics);
   std::vector<CompressedModule> results(linears.size());
   Solution solution{*statistics, propagation_of(linears, *statistics, times), {}};
@@ -60,7 +61,7 @@ Factorization GptqModifier::factorize(const at::Tensor& gram, const ColumnOrder&
 }
 
 Propagation GptqModifier::propagation_of(const std::vector<LinearWeight>& linears,
-                                         const runtime::Statistics& statistics, PhaseTimes& times) const {
+                                         const compression::Statistics& statistics, PhaseTimes& times) const {
   if (!propagation_ || (!statistics.cross.defined() && !statistics.output_cross.defined())) return {};
   return {statistics, rows_of_group(linears), *propagation_, times};
 }
@@ -167,12 +168,13 @@ double GptqModifier::solve_flops(double elements, double columns, std::int64_t g
   return elements * (columns + candidates * static_cast<double>(group_columns));
 }
 
-void GptqModifier::require_statistics(const std::vector<LinearWeight>& linears, const runtime::Statistics* statistics) {
+void GptqModifier::require_statistics(const std::vector<LinearWeight>& linears,
+                                      const compression::Statistics* statistics) {
   if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
 }
 
-std::unique_ptr<runtime::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where,
-                                                      BlockSolverOf block_solver) {
+std::unique_ptr<compression::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where,
+                                                          BlockSolverOf block_solver) {
   return std::make_unique<GptqModifier>(arguments, where, block_solver);
 }
 

@@ -5,8 +5,8 @@
 
 namespace layerpress::modifier {
 
-runtime::CompressionCost GptqModifier::cost(const std::vector<runtime::LinearShape>& linears) const {
-  runtime::CompressionCost cost;
+compression::CompressionCost GptqModifier::cost(const std::vector<compression::LinearShape>& linears) const {
+  compression::CompressionCost cost;
   const std::int64_t columns = linears.front().columns;
   std::uint64_t held = propagation_ ? add_propagation_cost(linears, cost) : 0;
   const std::uint64_t factorizing = held + kernels::factorize_workspace(columns, linears.front().device);
@@ -20,31 +20,32 @@ runtime::CompressionCost GptqModifier::cost(const std::vector<runtime::LinearSha
   return cost;
 }
 
-std::uint64_t GptqModifier::add_propagation_cost(const std::vector<runtime::LinearShape>& linears,
-                                                 runtime::CompressionCost& cost) {
+std::uint64_t GptqModifier::add_propagation_cost(const std::vector<compression::LinearShape>& linears,
+                                                 compression::CompressionCost& cost) {
   const std::int64_t columns = linears.front().columns, group_rows = rows_of_group(linears);
   double& flops = cost.flops["propagate"];
   flops += kernels::mover_flops(group_rows, columns);
-  for (const runtime::LinearShape& linear : linears) flops += kernels::moving_flops(linear.rows, group_rows, columns);
+  for (const compression::LinearShape& linear : linears)
+    flops += kernels::moving_flops(linear.rows, group_rows, columns);
   cost.workspace_bytes = std::max(cost.workspace_bytes, kernels::mover_workspace(group_rows, columns));
   return kernels::mover_bytes(columns);
 }
 
-void GptqModifier::add_stack_cost(const std::vector<runtime::LinearShape>& linears, const Stack& stack,
-                                  std::uint64_t held, runtime::CompressionCost& cost) const {
+void GptqModifier::add_stack_cost(const std::vector<compression::LinearShape>& linears, const Stack& stack,
+                                  std::uint64_t held, compression::CompressionCost& cost) const {
   for (const Stack& batch : batches_of(linears, stack, propagation_.has_value()))
     add_batch_cost(linears, batch, held, cost);
 }
 
-void GptqModifier::add_batch_cost(const std::vector<runtime::LinearShape>& linears, const Stack& batch,
-                                  std::uint64_t held, runtime::CompressionCost& cost) const {
+void GptqModifier::add_batch_cost(const std::vector<compression::LinearShape>& linears, const Stack& batch,
+                                  std::uint64_t held, compression::CompressionCost& cost) const {
   const quant::QuantizationArgs& args = *linears[batch.front()].scheme->weights;
   const quant::ObserverSettings& settings = observer_for(linears[batch.front()].scheme);
   const std::int64_t columns = linears[batch.front()].columns;
   std::uint64_t search = 0, results = 0, moved = 0;
   std::int64_t rows = 0, groups = 0;
   for (const std::size_t i : batch) {
-    const runtime::LinearShape& linear = linears[i];
+    const compression::LinearShape& linear = linears[i];
     const auto elements = static_cast<double>(linear.rows) * static_cast<double>(columns);
     const auto searched = group_search(*linear.scheme, linear.dtype, columns);
     if (!searched) cost.flops["observe"] += quant::observe_flops(settings, elements);

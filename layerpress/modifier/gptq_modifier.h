@@ -15,10 +15,10 @@
 
 namespace layerpress::modifier {
 
-inline std::int64_t rows_of(const runtime::LinearWeight& linear) { return linear.weight.size(0); }
-inline std::int64_t rows_of(const runtime::LinearShape& linear) { return linear.rows; }
-inline std::int64_t columns_of(const runtime::LinearWeight& linear) { return linear.weight.size(1); }
-inline std::int64_t columns_of(const runtime::LinearShape& linear) { return linear.columns; }
+inline std::int64_t rows_of(const compression::LinearWeight& linear) { return linear.weight.size(0); }
+inline std::int64_t rows_of(const compression::LinearShape& linear) { return linear.rows; }
+inline std::int64_t columns_of(const compression::LinearWeight& linear) { return linear.weight.size(1); }
+inline std::int64_t columns_of(const compression::LinearShape& linear) { return linear.columns; }
 
 /// Rows of the group that the linears belong to.
 template <typename Linear>
@@ -36,30 +36,31 @@ class GptqModifier : public QuantizingModifier {
 
   std::string type() const override { return "GPTQModifier"; }
   bool needs_data() const override { return true; }
-  runtime::StatisticsWanted statistics_wanted() const override {
-    runtime::StatisticsWanted wanted{.gram = true, .cross = propagation_.has_value()};
+  compression::StatisticsWanted statistics_wanted() const override {
+    compression::StatisticsWanted wanted{.gram = true, .cross = propagation_.has_value()};
     if (propagation_ && propagation_->residual > 0)
       wanted.output_cross = {.inputs = propagation_->strength, .stream = propagation_->residual};
     return wanted;
   }
 
-  runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override;
+  compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override;
 
-  std::vector<runtime::CompressedModule> compress(const std::vector<runtime::LinearWeight>& linears,
-                                                  const runtime::Statistics* statistics,
-                                                  PhaseTimes& times) const override;
+  std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
+                                                      const compression::Statistics* statistics,
+                                                      PhaseTimes& times) const override;
 
-  std::size_t tasks_at_once(const std::vector<runtime::LinearShape>& linears) const override;
+  std::size_t tasks_at_once(const std::vector<compression::LinearShape>& linears) const override;
 
-  std::uint64_t workspace_together(const std::vector<runtime::LinearShape>& linears, std::size_t tasks) const override;
+  std::uint64_t workspace_together(const std::vector<compression::LinearShape>& linears,
+                                   std::size_t tasks) const override;
 
-  std::vector<std::vector<runtime::CompressedModule>> compress_together(
-      const std::vector<runtime::CompressionTask>& tasks, PhaseTimes& times) const override;
+  std::vector<std::vector<compression::CompressedModule>> compress_together(
+      const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const override;
 
  private:
   /// What all stacks share; the factorization is that of the stacks under way.
   struct Solution {
-    const runtime::Statistics& statistics;
+    const compression::Statistics& statistics;
     Propagation propagation;
     Factorization factorization;
   };
@@ -123,44 +124,46 @@ class GptqModifier : public QuantizingModifier {
   Factorization factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const;
 
   /// What the statistics ask for: nothing without a cross matrix, as where nothing was compressed before.
-  Propagation propagation_of(const std::vector<runtime::LinearWeight>& linears, const runtime::Statistics& statistics,
-                             PhaseTimes& times) const;
+  Propagation propagation_of(const std::vector<compression::LinearWeight>& linears,
+                             const compression::Statistics& statistics, PhaseTimes& times) const;
 
-  void compress_stack(const std::vector<runtime::LinearWeight>& linears, const Stack& stack, const Solution& solution,
-                      PhaseTimes& times, std::vector<runtime::CompressedModule>& results) const;
+  void compress_stack(const std::vector<compression::LinearWeight>& linears, const Stack& stack,
+                      const Solution& solution, PhaseTimes& times,
+                      std::vector<compression::CompressedModule>& results) const;
 
   /// Compresses members of a stack, moved before; returns their loss.
-  double compress_batch(const std::vector<runtime::LinearWeight>& linears, const Stack& batch, const Solution& solution,
-                        PhaseTimes& times, std::vector<runtime::CompressedModule>& results) const;
+  double compress_batch(const std::vector<compression::LinearWeight>& linears, const Stack& batch,
+                        const Solution& solution, PhaseTimes& times,
+                        std::vector<compression::CompressedModule>& results) const;
 
-  static void require_statistics(const std::vector<runtime::LinearWeight>& linears,
-                                 const runtime::Statistics* statistics);
+  static void require_statistics(const std::vector<compression::LinearWeight>& linears,
+                                 const compression::Statistics* statistics);
 
   /// Scales of some linears with one scheme, or room for those that are chosen during the solve.
-  std::vector<kernels::ChosenScales> scales_of(const std::vector<runtime::LinearWeight>& linears,
+  std::vector<kernels::ChosenScales> scales_of(const std::vector<compression::LinearWeight>& linears,
                                                const at::Tensor& importance, bool searched, PhaseTimes& times) const;
 
   /// Room for the scales of a linear that are chosen during the solve.
-  static kernels::ChosenScales scales_to_choose(const runtime::LinearWeight& linear);
+  static kernels::ChosenScales scales_to_choose(const compression::LinearWeight& linear);
 
   /// Solves the stacked rows of all members at once; codes of each, scales if they are searched, and the loss of all rows.
-  std::vector<at::Tensor> solve(const std::vector<runtime::LinearWeight>& members,
+  std::vector<at::Tensor> solve(const std::vector<compression::LinearWeight>& members,
                                 const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
                                 const std::optional<kernels::GroupSearch>& search, double& loss,
                                 PhaseTimes& times) const;
 
-  static std::vector<kernels::GptqWeight> problem_of(const std::vector<runtime::LinearWeight>& linears,
+  static std::vector<kernels::GptqWeight> problem_of(const std::vector<compression::LinearWeight>& linears,
                                                      const std::vector<kernels::ChosenScales>& scales);
 
-  static void add_solve_flops(const std::vector<runtime::LinearWeight>& linears,
+  static void add_solve_flops(const std::vector<compression::LinearWeight>& linears,
                               const std::optional<kernels::GroupSearch>& search, PhaseTimes& times);
 
   /// Results of tasks whose Gram matrices can be factorized at once; others' are empty.
-  std::vector<std::vector<runtime::CompressedModule>> solve_together(const std::vector<runtime::CompressionTask>& tasks,
-                                                                     PhaseTimes& times) const;
+  std::vector<std::vector<compression::CompressedModule>> solve_together(
+      const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const;
 
   /// Of all tasks at once; one whose inputs say nothing counts as not definite.
-  kernels::HessianFactors factorize(const std::vector<runtime::CompressionTask>& tasks, const ColumnOrder& order,
+  kernels::HessianFactors factorize(const std::vector<compression::CompressionTask>& tasks, const ColumnOrder& order,
                                     PhaseTimes& times) const;
 
   /// Each element takes up feedback from half of all columns, and per candidate for its scale from half of its group's.
@@ -168,15 +171,15 @@ class GptqModifier : public QuantizingModifier {
                             const std::optional<kernels::GroupSearch>& search);
 
   /// Adds what making a mover and moving all weights costs; returns the bytes that the mover holds.
-  static std::uint64_t add_propagation_cost(const std::vector<runtime::LinearShape>& linears,
-                                            runtime::CompressionCost& cost);
+  static std::uint64_t add_propagation_cost(const std::vector<compression::LinearShape>& linears,
+                                            compression::CompressionCost& cost);
 
   /// Adds what compress_stack costs, with `held` bytes of factors, to what earlier stacks cost.
-  void add_stack_cost(const std::vector<runtime::LinearShape>& linears, const Stack& stack, std::uint64_t held,
-                      runtime::CompressionCost& cost) const;
+  void add_stack_cost(const std::vector<compression::LinearShape>& linears, const Stack& stack, std::uint64_t held,
+                      compression::CompressionCost& cost) const;
 
-  void add_batch_cost(const std::vector<runtime::LinearShape>& linears, const Stack& batch, std::uint64_t held,
-                      runtime::CompressionCost& cost) const;
+  void add_batch_cost(const std::vector<compression::LinearShape>& linears, const Stack& batch, std::uint64_t held,
+                      compression::CompressionCost& cost) const;
 
   BlockSolverOf block_solver_;
   std::int64_t block_size_ = 128;

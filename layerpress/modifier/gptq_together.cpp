@@ -7,17 +7,17 @@
 
 namespace layerpress::modifier {
 
-using runtime::CompressedModule;
-using runtime::LinearWeight;
+using compression::CompressedModule;
+using compression::LinearWeight;
 
-std::size_t GptqModifier::tasks_at_once(const std::vector<runtime::LinearShape>& linears) const {
-  const runtime::LinearShape& first = linears.front();
+std::size_t GptqModifier::tasks_at_once(const std::vector<compression::LinearShape>& linears) const {
+  const compression::LinearShape& first = linears.front();
   if (propagation_ || block_solver_(first.device) == nullptr) return 1;
   const auto orders = stacks_of(linears);
   if (orders.size() > 1 || orders.begin()->second.size() > 1) return 1;
   std::vector<kernels::StackedRows> weights;
   std::int64_t rows = 0;
-  for (const runtime::LinearShape& linear : linears) {
+  for (const compression::LinearShape& linear : linears) {
     weights.push_back({linear.rows, quant::scale_grid(*first.scheme->weights, linear.rows, first.columns)});
     rows += linear.rows;
   }
@@ -26,14 +26,14 @@ std::size_t GptqModifier::tasks_at_once(const std::vector<runtime::LinearShape>&
   return static_cast<std::size_t>(kernels::problems_at_once(rows, first.columns));
 }
 
-std::uint64_t GptqModifier::workspace_together(const std::vector<runtime::LinearShape>& linears,
+std::uint64_t GptqModifier::workspace_together(const std::vector<compression::LinearShape>& linears,
                                                std::size_t tasks) const {
-  const runtime::CompressionCost each = cost(linears);
+  const compression::CompressionCost each = cost(linears);
   if (tasks == 1) return each.workspace_bytes;
   const std::int64_t columns = linears.front().columns;
   std::int64_t rows = 0;
   std::uint64_t search = 0;
-  for (const runtime::LinearShape& linear : linears) {
+  for (const compression::LinearShape& linear : linears) {
     rows += linear.rows;
     search = std::max(search, quant::observe_workspace(*linear.scheme->weights, observer_for(linear.scheme),
                                                        linear.rows, columns, linear.device));
@@ -47,9 +47,9 @@ std::uint64_t GptqModifier::workspace_together(const std::vector<runtime::Linear
 }
 
 std::vector<std::vector<CompressedModule>> GptqModifier::compress_together(
-    const std::vector<runtime::CompressionTask>& tasks, PhaseTimes& times) const {
+    const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const {
   if (tasks.size() == 1) return QuantizingModifier::compress_together(tasks, times);
-  for (const runtime::CompressionTask& task : tasks) require_statistics(task.linears, task.statistics);
+  for (const compression::CompressionTask& task : tasks) require_statistics(task.linears, task.statistics);
   std::vector<std::vector<CompressedModule>> results = solve_together(tasks, times);
   for (std::size_t t = 0; t < tasks.size(); ++t)
     if (results[t].empty()) results[t] = compress(tasks[t].linears, tasks[t].statistics, times);
@@ -57,14 +57,14 @@ std::vector<std::vector<CompressedModule>> GptqModifier::compress_together(
 }
 
 std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
-    const std::vector<runtime::CompressionTask>& tasks, PhaseTimes& times) const {
+    const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const {
   const LinearWeight& like = tasks.front().linears.front();
   const quant::QuantizationScheme& scheme = *like.scheme;
   const auto search = group_search(scheme, like.scale_dtype, columns_of(like));
   const kernels::HessianFactors solved = factorize(tasks, column_order(scheme, columns_of(like)), times);
   std::vector<std::vector<kernels::ChosenScales>> scales;
   std::vector<std::vector<kernels::GptqWeight>> problems;
-  for (const runtime::CompressionTask& task : tasks) {
+  for (const compression::CompressionTask& task : tasks) {
     scales.push_back(scales_of(task.linears, task.statistics->gram.diagonal(), search.has_value(), times));
     problems.push_back(problem_of(task.linears, scales.back()));
   }
@@ -92,11 +92,11 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
   return results;
 }
 
-kernels::HessianFactors GptqModifier::factorize(const std::vector<runtime::CompressionTask>& tasks,
+kernels::HessianFactors GptqModifier::factorize(const std::vector<compression::CompressionTask>& tasks,
                                                 const ColumnOrder& order, PhaseTimes& times) const {
   const auto phase = times.measure("factorize");
   std::vector<at::Tensor> grams, sums;
-  for (const runtime::CompressionTask& task : tasks) {
+  for (const compression::CompressionTask& task : tasks) {
     grams.push_back(task.statistics->gram);
     sums.push_back(grams.back().diagonal().sum(at::kDouble));
     const auto columns = static_cast<double>(grams.back().size(0));

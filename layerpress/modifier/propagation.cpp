@@ -37,7 +37,7 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
   return options;
 }
 
-Propagation::Propagation(const runtime::Statistics& statistics, std::int64_t group_rows,
+Propagation::Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
                          const kernels::ErrorPropagation& options, PhaseTimes& times) {
   const auto phase = times.measure("propagate");
   mover_ = statistics.output_cross.defined()
@@ -49,7 +49,7 @@ Propagation::Propagation(const runtime::Statistics& statistics, std::int64_t gro
     fallback_ = "no error propagation (factorization failed)";
 }
 
-runtime::LinearWeight Propagation::moved(runtime::LinearWeight linear, PhaseTimes& times) const {
+compression::LinearWeight Propagation::moved(compression::LinearWeight linear, PhaseTimes& times) const {
   if (!mover_) return linear;
   const auto phase = times.measure("propagate");
   times.add_flops("propagate", mover_->flops(linear.weight.size(0)));

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "layerpress/base/json.h"
+#include "layerpress/compression/modifier.h"
 #include "layerpress/kernels/error_propagation.h"
-#include "layerpress/runtime/modifier.h"
 
 namespace layerpress::modifier {
 
@@ -19,8 +19,8 @@ class Propagation {
  public:
   Propagation() = default;
   /// `group_rows`: of all linears that read the value. Measured as "propagate".
-  Propagation(const runtime::Statistics& statistics, std::int64_t group_rows, const kernels::ErrorPropagation& options,
-              PhaseTimes& times);
+  Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
+              const kernels::ErrorPropagation& options, PhaseTimes& times);
 
   bool moves() const { return mover_.has_value(); }
   const std::string& fallback() const {
@@ -28,7 +28,7 @@ class Propagation {
   }  ///< why weights are not moved although they should be, or ""
 
   /// The linear with its weight moved, in fp32. Measured as "propagate".
-  runtime::LinearWeight moved(runtime::LinearWeight linear, PhaseTimes& times) const;
+  compression::LinearWeight moved(compression::LinearWeight linear, PhaseTimes& times) const;
 
  private:
   std::optional<kernels::WeightMover> mover_;

@@ -18,21 +18,23 @@ class QuantizationModifier : public QuantizingModifier {
 
   std::string type() const override { return "QuantizationModifier"; }
   bool needs_data() const override { return any_observer(Observer::kHessian); }
-  runtime::StatisticsWanted statistics_wanted() const override { return {.gram = any_observer(Observer::kHessian)}; }
+  compression::StatisticsWanted statistics_wanted() const override {
+    return {.gram = any_observer(Observer::kHessian)};
+  }
 
-  runtime::CompressionCost cost(const std::vector<runtime::LinearShape>& linears) const override {
-    runtime::CompressionCost cost;
-    for (const runtime::LinearShape& linear : linears) add_rounding_cost(linear, cost);
+  compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
+    compression::CompressionCost cost;
+    for (const compression::LinearShape& linear : linears) add_rounding_cost(linear, cost);
     return cost;
   }
 
-  std::vector<runtime::CompressedModule> compress(const std::vector<runtime::LinearWeight>& linears,
-                                                  const runtime::Statistics* statistics,
-                                                  PhaseTimes& times) const override {
+  std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
+                                                      const compression::Statistics* statistics,
+                                                      PhaseTimes& times) const override {
     const at::Tensor importance = statistics == nullptr ? at::Tensor() : statistics->gram.diagonal();
-    std::vector<runtime::CompressedModule> results;
+    std::vector<compression::CompressedModule> results;
     std::vector<kernels::ChosenScales> chosen;
-    for (const runtime::LinearWeight& linear : linears) {
+    for (const compression::LinearWeight& linear : linears) {
       chosen.push_back(observe(linear, importance, times));
       const kernels::ChosenScales& scales = chosen.back();
       const at::Tensor codes = round_to_nearest(linear, scales, times);
@@ -45,7 +47,7 @@ class QuantizationModifier : public QuantizingModifier {
 
 }  // namespace
 
-std::unique_ptr<runtime::Modifier> make_quantization_modifier(const Json& arguments, const std::string& where) {
+std::unique_ptr<compression::Modifier> make_quantization_modifier(const Json& arguments, const std::string& where) {
   return std::make_unique<QuantizationModifier>(arguments, where);
 }
 

@@ -4,12 +4,12 @@
 #include <string>
 
 #include "layerpress/base/json.h"
-#include "layerpress/runtime/modifier.h"
+#include "layerpress/compression/modifier.h"
 
 namespace layerpress::modifier {
 
 /// Round-to-nearest: every weight to its nearest code, independent of data, unless the observer is "hessian".
 /// Default observer: mse.
-std::unique_ptr<runtime::Modifier> make_quantization_modifier(const Json& arguments, const std::string& where);
+std::unique_ptr<compression::Modifier> make_quantization_modifier(const Json& arguments, const std::string& where);
 
 }  // namespace layerpress::modifier

@@ -147,7 +147,7 @@ const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::Mod
   return best == nullptr ? nullptr : &best->scheme;
 }
 
-std::int64_t QuantizingModifier::row_step(const runtime::LinearShape& linear) const {
+std::int64_t QuantizingModifier::row_step(const compression::LinearShape& linear) const {
   return quant::rows_per_scale(*linear.scheme->weights);
 }
 
@@ -162,7 +162,7 @@ bool QuantizingModifier::any_observer(quant::Observer observer) const {
                      [&](const Group& group) { return group.observer.observer == observer; });
 }
 
-kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& linear, const at::Tensor& importance,
+kernels::ChosenScales QuantizingModifier::observe(const compression::LinearWeight& linear, const at::Tensor& importance,
                                                   PhaseTimes& times) const {
   const auto phase = times.measure("observe");
   const quant::ObserverSettings& settings = observer_for(linear.scheme);
@@ -170,7 +170,7 @@ kernels::ChosenScales QuantizingModifier::observe(const runtime::LinearWeight& l
   return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance);
 }
 
-void QuantizingModifier::require_finite(const std::vector<runtime::LinearWeight>& linears,
+void QuantizingModifier::require_finite(const std::vector<compression::LinearWeight>& linears,
                                         const std::vector<kernels::ChosenScales>& scales) {
   std::vector<at::Tensor> tensors;
   for (const kernels::ChosenScales& chosen : scales) tensors.push_back(chosen.scale);
@@ -182,7 +182,8 @@ void QuantizingModifier::require_finite(const std::vector<runtime::LinearWeight>
           linears[i].module);
 }
 
-void QuantizingModifier::add_rounding_cost(const runtime::LinearShape& linear, runtime::CompressionCost& cost) const {
+void QuantizingModifier::add_rounding_cost(const compression::LinearShape& linear,
+                                           compression::CompressionCost& cost) const {
   const quant::QuantizationArgs& args = *linear.scheme->weights;
   const quant::ObserverSettings& settings = observer_for(linear.scheme);
   const auto elements = static_cast<double>(linear.rows) * static_cast<double>(linear.columns);
@@ -197,7 +198,7 @@ void QuantizingModifier::add_rounding_cost(const runtime::LinearShape& linear, r
   cost.result_bytes += result;
 }
 
-at::Tensor QuantizingModifier::round_to_nearest(const runtime::LinearWeight& linear,
+at::Tensor QuantizingModifier::round_to_nearest(const compression::LinearWeight& linear,
                                                 const kernels::ChosenScales& scales, PhaseTimes& times) {
   const auto phase = times.measure("quantize");
   times.add_flops("quantize", quant::round_flops(static_cast<double>(linear.weight.numel())));
@@ -206,9 +207,10 @@ at::Tensor QuantizingModifier::round_to_nearest(const runtime::LinearWeight& lin
                                    quant::codebook_of(args), scales);
 }
 
-runtime::CompressedModule QuantizingModifier::result_of(const runtime::LinearWeight& linear, const at::Tensor& codes,
-                                                        const kernels::ChosenScales& scales, std::int64_t tokens) {
-  runtime::CompressedModule result;
+compression::CompressedModule QuantizingModifier::result_of(const compression::LinearWeight& linear,
+                                                            const at::Tensor& codes,
+                                                            const kernels::ChosenScales& scales, std::int64_t tokens) {
+  compression::CompressedModule result;
   result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
   result.report.module = linear.module;
   result.report.scheme = describe(*linear.scheme);

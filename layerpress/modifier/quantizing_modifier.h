@@ -5,17 +5,17 @@
 #include <string>
 #include <vector>
 
+#include "layerpress/compression/modifier.h"
 #include "layerpress/quant/observer.h"
-#include "layerpress/runtime/modifier.h"
 
 namespace layerpress::modifier {
 
 /// What every quantizing modifier shares, with LLM Compressor's arguments and defaults: which modules, which schemes,
 /// which observers. Parsing throws RecipeError naming `where` and the argument; what is not implemented is refused.
-class QuantizingModifier : public runtime::Modifier {
+class QuantizingModifier : public compression::Modifier {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
-  std::int64_t row_step(const runtime::LinearShape& linear) const override;
+  std::int64_t row_step(const compression::LinearShape& linear) const override;
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
@@ -30,23 +30,23 @@ class QuantizingModifier : public runtime::Modifier {
   bool any_observer(quant::Observer observer) const;
 
   /// Observes one weight; fp32 scales that are representable in the stored dtype, or overflow it. Measured as "observe".
-  kernels::ChosenScales observe(const runtime::LinearWeight& linear, const at::Tensor& importance,
+  kernels::ChosenScales observe(const compression::LinearWeight& linear, const at::Tensor& importance,
                                 PhaseTimes& times) const;
 
   /// Throws RecipeError naming the module when a scale has overflowed the dtype that it is stored in.
-  static void require_finite(const std::vector<runtime::LinearWeight>& linears,
+  static void require_finite(const std::vector<compression::LinearWeight>& linears,
                              const std::vector<kernels::ChosenScales>& scales);
 
   /// Adds what observing a linear, rounding it and keeping its result costs to what the linears before it cost.
-  void add_rounding_cost(const runtime::LinearShape& linear, runtime::CompressionCost& cost) const;
+  void add_rounding_cost(const compression::LinearShape& linear, compression::CompressionCost& cost) const;
 
   /// Rounds one weight to nearest; codes as int8. Measured as "quantize".
-  static at::Tensor round_to_nearest(const runtime::LinearWeight& linear, const kernels::ChosenScales& scales,
+  static at::Tensor round_to_nearest(const compression::LinearWeight& linear, const kernels::ChosenScales& scales,
                                      PhaseTimes& times);
 
   /// What compressing a linear has given, with its report. `tokens`: that its statistics saw.
-  static runtime::CompressedModule result_of(const runtime::LinearWeight& linear, const at::Tensor& codes,
-                                             const kernels::ChosenScales& scales, std::int64_t tokens);
+  static compression::CompressedModule result_of(const compression::LinearWeight& linear, const at::Tensor& codes,
+                                                 const kernels::ChosenScales& scales, std::int64_t tokens);
 
  private:
   struct Group {

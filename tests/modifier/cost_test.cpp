@@ -76,18 +76,18 @@ class CostTest : public ::testing::TestWithParam<Case> {
     kernels::accumulate_cross_gram(statistics_.cross, reference, x);
   }
 
-  std::vector<runtime::CompressedModule> compress(PhaseTimes& times) const {
+  std::vector<compression::CompressedModule> compress(PhaseTimes& times) const {
     return modifier_->compress(linears_, modifier_->needs_data() ? &statistics_ : nullptr, times);
   }
 
-  std::unique_ptr<runtime::Modifier> modifier_;
-  std::vector<runtime::LinearShape> shapes_;
-  std::vector<runtime::LinearWeight> linears_;
-  runtime::Statistics statistics_;
+  std::unique_ptr<compression::Modifier> modifier_;
+  std::vector<compression::LinearShape> shapes_;
+  std::vector<compression::LinearWeight> linears_;
+  compression::Statistics statistics_;
 };
 
 TEST_P(CostTest, PredictsMemoryAndArithmetic) {
-  const runtime::CompressionCost cost = modifier_->cost(shapes_);
+  const compression::CompressionCost cost = modifier_->cost(shapes_);
   PhaseTimes warm_up;
   compress(warm_up);  // buffers that the libraries keep
   malloc_trim(0);

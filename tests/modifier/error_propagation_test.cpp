@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::int64_t kColumns = 128;
 
-std::unique_ptr<runtime::Modifier> gptq(const Json& propagation, const std::string& where = "test.yaml",
-                                        const Json& observer = nullptr) {
+std::unique_ptr<compression::Modifier> gptq(const Json& propagation, const std::string& where = "test.yaml",
+                                            const Json& observer = nullptr) {
   const Json weights = {{"num_bits", 3}, {"strategy", "group"}, {"group_size", 32}};
   return make_modifier("GPTQModifier",
                        {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}},
@@ -24,7 +24,7 @@ std::unique_ptr<runtime::Modifier> gptq(const Json& propagation, const std::stri
 /// Inputs of the compressed and the original model, and their sums.
 struct Inputs {
   at::Tensor compressed, original;
-  runtime::Statistics statistics;
+  compression::Statistics statistics;
 };
 
 Inputs random_inputs(std::int64_t tokens) {
@@ -41,22 +41,23 @@ Inputs random_inputs(std::int64_t tokens) {
   return inputs;
 }
 
-std::vector<runtime::CompressedModule> compress(const runtime::Modifier& modifier,
-                                                const std::vector<at::Tensor>& weights,
-                                                const runtime::Statistics& statistics, std::int64_t group_rows = 0) {
-  std::vector<runtime::LinearWeight> linears;
+std::vector<compression::CompressedModule> compress(const compression::Modifier& modifier,
+                                                    const std::vector<at::Tensor>& weights,
+                                                    const compression::Statistics& statistics,
+                                                    std::int64_t group_rows = 0) {
+  std::vector<compression::LinearWeight> linears;
   for (const at::Tensor& weight : weights)
     linears.push_back({"m", weight, modifier.scheme_for({"m", {"Linear"}}), at::kFloat, group_rows});
   PhaseTimes times;
   return modifier.compress(linears, &statistics, times);
 }
 
-at::Tensor dequantized(const runtime::CompressedModule& module) {
+at::Tensor dequantized(const compression::CompressedModule& module) {
   const at::Tensor codes = module.weight.codes.to(at::kFloat);
   return codes * module.weight.scale.to(at::kFloat).repeat_interleave(codes.size(1) / module.weight.scale.size(1), 1);
 }
 
-void expect_equal_codes(const runtime::CompressedModule& a, const runtime::CompressedModule& b) {
+void expect_equal_codes(const compression::CompressedModule& a, const compression::CompressedModule& b) {
   EXPECT_TRUE(at::equal(a.weight.codes, b.weight.codes));
   EXPECT_TRUE(at::equal(a.weight.scale, b.weight.scale));
 }
@@ -81,10 +82,10 @@ TEST(ErrorPropagation, WithoutDifferenceIsPlainGptq) {
   const std::vector<at::Tensor> weights = {at::randn({48, kColumns}).to(at::kBFloat16),
                                            at::randn({300, kColumns}).to(at::kBFloat16)};
   const auto plain = compress(*gptq(nullptr), weights, inputs.statistics);
-  runtime::Statistics none = inputs.statistics, zero = inputs.statistics;
+  compression::Statistics none = inputs.statistics, zero = inputs.statistics;
   none.cross.reset();
   zero.cross = at::zeros({kColumns, kColumns});
-  for (const runtime::Statistics& statistics : {none, zero}) {
+  for (const compression::Statistics& statistics : {none, zero}) {
     const auto same = compress(*gptq(true), weights, statistics);
     for (std::size_t i = 0; i < weights.size(); ++i) {
       expect_equal_codes(same[i], plain[i]);
@@ -103,7 +104,7 @@ TEST(ErrorPropagation, FallsBackToPlainGptqAndSaysSo) {
   Inputs inputs = random_inputs(1000);
   const at::Tensor weight = at::randn({48, kColumns});
   const auto plain = compress(*gptq(nullptr), {weight}, inputs.statistics).at(0);
-  runtime::Statistics broken = inputs.statistics;
+  compression::Statistics broken = inputs.statistics;
   broken.cross = at::full({kColumns, kColumns}, NAN);
   const auto fallen = compress(*gptq(true), {weight}, broken).at(0);
   expect_equal_codes(fallen, plain);
@@ -176,7 +177,7 @@ TEST(ErrorPropagation, MakesGoodTheResidualStream) {
   const at::Tensor weight = at::randn({64, kColumns}), stream = at::randn({3000, 64});
   // What the stream lacks is partly a function of the inputs.
   const at::Tensor original = stream + inputs.compressed.mm(at::randn({kColumns, 64})) * 0.4;
-  runtime::Statistics statistics = inputs.statistics;
+  compression::Statistics statistics = inputs.statistics;
   statistics.cross.reset();
   const auto error = [&](double residual) {
     statistics.output_cross = at::zeros({64, kColumns});
@@ -194,7 +195,7 @@ TEST(ErrorPropagation, WithoutDifferenceOfOutputsIsPlainGptq) {
   at::manual_seed(77);
   const Inputs inputs = random_inputs(1000);
   const at::Tensor weight = at::randn({300, kColumns}).to(at::kBFloat16), stream = at::randn({1000, 300});
-  runtime::Statistics statistics = inputs.statistics;
+  compression::Statistics statistics = inputs.statistics;
   statistics.cross.reset();
   statistics.output_cross = at::zeros({300, kColumns});
   kernels::accumulate_output_cross(statistics.output_cross, {inputs.compressed, inputs.compressed, stream, stream},
@@ -212,7 +213,7 @@ TEST(ErrorPropagation, FindsItsRowsOfTheOutputs) {
   at::manual_seed(78);
   const Inputs inputs = random_inputs(1000);
   const at::Tensor weight = at::randn({100, kColumns}), stream = at::randn({1000, 100});
-  runtime::Statistics statistics = inputs.statistics;
+  compression::Statistics statistics = inputs.statistics;
   statistics.cross.reset();
   statistics.output_cross = at::zeros({100, kColumns});
   kernels::accumulate_output_cross(statistics.output_cross,

@@ -26,9 +26,9 @@ Json in_groups(Json weights, const Json& extra = Json::object()) {
 
 /// Experts, each with its own inputs.
 struct Experts {
-  std::unique_ptr<runtime::Modifier> modifier;
-  std::vector<runtime::Statistics> statistics;
-  std::vector<std::vector<runtime::LinearWeight>> linears;
+  std::unique_ptr<compression::Modifier> modifier;
+  std::vector<compression::Statistics> statistics;
+  std::vector<std::vector<compression::LinearWeight>> linears;
 
   Experts(const Json& arguments, std::size_t count, std::vector<std::int64_t> rows, std::int64_t columns,
           BlockSolverOf solver = on_host)
@@ -46,15 +46,15 @@ struct Experts {
     }
   }
 
-  std::vector<runtime::CompressionTask> tasks() const {
-    std::vector<runtime::CompressionTask> tasks;
+  std::vector<compression::CompressionTask> tasks() const {
+    std::vector<compression::CompressionTask> tasks;
     for (std::size_t e = 0; e < linears.size(); ++e) tasks.push_back({linears[e], &statistics[e]});
     return tasks;
   }
 
-  std::vector<runtime::LinearShape> shapes() const {
-    std::vector<runtime::LinearShape> shapes;
-    for (const runtime::LinearWeight& linear : linears.front())
+  std::vector<compression::LinearShape> shapes() const {
+    std::vector<compression::LinearShape> shapes;
+    for (const compression::LinearWeight& linear : linears.front())
       shapes.push_back({linear.weight.size(0), linear.weight.size(1), linear.scale_dtype, linear.scheme});
     return shapes;
   }
@@ -70,7 +70,7 @@ void compare(const Experts& experts) {
     const auto alone = experts.modifier->compress(experts.linears[e], &experts.statistics[e], alone_times);
     ASSERT_EQ(together[e].size(), alone.size());
     for (std::size_t i = 0; i < alone.size(); ++i) {
-      const runtime::CompressedModule &found = together[e][i], &expected = alone[i];
+      const compression::CompressedModule &found = together[e][i], &expected = alone[i];
       // Ties that rounding decides otherwise move the rest of their row.
       EXPECT_GT(equal_share(found.weight.codes, expected.weight.codes), 0.99) << found.report.module;
       EXPECT_GT(equal_share(found.weight.scale, expected.weight.scale), 0.97) << found.report.module;

@@ -51,7 +51,7 @@ TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
 }
 
 /// A GPTQ run on one module under a given Gram matrix.
-runtime::CompressedModule compress(const at::Tensor& gram, const Json& extra = Json::object()) {
+compression::CompressedModule compress(const at::Tensor& gram, const Json& extra = Json::object()) {
   Json arguments = {
       {"config_groups",
        {{"group_0",
@@ -59,8 +59,9 @@ runtime::CompressedModule compress(const at::Tensor& gram, const Json& extra = J
   arguments.update(extra);
   const auto modifier = make_modifier("GPTQModifier", arguments, "test");
   at::manual_seed(31);
-  const runtime::LinearWeight linear{"m", at::randn({16, 64}), modifier->scheme_for({"m", {"Linear"}}), at::kBFloat16};
-  const runtime::Statistics statistics{.gram = gram, .tokens = 10};
+  const compression::LinearWeight linear{"m", at::randn({16, 64}), modifier->scheme_for({"m", {"Linear"}}),
+                                         at::kBFloat16};
+  const compression::Statistics statistics{.gram = gram, .tokens = 10};
   PhaseTimes times;
   return modifier->compress({linear}, &statistics, times).at(0);
 }
@@ -91,9 +92,9 @@ double output_error(const Json& arguments, const at::Tensor& gram) {
   const Json groups = {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
   const auto modifier = make_modifier("GPTQModifier", groups, "test");
   at::manual_seed(33);
-  const runtime::LinearWeight linear{"m", at::randn({48, gram.size(0)}), modifier->scheme_for({"m", {"Linear"}}),
-                                     at::kBFloat16};
-  const runtime::Statistics statistics{.gram = gram, .tokens = 1000};
+  const compression::LinearWeight linear{"m", at::randn({48, gram.size(0)}), modifier->scheme_for({"m", {"Linear"}}),
+                                         at::kBFloat16};
+  const compression::Statistics statistics{.gram = gram, .tokens = 1000};
   PhaseTimes times;
   const auto result = modifier->compress({linear}, &statistics, times).at(0);
   const at::Tensor left = linear.weight - quant::dequantize(*linear.scheme, result.weight, at::kFloat);
@@ -135,8 +136,9 @@ TEST(Gptq, WholeChannelsGetTheirScalesBefore) {
 
 TEST(Gptq, RefusesScalesThatOverflow) {
   const auto modifier = make_modifier("GPTQModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
-  const runtime::LinearWeight linear{"m", at::full({16, 128}, 1e6), modifier->scheme_for({"m", {"Linear"}}), at::kHalf};
-  const runtime::Statistics statistics{.gram = at::eye(128), .tokens = 10};
+  const compression::LinearWeight linear{"m", at::full({16, 128}, 1e6), modifier->scheme_for({"m", {"Linear"}}),
+                                         at::kHalf};
+  const compression::Statistics statistics{.gram = at::eye(128), .tokens = 10};
   PhaseTimes times;
   EXPECT_THROW(modifier->compress({linear}, &statistics, times), RecipeError);
 }

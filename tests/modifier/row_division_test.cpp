@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/modifier/all_modifiers.h"
-#include "layerpress/runtime/group_division.h"
+#include "layerpress/schedule/group_division.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -14,13 +14,13 @@ struct Divided {
   at::Tensor codes, scales;
 };
 
-Divided compress(const runtime::Modifier& modifier, const at::Tensor& weight, const at::Tensor& gram, int ranks) {
-  const runtime::Statistics statistics{.gram = gram, .tokens = 100};
+Divided compress(const compression::Modifier& modifier, const at::Tensor& weight, const at::Tensor& gram, int ranks) {
+  const compression::Statistics statistics{.gram = gram, .tokens = 100};
   const auto* scheme = modifier.scheme_for({"m", {"Linear"}});
-  const runtime::LinearShape shape{weight.size(0), weight.size(1), weight.scalar_type(), scheme};
+  const compression::LinearShape shape{weight.size(0), weight.size(1), weight.scalar_type(), scheme};
   std::vector<at::Tensor> codes, scales;
-  for (const auto& parts : runtime::split_rows({weight.size(0)}, {modifier.row_step(shape)}, ranks))
-    for (const runtime::RowPart& part : parts) {
+  for (const auto& parts : schedule::split_rows({weight.size(0)}, {modifier.row_step(shape)}, ranks))
+    for (const schedule::RowPart& part : parts) {
       PhaseTimes times;
       const auto result = modifier.compress({{"m", weight.narrow(0, part.first, part.rows()), scheme, at::kBFloat16}},
                                             &statistics, times);

@@ -11,25 +11,25 @@
 #include "layerpress/base/error.h"
 #include "layerpress/checkpoint/safetensors.h"
 #include "layerpress/data/calibration_set.h"
-#include "layerpress/recipe/open_model.h"
-#include "layerpress/runtime/body_run.h"
+#include "layerpress/execution/body_run.h"
+#include "layerpress/setup/open_model.h"
 
 namespace {
 
 using namespace layerpress;
 
 at::Tensor logits_of(const std::string& model_name, const std::string& token_file, const std::string& dtype) {
-  const recipe::OpenedModel model = recipe::open_model(model_name);
-  const runtime::Placement placement = recipe::choose_placement("cpu", dtype, model.stored_dtype);
+  const setup::OpenedModel model = setup::open_model(model_name);
+  const residency::Placement placement = setup::choose_placement("cpu", dtype, model.stored_dtype);
   const data::CalibrationSet set = data::read_token_file(token_file);
   if (set.token_count() == 0) throw DataError("[print_logits] {}: holds no tokens; give at least one", token_file);
-  const std::vector<runtime::Batch> batches = recipe::make_batches(set, std::int64_t{1} << 40, model.traced.graph);
+  const std::vector<execution::Batch> batches = setup::make_batches(set, std::int64_t{1} << 40, model.traced.graph);
   const auto weights = model.weights(placement.dtype);
   PhaseTimes times;
   const RunControl control;
   dist::Group alone;
-  const runtime::RunContext run{model.traced.graph, *weights, placement, batches, control, times, alone};
-  runtime::BodyRun body(run, recipe::cut_model(model.traced, {}), model.traced.graph.output);
+  const execution::RunContext run{model.traced.graph, *weights, placement, batches, control, times, alone};
+  execution::BodyRun body(run, setup::cut_model(model.traced, {}), model.traced.graph.output);
   for (std::size_t s = 0; s < body.size(); ++s) body.run(s);
   return body.results().front().to(at::kFloat);
 }

@@ -1,0 +1,19 @@
+#include "layerpress/compression/modifier.h"
+
+namespace layerpress::compression {
+
+std::size_t Modifier::tasks_at_once(const std::vector<LinearShape>&) const { return 1; }
+
+std::uint64_t Modifier::workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const {
+  const CompressionCost each = cost(linears);
+  return each.workspace_bytes + (tasks - 1) * each.result_bytes;  // one after the other
+}
+
+std::vector<std::vector<CompressedModule>> Modifier::compress_together(const std::vector<CompressionTask>& tasks,
+                                                                       PhaseTimes& times) const {
+  std::vector<std::vector<CompressedModule>> results;
+  for (const CompressionTask& task : tasks) results.push_back(compress(task.linears, task.statistics, times));
+  return results;
+}
+
+}  // namespace layerpress::compression

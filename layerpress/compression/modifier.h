@@ -1,0 +1,146 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/base/phase_times.h"
+#include "layerpress/graph/graph.h"
+#include "layerpress/kernels/output_cross.h"
+#include "layerpress/quant/compressed_weight.h"
+#include "layerpress/quant/matching.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::compression {
+
+/// Sums over the tokens that reached a value. They merge by addition: over batches, ranks, resumed runs.
+struct Statistics {
+  at::Tensor gram;  ///< fp32 [features, features], upper triangle of XᵀX; undefined when nobody wants it
+  std::int64_t tokens = 0;
+  /// fp32 [features, features], (X̃ - X)ᵀX with X̃ what the original model has in X's place; undefined when nobody wants it, or
+  /// where nothing was compressed before and X̃ is X.
+  at::Tensor cross{};
+  /// fp32 [rows, features], in its place where the one linear that reads the value writes into the residual stream: EᵀX with E
+  /// what the original model's stream has more behind the linear (kernels/output_cross.h), by the shares that were wanted.
+  at::Tensor output_cross{};
+};
+
+/// What a modifier needs to know of a linear's input.
+struct StatisticsWanted {
+  bool gram = false;
+  bool cross = false;  ///< beside the Gram matrix; the original model runs beside the compressed one for it
+  /// Where it can be had, the output cross matrix instead, of these shares.
+  std::optional<kernels::ResidualShares> output_cross{};
+};
+
+/// A linear module and its weight [rows, columns] as stored, on the computing device.
+struct LinearWeight {
+  std::string module;
+  at::Tensor weight;
+  const quant::QuantizationScheme* scheme = nullptr;
+  at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
+  std::int64_t group_rows = 0;                 ///< of all linears that are compressed with it, whoever compresses them
+  std::int64_t first_row = 0;                  ///< where these rows begin in the whole weight
+};
+
+/// A linear as a plan sees it, before any weight is read.
+struct LinearShape {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  at::ScalarType dtype = at::kBFloat16;  ///< as stored
+  const quant::QuantizationScheme* scheme = nullptr;
+  std::int64_t group_rows = 0;   ///< of all linears that are compressed with it; 0: of those given together
+  at::Device device = at::kCPU;  ///< on which it is compressed
+  bool operator==(const LinearShape&) const = default;
+};
+
+/// What compress() costs for linears that read one value.
+struct CompressionCost {
+  std::uint64_t workspace_bytes = 0;    ///< most that it allocates at once, results included, its inputs not
+  std::uint64_t result_bytes = 0;       ///< what the results hold when it returns
+  std::map<std::string, double> flops;  ///< by phase, as it adds them to PhaseTimes; "observe" counts its candidates
+};
+
+/// What happened to one module; goes into the summary.
+struct ModuleReport {
+  std::string module;
+  std::string scheme;                  ///< such as "4-bit int group 64"
+  std::string fallback;                ///< "" or what was done instead ("dampening 0.1", "round-to-nearest", ...)
+  std::optional<double> output_error;  ///< mean squared error of an output for a token; needs statistics
+  double weight_error = 0;             ///< ‖W - dequantized‖ / ‖W‖; filled in by the pipeline
+  std::int64_t tokens = 0;             ///< tokens the statistics saw
+  /// Of an expert's linear that saw selected tokens only: those that the router gave it.
+  std::optional<std::int64_t> routed_tokens{};
+  Json to_json() const;
+  static ModuleReport from_json(const Json& json);  ///< throws CheckpointError
+};
+
+struct CompressedModule {
+  quant::QuantizedWeight weight;
+  ModuleReport report;
+  /// report.weight_error, fp64, while a device has not computed it; BackgroundSink fills it in. Filled in by the pipeline.
+  at::Tensor weight_error{};
+};
+
+/// Linears that read one value, and its statistics: null when none were wanted or the run has no data.
+struct CompressionTask {
+  std::vector<LinearWeight> linears;
+  const Statistics* statistics = nullptr;
+};
+
+/// A compression algorithm. It turns weights and statistics into codes and knows nothing of batches, ranks, devices or
+/// files: the pipeline collects the statistics it wants and stores what it returns.
+class Modifier {
+ public:
+  virtual ~Modifier() = default;
+
+  /// Its type as recipes name it.
+  virtual std::string type() const = 0;
+
+  /// The scheme this modifier gives a module, or null when the module is not among its targets.
+  virtual const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const = 0;
+
+  /// Whether it can work without calibration data.
+  virtual bool needs_data() const = 0;
+
+  virtual StatisticsWanted statistics_wanted() const = 0;
+
+  /// Rows of a weight are compressed independently, given the statistics: any run of rows that begins at a multiple of this
+  /// gives the same codes as within the whole. 0: all rows belong together.
+  virtual std::int64_t row_step(const LinearShape& linear) const = 0;
+
+  /// Memory and arithmetic of compress() for linears of these shapes.
+  virtual CompressionCost cost(const std::vector<LinearShape>& linears) const = 0;
+
+  /// Compresses linears that read one value, all assigned to this modifier; one result per entry, in order.
+  /// `statistics` is null when none were wanted or the run has no data. Measures its phases in `times`.
+  virtual std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
+                                                 PhaseTimes& times) const = 0;
+
+  /// How many tasks with linears of these shapes compress_together() takes at once: more than one where a device would have
+  /// too little to do with one.
+  virtual std::size_t tasks_at_once(const std::vector<LinearShape>& linears) const;
+  /// CompressionCost::workspace_bytes of compress_together() for so many tasks with linears of these shapes.
+  virtual std::uint64_t workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const;
+  /// compress() for tasks that do not depend on each other and have linears of the same shapes; results by task.
+  virtual std::vector<std::vector<CompressedModule>> compress_together(const std::vector<CompressionTask>& tasks,
+                                                                       PhaseTimes& times) const;
+};
+
+/// Who compresses a linear node, and how.
+struct Assignment {
+  const Modifier* modifier = nullptr;
+  const quant::QuantizationScheme* scheme = nullptr;
+  at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
+  at::Device device = at::kCPU;                ///< on which it is compressed
+};
+
+/// Compressed linears by node.
+using Assignments = std::map<graph::NodeId, Assignment>;
+
+}  // namespace layerpress::compression

@@ -1,0 +1,30 @@
+#include "layerpress/compression/modifier.h"
+
+namespace layerpress::compression {
+
+Json ModuleReport::to_json() const {
+  Json json = {{"module", module},
+               {"scheme", scheme},
+               {"weight_error", weight_error},
+               {"tokens", tokens},
+               {"fallback", fallback.empty() ? Json() : Json(fallback)},
+               {"output_error", output_error ? Json(*output_error) : Json()}};
+  if (routed_tokens) json["routed_tokens"] = *routed_tokens;
+  return json;
+}
+
+ModuleReport ModuleReport::from_json(const Json& json) {
+  const std::string where = "journal";
+  ModuleReport report;
+  report.module = json_get<std::string>(json, "module", where);
+  report.scheme = json_get<std::string>(json, "scheme", where);
+  report.weight_error = json_get_or<double>(json, "weight_error", where, 0);
+  report.tokens = json_get<std::int64_t>(json, "tokens", where);
+  report.fallback = json_get_or<std::string>(json, "fallback", where, "");
+  if (json.contains("output_error") && json["output_error"].is_number())
+    report.output_error = json["output_error"].get<double>();
+  if (json.contains("routed_tokens")) report.routed_tokens = json_get<std::int64_t>(json, "routed_tokens", where);
+  return report;
+}
+
+}  // namespace layerpress::compression

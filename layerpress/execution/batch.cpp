@@ -1,0 +1,73 @@
+#include "layerpress/execution/batch.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+namespace layerpress::execution {
+namespace {
+
+/// Fills cos and sin of positions [0, length) for given frequencies, in fp32 angles as transformers computes them.
+void fill_angles(const std::vector<double>& frequencies, double scaling, std::int64_t length, float* cosine,
+                 float* sine) {
+  for (std::int64_t position = 0; position < length; ++position)
+    for (const double frequency : frequencies) {
+      const float angle = static_cast<float>(frequency) * static_cast<float>(position);
+      *cosine++ = static_cast<float>(std::cos(static_cast<double>(angle)) * scaling);
+      *sine++ = static_cast<float>(std::sin(static_cast<double>(angle)) * scaling);
+    }
+}
+
+}  // namespace
+
+at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
+
+float BatchContext::least_score(graph::ValueId routing, std::int64_t expert) const {
+  if (surveys_ != nullptr)
+    if (const auto survey = surveys_->find(routing); survey != surveys_->end())
+      return survey->second.least_score(expert);
+  return std::numeric_limits<float>::infinity();
+}
+
+const BatchContext::Angles& BatchContext::angles(std::int64_t index) {
+  const auto known = angles_.find(index);
+  if (known != angles_.end()) return known->second;
+  const graph::RopeTable& table = graph_.rope_tables.at(index);
+
+  // Samples with the same frequencies share their rows; a table is as long as its longest sample.
+  struct Part {
+    std::int64_t length = 0;
+    std::int64_t first_row = 0;
+  };
+  std::map<std::vector<double>, Part> parts;
+  std::vector<std::map<std::vector<double>, Part>::iterator> part_of_sample;
+  for (std::size_t i = 0; i + 1 < batch_.offsets.size(); ++i) {
+    const std::int64_t length = batch_.offsets[i + 1] - batch_.offsets[i];
+    const auto part = parts.try_emplace(table.frequencies_for(length)).first;
+    part->second.length = std::max(part->second.length, length);
+    part_of_sample.push_back(part);
+  }
+  std::int64_t rows = 0;
+  for (auto& [frequencies, part] : parts) {
+    part.first_row = rows;
+    rows += part.length;
+  }
+  const auto pairs = static_cast<std::int64_t>(table.inverse_frequencies.size());
+  Angles angles{at::empty({rows, pairs}, at::kFloat), at::empty({rows, pairs}, at::kFloat),
+                at::empty({batch_.tokens()}, at::kLong)};
+  for (const auto& [frequencies, part] : parts)
+    fill_angles(frequencies, table.attention_scaling, part.length,
+                angles.cosine.data_ptr<float>() + part.first_row * pairs,
+                angles.sine.data_ptr<float>() + part.first_row * pairs);
+  auto* row = angles.rows.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i + 1 < batch_.offsets.size(); ++i)
+    for (std::int64_t position = 0; position < batch_.offsets[i + 1] - batch_.offsets[i]; ++position)
+      *row++ = part_of_sample[i]->second.first_row + position;
+  angles.cosine = angles.cosine.to(placement_.dtype).to(placement_.device, at::kFloat);
+  angles.sine = angles.sine.to(placement_.dtype).to(placement_.device, at::kFloat);
+  angles.rows = angles.rows.to(placement_.device);
+  return angles_.emplace(index, std::move(angles)).first->second;
+}
+
+}  // namespace layerpress::execution

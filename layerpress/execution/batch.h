@@ -1,0 +1,72 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "layerpress/execution/batch_images.h"
+#include "layerpress/execution/expert_survey.h"
+#include "layerpress/graph/graph.h"
+#include "layerpress/residency/onload.h"
+
+namespace layerpress::execution {
+
+/// Whole samples packed along the token axis.
+struct Batch {
+  at::Tensor token_ids;                  ///< int64 [tokens], on the CPU
+  std::vector<std::int64_t> offsets{0};  ///< samples + 1; sample i is tokens [offsets[i], offsets[i + 1])
+
+  BatchImages images;  ///< of the samples; none for a model that takes none
+
+  std::int64_t tokens() const { return offsets.back(); }
+  /// Rows of a value; at most as many where tokens are selected.
+  std::int64_t rows(graph::Rows rows) const {
+    if (rows == graph::Rows::kIllustrated) return images.illustrated_tokens(offsets);
+    if (rows == graph::Rows::kPatches) return images.patch_rows();
+    return rows == graph::Rows::kVision ? images.vision_rows() : tokens();
+  }
+};
+
+/// What nodes need of a batch beside their inputs, derived on demand and kept while one stage runs on it.
+class BatchContext {
+ public:
+  BatchContext(const Batch& batch, const graph::Graph& graph, const residency::Placement& placement)
+      : batch_(batch), graph_(graph), placement_(placement) {}
+
+  const Batch& batch() const { return batch_; }
+  const graph::Graph& graph() const { return graph_; }
+  at::Tensor token_ids() const;
+
+  /// cosine and sine: fp32 [rows, pairs], rounded to the computing dtype as transformers does; rows: int64 [tokens].
+  struct Angles {
+    at::Tensor cosine, sine, rows;
+  };
+  const Angles& angles(std::int64_t table);
+
+  /// The patches that the embedding reads, in the computing dtype.
+  at::Tensor pixels(const graph::PatchEmbedding& embedding) const {
+    return unfolded_pixels(batch_.images, embedding, placement_.device, placement_.dtype);
+  }
+  const ImageRows& image_rows() {
+    if (!image_rows_) image_rows_ = execution::image_rows(batch_, placement_.device);
+    return *image_rows_;
+  }
+
+  /// Which more tokens experts get; null: none.
+  void use_surveys(const ExpertSurveys* surveys) { surveys_ = surveys; }
+  /// Tokens with at least this score for an expert of the router whose value `routing` is are selected for it.
+  float least_score(graph::ValueId routing, std::int64_t expert) const;
+
+ private:
+  const Batch& batch_;
+  const graph::Graph& graph_;
+  residency::Placement placement_;
+  std::map<std::int64_t, Angles> angles_;
+  std::optional<ImageRows> image_rows_;
+  const ExpertSurveys* surveys_ = nullptr;
+};
+
+}  // namespace layerpress::execution

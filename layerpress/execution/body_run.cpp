@@ -1,0 +1,41 @@
+#include "layerpress/execution/body_run.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace layerpress::execution {
+
+BodyRun::BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted)
+    : run_(run), wanted_(wanted), subgraphs_(std::move(subgraphs)), store_(run.batches.size()) {
+  const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
+  for (graph::Subgraph& subgraph : subgraphs_)
+    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
+  std::erase_if(subgraphs_, [](const graph::Subgraph& subgraph) { return subgraph.nodes.empty(); });
+  live_ = graph::liveness(run.graph, subgraphs_);
+  for (graph::Liveness& live : live_) {
+    const bool is_last = &live == &live_.back();
+    if (is_last && std::find(live.outputs.begin(), live.outputs.end(), wanted) == live.outputs.end())
+      live.outputs.push_back(wanted);
+    ends_.push_back(*std::max_element(live.outputs.begin(), live.outputs.end()));
+  }
+}
+
+void BodyRun::run(std::size_t s) {
+  if (s > 0)
+    for (const graph::ValueId value : live_[s - 1].freed) store_.drop(value);
+  const graph::Stage stage = graph::split_stages(run_.graph, subgraphs_[s], {}, live_[s].outputs).front();
+  const residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, stage.nodes), run_.placement);
+  for (std::size_t b = 0; b < run_.batches.size(); ++b) {
+    run_.control.check_stop();
+    run_.control.phase("forward", b, run_.batches.size());
+    run_stage(run_, stage, parameters, b, store_);
+  }
+}
+
+std::vector<at::Tensor> BodyRun::results() const {
+  std::vector<at::Tensor> results;
+  for (std::size_t b = 0; b < run_.batches.size(); ++b) results.push_back(store_.get(wanted_, b));
+  return results;
+}
+
+}  // namespace layerpress::execution

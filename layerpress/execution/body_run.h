@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "layerpress/execution/stage_runner.h"
+
+namespace layerpress::execution {
+
+/// Runs a model over all batches, subgraph by subgraph, so that values can be looked at in between.
+class BodyRun {
+ public:
+  /// Up to `wanted`, the last value that is computed. `run` is referred to.
+  BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted);
+
+  std::size_t size() const { return subgraphs_.size(); }
+  const std::string& name(std::size_t s) const { return subgraphs_[s].name; }
+
+  /// All batches through subgraph `s`; in order, each once.
+  void run(std::size_t s);
+  /// What subgraph `s` hands on at its end, which is the residual stream behind a decoder layer, and its features. REQUIRES: it
+  /// is the one that ran last.
+  at::Tensor stream(std::size_t s, std::size_t batch) const { return store_.get(ends_[s], batch); }
+  std::int64_t features(std::size_t s) const { return run_.graph.values[ends_[s]].features; }
+  /// REQUIRES: all subgraphs have run.
+  std::vector<at::Tensor> results() const;
+
+ private:
+  const RunContext& run_;
+  graph::ValueId wanted_;
+  std::vector<graph::Subgraph> subgraphs_;  // those of which anything is needed
+  std::vector<graph::Liveness> live_;
+  std::vector<graph::ValueId> ends_;  // by subgraph, the last value that it hands on
+  residency::ActivationStore store_;
+};
+
+}  // namespace layerpress::execution

@@ -1,0 +1,153 @@
+#include "layerpress/execution/expert_execution.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/transformer.h"
+
+namespace layerpress::execution {
+namespace {
+
+/// Rows of an expert that are computed at once.
+constexpr std::int64_t kExpertRows = 2048;
+
+/// Scores by which experts are compared, where only those of the best groups may be chosen.
+at::Tensor limited_to_groups(const graph::Route& op, const at::Tensor& scores) {
+  if (op.top_groups == op.groups) return scores;
+  const std::int64_t tokens = scores.size(0), members = op.experts / op.groups;
+  const at::Tensor grouped = scores.view({tokens, op.groups, members});
+  const at::Tensor by_group = op.group_score == "top2"
+                                  ? std::get<0>(grouped.topk(std::min<std::int64_t>(2, members), -1)).sum(-1)
+                                  : grouped.amax(-1);
+  const at::Tensor best = std::get<1>(by_group.topk(op.top_groups, -1, /*largest=*/true, /*sorted=*/false));
+  const at::Tensor allowed = at::zeros_like(by_group, at::kBool).scatter_(1, best, true);
+  constexpr double kNever = -std::numeric_limits<double>::infinity();
+  return grouped.masked_fill(allowed.logical_not().unsqueeze(-1), kNever).view({tokens, op.experts});
+}
+
+}  // namespace
+
+std::int64_t repeated_row_count(std::int64_t rows, at::ScalarType dtype) {
+  if (kernels::runs_on_tiles(dtype)) return rows;
+  std::int64_t step = 16;
+  while (16 * step < rows) step *= 2;
+  return (rows + step - 1) / step * step;
+}
+
+at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Tensor& bias) {
+  const at::Tensor wide = logits.to(at::kFloat);
+  const at::Tensor scores = op.scores == "softmax" ? wide.softmax(-1) : op.scores == "sigmoid" ? wide.sigmoid() : wide;
+  const at::Tensor compared = bias.defined() ? scores + bias.to(at::kFloat) : scores;
+  const at::Tensor chosen = std::get<1>(limited_to_groups(op, compared).topk(op.top_k, -1));
+  at::Tensor weights = scores.gather(1, chosen);
+  if (op.scores == "chosen_softmax") weights = weights.softmax(-1);
+  if (op.normalize) weights = weights / (weights.sum(-1, /*keepdim=*/true) + (op.scores == "sigmoid" ? 1e-20 : 0));
+  if (op.scale != 1) weights = weights * op.scale;
+  return at::zeros_like(logits).scatter_(1, chosen, weights.to(logits.scalar_type()));
+}
+
+namespace {
+
+/// Which tokens an expert is calibrated on.
+at::Tensor selected_mask(const at::Tensor& logits, const at::Tensor& routing, std::int64_t expert, float least_score) {
+  const at::Tensor routed = routing.select(1, expert).ne(0);
+  if (least_score > 1) return routed;
+  return routed.logical_or(at::softmax(logits, -1, at::kFloat).select(1, expert).ge(least_score));
+}
+
+}  // namespace
+
+at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, const at::Tensor& logits,
+                         const at::Tensor& routing, float least_score) {
+  return x.index_select(0, selected_mask(logits, routing, op.expert, least_score).nonzero().squeeze(1));
+}
+
+at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, const at::Tensor& routing,
+                         bool of_selected, float least_score) {
+  at::Tensor weights = routing.select(1, op.expert);
+  if (of_selected) weights = weights.masked_select(selected_mask(logits, routing, op.expert, least_score));
+  return weights.nonzero().squeeze(1);
+}
+
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places) {
+  // In order and each once: as many as there are means all of them.
+  return places.size(0) == x.size(0) ? x : x.index_select(0, places);
+}
+
+at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
+  const std::int64_t more = repeated_row_count(x.size(0), x.scalar_type()) - x.size(0);
+  if (more == 0) return kernels::linear(x, weight, bias);
+  return kernels::linear(at::constant_pad_nd(x, {0, 0, 0, more}), weight, bias).narrow(0, 0, x.size(0));
+}
+
+at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at::Tensor& places,
+                      const at::Tensor& gate, const at::Tensor& up) {
+  const std::int64_t count = places.size(0), all = repeated_row_count(count, x.scalar_type());
+  if (count > kExpertRows) {
+    std::vector<at::Tensor> parts;
+    for (const at::Tensor& part : places.split(kExpertRows)) parts.push_back(gated_rows(function, x, part, gate, up));
+    return at::cat(parts);
+  }
+  if (all == count) return kernels::gated_linear(function, take_rows(x, places), gate, up);
+  // The first row of x stands in for those that are added.
+  const at::Tensor filled = at::constant_pad_nd(places, {0, all - count});
+  return kernels::gated_linear(function, x.index_select(0, filled), gate, up).narrow(0, 0, count);
+}
+
+at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const residency::Onload& parameters) {
+  const at::Tensor& own = inputs[0];
+  const at::Tensor weights = inputs[1].select(1, op.expert);
+  at::Tensor sum;
+  if (inputs.size() < 3)
+    sum = at::zeros({weights.size(0), op.features}, own.options());
+  else
+    sum = inputs[2].use_count() == 1 ? std::move(inputs[2]) : inputs[2].clone();
+  const at::Tensor tokens = weights.nonzero().squeeze(1);
+  for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
+    const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
+    const at::Tensor output = selected_linear(own.narrow(0, first, count), parameters.parameter(op.down), std::nullopt);
+    kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
+  }
+  return sum;
+}
+
+std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads) {
+  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
+  const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + op.intermediate));
+  return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t) +
+         kernels::linear_workspace_bytes(rows, op.intermediate, dtype, threads);
+}
+
+std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
+                                         at::ScalarType dtype, int threads) {
+  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
+  return static_cast<std::uint64_t>(rows * (features + 3 * intermediate)) * c10::elementSize(dtype) +
+         kernels::linear_workspace_bytes(rows, features, dtype, threads);
+}
+
+std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
+  constexpr std::uint64_t kCopies = 5;  // logits and scores in fp32, compared ones, the order that topk makes
+  return kCopies * static_cast<std::uint64_t>(tokens * experts) * sizeof(float);
+}
+
+std::uint64_t expert_code_bytes(const graph::Graph& graph, at::ScalarType dtype) {
+  if (kernels::runs_on_tiles(dtype)) return 0;
+  // Measured with up to 8192 tokens a batch: a quarter of a MiB for each of some 20 numbers of rows and two shapes of weights;
+  // a fifth of that again where what experts are calibrated on is selected, too.
+  constexpr std::uint64_t kOfShape = 10u << 20, kSelected = 2u << 20;
+  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
+  bool selects = false;
+  for (const graph::Node& node : graph.nodes) {
+    if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
+      shapes.emplace(expert->features, expert->intermediate);
+    selects = selects || std::holds_alternative<graph::SelectTokens>(node.operation);
+  }
+  return shapes.size() * (kOfShape + (selects ? kSelected : 0));
+}
+
+}  // namespace layerpress::execution

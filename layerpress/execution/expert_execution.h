@@ -1,0 +1,53 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/graph/graph.h"
+#include "layerpress/residency/onload.h"
+
+namespace layerpress::execution {
+
+/// Rows to which numbers of rows that differ from call to call are filled up where products do not run on our own tiles: at
+/// most an eighth more, or 15. Matrix libraries compile code for every shape they meet, and keep it.
+std::int64_t repeated_row_count(std::int64_t rows, at::ScalarType dtype);
+
+/// A linear for x with such a number of rows.
+at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
+
+/// Weights of the chosen experts, in the logits' dtype: [tokens, experts]. `bias`: undefined where there is none.
+at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Tensor& bias);
+
+/// Rows of x that are routed to the expert or have at least `least_score` for it.
+at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, const at::Tensor& logits,
+                         const at::Tensor& routing, float least_score);
+
+/// Places of the rows that are routed to the expert, in order, among all tokens, or among those that select_tokens() gives.
+at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, const at::Tensor& routing,
+                         bool of_selected, float least_score);
+
+/// Rows `places` of x; x itself where they are all.
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places);
+
+/// function(gate(x)) * up(x) on these rows alone.
+at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at::Tensor& places,
+                      const at::Tensor& gate, const at::Tensor& up);
+
+/// inputs: routed rows, routing, and maybe the sum, which is written to when nobody else holds it.
+at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const residency::Onload& parameters);
+
+/// Most memory that add_expert(), gated_rows() and route() (select_tokens() and routed_places(), too) take beside inputs and
+/// result, in bytes.
+std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads);
+std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
+                                         at::ScalarType dtype, int threads);
+std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens);
+
+/// Memory that a run keeps for the code that matrix libraries compile for the numbers of rows that experts meet.
+std::uint64_t expert_code_bytes(const graph::Graph& graph, at::ScalarType dtype);
+
+}  // namespace layerpress::execution

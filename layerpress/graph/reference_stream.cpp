@@ -1,0 +1,46 @@
+#include "layerpress/graph/reference_stream.h"
+
+#include <algorithm>
+#include <set>
+
+namespace layerpress::graph {
+
+ReferenceStream::ReferenceStream(const Graph& graph, const std::set<NodeId>& linears)
+    : graph_(graph), count_(static_cast<ValueId>(graph.values.size())), differs_(graph.values.size(), false) {
+  std::set<std::string> compressed;
+  for (const NodeId node : linears) compressed.insert(std::get<Linear>(graph.nodes[node].operation).weight);
+  for (const Node& node : graph.nodes) {
+    bool differs = false;
+    for (const ValueId input : node.inputs) differs = differs || differs_[input];
+    for (const WeightUse& use : weights_of(node.operation)) differs = differs || compressed.count(use.name) != 0;
+    differs_[node.output] = differs;
+  }
+}
+
+Stage ReferenceStream::stage(const Stage& stage) const {
+  Stage own;
+  const auto those_that_differ = [&](const std::vector<ValueId>& values) {
+    std::vector<ValueId> found;
+    std::copy_if(values.begin(), values.end(), std::back_inserter(found), [&](auto value) { return differs(value); });
+    return found;
+  };
+  own.wanted = those_that_differ(stage.wanted);
+  own.keeps = those_that_differ(stage.keeps);
+  // Values that do not differ are in the store when the compressed model has passed the stage, if they were kept.
+  std::set<ValueId> available(stage.inputs.begin(), stage.inputs.end());
+  for (const ValueId value : stage.keeps)
+    if (!differs(value)) available.insert(value);
+  std::set<ValueId> needed(own.wanted.begin(), own.wanted.end());
+  needed.insert(own.keeps.begin(), own.keeps.end());
+  for (auto n = stage.nodes.rbegin(); n != stage.nodes.rend(); ++n) {
+    const Node& node = graph_.nodes[*n];
+    if (needed.count(node.output) == 0 || available.count(node.output) != 0) continue;
+    own.nodes.insert(own.nodes.begin(), *n);
+    needed.insert(node.inputs.begin(), node.inputs.end());
+  }
+  for (const ValueId value : available)
+    if (needed.count(value) != 0) own.inputs.push_back(value);
+  return own;
+}
+
+}  // namespace layerpress::graph

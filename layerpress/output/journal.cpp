@@ -1,0 +1,201 @@
+#include "layerpress/output/journal.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+
+namespace layerpress::output {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kOtherPrefix = ".layerpress-journal-", kOtherSuffix = ".jsonl";
+constexpr int kMostSets = 1 << 20;  // beyond any number of processes
+
+/// The rank whose journal goes by this name, 0 for none and for the first rank's.
+int other_rank(std::string_view name) {
+  if (name.size() <= kOtherPrefix.size() + kOtherSuffix.size() || !name.starts_with(kOtherPrefix) ||
+      !name.ends_with(kOtherSuffix))
+    return 0;
+  name.remove_prefix(kOtherPrefix.size());
+  name.remove_suffix(kOtherSuffix.size());
+  int rank = 0;
+  const auto [end, failure] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  return failure == std::errc() && end == name.data() + name.size() && rank > 0 && name[0] != '0' ? rank : 0;
+}
+
+/// The journals of a folder except rank 0's, by rank.
+std::map<int, fs::path> other_journals(const fs::path& directory) {
+  std::map<int, fs::path> journals;
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (const int rank = other_rank(entry.path().filename().string()); rank > 0) journals[rank] = entry.path();
+  return journals;
+}
+
+/// Member `key` of a record, null when it is absent.
+Json member(const Json& record, const char* key) { return record.contains(key) ? record[key] : Json(); }
+
+/// What a record's "sets" names, without what is no number of a set.
+std::set<int> sets_of(const Json& record) {
+  std::set<int> sets;
+  for (const Json& set : member(record, "sets"))
+    if (set.is_number_unsigned() && set < kMostSets) sets.insert(set.get<int>());
+  return sets;
+}
+
+/// Takes the place of "boundary" in a rank's record: {"<rank>": boundary}.
+void name_boundary(Json& record, int rank) {
+  if (!record.contains("boundary")) return;
+  record["boundaries"] = Json::object({{std::to_string(rank), std::move(record["boundary"])}});
+  record.erase("boundary");
+}
+
+/// Members that cannot be joined become null, so that nobody takes one rank's for all.
+void join_objects(Json& into, const Json& part, const char* key) {
+  Json& joined = into[key];
+  const auto more = part.find(key);
+  if (joined.is_object() && more != part.end() && more->is_object())
+    joined.update(*more);
+  else
+    joined = nullptr;
+}
+
+void join_arrays(Json& into, const Json& part, const char* key) {
+  Json& joined = into[key];
+  const auto more = part.find(key);
+  if (joined.is_array() && more != part.end() && more->is_array())
+    joined.insert(joined.end(), more->begin(), more->end());
+  else
+    joined = nullptr;
+}
+
+/// Adds what another rank says about the same subgraph.
+void join_record(Json& into, const Json& part) {
+  if (member(into, "ranks") == member(part, "ranks"))
+    join_objects(into, part, "boundaries");
+  else
+    into["boundaries"] = Json::object();
+  // A crash right after rank 0 has taken over the other journals leaves those, too: what they say is known already.
+  const std::set<int> known = sets_of(into), added = sets_of(part);
+  if (std::includes(known.begin(), known.end(), added.begin(), added.end())) return;
+  join_arrays(into, part, "sets");
+  join_objects(into, part, "tensors");
+  join_arrays(into, part, "modules");
+}
+
+/// The records, one to a line, as a new file.
+int write_anew(const std::filesystem::path& path, const std::string& text) {
+  write_text_file(path, text);
+  return ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+}
+
+std::string lines_of(const std::vector<Json>& records) {
+  std::string text;
+  for (const Json& record : records) text += record.dump() + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::vector<Json> Journal::read(const std::filesystem::path& path) {
+  std::vector<Json> records;
+  std::error_code failure;
+  if (!std::filesystem::exists(path, failure)) return records;
+  const std::string text = read_text_file(path);
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin)) {
+    try {
+      Json record = parse_json(std::string_view(text).substr(begin, end - begin), path.string());
+      if (!record.is_object()) break;
+      records.push_back(std::move(record));
+    } catch (const Error&) {
+      break;
+    }
+    begin = end + 1;
+  }
+  return records;
+}
+
+std::string Journal::file_name(int rank) {
+  return rank == 0 ? kFileName : fmt::format("{}{}{}", kOtherPrefix, rank, kOtherSuffix);
+}
+
+bool Journal::is_file_name(const std::string& name) { return name == kFileName || other_rank(name) > 0; }
+
+int Journal::shard_sets(const Json& header) {
+  const Json sets = member(header, "shard_sets");
+  if (sets.is_null()) return 1;
+  if (!sets.is_number_unsigned() || sets < 1 || sets > kMostSets)
+    throw CheckpointError("[output.journal] {}: 'shard_sets' is {}, no sensible number; start over with --overwrite",
+                          kFileName, sets.dump().substr(0, 80));
+  return sets.get<int>();
+}
+
+bool Journal::has_all_sets(const Json& record, int shard_sets) {
+  const std::set<int> sets = sets_of(record);
+  return std::ssize(sets) == shard_sets && *sets.rbegin() == shard_sets - 1;
+}
+
+std::vector<Json> Journal::read_all(const fs::path& directory) {
+  const std::vector<Json> first = read(directory / kFileName);
+  if (first.empty()) return {};
+  std::map<std::uint64_t, Json> joined;
+  const auto add = [&](int rank, const std::vector<Json>& records) {
+    for (std::size_t i = 1; i < records.size(); ++i) {  // behind the header
+      const Json index = member(records[i], "index");
+      if (!index.is_number_unsigned()) continue;
+      Json record = records[i];
+      name_boundary(record, rank);
+      const auto [place, is_new] = joined.emplace(index.get<std::uint64_t>(), record);
+      if (!is_new) join_record(place->second, record);
+    }
+  };
+  add(0, first);
+  for (const auto& [rank, path] : other_journals(directory)) add(rank, read(path));
+  const int sets = shard_sets(first.front());
+  std::vector<Json> records = {first.front()};
+  for (auto& [index, record] : joined)
+    if (has_all_sets(record, sets)) records.push_back(std::move(record));
+  return records;
+}
+
+void Journal::remove_others(const fs::path& directory) {
+  for (const auto& [rank, path] : other_journals(directory)) {
+    std::error_code failure;
+    fs::remove(path, failure);
+    if (failure) throw CheckpointError("[output.journal] {}: cannot be removed: {}", path.string(), failure.message());
+  }
+  sync_directory(directory);
+}
+
+void Journal::remove_all(const fs::path& directory) noexcept {
+  std::error_code ignored;
+  try {
+    for (const auto& [rank, path] : other_journals(directory)) fs::remove(path, ignored);
+  } catch (const std::exception&) {  // the folder cannot be listed
+  }
+  fs::remove(directory / kFileName, ignored);
+}
+
+Journal::Journal(std::filesystem::path path, const std::vector<Json>& records)
+    : path_(std::move(path)), descriptor_(write_anew(path_, lines_of(records))) {
+  if (descriptor_.value() < 0) throw CheckpointError("[output.journal] {}: {}", path_.string(), errno_text());
+  end_ = std::filesystem::file_size(path_);
+}
+
+void Journal::append(const Json& record) {
+  const std::string line = lines_of({record});
+  if (!write_fully(descriptor_.value(), end_, line.data(), line.size()) || ::fdatasync(descriptor_.value()) != 0)
+    throw CheckpointError("[output.journal] {}: {}", path_.string(), errno_text());
+  end_ += line.size();
+}
+
+}  // namespace layerpress::output

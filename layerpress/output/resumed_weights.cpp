@@ -1,0 +1,50 @@
+#include "layerpress/output/resumed_weights.h"
+
+#include <set>
+
+#include "layerpress/quant/compressed_weight.h"
+
+namespace layerpress::output {
+
+ResumedWeights::ResumedWeights(const setup::OpenedModel& model, const compression::Assignments& assignments,
+                               const std::vector<graph::Subgraph>& subgraphs, const OutputWriter& output,
+                               at::ScalarType dtype)
+    : model_(model), output_(output), dtype_(dtype) {
+  const graph::Graph& graph = model_.traced.graph;
+  for (std::size_t s = 0; s < subgraphs.size(); ++s)
+    for (const graph::NodeId n : subgraphs[s].nodes) {
+      const auto assigned = assignments.find(n);
+      if (!output.finished()[s] || assigned == assignments.end()) continue;
+      const graph::Node& node = graph.nodes[n];
+      compressed_[std::get<graph::Linear>(node.operation).weight] = {graph.module_name(node), assigned->second.scheme};
+    }
+  // A compressed head's weight may be the embedding's too; the embedding is not compressed.
+  for (const graph::Node& node : graph.nodes)
+    if (const auto* embedding = std::get_if<graph::Embedding>(&node.operation)) compressed_.erase(embedding->weight);
+}
+
+at::Tensor ResumedWeights::load(const std::string& name) const {
+  const auto found = compressed_.find(name);
+  if (found == compressed_.end()) return model_.checkpoint->tensor(name);
+  const auto& [module, scheme] = found->second;
+  const auto part = [&](const std::string& suffix) -> std::optional<at::Tensor> {
+    const std::string full = module + "." + suffix;
+    if (!output_.has(full)) return std::nullopt;
+    return output_.files().read(full);
+  };
+  return quant::dequantize(*scheme, quant::decompress(*scheme, module, part), dtype_);
+}
+
+void ResumedWeights::will_need(const std::string& name) const {
+  if (is_original(name)) model_.checkpoint->will_need(name);
+}
+
+void ResumedWeights::fetch(const std::string& name) const {
+  if (is_original(name)) model_.checkpoint->fetch(name);
+}
+
+void ResumedWeights::release(const std::string& name) const {
+  if (is_original(name)) model_.checkpoint->release(name);
+}
+
+}  // namespace layerpress::output

@@ -1,0 +1,144 @@
+#include "layerpress/output/run_folder.h"
+
+#include <ATen/ATen.h>
+#include <unistd.h>
+
+#include "layerpress/base/checksum.h"
+#include "layerpress/output/output_writer.h"
+#include "layerpress/setup/rank_agreement.h"
+
+namespace layerpress::output {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_output(const OneshotOptions& options, const fs::path& model_directory) {
+  std::error_code failure;
+  const fs::path output = fs::weakly_canonical(options.output, failure),
+                 model = fs::canonical(model_directory, failure);
+  for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
+    if (folder == model)
+      throw UsageError("[options] --output: {} is the model's own folder or inside it; choose another", options.output);
+  if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
+    throw UsageError("[options] --offload-dir: {} is no directory", options.offload_dir);
+}
+
+/// Found out now rather than after the work.
+void check_summary(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code failure;
+  const fs::path summary = fs::absolute(path, failure);
+  if (fs::is_directory(summary) || !fs::is_directory(summary.parent_path()) ||
+      ::access(summary.parent_path().c_str(), W_OK) != 0)
+    throw UsageError("[options] --summary: {} cannot be written; name a file in an existing, writable folder", path);
+}
+
+}  // namespace
+
+Json output_config(const setup::RunSetup& setup) {
+  Json config = setup.model.checkpoint->config();
+  config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
+  for (const auto& [node, assignment] : setup.assignments)
+    if (setup.model.traced.tied_head &&
+        setup.model.traced.graph.module_name(setup.model.traced.graph.nodes[node]) == "lm_head")
+      config["tie_word_embeddings"] = false;
+  return config;
+}
+
+RunFolder::RunFolder(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group)
+    : options_(options), setup_(setup), group_(group), path_(PendingDirectory::pending_path(options.output)) {
+  check_output(options_, setup_.model.checkpoint->directory());
+  if (group_.is_first()) check_summary(options_.summary);
+}
+
+bool RunFolder::is_complete() const {
+  const auto looks_complete = [&] {
+    std::error_code failure;
+    const fs::path target = options_.output;
+    if (!options_.resume || !fs::is_directory(target, failure) || fs::is_empty(target, failure)) return false;
+    if (fs::exists(path_ / Journal::kFileName)) return false;
+    if (holds_this_output()) return true;
+    if (options_.overwrite) return false;
+    throw UsageError(
+        "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; "
+        "choose another --output or pass --overwrite",
+        options_.output);
+  };
+  return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";
+}
+
+/// Config, recipe, and all weights that are copied; which data it was calibrated on cannot be seen any more.
+bool RunFolder::holds_this_output() const {
+  const fs::path folder = options_.output;
+  try {
+    const auto complete = checkpoint::Checkpoint::open(folder);
+    if (complete->config() != output_config(setup_) ||
+        read_text_file(folder / "recipe.yaml") != recipe::to_yaml(setup_.recipe))
+      return false;
+    const checkpoint::Checkpoint& original = *setup_.model.checkpoint;
+    for (const std::string& name : original.names())
+      if (complete->contains(name) && complete->spec(name).dtype == original.spec(name).dtype &&
+          !at::equal(complete->tensor(name), original.tensor(name)))
+        return false;
+    return true;
+  } catch (const CheckpointError&) {
+    return false;  // no checkpoint, or a damaged one
+  }
+}
+
+void RunFolder::open() {
+  if (group_.is_first()) {
+    // An unfinished folder is kept whatever was asked, until it is clear what it holds.
+    pending_ = std::make_unique<PendingDirectory>(
+        options_.output, PendingDirectory::Options{.overwrite = options_.overwrite,
+                                                   .resume = options_.resume || !options_.overwrite,
+                                                   .marker = Journal::kFileName});
+    continued_ = pending_->continued();
+    if (continued_) read_journal();
+  }
+  setup::require_shared_folder(path_, group_);
+  // One rank reads: storage may show others something else.
+  const Json found =
+      Json::parse(group_.broadcast_text(Json{{"continued", continued_}, {"journal", journal_}}.dump(), 0));
+  continued_ = found["continued"].get<bool>();
+  journal_ = found["journal"].get<std::vector<Json>>();
+}
+
+void RunFolder::read_journal() {
+  journal_ = Journal::read_all(path_);
+  if (journal_.empty() || options_.resume) return;
+  if (pending_) pending_->keep();
+  const auto found = find_unfinished_run(options_.output);
+  throw UsageError(
+      "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start "
+      "over "
+      "with --overwrite",
+      options_.output, found ? found->finished : 0, found ? found->subgraphs : 0);
+}
+
+fs::path RunFolder::scratch() const {
+  if (setup_.place != setup::ActivationPlace::kAuto && setup_.place != setup::ActivationPlace::kDisk) return {};
+  const std::string suffix = group_.size() > 1 ? fmt::format("-{}", group_.rank()) : "";
+  if (options_.offload_dir.empty()) return path_ / (OutputWriter::kScratchName + suffix);
+  const std::string output = path_.string();
+  return fs::path(options_.offload_dir) /
+         fmt::format(".layerpress-activations-{}{}", checksum_of(output.data(), output.size()), suffix);
+}
+
+void RunFolder::commit() {
+  if (!pending_) return;
+  pending_->commit();
+  // Last: until the folder has its name, the journal says how to get there.
+  Journal::remove_all(options_.output);
+}
+
+void RunFolder::keep() {
+  if (pending_) pending_->keep();
+}
+
+void RunFolder::remove_scratch() const {
+  std::error_code ignored;
+  if (!scratch().empty()) fs::remove(scratch(), ignored);
+}
+
+}  // namespace layerpress::output

@@ -1,0 +1,164 @@
+#include "layerpress/pipeline/group_compression.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "layerpress/kernels/finite.h"
+#include "layerpress/kernels/relative_error.h"
+
+namespace layerpress::pipeline {
+
+std::vector<ResultExchange::Group> exchanged_groups(const graph::Graph& graph,
+                                                    const std::vector<schedule::GroupWork>& works,
+                                                    const compression::Assignments& assignments) {
+  std::vector<ResultExchange::Group> groups;
+  for (const schedule::GroupWork& work : works)
+    groups.push_back({schedule::shapes_of(graph, work.linears, assignments), &work.division});
+  return groups;
+}
+
+namespace {
+
+void require_finite(const std::vector<compression::CompressionTask>& tasks) {
+  std::vector<const compression::LinearWeight*> linears;
+  std::vector<at::Tensor> weights;
+  for (const compression::CompressionTask& task : tasks)
+    for (const compression::LinearWeight& linear : task.linears) {
+      linears.push_back(&linear);
+      weights.push_back(linear.weight);
+    }
+  const std::vector<bool> finite = kernels::each_finite(weights);
+  for (std::size_t i = 0; i < linears.size(); ++i)
+    if (!finite[i])
+      throw DamagedWeightsError(
+          "[pipeline.compress] tensor '{}.weight' holds NaN or infinite values; the checkpoint is damaged",
+          linears[i]->module);
+}
+
+std::vector<compression::LinearWeight> weights_of(const execution::RunContext& run, const schedule::GroupWork& work,
+                                                  const compression::Assignments& assignments,
+                                                  const residency::Onload& parameters) {
+  std::vector<compression::LinearWeight> linears;
+  const std::vector<compression::LinearShape> shapes = schedule::shapes_of(run.graph, work.linears, assignments);
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const graph::Node& node = run.graph.nodes[work.linears[i]];
+    linears.push_back({run.graph.module_name(node), parameters.original(std::get<graph::Linear>(node.operation).weight),
+                       shapes[i].scheme, shapes[i].dtype, shapes[i].group_rows});
+  }
+  return linears;
+}
+
+/// Of works [first, first + count); weights are checked.
+std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& run,
+                                                   const std::vector<schedule::GroupWork>& works, std::size_t first,
+                                                   std::size_t count, const compression::Assignments& assignments,
+                                                   const residency::Onload& parameters) {
+  std::vector<compression::CompressionTask> tasks;
+  for (std::size_t i = first; i < first + count; ++i)
+    tasks.push_back({weights_of(run, works[i], assignments, parameters), works[i].statistics});
+  const auto phase = run.times.measure("check");
+  require_finite(tasks);
+  return tasks;
+}
+
+/// Everything that follows once all ranks have a work's results.
+void use_results(const execution::RunContext& run, const schedule::GroupWork& work,
+                 const std::vector<compression::LinearWeight>& linears,
+                 std::vector<compression::CompressedModule> results, residency::Onload* replaced, ResultSink& sink) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const graph::Node& node = run.graph.nodes[work.linears[i]];
+    compression::ModuleReport& report = results[i].report;
+    report.routed_tokens = work.routed_tokens;
+    {
+      const auto phase = run.times.measure("dequantize");
+      if (replaced != nullptr) {
+        at::Tensor value = quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype);
+        if (value.is_cpu())
+          report.weight_error = kernels::relative_error(linears[i].weight, value);
+        else
+          results[i].weight_error = kernels::relative_error_scalar(linears[i].weight, value);
+        replaced->replace(std::get<graph::Linear>(node.operation).weight, std::move(value));
+      } else {
+        report.weight_error = quant::relative_error(*linears[i].scheme, linears[i].weight, results[i].weight);
+      }
+    }
+    const auto phase = run.times.measure("write");
+    sink.on_compressed(node, *linears[i].scheme, results[i]);
+    results[i].weight = {};  // its codes are not needed any more
+  }
+}
+
+/// Compresses this rank's parts of all works.
+void compress_own_rows(const execution::RunContext& run, const std::vector<schedule::GroupWork>& works,
+                       const std::vector<compression::CompressionTask>& whole, ResultExchange& exchange) {
+  std::vector<std::size_t> groups;  // of which this rank has any
+  std::vector<compression::CompressionTask> own;
+  std::vector<TaskShape> shapes;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    compression::CompressionTask part = own_rows(run, whole[i], works[i].division);
+    if (part.linears.empty()) continue;
+    groups.push_back(i);
+    shapes.push_back({works[i].modifier, {}});
+    for (const compression::LinearWeight& linear : part.linears)
+      shapes.back().linears.push_back({.rows = linear.weight.size(0),
+                                       .columns = linear.weight.size(1),
+                                       .dtype = linear.scale_dtype,
+                                       .scheme = linear.scheme,
+                                       .group_rows = linear.group_rows,
+                                       .device = linear.weight.device()});
+    own.push_back(std::move(part));
+  }
+  std::size_t first = 0;
+  for (const std::size_t count : turns_of(shapes)) {
+    const auto begin = own.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto results =
+        shapes[first].modifier->compress_together({begin, begin + static_cast<std::ptrdiff_t>(count)}, run.times);
+    for (std::size_t i = 0; i < count; ++i) exchange.put(groups[first + i], results[i]);
+    first += count;
+  }
+}
+
+}  // namespace
+
+std::vector<std::size_t> turns_of(const std::vector<TaskShape>& tasks) {
+  std::vector<std::size_t> turns;
+  for (std::size_t first = 0; first < tasks.size(); first += turns.back()) {
+    const std::size_t most = std::min(tasks[first].modifier->tasks_at_once(tasks[first].linears), tasks.size() - first);
+    std::size_t count = 1;
+    while (count < most && tasks[first + count] == tasks[first]) ++count;
+    turns.push_back(count);
+  }
+  return turns;
+}
+
+void compress_groups(const execution::RunContext& run, const std::vector<schedule::GroupWork>& works,
+                     const compression::Assignments& assignments, residency::Onload& parameters, bool replace,
+                     ResultSink& sink) {
+  residency::Onload* replaced = replace ? &parameters : nullptr;
+  if (run.group.size() == 1) {
+    std::vector<TaskShape> shapes;
+    for (const schedule::GroupWork& work : works)
+      shapes.push_back({work.modifier, schedule::shapes_of(run.graph, work.linears, assignments)});
+    std::size_t first = 0;
+    for (const std::size_t count : turns_of(shapes)) {
+      const std::vector<compression::CompressionTask> tasks =
+          tasks_of(run, works, first, count, assignments, parameters);
+      auto results = works[first].modifier->compress_together(tasks, run.times);
+      for (std::size_t i = 0; i < count; ++i)
+        use_results(run, works[first + i], tasks[i].linears, std::move(results[i]), replaced, sink);
+      first += count;
+    }
+    return;
+  }
+  const std::vector<compression::CompressionTask> whole =
+      tasks_of(run, works, 0, works.size(), assignments, parameters);
+  ResultExchange exchange(run, exchanged_groups(run.graph, works, assignments));
+  compress_own_rows(run, works, whole, exchange);
+  exchange.trade();
+  for (std::size_t i = 0; i < works.size(); ++i)
+    use_results(run, works[i], whole[i].linears, exchange.take(i, whole[i].linears), replaced, sink);
+}
+
+}  // namespace layerpress::pipeline

@@ -1,0 +1,145 @@
+#include "layerpress/plan/machine_rates.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <set>
+
+#include "layerpress/base/file.h"
+#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/transformer.h"
+#include "layerpress/schedule/group_work.h"
+
+namespace layerpress::plan {
+namespace {
+
+constexpr std::int64_t kFeatures = 1024, kTokens = 2048;
+
+/// Work per second of `function`: once to warm up, then for about a tenth of a second.
+template <typename Function>
+double rate_of(double work, Function&& function) {
+  function();
+  const Timer timer;
+  int runs = 0;
+  do {
+    function();
+    ++runs;
+  } while (timer.seconds() < 0.1);
+  return work * runs / timer.seconds();
+}
+
+/// The power of two below the widest compressed linear, within what takes a fraction of a second.
+std::int64_t sample_columns(const setup::RunSetup& setup) {
+  std::int64_t widest = 0;
+  for (const auto& [node, assignment] : setup.assignments)
+    widest = std::max(widest, std::get<graph::Linear>(setup.model.traced.graph.nodes[node].operation).in_features);
+  std::int64_t columns = 512;
+  while (columns < 4096 && 2 * columns <= widest) columns *= 2;
+  return columns;
+}
+
+/// Runs each kind of modifier on a small group and takes its rates from the phases it measures itself.
+void measure_modifiers(const setup::RunSetup& setup, MachineRates& rates) {
+  // About as wide as the model's own: large factorizations are faster per operation. The first run warms up.
+  const std::int64_t columns = sample_columns(setup);
+  const at::Tensor x = at::randn({512, columns});
+  compression::Statistics statistics;
+  statistics.gram = at::mm(x.t(), x);
+  statistics.tokens = x.size(0);
+  std::set<const compression::Modifier*> seen;
+  for (const auto& [node, assignment] : setup.assignments) {
+    if (!seen.insert(assignment.modifier).second) continue;
+    const at::Tensor weight = at::randn({512, columns}).to(assignment.scale_dtype);
+    const std::vector<compression::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
+    const compression::StatisticsWanted wanted = assignment.modifier->statistics_wanted();
+    statistics.cross = wanted.cross ? at::zeros_like(statistics.gram) : at::Tensor();
+    for (const bool warming : {true, false}) {
+      PhaseTimes times;
+      try {
+        assignment.modifier->compress(linears, wanted.gram ? &statistics : nullptr, times);
+      } catch (const Error&) {
+        break;  // a group size that does not divide the sample's columns, say: its phases stay unknown
+      }
+      for (const auto& [phase, measured] : times.phases())
+        if (!warming && measured.flops > 0 && measured.seconds > 0)
+          rates.flops[phase] = measured.flops / measured.seconds;
+    }
+  }
+}
+
+double measure_read(const setup::OpenedModel& model) {
+  constexpr std::uint64_t kPiece = 64u << 20;
+  const auto file = MappedFile::open(model.checkpoint->weight_files().back());
+  const std::uint64_t length = std::min(kPiece, file->size());
+  const Timer timer;
+  file->fetch(file->size() - length, length);
+  return static_cast<double>(length) / std::max(timer.seconds(), 1e-6);
+}
+
+/// Writes into a file without a name, so that nothing is left whatever happens. 0 where that is not possible.
+double measure_write(std::filesystem::path folder) {
+  std::error_code failure;
+  folder = std::filesystem::absolute(folder, failure);
+  while (!std::filesystem::is_directory(folder, failure) && folder.has_relative_path()) folder = folder.parent_path();
+  const int descriptor = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (descriptor < 0) return 0;
+  const std::vector<char> piece(8u << 20, 'x');
+  const Timer timer;
+  double written = 0;
+  for (int i = 0; i < 8; ++i)
+    written += static_cast<double>(std::max<ssize_t>(0, ::write(descriptor, piece.data(), piece.size())));
+  (void)::fdatasync(descriptor);
+  const double rate = written / std::max(timer.seconds(), 1e-6);
+  ::close(descriptor);
+  return rate;
+}
+
+}  // namespace
+
+MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::path& output) {
+  const c10::InferenceMode inference;
+  MachineRates rates;
+  const auto options = at::TensorOptions(setup.placement.device).dtype(setup.placement.dtype);
+  rates.read_bytes = measure_read(setup.model);
+  rates.write_bytes = measure_write(output);
+  if (!setup.placement.device.is_cpu()) return rates;
+  const at::Tensor x = at::randn({kTokens, kFeatures}).to(options),
+                   weight = at::randn({kFeatures, kFeatures}).to(options);
+  at::Tensor gram = at::zeros({kFeatures, kFeatures}, at::kFloat);
+  if (setup.pipeline != setup::Pipeline::kDatafree) {
+    const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
+    rates.flops["forward"] = rate_of(2 * tokens * features * features, [&] { return kernels::linear(x, weight); });
+    rates.flops["gram"] = rate_of(tokens * features * (features + 1), [&] { kernels::accumulate_gram(gram, x); });
+    if (schedule::wants_reference(setup.assignments)) {
+      rates.flops["reference"] = rates.flops["forward"];
+      rates.flops["cross"] =
+          rate_of(2 * tokens * features * features, [&] { kernels::accumulate_cross_gram(gram, x, x); });
+    }
+    const kernels::AttentionShape shape{8, 8, 64, 0.125, 0};
+    const at::Tensor heads = x.slice(1, 0, 512).contiguous();
+    rates.flops["attention"] = rate_of(4 * tokens / 2 * 513.0 * 512.0, [&] {
+      return kernels::attention(heads, heads, heads, {0, 512, 1024, 1536, 2048}, shape);
+    });
+    const at::Tensor ones = at::ones({kFeatures}).to(options);
+    rates.forward_bytes =
+        rate_of(2 * static_cast<double>(x.nbytes()), [&] { return kernels::rms_norm(x, ones, 1e-5); });
+  }
+  measure_modifiers(setup, rates);
+  return rates;
+}
+
+double estimated_seconds(const SubgraphPlan& plan, const MachineRates& rates) {
+  double computing = 0;
+  for (const auto& [phase, flops] : plan.flops) {
+    const auto rate = rates.flops.find(phase);
+    if (rate != rates.flops.end() && rate->second > 0) computing += flops / rate->second;
+  }
+  if (rates.forward_bytes > 0) computing += plan.forward_bytes / rates.forward_bytes;
+  const double reading = rates.read_bytes > 0 ? static_cast<double>(plan.read_bytes) / rates.read_bytes : 0;
+  const double writing = rates.write_bytes > 0 ? static_cast<double>(plan.written_bytes) / rates.write_bytes : 0;
+  return std::max({computing, reading, writing});
+}
+
+}  // namespace layerpress::plan

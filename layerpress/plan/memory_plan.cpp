@@ -1,0 +1,503 @@
+#include "layerpress/plan/memory_plan.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/accumulate.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "layerpress/execution/expert_execution.h"
+#include "layerpress/execution/node_execution.h"
+#include "layerpress/graph/reference_stream.h"
+#include "layerpress/kernels/gram.h"
+#include "layerpress/pipeline/background_sink.h"
+#include "layerpress/pipeline/statistics_store.h"
+#include "layerpress/plan/step_cost.h"
+
+namespace layerpress::plan {
+namespace {
+
+/// Follows a run step by step without data and notes the most memory held at once.
+class Simulation {
+ public:
+  explicit Simulation(const PlanRequest& request) : request_(request) {}
+
+  /// `compressed`: weights that are replaced before anything computes with them.
+  void begin(const std::string& name, const std::vector<std::string>& weights, const std::set<std::string>& compressed,
+             const std::vector<std::string>& reference_weights = {}) {
+    plan_.subgraphs.emplace_back();
+    own().name = name;
+    own().gram_bytes = gram_bytes_;  // those that an earlier subgraph has left for this one
+    for (const std::string& weight : weights) onload(weight, compressed.count(weight) != 0);
+    for (const std::string& weight : reference_weights)
+      if (!can_stay(weight)) onloaded_ += bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
+    own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
+    note(0);
+  }
+
+  /// What lies in pinned host memory from here on: this subgraph's weights, and the next one's as they are fetched; and
+  /// results that wait to be written.
+  void pin(const std::vector<std::string>& weights, const std::vector<std::string>& next) {
+    if (request_.placement.device.is_cpu()) return;
+    pinned_ = 0;
+    for (const std::vector<std::string>* names : {&weights, &next})
+      for (const std::string& weight : *names)
+        pinned_ += residency::HostCopies::host_bytes(
+            bytes_of(c10::multiply_integers(shape_of(weight)), request_.stored_dtype(weight)));
+    pinned_ += pipeline::BackgroundSink::kMostBytes;
+  }
+
+  /// `kept`, `dropped`: weights as SubgraphSchedule has them.
+  void end(const std::vector<std::string>& kept = {}, const std::vector<std::string>& dropped = {}) {
+    const auto bytes = [&](const std::string& weight) {
+      return bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
+    };
+    for (const std::string& weight : kept) kept_bytes_ += bytes(weight);
+    for (const std::string& weight : dropped) kept_bytes_ -= bytes(weight);
+    onloaded_ = kept_bytes_;
+  }
+
+  /// All batches through a step's stage, in the original model, too, where it runs.
+  void run_stage(const schedule::Step& step) {
+    gram_workspace_ = 0;
+    for (const graph::ValueId value : step.grams) {
+      const auto features = static_cast<double>(request_.graph.values[value].features);
+      hold_matrix(value, value, request_.graph.values[value].features,
+                  kernels::gram_workspace_bytes(request_.graph.values[value].features, request_.placement.dtype));
+      own().flops["gram"] += expected_rows(value) * features * (features + 1);
+    }
+    for (const graph::ValueId value : step.crosses) hold_cross(step, value);
+    if (!step.grams.empty() && request_.batches.empty()) note(gram_workspace_);
+    for (std::size_t b = 0; b < request_.batches.size(); ++b) {
+      std::set<graph::ValueId> taken = step.grams;
+      std::uint64_t held = 0;  // until the original model's values are there
+      for (const graph::ValueId value : step.crosses) {
+        taken.erase(value);
+        held += value_bytes(value, b);
+      }
+      held += stream_bytes(step, b) + copied_bytes(step, b);
+      run_batch(step.stage, b, taken, held, /*in_original=*/false);
+      if (!step.reference.nodes.empty()) run_batch(step.reference, b, step.crosses, held, /*in_original=*/true);
+      for (const graph::ValueId value : step.drops) drop(value, b);
+    }
+    for (const graph::ValueId value : step.drops) values_.erase(value);
+  }
+
+  /// Modifiers at work on groups of one step. `replace`: the compressed weights are used from here on.
+  void compress(const std::vector<schedule::GroupWork>& works, bool replace) {
+    const StepCost cost = step_cost(request_.graph, works, request_.assignments);
+    for (const auto& [phase, flops] : cost.flops) own().flops[phase] += flops;
+    std::uint64_t originals = 0;
+    for (const StepCost::Turn& turn : cost.turns) {
+      own().workspace_bytes = std::max(own().workspace_bytes, turn.workspace_bytes);
+      if (cost.ranks == 1) originals = 0;
+      originals += turn.groups * original_bytes(turn.linears);
+      note(cost.exchange.own + originals + turn.workspace_bytes);
+      for (std::size_t group = 0; cost.ranks == 1 && group < turn.groups; ++group)
+        use(turn.linears, originals + turn.result_bytes, replace);
+    }
+    if (cost.ranks == 1) return;
+    note(originals + cost.exchange.trading);
+    for (const StepCost::Turn& turn : cost.turns) {
+      note(originals + cost.exchange.received + 2 * turn.result_bytes);  // joined from parts
+      use(turn.linears, originals + cost.exchange.received + turn.result_bytes, replace);
+    }
+  }
+
+  void drop_gram(graph::ValueId value) {
+    for (const graph::ValueId matrix : {value, reference_ ? reference_->stored_as(value) : value})
+      if (const auto found = grams_.find(matrix); found != grams_.end()) {
+        gram_bytes_ -= found->second;
+        grams_.erase(found);
+      }
+  }
+
+  SubgraphPlan& own() { return plan_.subgraphs.back(); }
+
+  MemoryPlan finish() {
+    for (const SubgraphPlan& subgraph : plan_.subgraphs) {
+      plan_.peak.host = std::max(plan_.peak.host, subgraph.peak.host);
+      plan_.peak.device = std::max(plan_.peak.device, subgraph.peak.device);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  /// Results are dequantized, packed and written, one after the other, while `held` bytes are.
+  void use(const std::vector<compression::LinearShape>& linears, std::uint64_t held, bool replace) {
+    for (const compression::LinearShape& shape : linears) {
+      if (replace) onloaded_ += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
+      std::uint64_t packed = 0, written = 0;
+      for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
+        const std::uint64_t bytes = bytes_of(c10::multiply_integers(part.shape), part.dtype);
+        written += bytes;
+        if (part.suffix != "weight") packed += bytes;  // plain codes go out as they are
+      }
+      own().written_bytes += written;
+      note(held + packed);
+    }
+    own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
+  }
+
+  /// On a device the originals are copies; on a CPU they are views of the mapped file.
+  std::uint64_t original_bytes(const std::vector<compression::LinearShape>& linears) const {
+    std::uint64_t bytes = 0;
+    if (!request_.placement.device.is_cpu())
+      for (const compression::LinearShape& shape : linears) bytes += bytes_of(shape.rows * shape.columns, shape.dtype);
+    return bytes;
+  }
+
+  struct Stored {
+    std::uint64_t bytes = 0;
+    bool on_disk = false;
+  };
+
+  static std::uint64_t bytes_of(std::int64_t elements, at::ScalarType dtype) {
+    return static_cast<std::uint64_t>(elements) * c10::elementSize(dtype);
+  }
+
+  /// A statistics matrix [rows, features] of a value, known as `matrix`.
+  void hold_matrix(graph::ValueId value, graph::ValueId matrix, std::int64_t rows, std::uint64_t workspace) {
+    const std::int64_t features = request_.graph.values[value].features;
+    if (grams_.count(matrix) == 0) {
+      grams_[matrix] = static_cast<std::uint64_t>(rows * features) * sizeof(float);
+      gram_bytes_ += grams_[matrix];
+      own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
+    }
+    workspace += pipeline::merge_workspace_bytes(features, matrix == value ? 0 : rows, request_.ranks);
+    gram_workspace_ = std::max(gram_workspace_, workspace);
+  }
+
+  /// What is summed up of the original model's values beside a Gram matrix.
+  void hold_cross(const schedule::Step& step, graph::ValueId value) {
+    const std::int64_t features = request_.graph.values[value].features;
+    const at::ScalarType dtype = request_.placement.dtype;
+    const auto outputs = step.output_crosses.find(value);
+    std::int64_t rows = features, products = 1;
+    std::uint64_t workspace = kernels::cross_gram_workspace_bytes(features, dtype);
+    if (outputs != step.output_crosses.end()) {
+      const auto& linear = std::get<graph::Linear>(request_.graph.nodes[outputs->second.linear].operation);
+      rows = linear.out_features;
+      products = 2;
+      workspace = kernels::output_cross_workspace_bytes(rows, features, dtype);
+      if (!can_stay(linear.weight)) workspace += bytes_of(rows * features, dtype);
+    }
+    hold_matrix(value, reference_->stored_as(value), rows, workspace);
+    own().flops["cross"] += 2 * expected_rows(value) * static_cast<double>(products * rows * features);
+  }
+
+  /// Streams that are in no store, held until what is made of them is there.
+  std::uint64_t stream_bytes(const schedule::Step& step, std::size_t batch) const {
+    const auto is_stored = [](const graph::Stage& stage, graph::ValueId value) {
+      const auto has = [&](const auto& values) {
+        return std::find(values.begin(), values.end(), value) != values.end();
+      };
+      return has(stage.inputs) || has(stage.keeps);
+    };
+    std::uint64_t bytes = 0;
+    for (const auto& [value, outputs] : step.output_crosses)
+      for (const graph::Stage* stage : {&step.stage, &step.reference})
+        if (!is_stored(*stage, outputs.stream)) bytes += value_bytes(outputs.stream, batch);
+    return bytes;
+  }
+
+  /// Values between stages wait on the host while a device computes, and come and go meanwhile (HostCopies).
+  bool copies() const { return request_.activation_home.is_cpu() && !request_.placement.device.is_cpu(); }
+
+  /// Of a step's values on the device, where they wait on the host: what the batch before has read and what the next one
+  /// will read are there, too, and what the batch before has kept is still on its way.
+  std::uint64_t copied_bytes(const schedule::Step& step, std::size_t batch) const {
+    if (!copies()) return 0;
+    std::uint64_t bytes = 0;
+    for (const graph::Stage* stage : {&step.stage, &step.reference}) {
+      for (const graph::ValueId value : stage->inputs)
+        if (!request_.graph.is_input(value)) bytes += 3 * kept_bytes(value, batch);
+      for (const graph::ValueId value : stage->keeps) bytes += kept_bytes(value, batch);
+    }
+    return bytes;
+  }
+
+  bool can_stay(const std::string& weight) const {
+    return request_.placement.device.is_cpu() && request_.stored_dtype(weight) == request_.placement.dtype;
+  }
+
+  std::uint64_t value_bytes(graph::ValueId value, std::size_t batch) const {
+    const graph::Value& stored = request_.graph.values[graph::ReferenceStream::value_of(request_.graph, value)];
+    return bytes_of(request_.batches[batch].rows(stored.rows) * stored.features, request_.placement.dtype);
+  }
+
+  /// Of a value that a stage keeps. All experts' routed rows together are as many as are expected; as their numbers differ,
+  /// many get a block of memory that was larger before, by an eighth at most.
+  std::uint64_t kept_bytes(graph::ValueId stored, std::size_t batch) const {
+    const graph::ValueId value = graph::ReferenceStream::value_of(request_.graph, stored);
+    const graph::NodeId producer = request_.graph.values[value].producer;
+    if (producer < 0 || !std::holds_alternative<graph::TakeRouted>(request_.graph.nodes[producer].operation))
+      return value_bytes(value, batch);
+    const double rows = std::ceil(1.125 * execution::expected_rows(request_.graph, value, request_.batches[batch]));
+    return bytes_of(static_cast<std::int64_t>(rows) * request_.graph.values[value].features, request_.placement.dtype);
+  }
+
+  void onload(const std::string& weight, bool is_replaced) {
+    const std::int64_t elements = c10::multiply_integers(shape_of(weight));
+    const at::ScalarType stored = request_.stored_dtype(weight);
+    own().weight_bytes += bytes_of(elements, stored);
+    own().read_bytes += bytes_of(elements, stored);
+    if (is_replaced) return;
+    const bool original = !request_.mapped || request_.mapped(weight);
+    const bool in_place = can_stay(weight);
+    if (!original) note(2 * static_cast<std::uint64_t>(elements));  // packed and unpacked codes while it is read back
+    if (!in_place || !original) onloaded_ += bytes_of(elements, request_.placement.dtype);
+    own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
+  }
+
+  const std::vector<std::int64_t>& shape_of(const std::string& weight) {
+    if (shapes_.empty())
+      for (const graph::Node& node : request_.graph.nodes)
+        for (const graph::WeightUse& use : graph::weights_of(node.operation)) shapes_[use.name] = use.shape;
+    return shapes_.at(weight);
+  }
+
+  /// Something of `bytes` is held on the computing device right now, beside what lasts.
+  void note(std::uint64_t bytes) {
+    const std::uint64_t computing = bytes + gram_bytes_ + onloaded_;
+    const bool on_host = request_.placement.device.is_cpu();
+    Memory now{request_.baseline + expert_code_ + pinned_, 0};
+    (on_host ? now.host : now.device) += computing;
+    (request_.activation_home.is_cpu() ? now.host : now.device) += stored_memory_;
+    own().peak.host = std::max(own().peak.host, now.host);
+    own().peak.device = std::max(own().peak.device, now.device);
+  }
+
+  /// Rows of a value that count in statistics, in all batches.
+  double expected_rows(graph::ValueId value) const {
+    const graph::Rows kind = request_.graph.values[value].rows;
+    double rows = 0;
+    for (const execution::Batch& batch : request_.batches)
+      rows += kind == graph::Rows::kSelected ? execution::expected_rows(request_.graph, value, batch)
+                                             : static_cast<double>(execution::count_of_counted_rows(batch, kind));
+    return rows;
+  }
+
+  /// Where only some rows of a value count, they are copied.
+  std::uint64_t counted_bytes(graph::ValueId value, const execution::Batch& batch) const {
+    const graph::Value& of = request_.graph.values[value];
+    const std::int64_t counted = execution::count_of_counted_rows(batch, of.rows);
+    return counted == batch.rows(of.rows) ? 0 : bytes_of(counted * of.features, request_.placement.dtype);
+  }
+
+  /// `held`: bytes of values that wait beside it, or will when it is done.
+  void run_batch(const graph::Stage& stage, std::size_t b, const std::set<graph::ValueId>& collect, std::uint64_t held,
+                 bool in_original) {
+    const execution::Batch& batch = request_.batches[b];
+    const auto place = [&](graph::ValueId value) { return in_original ? reference_->stored_as(value) : value; };
+    std::map<graph::ValueId, int> readers;
+    const std::vector<execution::FusedNode> nodes = execution::fused_nodes(request_.graph, stage, request_.placement);
+    for (const execution::FusedNode& node : nodes)
+      for (const graph::ValueId input : node.inputs) ++readers[input];
+    for (const graph::ValueId value : stage.keeps) ++readers[value];
+    // Inputs from the store are counted there, or are mapped pages of the scratch file.
+    std::set<graph::ValueId> inside;
+    std::uint64_t frame = held, most = held;
+    const auto takes = [&](graph::ValueId value) {
+      return collect.count(value) != 0 ? gram_workspace_ + counted_bytes(value, batch) : 0;
+    };
+    for (const graph::ValueId input : stage.inputs) {
+      const auto found = values_.find(place(input));
+      if (found != values_.end() && found->second[b].on_disk) own().read_bytes += found->second[b].bytes;
+    }
+    for (const execution::FusedNode& fused : nodes) {
+      const graph::Node& node = request_.graph.nodes[fused.node];
+      const bool is_kept = std::find(stage.keeps.begin(), stage.keeps.end(), node.output) != stage.keeps.end();
+      const std::uint64_t output = is_kept ? kept_bytes(node.output, b) : value_bytes(node.output, b);
+      const std::uint64_t workspace =
+          execution::node_workspace_bytes(request_.graph, fused, batch, request_.placement, request_.threads);
+      most = std::max(most, frame + output + std::max(workspace, takes(node.output)));
+      const double flops = execution::node_flops(request_.graph, fused, batch);
+      const bool attends = std::holds_alternative<graph::Attention>(node.operation);
+      own().flops[attends ? "attention" : in_original ? "reference" : "forward"] += flops;
+      if (flops == 0) own().forward_bytes += static_cast<double>(output);
+      for (const graph::ValueId input : fused.inputs) {
+        if (flops == 0) own().forward_bytes += static_cast<double>(value_bytes(input, b));
+        if (--readers[input] == 0 && inside.erase(input) != 0) frame -= value_bytes(input, b);
+      }
+      if (readers[node.output] == 0) continue;
+      inside.insert(node.output);
+      frame += output;
+    }
+    own().transient_bytes = std::max(own().transient_bytes, most);
+    note(most);
+    for (const graph::ValueId value : stage.keeps) {
+      put(place(value), b);
+      if (!values_[place(value)][b].on_disk) frame -= kept_bytes(value, b);  // now counted by the store
+      note(frame);
+    }
+    for (const graph::ValueId value : stage.inputs) note(held + takes(value));
+  }
+
+  void put(graph::ValueId value, std::size_t batch) {
+    auto& stored = values_[value];
+    stored.resize(request_.batches.size());
+    Stored& slot = stored[batch];
+    slot.bytes = copies() ? residency::HostCopies::host_bytes(kept_bytes(value, batch)) : kept_bytes(value, batch);
+    slot.on_disk = slot.bytes > request_.activation_limit || stored_memory_ > request_.activation_limit - slot.bytes;
+    if (slot.on_disk) {
+      stored_disk_ += slot.bytes;
+      plan_.spilled_bytes += slot.bytes;
+      own().written_bytes += slot.bytes;
+    } else {
+      stored_memory_ += slot.bytes;
+    }
+    own().activation_bytes = std::max(own().activation_bytes, stored_memory_);
+    own().activation_disk_bytes = std::max(own().activation_disk_bytes, stored_disk_);
+  }
+
+  void drop(graph::ValueId value, std::size_t batch) {
+    const auto found = values_.find(value);
+    if (found == values_.end()) return;
+    Stored& slot = found->second[batch];
+    (slot.on_disk ? stored_disk_ : stored_memory_) -= slot.bytes;
+    slot = Stored();
+  }
+
+  const PlanRequest& request_;
+  const std::uint64_t expert_code_ =
+      request_.batches.empty() ? 0 : execution::expert_code_bytes(request_.graph, request_.placement.dtype);
+  std::optional<graph::ReferenceStream> reference_ = schedule::reference_stream(request_.graph, request_.assignments);
+  MemoryPlan plan_;
+  std::map<std::string, std::vector<std::int64_t>> shapes_;
+  std::map<graph::ValueId, std::vector<Stored>> values_;
+  std::map<graph::ValueId, std::uint64_t> grams_;
+  std::uint64_t gram_bytes_ = 0, gram_workspace_ = 0, onloaded_ = 0, kept_bytes_ = 0;
+  std::uint64_t stored_memory_ = 0, stored_disk_ = 0, pinned_ = 0;
+};
+
+std::vector<std::string> weights_of_groups(const graph::Graph& graph, const std::vector<graph::LinearGroup>& groups) {
+  std::vector<graph::NodeId> nodes;
+  for (const graph::LinearGroup& group : groups) nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
+  return graph::weight_names(graph, nodes);
+}
+
+/// Groups of values that still want statistics, counted.
+std::map<graph::ValueId, int> users_of(const std::vector<graph::LinearGroup>& groups,
+                                       const compression::Assignments& assignments) {
+  std::map<graph::ValueId, int> users;
+  for (const graph::LinearGroup& group : groups)
+    if (schedule::wants_gram(group, assignments)) ++users[group.input];
+  return users;
+}
+
+/// What is left of a step whose stage does not run.
+schedule::Step only_dropping(const schedule::Step& step) {
+  schedule::Step left;
+  left.drops = step.drops;
+  return left;
+}
+
+}  // namespace
+
+MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<schedule::SubgraphSchedule>& schedule) {
+  Simulation simulation(request);
+  const auto everywhere = schedule::shares_statistics(request.graph, request.assignments);
+  std::vector<graph::LinearGroup> all;
+  for (const schedule::SubgraphSchedule& subgraph : schedule) {
+    const std::vector<graph::LinearGroup> groups = subgraph.groups();
+    all.insert(all.end(), groups.begin(), groups.end());
+  }
+  std::map<graph::ValueId, int> users = users_of(all, request.assignments);
+  for (std::size_t s = 0; s < schedule.size(); ++s) {
+    const schedule::SubgraphSchedule& subgraph = schedule[s];
+    const std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups());
+    simulation.pin(subgraph.weights, s + 1 < schedule.size() ? schedule[s + 1].weights : std::vector<std::string>());
+    simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()}, subgraph.reference_weights);
+    if (subgraph.finished)
+      simulation.own().mode = "replay";
+    else if (subgraph.recomputes)
+      simulation.own().mode = "recompute";
+    for (const schedule::Step& step : subgraph.steps) {
+      simulation.run_stage(step.runs() ? step : only_dropping(step));
+      simulation.compress(schedule::divide_work(request.graph, step.groups, request.assignments, request.ranks,
+                                                request.division_rates, everywhere),
+                          /*replace=*/true);
+      for (const graph::LinearGroup& group : step.groups)
+        if (schedule::wants_gram(group, request.assignments) && --users[group.input] == 0)
+          simulation.drop_gram(group.input);
+    }
+    simulation.end(subgraph.kept_weights, subgraph.dropped_weights);
+  }
+  return simulation.finish();
+}
+
+MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgraph>& subgraphs,
+                      const std::vector<bool>& finished) {
+  Simulation simulation(request);
+  std::vector<std::vector<graph::LinearGroup>> groups;
+  std::vector<graph::LinearGroup> all;
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    groups.emplace_back();
+    if (finished.empty() || !finished[s])
+      groups[s] = schedule::assigned_groups(request.graph, subgraphs[s], request.assignments);
+    all.insert(all.end(), groups.back().begin(), groups.back().end());
+  }
+  std::map<graph::ValueId, int> users = users_of(all, request.assignments);
+  std::vector<std::vector<graph::ValueId>> wanted;
+  for (const auto& [value, count] : users) wanted.push_back({value});
+  graph::Subgraph whole{"calibration", {}};
+  for (std::size_t n = 0; n < request.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
+  const std::vector<graph::Stage> stages = graph::split_stages(request.graph, whole, wanted, {});
+  std::vector<graph::NodeId> nodes;
+  for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
+  simulation.begin("calibration", graph::weight_names(request.graph, nodes), {});
+  // All batches pass one stage here and all stages one batch there; what is kept goes at once in both.
+  for (std::size_t s = 0; s < wanted.size(); ++s) {
+    schedule::Step step;
+    step.stage = stages[s];
+    step.drops = stages[s].inputs;
+    step.drops.insert(step.drops.end(), stages[s].keeps.begin(), stages[s].keeps.end());
+    step.grams = {wanted[s].front()};
+    simulation.run_stage(step);
+  }
+  simulation.end();
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    const std::vector<std::string> weights = weights_of_groups(request.graph, groups[s]);
+    simulation.begin(subgraphs[s].name, weights, {weights.begin(), weights.end()});
+    for (const std::vector<graph::LinearGroup>& step : schedule::in_steps(request.graph, groups[s])) {
+      simulation.compress(schedule::divide_work(request.graph, step, request.assignments, request.ranks,
+                                                request.division_rates, [](const graph::LinearGroup&) { return true; }),
+                          /*replace=*/false);
+      for (const graph::LinearGroup& group : step)
+        if (users.count(group.input) != 0 && --users[group.input] == 0) simulation.drop_gram(group.input);
+    }
+    simulation.end();
+  }
+  return simulation.finish();
+}
+
+MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Subgraph>& subgraphs,
+                         const std::vector<bool>& finished) {
+  Simulation simulation(request);
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    simulation.begin(subgraphs[s].name, {}, {});
+    if (!finished.empty() && finished[s]) continue;
+    const auto groups = schedule::assigned_groups(request.graph, subgraphs[s], request.assignments);
+    std::uint64_t read = 0;
+    for (const graph::LinearGroup& group : groups)
+      for (const graph::NodeId n : group.linears) {
+        if (request.owns && !request.owns(n)) continue;
+        simulation.compress(
+            schedule::divide_work(request.graph, {{group.input, {n}}}, request.assignments, /*ranks=*/1,
+                                  request.division_rates, [](const graph::LinearGroup&) { return true; }),
+            /*replace=*/false);
+        const auto& linear = std::get<graph::Linear>(request.graph.nodes[n].operation);
+        read += static_cast<std::uint64_t>(linear.in_features * linear.out_features) *
+                c10::elementSize(request.stored_dtype(linear.weight));
+      }
+    simulation.own().weight_bytes = read;
+    simulation.own().read_bytes += read;
+    simulation.end();
+  }
+  return simulation.finish();
+}
+
+}  // namespace layerpress::plan

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "layerpress/plan/machine_rates.h"
+#include "layerpress/plan/run_plan.h"
+
+namespace layerpress::plan {
+
+/// The plan's numbers without times, as they go into a run's summary.
+Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan);
+
+/// The whole plan, as plan_oneshot() returns it.
+Json plan_report(const setup::RunSetup& setup, const RunPlan& plan, const MachineRates& rates);
+
+}  // namespace layerpress::plan

@@ -1,0 +1,47 @@
+#include "layerpress/residency/onload.h"
+
+#include <ATen/ATen.h>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::residency {
+
+Onload::Onload(const WeightSource& source, const std::vector<std::string>& names, const Placement& placement)
+    : source_(source), placement_(placement) {
+  for (const std::string& name : names) source_.will_need(name);
+  for (const std::string& name : names) parameters_.try_emplace(name);
+}
+
+Onload::~Onload() {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : parameters_) names.push_back(name);
+  parameters_.clear();  // views must be gone before their pages are
+  for (const std::string& name : names) source_.release(name);
+}
+
+namespace {
+
+/// From pinned memory the copy is one more thing that the device does in its order; else both wait for it.
+at::Tensor moved(const at::Tensor& tensor, const at::Device& device, at::ScalarType dtype) {
+  return tensor.to(device, dtype, /*non_blocking=*/!device.is_cpu() && tensor.is_pinned());
+}
+
+}  // namespace
+
+const at::Tensor& Onload::parameter(const std::string& name) const {
+  const auto found = parameters_.find(name);
+  if (found == parameters_.end()) throw InternalError("[residency.onload] parameter '{}' is not onloaded", name);
+  if (!found->second.defined()) found->second = moved(source_.load(name), placement_.device, placement_.dtype);
+  return found->second;
+}
+
+at::Tensor Onload::original(const std::string& name) const {
+  const at::Tensor stored = source_.load(name);
+  return moved(stored, placement_.device, stored.scalar_type());
+}
+
+void Onload::replace(const std::string& name, at::Tensor value) {
+  parameters_.at(name) = value.to(placement_.device, placement_.dtype);
+}
+
+}  // namespace layerpress::residency

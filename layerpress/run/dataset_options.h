@@ -1,0 +1,24 @@
+#pragma once
+
+#include "layerpress/base/error.h"
+#include "layerpress/data/load_samples.h"
+
+namespace layerpress::run {
+
+/// The data fields that oneshot's and prepare's options share. Throws UsageError for impossible values.
+template <typename Options>
+data::DatasetOptions dataset_options(const Options& options) {
+  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");
+  if (options.num_calibration_samples < 1) throw UsageError("[options] --num-calibration-samples must be positive");
+  if (options.max_seq_length < 1) throw UsageError("[options] --max-seq-length must be positive");
+  return {.dataset = options.dataset,
+          .split = options.dataset_split,
+          .text_column = options.text_column,
+          .num_samples = options.num_calibration_samples,
+          .max_seq_length = options.max_seq_length,
+          .shuffle = options.shuffle,
+          .seed = options.seed,
+          .concatenate = options.concatenate};
+}
+
+}  // namespace layerpress::run

@@ -1,0 +1,29 @@
+#include "layerpress/distributed.h"
+
+#include "layerpress/base/error.h"
+#include "layerpress/data/row_slice.h"
+#include "layerpress/dist/division.h"
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress {
+
+std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout, const RunControl& control) {
+  constexpr std::int64_t kLongest = 10'000'000;
+  if (timeout.count() < 1 || timeout.count() > kLongest)
+    throw UsageError("[dist] a time-out must be from 1 to {} s; it is {}", kLongest, timeout.count());
+  const auto environment = dist::read_environment();
+  if (!environment) return std::make_unique<Distributed>();
+  auto ranks = std::make_unique<Distributed>(*environment, timeout, control);
+  setup::set_threads(ranks->cores());
+  return ranks;
+}
+
+std::string get_rank_partition(const Distributed& ranks, const std::string& split, std::int64_t samples) {
+  if (samples < 0) throw UsageError("[dist] a partition of {} samples makes no sense", samples);
+  if (split.find('[') != std::string::npos)
+    throw UsageError("[dist] {}: is a slice already; name the whole split", split);
+  const dist::Slice part = dist::partition(samples, ranks.rank(), ranks.size());
+  return fmt::format("{}[{}:{}]", split, part.first, part.last);
+}
+
+}  // namespace layerpress

@@ -1,0 +1,172 @@
+#include "layerpress/inspect.h"
+
+#include <set>
+
+#include "layerpress/base/child_process.h"
+#include "layerpress/base/file.h"
+#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/text.h"
+#include "layerpress/graph/drawing.h"
+#include "layerpress/graph/text.h"
+#include "layerpress/oneshot.h"
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress {
+namespace {
+
+/// Parameters and stored bytes of weights, each counted once.
+class WeightCount {
+ public:
+  explicit WeightCount(const setup::OpenedModel& model) : model_(model) {}
+
+  void add(const graph::WeightUse& use) {
+    if (!seen_.insert(use.name).second) return;
+    std::int64_t numel = 1;
+    for (const std::int64_t size : use.shape) numel *= size;
+    parameters += numel;
+    if (model_.checkpoint->contains(use.name)) {
+      bytes += model_.checkpoint->spec(use.name).nbytes();
+      return;
+    }
+    const std::string module = parent_name(use.name);
+    for (const char* suffix : {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"})
+      if (model_.checkpoint->contains(module + "." + suffix))
+        bytes += model_.checkpoint->spec(module + "." + suffix).nbytes();
+  }
+
+  std::int64_t parameters = 0;
+  std::uint64_t bytes = 0;
+
+ private:
+  const setup::OpenedModel& model_;
+  std::set<std::string> seen_;
+};
+
+Json describe(const setup::OpenedModel& model, const graph::Subgraph& subgraph) {
+  const graph::Graph& graph = model.traced.graph;
+  WeightCount count(model);
+  for (const graph::NodeId n : subgraph.nodes)
+    for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) count.add(use);
+  Json groups = Json::array();
+  for (const graph::LinearGroup& group :
+       graph::linear_groups(graph, subgraph, [](const graph::Node&) { return true; })) {
+    Json modules = Json::array(), out_features = Json::array();
+    for (const graph::NodeId n : group.linears) {
+      modules.push_back(graph.module_name(graph.nodes[n]));
+      out_features.push_back(std::get<graph::Linear>(graph.nodes[n].operation).out_features);
+    }
+    groups.push_back({{"modules", std::move(modules)},
+                      {"in_features", graph.values[group.input].features},
+                      {"out_features", std::move(out_features)}});
+  }
+  return {{"name", subgraph.name},
+          {"nodes", subgraph.nodes.size()},
+          {"parameters", count.parameters},
+          {"bytes", count.bytes},
+          {"linear_groups", std::move(groups)}};
+}
+
+/// `dot` laid out by Graphviz. It writes to a file, because of a child's output only the end is kept.
+std::string as_svg(const std::string& dot, const RunControl& control) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path picture = directory.path() / "picture.svg";
+  const ChildResult result =
+      run_child({"dot", "-Tsvg", "-o", picture.string()}, dot,
+                "--svg needs Graphviz: install it (Debian: apt-get install graphviz), or use --dot", control);
+  if (result.exit_code != 0)
+    throw DataError("[inspect.draw] Graphviz's dot failed with exit code {}: {}", result.exit_code,
+                    result.errors.substr(0, result.errors.find('\n')));
+  return read_text_file(picture);
+}
+
+Json draw(const setup::OpenedModel& model, const std::vector<graph::Subgraph>& subgraphs, const InspectOptions& options,
+          const RunControl& control) {
+  graph::DrawingOptions drawing;
+  drawing.title = fmt::format("{} ({})", model.checkpoint->directory().filename().string(), model.architecture);
+  drawing.full = options.full;
+  drawing.value_bytes = static_cast<std::int64_t>(c10::elementSize(model.stored_dtype));
+  drawing.weight_bytes = [&](const std::vector<graph::NodeId>& nodes) {
+    WeightCount count(model);
+    for (const graph::NodeId n : nodes)
+      for (const graph::WeightUse& use : graph::weights_of(model.traced.graph.nodes[n].operation)) count.add(use);
+    return count.bytes;
+  };
+  const std::string dot = graph::to_dot(model.traced.graph, subgraphs, drawing);
+  Json files = Json::array();
+  if (!options.svg.empty()) {
+    write_text_file(options.svg, as_svg(dot, control));
+    files.push_back(options.svg);
+  }
+  if (!options.dot.empty()) {
+    write_text_file(options.dot, dot);
+    files.push_back(options.dot);
+  }
+  return {{"pictures", std::move(files)}, {"subgraphs", subgraphs.size()}, {"nodes", model.traced.graph.nodes.size()}};
+}
+
+/// Whether a picture is asked for.
+bool draws(const InspectOptions& options) { return !options.svg.empty() || !options.dot.empty(); }
+
+void check_options(const InspectOptions& options) {
+  if (options.full && !draws(options))
+    throw UsageError("[options] --full: belongs to a picture; name its file with --svg or --dot");
+  if (static_cast<int>(options.graph) + static_cast<int>(options.plan) + static_cast<int>(draws(options)) > 1)
+    throw UsageError("[options] --graph, --plan and --svg or --dot show different things; ask for one of them");
+}
+
+OneshotOptions planned_run(const InspectOptions& options) {
+  OneshotOptions run;
+  run.model = options.model;
+  run.output = options.model;  // written to the same disk, say
+  run.recipe = options.recipe;
+  run.algorithm = options.algorithm;
+  run.scheme = options.scheme;
+  run.group_size = options.group_size;
+  run.num_calibration_samples = options.num_calibration_samples;
+  run.max_seq_length = options.max_seq_length;
+  run.pipeline = options.pipeline;
+  run.sequential_targets = options.sequential_targets;
+  run.sequential_targets_per_subgraph = options.sequential_targets_per_subgraph;
+  run.moe_calibrate_all_experts = options.moe_calibrate_all_experts;
+  run.batch_tokens = options.batch_tokens;
+  run.memory_budget = options.memory_budget;
+  run.sequential_offload_device = options.sequential_offload_device;
+  run.threads = options.threads;
+  return run;
+}
+
+}  // namespace
+
+Json inspect(const InspectOptions& options, const RunControl& control) {
+  check_options(options);
+  if (options.plan) return {{"plan", plan_oneshot(planned_run(options))}};
+  const setup::OpenedModel model = setup::open_model(
+      options.model, options.moe_calibrate_all_experts ? setup::ExpertTokens::kAll : setup::ExpertTokens::kRouted);
+  if (options.graph) return {{"graph", graph::to_text(model.traced.graph)}};
+  const std::vector<graph::Subgraph> cut =
+      setup::cut_model(model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
+  if (draws(options)) return draw(model, cut, options, control);
+  WeightCount total(model);
+  for (const graph::Node& node : model.traced.graph.nodes)
+    for (const graph::WeightUse& use : graph::weights_of(node.operation)) total.add(use);
+  Json subgraphs = Json::array();
+  for (const graph::Subgraph& subgraph : cut) subgraphs.push_back(describe(model, subgraph));
+  const Json& quantization = model.checkpoint->quantization_config();
+  return {{"model", model.checkpoint->directory().string()},
+          {"architecture", model.architecture},
+          {"parameters", total.parameters},
+          {"bytes", total.bytes},
+          {"quantization", quantization.is_null() ? Json() : quantization.value("format", Json())},
+          {"subgraphs", std::move(subgraphs)}};
+}
+
+Json list_architectures() {
+  Json list = Json::array();
+  for (const model::Architecture& architecture : model::architectures())
+    list.push_back({{"model_type", architecture.model_type},
+                    {"class", architecture.class_name},
+                    {"special", architecture.special}});
+  return list;
+}
+
+}  // namespace layerpress

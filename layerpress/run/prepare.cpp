@@ -1,0 +1,18 @@
+#include "layerpress/prepare.h"
+
+#include "layerpress/run/dataset_options.h"
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress {
+
+Prepared prepare(const PrepareOptions& options, const RunControl& control) {
+  if (options.output.empty()) throw UsageError("[options] --output is missing");
+  const data::DatasetOptions dataset = run::dataset_options(options);
+  const setup::OpenedModel model = setup::open_model(options.model);
+  const data::CalibrationSet set =
+      data::load_samples(dataset, model.checkpoint->directory(), model.traced.vocab_size, control);
+  data::write_token_file(options.output, set);
+  return {set.sample_count(), set.token_count()};
+}
+
+}  // namespace layerpress

@@ -1,0 +1,98 @@
+#include "layerpress/run/run_summary.h"
+
+#include <map>
+
+#include "layerpress/dist/peers.h"
+#include "layerpress/plan/plan_report.h"
+
+namespace layerpress::run {
+namespace {
+
+Json phases_json(const PhaseTimes& times) {
+  Json phases = Json::object();
+  for (const auto& [name, phase] : times.phases())
+    phases[name] = {{"seconds", phase.seconds}, {"flops", phase.flops}, {"peak_bytes", phase.peak_resident_bytes}};
+  return phases;
+}
+
+double save_seconds(const PhaseTimes& times) {
+  double seconds = 0;
+  for (const char* phase : {"write", "finish"})
+    if (const auto found = times.phases().find(phase); found != times.phases().end()) seconds += found->second.seconds;
+  return seconds;
+}
+
+Json rank_json(const setup::RunSetup& setup, const RankReport& report, const dist::Group& group) {
+  const Json plan = plan::plan_numbers(setup, report.plan);
+  Json modules = Json::array();
+  for (const compression::ModuleReport& module : report.modules) modules.push_back(module.to_json());
+  return {{"rank", group.rank()},
+          {"host", dist::host_name()},
+          {"threads", setup.threads},
+          {"samples", plan["samples"]},
+          {"tokens", plan["tokens"]},
+          {"seconds", report.seconds},
+          {"save_seconds", save_seconds(report.times)},
+          {"wait_seconds", group.waited_seconds()},
+          {"sent_bytes", group.sent_bytes()},
+          {"plan", plan},
+          {"peak_bytes", peak_resident_bytes()},
+          {"peak_anonymous_bytes", report.peak_anonymous_bytes},
+          {"peak_device_bytes", report.peak_device_bytes},
+          {"spilled_bytes", report.spilled_bytes},
+          {"phases", phases_json(report.times)},
+          {"modules", std::move(modules)}};
+}
+
+/// Modules of all ranks in the order of the model.
+Json modules_in_order(const setup::RunSetup& setup, std::vector<Json>& ranks) {
+  std::map<std::string, Json> by_name;
+  for (Json& rank : ranks) {
+    for (Json& module : rank["modules"]) by_name[module["module"].get<std::string>()] = module;
+    rank.erase("modules");
+  }
+  Json modules = Json::array();
+  for (const auto& [node, assignment] : setup.assignments) {
+    const auto found = by_name.find(setup.model.traced.graph.module_name(setup.model.traced.graph.nodes[node]));
+    if (found != by_name.end()) modules.push_back(std::move(found->second));
+  }
+  return modules;
+}
+
+}  // namespace
+
+Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, const RankReport& report,
+                 dist::Group& group) {
+  const Json own = rank_json(setup, report, group);
+  const std::vector<std::string> all = group.all_gather_text(own.dump(-1, ' ', true, Json::error_handler_t::replace));
+  if (!group.is_first()) return nullptr;
+  std::vector<Json> ranks;
+  std::int64_t samples = 0, tokens = 0;
+  for (const std::string& text : all) {
+    ranks.push_back(Json::parse(text));
+    samples += ranks.back()["samples"].get<std::int64_t>();
+    tokens += ranks.back()["tokens"].get<std::int64_t>();
+  }
+  Json modules = modules_in_order(setup, ranks);
+  return {{"model", options.model},
+          {"architecture", setup.model.architecture},
+          {"output", options.output},
+          {"recipe", recipe::to_yaml(setup.recipe)},
+          {"device", setup.placement.device.str()},
+          {"dtype", setup::dtype_word(setup.placement.dtype)},
+          {"world_size", group.size()},
+          {"threads", setup.threads},
+          {"samples", samples},
+          {"tokens", tokens},
+          {"seconds", report.seconds},
+          {"plan", own["plan"]},
+          {"peak_bytes", own["peak_bytes"]},
+          {"peak_anonymous_bytes", own["peak_anonymous_bytes"]},
+          {"peak_device_bytes", own["peak_device_bytes"]},
+          {"spilled_bytes", own["spilled_bytes"]},
+          {"phases", own["phases"]},
+          {"ranks", std::move(ranks)},
+          {"modules", std::move(modules)}};
+}
+
+}  // namespace layerpress::run

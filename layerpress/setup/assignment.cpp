@@ -1,0 +1,186 @@
+#include "layerpress/setup/assignment.h"
+
+#include <algorithm>
+#include <set>
+
+#include "layerpress/base/text.h"
+#include "layerpress/model/weight_names.h"
+#include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/quant/reader_support.h"
+
+namespace layerpress::setup {
+namespace {
+
+const graph::Linear& linear_of(const graph::Graph& graph, graph::NodeId node) {
+  return std::get<graph::Linear>(graph.nodes[node].operation);
+}
+
+/// Group sizes that divide `columns`, from the usual ones.
+std::string fitting_group_sizes(std::int64_t columns) {
+  std::vector<std::string> sizes;
+  for (const std::int64_t size : {32, 64, 128, 256})
+    if (columns % size == 0) sizes.push_back(fmt::format("{}", size));
+  return sizes.empty() ? "none of 32, 64, 128, 256; use a channel scheme" : join(sizes);
+}
+
+void check_group_sizes(const graph::Graph& graph, const compression::Assignments& assignments) {
+  std::vector<std::string> names;
+  std::int64_t columns = 0, group_size = 0;
+  for (const auto& [node, assignment] : assignments) {
+    const quant::QuantizationArgs& weights = *assignment.scheme->weights;
+    const graph::Linear& linear = linear_of(graph, node);
+    if (weights.strategy != quant::Strategy::kGroup || linear.in_features % *weights.group_size == 0) continue;
+    names.push_back(graph.module_name(graph.nodes[node]));
+    columns = linear.in_features, group_size = *weights.group_size;
+  }
+  if (names.empty()) return;
+  const std::size_t more = names.size() > 3 ? names.size() - 3 : 0;
+  if (more > 0) names.resize(3);
+  throw RecipeError("[recipe.check] group size {} does not divide the {} columns of {}{}; group sizes that fit: {}",
+                    group_size, columns, join(names), more > 0 ? fmt::format(" and {} more", more) : "",
+                    fitting_group_sizes(columns));
+}
+
+/// Same numbers, whatever targets and observers say.
+bool same_numbers(const quant::QuantizationScheme* a, const quant::QuantizationScheme* b) {
+  if (a == nullptr || b == nullptr) return a == b;
+  const auto essential = [](quant::QuantizationScheme scheme) {
+    scheme.targets.clear();
+    scheme.weights->observer.reset();
+    scheme.weights->observer_kwargs = Json::object();
+    scheme.weights->actorder.reset();
+    return scheme;
+  };
+  return essential(*a) == essential(*b);
+}
+
+void check_fused(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
+  for (const auto& [name, scheme] : scheme_of)
+    for (const std::vector<std::string>& family : model.traced.fused_modules) {
+      const std::string& first = family.front();
+      if (name.size() < first.size() || name.compare(name.size() - first.size(), first.size(), first) != 0) continue;
+      const std::string prefix = name.substr(0, name.size() - first.size());
+      for (const std::string& sibling : family) {
+        const auto other = scheme_of.find(prefix + sibling);
+        if (other != scheme_of.end() && !same_numbers(scheme, other->second))
+          throw RecipeError(
+              "[recipe.check] {} and {} would be compressed differently; inference engines fuse them, so give {} one "
+              "scheme or ignore all of them",
+              name, prefix + sibling, join(family, "/"));
+      }
+    }
+}
+
+/// Modules of which engines look at one linear only, such as the experts of a layer.
+void check_uniform(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
+  for (const std::string& module : model.traced.uniform_modules) {
+    const auto first = scheme_of.lower_bound(module + ".");
+    for (auto other = first; other != scheme_of.end() && other->first.starts_with(module + "."); ++other)
+      if (!same_numbers(first->second, other->second))
+        throw RecipeError(
+            "[recipe.check] {} and {} would be compressed differently; inference engines run all linears of {} as one, "
+            "so give them one scheme or ignore all of them",
+            first->first, other->first, module);
+  }
+}
+
+}  // namespace
+
+Modifiers make_modifiers(const recipe::Recipe& recipe) {
+  if (recipe.modifiers.empty()) throw RecipeError("[recipe] no modifier; nothing would be done");
+  Modifiers modifiers;
+  for (const recipe::ModifierEntry& entry : recipe.modifiers)
+    modifiers.push_back(modifier::make_modifier(entry.type, entry.arguments, entry.where));
+  return modifiers;
+}
+
+compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers) {
+  const graph::Graph& graph = model.traced.graph;
+  compression::Assignments assignments;
+  std::map<std::string, const quant::QuantizationScheme*> scheme_of;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!std::holds_alternative<graph::Linear>(node.operation)) continue;
+    const quant::ModuleName module{graph.module_name(node),
+                                   {graph.modules[node.module].class_name},
+                                   model::other_names(model.traced, graph.module_name(node))};
+    scheme_of[module.name] = nullptr;
+    for (const auto& modifier : modifiers) {
+      const quant::QuantizationScheme* scheme = modifier->scheme_for(module);
+      if (scheme == nullptr) continue;
+      if (assignments.count(n) != 0)
+        throw RecipeError("[recipe.check] module {} is a target of two modifiers, {} and {}; ignore it in one of them",
+                          module.name, assignments[n].modifier->type(), modifier->type());
+      assignments[n] = {modifier.get(), scheme, model.checkpoint->spec(linear_of(graph, n).weight).dtype};
+      scheme_of[module.name] = scheme;
+    }
+  }
+  if (assignments.empty())
+    throw RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
+                      model.architecture);
+  check_group_sizes(graph, assignments);
+  check_fused(model, scheme_of);
+  check_uniform(model, scheme_of);
+  return assignments;
+}
+
+quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  quant::QuantizationConfig config;
+  std::vector<const quant::QuantizationScheme*> schemes;
+  std::vector<quant::ModuleName> modules;
+  std::vector<int> wanted;
+  std::vector<std::vector<std::string>> members;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    if (!std::holds_alternative<graph::Linear>(graph.nodes[n].operation)) continue;
+    const std::string& name = graph.module_name(graph.nodes[n]);
+    std::vector<std::string> names = model::other_names(model.traced, name);  // a reader knows one of them
+    names.insert(names.begin(), name);
+    for (const std::string& one : names) modules.push_back({one, {"Linear"}});
+    const auto assigned = assignments.find(n);
+    if (assigned == assignments.end()) {
+      config.ignore.insert(config.ignore.end(), names.begin(), names.end());
+      wanted.insert(wanted.end(), names.size(), -1);
+      continue;
+    }
+    auto known = std::find(schemes.begin(), schemes.end(), assigned->second.scheme);
+    if (known == schemes.end()) {
+      schemes.push_back(assigned->second.scheme);
+      members.emplace_back();
+      known = schemes.end() - 1;
+    }
+    const auto group = known - schemes.begin();
+    wanted.insert(wanted.end(), names.size(), static_cast<int>(group));
+    members[group].insert(members[group].end(), names.begin(), names.end());
+  }
+  for (std::size_t g = 0; g < schemes.size(); ++g) config.groups.emplace_back(fmt::format("group_{}", g), *schemes[g]);
+
+  // Readers resolve overlapping targets by different rules; only targets that no other group shares are kept.
+  bool disjoint = quant::assign_groups(config, modules) == wanted;
+  for (std::size_t g = 0; g < schemes.size() && disjoint; ++g) {
+    const quant::TargetList list(schemes[g]->targets, "targets");
+    for (std::size_t m = 0; m < modules.size(); ++m)
+      if (wanted[m] >= 0 && wanted[m] != static_cast<int>(g) && list.matches(modules[m])) disjoint = false;
+  }
+  if (!disjoint)
+    for (std::size_t g = 0; g < schemes.size(); ++g) config.groups[g].second.targets = members[g];
+  return config;
+}
+
+std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments) {
+  std::vector<std::string> warnings;
+  for (const auto& [node, assignment] : assignments) {
+    const graph::Linear& linear = linear_of(model.traced.graph, node);
+    const auto gap = quant::vllm_kernel_gap(*assignment.scheme, linear.out_features, linear.in_features);
+    if (!gap) continue;
+    const std::string text =
+        fmt::format("{}: {}", model.traced.graph.module_name(model.traced.graph.nodes[node]), *gap);
+    const auto same_reason = [&](const std::string& w) {
+      return w.substr(w.find(": ")) == text.substr(text.find(": "));
+    };
+    if (std::none_of(warnings.begin(), warnings.end(), same_reason)) warnings.push_back(text);
+  }
+  return warnings;
+}
+
+}  // namespace layerpress::setup

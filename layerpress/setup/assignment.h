@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layerpress/compression/modifier.h"
+#include "layerpress/recipe/recipe.h"
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress::setup {
+
+/// The modifiers of a recipe, in order.
+using Modifiers = std::vector<std::unique_ptr<compression::Modifier>>;
+
+Modifiers make_modifiers(const recipe::Recipe& recipe);
+
+/// Decides which modifier compresses each linear, and checks everything that could spoil the result before any work:
+/// some module is matched; no two modifiers claim one module; columns divide by the group size (naming modules and sizes
+/// that fit); modules that engines fuse (q/k/v, gate/up) are compressed alike or not at all. Throws RecipeError.
+compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers);
+
+/// The quantization_config for what `assign` decided: one group per scheme. Targets are the recipe's where they single
+/// out exactly the group's modules for every reader, else the modules' names.
+quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments);
+
+/// One line for each kind of compressed module that no common vLLM kernel runs.
+std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments);
+
+}  // namespace layerpress::setup

@@ -1,0 +1,207 @@
+#include "layerpress/setup/open_model.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/text.h"
+#include "layerpress/checkpoint/model_location.h"
+#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/image_geometry.h"
+#include "layerpress/model/weight_names.h"
+
+namespace layerpress::setup {
+namespace {
+
+std::vector<quant::ModuleName> linear_modules(const model::TracedModel& model) {
+  std::vector<quant::ModuleName> modules;
+  for (const graph::Node& node : model.graph.nodes) {
+    if (!std::holds_alternative<graph::Linear>(node.operation)) continue;
+    const std::string& name = model.graph.module_name(node);
+    modules.push_back({name, {"Linear"}, model::other_names(model, name)});
+  }
+  return modules;
+}
+
+std::map<std::string, quant::QuantizationScheme> compressed_weights(const OpenedModel& opened) {
+  std::map<std::string, quant::QuantizationScheme> schemes;
+  if (opened.checkpoint->quantization_config().is_null()) return schemes;
+  const quant::QuantizationConfig config =
+      quant::parse_quantization_config(opened.checkpoint->quantization_config(), "config.json: quantization_config");
+  const std::vector<quant::ModuleName> modules = linear_modules(opened.traced);
+  const std::vector<int> groups = quant::assign_groups(config, modules);
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    if (groups[i] >= 0 && config.groups[groups[i]].second.weights)
+      schemes.emplace(modules[i].name + ".weight", config.groups[groups[i]].second);
+  return schemes;
+}
+
+}  // namespace
+
+std::unique_ptr<residency::WeightSource> OpenedModel::weights(at::ScalarType dtype) const {
+  if (compressed.empty()) return std::make_unique<residency::CheckpointWeights>(checkpoint);
+  return std::make_unique<residency::CompressedWeights>(checkpoint, compressed, dtype);
+}
+
+OpenedModel open_model(const std::string& model, ExpertTokens tokens) {
+  OpenedModel opened;
+  opened.checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
+  opened.traced = model::trace_model(opened.checkpoint->config());
+  model::use_stored_names(opened.traced, *opened.checkpoint);
+  if (tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
+  opened.checkpoint = opened.checkpoint->unfused(opened.traced.fused_tensors);
+  opened.compressed = compressed_weights(opened);
+  const auto names =
+      json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
+  opened.architecture =
+      names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
+  model::check_weights(opened.traced.graph, *opened.checkpoint,
+                       [&](const std::string& name) { return opened.compressed.count(name) != 0; });
+  for (const graph::Node& node : opened.traced.graph.nodes)
+    for (const graph::WeightUse& use : graph::weights_of(node.operation))
+      if (opened.compressed.count(use.name) == 0) {
+        opened.stored_dtype = opened.checkpoint->spec(use.name).dtype;
+        return opened;
+      }
+  return opened;
+}
+
+std::string dtype_word(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      return "float32";
+  }
+}
+
+residency::Placement choose_placement(const std::string& device, const std::string& dtype, at::ScalarType stored) {
+  residency::Placement placement;
+  if (device == "auto") {
+    placement.device = at::hasCUDA() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  } else {
+    try {
+      placement.device = at::Device(device);
+    } catch (const c10::Error&) {
+      throw UsageError("[options] --device: '{}' is no device; cpu, cuda or cuda:N are", device);
+    }
+  }
+  if (!placement.device.is_cpu() && !placement.device.is_cuda())
+    throw UsageError("[options] --device: '{}' is not supported; cpu, cuda or cuda:N are", device);
+  if (placement.device.is_cuda() && !at::hasCUDA())
+    throw UsageError("[options] --device: this build or machine has no CUDA device");
+  if (dtype == "auto") {
+    placement.dtype = stored == at::kHalf && placement.device.is_cpu() ? at::kFloat : stored;
+    return placement;
+  }
+  for (const at::ScalarType known : {at::kBFloat16, at::kHalf, at::kFloat})
+    if (dtype == dtype_word(known)) {
+      placement.dtype = known;
+      return placement;
+    }
+  throw UsageError("[options] --dtype: '{}' is not known; auto, bfloat16, float16 and float32 are", dtype);
+}
+
+int set_threads(int threads) {
+  if (threads < 0) throw UsageError("[options] --threads: {} is negative", threads);
+  const int count = threads > 0 ? threads : usable_cores();
+  at::set_num_threads(count);
+  return count;
+}
+
+std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph) {
+  if (asked < 0) throw UsageError("[options] --batch-tokens: {} is negative", asked);
+  if (asked > 0) return asked;
+  std::int64_t widest = 1;
+  for (std::size_t v = 0; v < graph.values.size(); ++v)
+    if (static_cast<graph::ValueId>(v) != graph.output) widest = std::max(widest, graph.values[v].features);
+  constexpr std::int64_t kElements = 16 << 20;
+  return std::clamp<std::int64_t>(kElements / widest, 1024, 8192);
+}
+
+namespace {
+
+/// Throws DataError when the model that takes images of this geometry does not take these.
+void check_images(const data::SampleImages& images, const graph::ImageGeometry& geometry, std::int64_t sample) {
+  const auto require = [&](bool condition, const std::string& what) {
+    if (!condition)
+      throw DataError("[data.images] sample {} (from 1): {}; prepare the data with this model's processor", sample + 1,
+                      what);
+  };
+  for (const at::Tensor& pixels : images.pixels)
+    require(pixels.size(1) == geometry.channels && pixels.size(2) == geometry.image_size &&
+                pixels.size(3) == geometry.image_size,
+            fmt::format("tiles of {} x {} x {}, the model takes {} x {} x {}", pixels.size(1), pixels.size(2),
+                        pixels.size(3), geometry.channels, geometry.image_size, geometry.image_size));
+  for (const std::int64_t ratio : images.aspect_ratios)
+    require(ratio >= 1 && ratio <= geometry.aspect_ratios,
+            fmt::format("aspect ratio id {}, the model knows 1 to {}", ratio, geometry.aspect_ratios));
+  require(images.mask.size(2) == geometry.tiles,
+          fmt::format("images have room for {} tiles, the model's for {}", images.mask.size(2), geometry.tiles));
+}
+
+execution::BatchImages batch_images(const data::CalibrationSet& set, const data::BatchRange& range,
+                                    const std::optional<graph::ImageGeometry>& geometry) {
+  execution::BatchImages batch;
+  if (geometry) batch.geometry = *geometry;
+  batch.offsets.push_back(0);
+  for (std::int64_t sample = range.first_sample; sample < range.last_sample; ++sample) {
+    batch.offsets.push_back(batch.offsets.back() + set.image_count(sample));
+    batch.masks.emplace_back();
+    if (set.image_count(sample) == 0) continue;
+    if (!geometry)
+      throw DataError("[data.images] sample {} (from 1) has images, the model takes none; leave them out", sample + 1);
+    const data::SampleImages& images = set.images[static_cast<std::size_t>(sample)];
+    check_images(images, *geometry, sample);
+    for (const at::Tensor& pixels : images.pixels) batch.filled_tiles.push_back(pixels.size(0));
+    batch.aspect_ratios.insert(batch.aspect_ratios.end(), images.aspect_ratios.begin(), images.aspect_ratios.end());
+    batch.pixels.insert(batch.pixels.end(), images.pixels.begin(), images.pixels.end());
+    batch.masks.back() = images.mask;
+  }
+  return batch;
+}
+
+}  // namespace
+
+std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens,
+                                           const graph::Graph& graph) {
+  const std::optional<graph::ImageGeometry> geometry = graph::image_geometry(graph);
+  std::vector<execution::Batch> batches;
+  const std::int64_t image_rows = geometry ? geometry->tiles * geometry->tile_rows() : 0;
+  for (const data::BatchRange& range : data::pack_batches(set, batch_tokens, image_rows)) {
+    const std::int64_t begin = set.sample_offsets[range.first_sample], end = set.sample_offsets[range.last_sample];
+    execution::Batch batch;
+    batch.offsets.clear();
+    for (std::int64_t i = range.first_sample; i <= range.last_sample; ++i)
+      batch.offsets.push_back(set.sample_offsets[i] - begin);
+    batch.token_ids = at::empty({end - begin}, at::kLong);
+    std::copy(set.tokens.begin() + begin, set.tokens.begin() + end, batch.token_ids.data_ptr<std::int64_t>());
+    batch.images = batch_images(set, range, geometry);
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets,
+                                       std::int64_t targets_per_subgraph) {
+  if (targets_per_subgraph < 1 || targets_per_subgraph > 1'000'000)
+    throw UsageError("[options] --sequential-targets-per-subgraph must be positive");
+  const std::vector<std::string>& names = targets.empty() ? model.default_sequential_targets : targets;
+  const quant::TargetList list(names, "--sequential-targets");
+  auto subgraphs = graph::partition(
+      model.graph,
+      [&](const graph::Module& module) {
+        return !module.name.empty() &&
+               list.matches({module.name, {module.class_name}, model::other_names(model, module.name)});
+      },
+      static_cast<int>(targets_per_subgraph));
+  const std::vector<std::string> unmatched = list.unmatched();
+  if (!unmatched.empty())
+    throw UsageError("[options] --sequential-targets: '{}' is no class and no module of this model; its layers are {}",
+                     join(unmatched), join(model.default_sequential_targets));
+  return subgraphs;
+}
+
+}  // namespace layerpress::setup

@@ -1,0 +1,135 @@
+#include "layerpress/setup/run_identity.h"
+
+#include <sys/stat.h>
+
+#include <set>
+
+#include "layerpress/base/checksum.h"
+#include "layerpress/base/file.h"
+#include "layerpress/kernels/instruction_set.h"
+
+namespace layerpress::setup {
+namespace {
+
+constexpr int kFormat = 2;  // of the journal
+
+/// Options that say where and how fast, not what; and those that other parts of the identity stand for.
+const std::set<std::string>& options_left_out() {
+  static const std::set<std::string> kNames = {"output",
+                                               "recipe",
+                                               "dataset",
+                                               "threads",
+                                               "overwrite",
+                                               "resume",
+                                               "timeout",
+                                               "summary",
+                                               "dry-run",
+                                               "json",
+                                               "device",
+                                               "dtype",
+                                               "memory-budget",
+                                               "device-memory-budget",
+                                               "sequential-offload-device",
+                                               "offload-dir"};
+  return kNames;
+}
+
+std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
+
+/// The first key with another value, as "<kind> KEY was A and is B".
+std::string first_difference(const Json& then, const Json& now, const std::string& kind) {
+  for (const auto& [key, value] : now.items()) {
+    const Json before = then.is_object() && then.contains(key) ? then[key] : Json();
+    if (before != value) return fmt::format("{}{} was {} and is {}", kind, key, shown(before), shown(value));
+  }
+  return "";
+}
+
+}  // namespace
+
+Json RunIdentity::to_json() const {
+  return {{"record", "header"}, {"format", kFormat},    {"options", options},
+          {"recipe", recipe},   {"software", software}, {"model", model},
+          {"dataset", dataset}, {"plan", plan},         {"subgraphs", subgraphs}};
+}
+
+Json identity_of_options(const OneshotOptions& options) {
+  Json json = Json::object();
+  OneshotOptions::visit(options, [&](const char* name, const auto& value, const char*) {
+    if (options_left_out().count(name) == 0) json[name] = value;
+  });
+  return json;
+}
+
+Json identity_of_software(const residency::Placement& placement) {
+  return {{"layerpress", LAYERPRESS_VERSION},
+          {"torch", LAYERPRESS_TORCH_VERSION},
+          {"instruction set", kernels::instruction_set()},
+          {"device", c10::DeviceTypeName(placement.device.type(), /*lower_case=*/true)},
+          {"dtype", dtype_word(placement.dtype)}};
+}
+
+Json identity_of_model(const OpenedModel& model) {
+  Json files = Json::object();
+  for (const std::filesystem::path& path : model.checkpoint->weight_files()) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) throw CheckpointError("[oneshot] {}: cannot be looked at", path.string());
+    files[path.filename().string()] = {
+        {"size", status.st_size}, {"modified", fmt::format("{}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec)}};
+  }
+  files["config.json"] = checksum_of_config(model);
+  return files;
+}
+
+std::string checksum_of_config(const OpenedModel& model) {
+  const std::string config = model.checkpoint->config().dump();
+  return checksum_of(config.data(), config.size());
+}
+
+namespace {
+
+void add_images(const data::SampleImages& images, Checksum& checksum) {
+  const auto add = [&](const at::Tensor& tensor) {
+    const at::Tensor bytes = tensor.contiguous();
+    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
+  };
+  checksum.add(images.aspect_ratios.data(), images.aspect_ratios.size() * sizeof(images.aspect_ratios[0]));
+  add(images.mask);
+  for (const at::Tensor& pixels : images.pixels) add(pixels);
+}
+
+}  // namespace
+
+std::uint64_t checksum_of_samples(const data::CalibrationSet& set) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i) {
+    const std::int64_t first = set.sample_offsets[i], tokens = set.sample_offsets[i + 1] - first;
+    Checksum checksum;
+    checksum.add(set.tokens.data() + first, static_cast<std::size_t>(tokens) * sizeof(set.tokens[0]));
+    if (set.image_count(static_cast<std::int64_t>(i)) > 0) add_images(set.images[i], checksum);
+    sum += std::stoull(checksum.text(), nullptr, 16);
+  }
+  return sum;
+}
+
+Json identity_of_data(std::int64_t samples, std::int64_t tokens, std::uint64_t checksum) {
+  return {{"samples", samples}, {"tokens", tokens}, {"checksum", fmt::format("{:016x}", checksum)}};
+}
+
+std::string difference(const Json& header, const RunIdentity& now) {
+  const Json then = header.is_object() ? header : Json::object();
+  const auto part = [&](const char* name) { return then.contains(name) ? then[name] : Json(); };
+  if (part("format") != kFormat) return "its journal was written by another version";
+  if (std::string found = first_difference(part("software"), now.software, "the "); !found.empty()) return found;
+  for (const auto& [name, file] : now.model.items())
+    if (!part("model").is_object() || part("model").value(name, Json()) != file)
+      return fmt::format("the model's file {} changed", name);
+  if (part("model").size() != now.model.size()) return "the model has fewer files than then";
+  if (std::string found = first_difference(part("options"), now.options, "--"); !found.empty()) return found;
+  if (part("recipe") != now.recipe) return "the recipe is another one";
+  if (part("subgraphs") != now.subgraphs) return "the model is cut differently";
+  if (part("dataset") != now.dataset) return "the dataset's tokens differ, or its images";
+  return "";
+}
+
+}  // namespace layerpress::setup

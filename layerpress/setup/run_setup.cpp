@@ -1,0 +1,126 @@
+#include "layerpress/setup/run_setup.h"
+
+#include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include <algorithm>
+
+#include "layerpress/base/machine.h"
+#include "layerpress/base/text.h"
+#include "layerpress/recipe/recipe_of_options.h"
+#include "layerpress/residency/device_memory.h"
+#include "layerpress/schedule/group_work.h"
+
+namespace layerpress::setup {
+namespace {
+
+Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
+  const bool needs_data =
+      std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) { return modifier->needs_data(); });
+  if (asked.empty()) return needs_data ? Pipeline::kSequential : Pipeline::kDatafree;
+  if (asked == "sequential" || asked == "independent") return Pipeline::kSequential;
+  if (asked == "basic") return Pipeline::kBasic;
+  if (asked != "datafree")
+    throw UsageError("[options] --pipeline: '{}' is not known; sequential, basic and datafree are", asked);
+  if (needs_data)
+    throw UsageError("[options] --pipeline datafree: the recipe needs calibration data (GPTQ, or a hessian observer)");
+  return Pipeline::kDatafree;
+}
+
+/// A number too large for any machine when nothing is known or asked.
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t host_budget(const std::string& asked) {
+  if (!asked.empty()) return parse_bytes(asked, "--memory-budget");
+  const std::uint64_t available = available_memory();
+  return available == 0 ? kUnlimited : available + anonymous_bytes();
+}
+
+/// The original model runs beside the compressed one, batch by batch, and must see the same rows.
+void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
+  if (!schedule::wants_reference(setup.assignments)) return;
+  if (setup.pipeline == Pipeline::kBasic)
+    throw UsageError(
+        "[options] --pipeline basic: error propagation needs the sequential pipeline, whose inputs carry the error");
+  if (!options.moe_calibrate_all_experts &&
+      std::any_of(setup.assignments.begin(), setup.assignments.end(), [&](const auto& entry) {
+        const graph::Graph& graph = setup.model.traced.graph;
+        return graph.values[graph.nodes[entry.first].output].rows == graph::Rows::kSelected;
+      }))
+    throw UsageError(
+        "[options] --no-moe-calibrate-all-experts: error propagation needs all tokens for all experts; the original "
+        "model "
+        "routes them otherwise than the compressed one");
+}
+
+/// Enough for the scales of the largest groups of columns, if nothing is asked.
+std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
+  if (asked < 0) throw UsageError("[options] --min-tokens-per-expert: {} is negative", asked);
+  if (asked > 0) return asked;
+  std::int64_t least = 256;
+  for (const auto& [node, assignment] : setup.assignments)
+    if (setup.model.traced.graph.values[setup.model.traced.graph.nodes[node].output].rows == graph::Rows::kSelected)
+      least = std::max(least, 4 * assignment.scheme->weights->group_size.value_or(0));
+  return least;
+}
+
+/// Ranks of one machine compute on devices of their own.
+void choose_own_device(const OneshotOptions& options, const dist::Group& group, at::Device& device) {
+  if (!device.is_cuda() || group.local_size() == 1) return;
+  if (options.device.find(':') != std::string::npos)
+    throw UsageError("[options] --device {}: {} ranks on this machine need devices of their own; say cuda",
+                     options.device, group.local_size());
+  device.set_index(static_cast<at::DeviceIndex>(group.local_rank() % at::detail::getCUDAHooks().deviceCount()));
+}
+
+}  // namespace
+
+ActivationPlace parse_activation_place(const std::string& name) {
+  if (name == "auto") return ActivationPlace::kAuto;
+  if (name == "cpu") return ActivationPlace::kCpu;
+  if (name == "disk") return ActivationPlace::kDisk;
+  if (name == "none") return ActivationPlace::kNone;
+  throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
+}
+
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
+  RunSetup setup;
+  setup.ranks = group.size();
+  setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
+  setup.recipe = recipe::recipe_of(options);
+  setup.modifiers = make_modifiers(setup.recipe);
+  setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
+  setup.place = parse_activation_place(options.sequential_offload_device);
+  setup.budget = host_budget(options.memory_budget);
+  if (setup.budget != kUnlimited) setup.budget /= static_cast<std::uint64_t>(group.local_size());
+  setup.device_budget = options.device_memory_budget.empty()
+                            ? kUnlimited
+                            : parse_bytes(options.device_memory_budget, "--device-memory-budget");
+  setup.model =
+      open_model(options.model, options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted);
+  if (!setup.model.checkpoint->quantization_config().is_null())
+    throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
+                          options.model);
+  setup.assignments = assign(setup.model, setup.modifiers);
+  check_propagation(options, setup);
+  setup.min_tokens_per_expert = least_expert_tokens(options.min_tokens_per_expert, setup);
+  setup.subgraphs = cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
+  setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
+  choose_own_device(options, group, setup.placement.device);
+  for (auto& [node, assignment] : setup.assignments) assignment.device = setup.placement.device;
+  if (setup.device_budget == kUnlimited) setup.device_budget = residency::free_device_bytes(setup.placement.device);
+  return setup;
+}
+
+void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control) {
+  if (group.size() == 1 || setup.pipeline == Pipeline::kDatafree) return;
+  const at::Device device = setup.placement.device;
+  const std::string hindrance = group.connect_devices(device);
+  if (!device.is_cuda()) return;
+  control.message(LogLevel::kInfo, hindrance.empty() ? "sums travel between the GPUs by NCCL"
+                                                     : "sums travel through host memory: " + hindrance);
+  if (options.device_memory_budget.empty())
+    setup.device_budget = std::min(setup.device_budget, residency::free_device_bytes(device));
+}
+
+}  // namespace layerpress::setup

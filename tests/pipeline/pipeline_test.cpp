@@ -1,0 +1,304 @@
+#include <ATen/Parallel.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/base/error.h"
+#include "layerpress/execution/body_run.h"
+#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/quant/scheme.h"
+#include "tests/checkpoint/temporary_folder.h"
+#include "tests/execution/small_model.h"
+
+namespace layerpress::pipeline {
+namespace {
+
+/// Rounds every weight to nearest and remembers the Gram matrix it was shown for each module.
+class RecordingModifier : public compression::Modifier {
+ public:
+  RecordingModifier() {
+    scheme.weights.emplace();
+    scheme.weights->num_bits = 4;
+    scheme.weights->strategy = quant::Strategy::kChannel;
+    scheme.format = "pack-quantized";
+  }
+  std::string type() const override { return "RecordingModifier"; }
+  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
+  bool needs_data() const override { return true; }
+  compression::StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = wants_cross}; }
+  std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
+  compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
+  std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
+                                                      const compression::Statistics* statistics,
+                                                      PhaseTimes&) const override {
+    std::vector<compression::CompressedModule> results;
+    for (const compression::LinearWeight& linear : linears) {
+      if (statistics != nullptr) grams[linear.module] = statistics->gram.triu().clone();
+      if (statistics != nullptr) tokens[linear.module] = statistics->tokens;
+      if (statistics != nullptr && statistics->cross.defined())
+        grams["cross of " + linear.module] = statistics->cross.clone();
+      const at::Tensor scale = linear.weight.abs().amax(1, true) / 7.5;
+      compression::CompressedModule result;
+      result.weight = {(linear.weight / scale).clamp(-8, 7).round().to(at::kChar), scale, {}};
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+  quant::QuantizationScheme scheme;
+  bool wants_cross = false;
+  mutable std::map<std::string, at::Tensor> grams;
+  mutable std::map<std::string, std::int64_t> tokens;
+};
+
+class RecordingSink : public ResultSink {
+ public:
+  void on_compressed(const graph::Node&, const quant::QuantizationScheme&,
+                     const compression::CompressedModule&) override {
+    ++compressed;
+  }
+  void on_subgraph_done(std::size_t index, const Json& boundary) override {
+    done.push_back(index);
+    boundaries.push_back(boundary);
+  }
+  std::optional<std::size_t> durable_subgraph() override {
+    return done.empty() ? std::nullopt : std::optional(done.back());
+  }
+  int compressed = 0;
+  std::vector<std::size_t> done;
+  std::vector<Json> boundaries;
+};
+
+enum class Kind { kSequential, kBasic, kDatafree };
+
+struct Setting {
+  Kind kind = Kind::kSequential;
+  std::string targets = "Layer";
+  std::size_t per_batch = 3;
+  std::vector<bool> keep_after = {};  // for every subgraph
+  residency::ActivationStore::Options activations = {};
+  bool wants_cross = false;
+};
+
+/// Runs a pipeline over all linears but the head; returns what the modifier saw.
+RecordingModifier run(const Setting& setting, RecordingSink& sink) {
+  const test::SmallModel model;
+  RecordingModifier modifier;
+  modifier.wants_cross = setting.wants_cross;
+  compression::Assignments assignments;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
+    if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation) &&
+        model.graph.module_name(model.graph.nodes[n]) != "head")
+      assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+  const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, setting.per_batch);
+  PhaseTimes times;
+  dist::Group alone;
+  const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
+  const std::vector<graph::Subgraph> subgraphs = model.cut(setting.targets);
+  if (setting.kind == Kind::kSequential) {
+    std::vector<std::vector<bool>> keep;
+    if (!setting.keep_after.empty()) keep.assign(subgraphs.size(), setting.keep_after);
+    const auto schedule = schedule::make_schedule({model.graph, subgraphs, assignments, {}, {}, keep});
+    residency::ActivationStore store(batches.size(), setting.activations);
+    run_sequential(context, schedule, assignments, store, sink);
+    EXPECT_EQ(store.memory_bytes(), 0u);  // nothing outlives its last reader
+  } else if (setting.kind == Kind::kBasic) {
+    run_basic(context, subgraphs, assignments, {}, sink);
+  } else {
+    run_datafree(context, subgraphs, assignments, {}, sink);
+  }
+  return modifier;
+}
+
+double largest_difference(const RecordingModifier& a, const RecordingModifier& b) {
+  double largest = 0;
+  for (const auto& [module, gram] : a.grams) {
+    const at::Tensor& other = b.grams.at(module);
+    largest = std::max(largest, ((gram - other).norm() / gram.norm()).item<double>());
+  }
+  return largest;
+}
+
+TEST(SequentialPipeline, DoesNotDependOnBatchesOrCuts) {
+  RecordingSink sink;
+  const RecordingModifier reference = run({.per_batch = 6}, sink);
+  EXPECT_EQ(sink.compressed, 14);
+  EXPECT_EQ(sink.done, (std::vector<std::size_t>{0, 1, 2, 3}));
+  EXPECT_EQ(reference.grams.size(), 14u);
+  for (const auto& [module, tokens] : reference.tokens) EXPECT_EQ(tokens, 43) << module;
+  for (const std::size_t per_batch : {1, 2, 4}) {
+    RecordingSink other;
+    EXPECT_LT(largest_difference(reference, run({.per_batch = per_batch}, other)), 1e-5) << per_batch;
+  }
+  RecordingSink cut, whole;
+  EXPECT_LT(largest_difference(reference, run({.targets = "Linear", .per_batch = 2}, cut)), 1e-5);
+  EXPECT_LT(largest_difference(reference, run({.targets = "NoSuchClass", .per_batch = 2}, whole)), 1e-5);
+}
+
+/// The CPU's allocator, which fails once as a device's would.
+class FailingAllocator : public at::Allocator {
+ public:
+  FailingAllocator() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, kPriority); }
+  ~FailingAllocator() override { c10::SetCPUAllocator(inner_, kPriority); }
+  FailingAllocator(const FailingAllocator&) = delete;
+  FailingAllocator& operator=(const FailingAllocator&) = delete;
+
+  at::DataPtr allocate(std::size_t bytes) override {
+    if (++count == fails_at)
+      throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)}, "made up");
+    return inner_->allocate(bytes);
+  }
+  void copy_data(void* target, const void* source, std::size_t bytes) const override {
+    inner_->copy_data(target, source, bytes);
+  }
+
+  int count = 0, fails_at = 0;
+
+ private:
+  static constexpr std::uint8_t kPriority = 255;
+  at::Allocator* inner_;
+};
+
+/// Lets every third allocation of a run fail, and compares with a run that had enough.
+void run_with_failures(const Setting& setting) {
+  at::set_num_threads(1);  // allocations come in one order
+  RecordingSink first;
+  const RecordingModifier expected = run(setting, first);
+  FailingAllocator allocator;
+  RecordingSink counted;
+  run(setting, counted);
+  const int allocations = allocator.count;
+  int survived = 0, tries = 0;
+  for (int n = 1; n <= allocations; n += 3, ++tries) {
+    allocator.count = 0;
+    allocator.fails_at = n;
+    RecordingSink sink;
+    try {
+      const RecordingModifier found = run(setting, sink);
+      EXPECT_LT(largest_difference(expected, found), 1e-5) << "allocation " << n;
+      EXPECT_EQ(found.tokens, expected.tokens) << "allocation " << n;
+      EXPECT_EQ(sink.compressed, 14);
+      ++survived;
+    } catch (const MemoryError&) {            // while statistics were added to
+    } catch (const c10::OutOfMemoryError&) {  // outside of the calibration
+    }
+  }
+  EXPECT_GT(survived, tries / 4) << "of " << tries;
+}
+
+TEST(SequentialPipeline, GoesOnInPiecesWhenMemoryRunsOut) { run_with_failures({}); }
+
+TEST(SequentialPipeline, GoesOnInPiecesBesideTheOriginalModel) {
+  RecordingSink sink;
+  ASSERT_GT(run({.wants_cross = true}, sink).grams.count("cross of layers.1.down"), 0u);
+  run_with_failures({.wants_cross = true});
+}
+
+TEST(SequentialPipeline, ComputingAgainGivesTheSameBits) {
+  RecordingSink first;
+  const RecordingModifier kept = run({}, first);
+  for (int bits = 0; bits < 16; ++bits) {
+    RecordingSink sink;
+    const RecordingModifier again =
+        run({.keep_after = {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0}}, sink);
+    EXPECT_EQ(largest_difference(kept, again), 0) << bits;
+    EXPECT_EQ(again.grams.size(), 14u);
+  }
+}
+
+TEST(SequentialPipeline, SpillingGivesTheSameBits) {
+  RecordingSink first;
+  const RecordingModifier kept = run({}, first);
+  for (const std::uint64_t limit : {0u, 3000u, 20000u}) {
+    const test::TemporaryFolder folder;
+    RecordingSink sink;
+    residency::ActivationStore::Options options;
+    options.memory_limit = limit;
+    options.scratch = folder / "scratch";
+    const RecordingModifier spilled = run({.activations = options}, sink);
+    EXPECT_EQ(largest_difference(kept, spilled), 0) << limit;
+    if (limit == 0) {
+      EXPECT_FALSE(sink.boundaries.at(1).is_null());
+    }
+  }
+  RecordingSink sink;
+  residency::ActivationStore::Options small;
+  small.memory_limit = 3000;
+  EXPECT_THROW(run({.activations = small}, sink), MemoryError);
+}
+
+TEST(SequentialPipeline, LaterGroupsSeeTheErrorOfEarlierOnes) {
+  RecordingSink first, second;
+  const RecordingModifier sequential = run({}, first);
+  const RecordingModifier basic = run({.kind = Kind::kBasic}, second);
+  EXPECT_EQ(second.compressed, 14);
+  const auto difference = [&](const char* module) {
+    return ((sequential.grams.at(module) - basic.grams.at(module)).norm() / basic.grams.at(module).norm())
+        .item<double>();
+  };
+  EXPECT_LT(difference("layers.0.q"), 1e-6);  // nothing precedes it
+  EXPECT_GT(difference("layers.0.o"), 1e-3);  // follows the compressed q, k, v of its own layer
+  EXPECT_GT(difference("layers.1.down"), 1e-3);
+}
+
+TEST(DatafreePipeline, ShowsNoStatistics) {
+  RecordingSink sink;
+  const RecordingModifier modifier = run({.kind = Kind::kDatafree, .per_batch = 1}, sink);
+  EXPECT_EQ(sink.compressed, 14);
+  EXPECT_TRUE(modifier.grams.empty());
+  EXPECT_EQ(sink.done.size(), 4u);
+}
+
+TEST(Pipelines, StopWhenAsked) {
+  const test::SmallModel model;
+  const std::atomic<bool> stop{true};
+  const std::vector<execution::Batch> batches = test::random_batches({4}, 1);
+  PhaseTimes times;
+  dist::Group alone;
+  const execution::RunContext context{
+      model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {nullptr, &stop, nullptr}, times, alone};
+  RecordingSink sink;
+  const std::vector<graph::Subgraph> subgraphs = model.cut("Layer");
+  residency::ActivationStore store(1);
+  EXPECT_THROW(
+      run_sequential(context, schedule::make_schedule({model.graph, subgraphs, {}, {}, {}, {}}), {}, store, sink),
+      InterruptedError);
+}
+
+TEST(BodyRun, PackedSamplesEqualSamplesAlone) {
+  const test::SmallModel model;
+  PhaseTimes times;
+  const auto logits = [&](std::size_t per_batch) {
+    const std::vector<execution::Batch> batches = test::random_batches({7, 1, 12}, per_batch);
+    dist::Group alone;
+    const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
+    execution::BodyRun body(context, model.cut("Layer"), model.graph.output);
+    for (std::size_t s = 0; s < body.size(); ++s) body.run(s);
+    return at::cat(body.results());
+  };
+  EXPECT_TRUE(at::allclose(logits(3), logits(1), 1e-5, 1e-5));
+}
+
+TEST(CompressGroup, NamesATensorThatIsNotFinite) {
+  test::SmallModel model;
+  model.weights.tensors["layers.0.o.weight"][3][4] = NAN;
+  RecordingModifier modifier;
+  compression::Assignments assignments;
+  for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
+    if (model.graph.module_name(model.graph.nodes[n]) == "layers.0.o")
+      if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation))
+        assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+  PhaseTimes times;
+  const std::vector<execution::Batch> none;
+  dist::Group alone;
+  const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, none, {}, times, alone};
+  RecordingSink sink;
+  try {
+    run_datafree(context, model.cut("Layer"), assignments, {}, sink);
+    FAIL() << "accepted NaN";
+  } catch (const CheckpointError& error) {
+    EXPECT_NE(std::string(error.what()).find("layers.0.o.weight"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace layerpress::pipeline

@@ -1,0 +1,113 @@
+// Plans for a device need none: where activations live, and what the device's memory has to hold.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/base/error.h"
+#include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/plan/run_plan.h"
+#include "tests/checkpoint/temporary_folder.h"
+
+namespace layerpress::plan {
+namespace {
+
+constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max(), kMebibyte = 1u << 20;
+
+class DevicePlan : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Json config = {{"architectures", {"LlamaForCausalLM"}},
+                         {"model_type", "llama"},
+                         {"hidden_size", 256},
+                         {"intermediate_size", 768},
+                         {"num_hidden_layers", 3},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"vocab_size", 160},
+                         {"tie_word_embeddings", false}};
+    std::map<std::string, at::Tensor> tensors;
+    for (const graph::Node& node : model::trace_model(config).graph.nodes)
+      for (const graph::WeightUse& use : graph::weights_of(node.operation))
+        tensors[use.name] = at::zeros(use.shape, at::kBFloat16);
+    folder_.write("model/config.json", config.dump());
+    checkpoint::write_safetensors(folder_ / "model/model.safetensors", tensors);
+    model_ = setup::open_model((folder_ / "model").string());
+    subgraphs_ = setup::cut_model(model_.traced, {});
+    for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(model_.traced.graph.nodes.size()); ++n) {
+      const graph::Node& node = model_.traced.graph.nodes[n];
+      const std::string& name = model_.traced.graph.module_name(node);
+      if (std::holds_alternative<graph::Linear>(node.operation) && name != "lm_head")
+        assignments_[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16, kGpu};
+    }
+  }
+
+  RunPlan plan(std::uint64_t device_budget, setup::ActivationPlace place = setup::ActivationPlace::kAuto) const {
+    return plan_run({.model = model_,
+                     .assignments = assignments_,
+                     .subgraphs = subgraphs_,
+                     .placement = {kGpu, at::kBFloat16},
+                     .place = place,
+                     .samples = std::vector<SampleShape>(64, SampleShape{512}),
+                     .batch_tokens = 2048,
+                     .budget = kUnlimited,
+                     .device_budget = device_budget});
+  }
+
+  static std::uint64_t most(const RunPlan& plan, std::uint64_t SubgraphPlan::*what) {
+    std::uint64_t most = 0;
+    for (const SubgraphPlan& subgraph : plan.memory.subgraphs) most = std::max(most, subgraph.*what);
+    return most;
+  }
+
+  static constexpr std::uint64_t kStream = 64 * 512 * 256 * 2;  // bytes of a value of the model's width
+  const at::Device kGpu{at::kCUDA, 0};
+  test::TemporaryFolder folder_;
+  setup::OpenedModel model_;
+  std::unique_ptr<compression::Modifier> modifier_ = modifier::make_modifier(
+      "GPTQModifier", {{"targets", {"Linear"}}, {"ignore", {"lm_head"}}, {"scheme", "W4A16"}}, "test");
+  compression::Assignments assignments_;
+  std::vector<graph::Subgraph> subgraphs_;
+};
+
+TEST_F(DevicePlan, ActivationsStayOnTheDeviceWhereTheyFit) {
+  const RunPlan roomy = plan(kUnlimited);
+  EXPECT_TRUE(roomy.activation_home.is_cuda());
+  EXPECT_GE(roomy.memory.peak.device, 3 * kStream);  // the stream, and what goes into down_proj
+  const RunPlan on_host = plan(kUnlimited, setup::ActivationPlace::kCpu);
+  EXPECT_TRUE(on_host.activation_home.is_cpu());
+  EXPECT_EQ(roomy.memory.peak.host + most(on_host, &SubgraphPlan::activation_bytes), on_host.memory.peak.host);
+}
+
+TEST_F(DevicePlan, ThenTheyAreComputedAgainThenTheyWaitOnTheHostThenTheRunIsRefused) {
+  const RunPlan roomy = plan(kUnlimited), frugal = plan(kUnlimited, setup::ActivationPlace::kCpu);
+  ASSERT_GT(roomy.memory.peak.device, frugal.memory.peak.device + 2 * kStream);
+  const RunPlan again = plan(roomy.memory.peak.device - 1);
+  EXPECT_TRUE(again.activation_home.is_cuda());
+  EXPECT_LT(again.memory.peak.device, roomy.memory.peak.device);
+  EXPECT_EQ(most(again, &SubgraphPlan::gram_bytes), most(roomy, &SubgraphPlan::gram_bytes));
+  const RunPlan on_host = plan(frugal.memory.peak.device);
+  EXPECT_TRUE(on_host.activation_home.is_cpu());
+  EXPECT_LE(on_host.memory.peak.device, frugal.memory.peak.device);
+  try {
+    plan(kMebibyte);
+    FAIL() << "a MiB is enough";
+  } catch (const MemoryError& error) {
+    EXPECT_NE(std::string(error.what()).find("--device-memory-budget"), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(DevicePlan, CountsWhatIsOnItsWayBetweenDeviceAndHost) {
+  // A batch of 2048 tokens: three of them of what a stage reads, and what goes into down_proj; on the host powers of two.
+  const RunPlan on_host = plan(kUnlimited, setup::ActivationPlace::kCpu);
+  EXPECT_GE(most(on_host, &SubgraphPlan::transient_bytes), 3u * 2048 * 256 * 2 + 2048u * 768 * 2);
+  const auto activations = &SubgraphPlan::activation_bytes;
+  EXPECT_EQ(most(on_host, activations) - most(plan(kUnlimited), activations),
+            16u * kMebibyte);  // 4 MiB instead of 3 a batch
+}
+
+TEST_F(DevicePlan, TheSolversStackIsOnTheDevice) {
+  // gate and up: 1536 rows of 256 columns in fp32, and codes.
+  EXPECT_GE(most(plan(kUnlimited), &SubgraphPlan::workspace_bytes), 1536u * 256 * 5);
+}
+
+}  // namespace
+}  // namespace layerpress::plan

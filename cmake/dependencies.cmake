@@ -37,7 +37,6 @@ endif()
 
 add_library(layerpress_dependencies INTERFACE)
 target_compile_features(layerpress_dependencies INTERFACE cxx_std_20)
-target_compile_definitions(layerpress_dependencies INTERFACE FMT_HEADER_ONLY=1)
 target_include_directories(layerpress_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_include_directories(layerpress_dependencies INTERFACE
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")

@@ -9,6 +9,9 @@
 
 namespace layerpress {
 
+/// The kernel cuts off advice to read ahead that is longer than its window, which is 128 KiB by default.
+inline constexpr std::uint64_t kReadAheadWindow = 128u << 10;
+
 /// A read-only memory map of a whole file. Thread-safe after construction. An empty file maps to an empty span.
 /// Touching a page that cannot be read (truncated file, failing disk) raises SIGBUS; fetch() throws instead.
 class MappedFile {

@@ -15,8 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The kernel truncates larger requests: one call reads ahead no further than its window, 128 KiB by default.
-constexpr std::uint64_t kAdvicePiece = 128u << 10;
 // Small enough to answer a signal soon, large enough to keep the disk busy.
 constexpr std::uint64_t kFetchPiece = 8u << 20;
 
@@ -74,8 +72,8 @@ void MappedFile::will_need(std::uint64_t offset, std::uint64_t length) const {
   if (data_ == nullptr || offset >= size_) return;
   const std::uint64_t end = offset + std::min(length, size_ - offset);
   // Only a hint: a failure costs time, never correctness.
-  for (std::uint64_t begin = offset / page_size() * page_size(); begin < end; begin += kAdvicePiece)
-    (void)::madvise(const_cast<std::byte*>(data_) + begin, std::min(kAdvicePiece, end - begin), MADV_WILLNEED);
+  for (std::uint64_t begin = offset / page_size() * page_size(); begin < end; begin += kReadAheadWindow)
+    (void)::madvise(const_cast<std::byte*>(data_) + begin, std::min(kReadAheadWindow, end - begin), MADV_WILLNEED);
 }
 
 void MappedFile::check_reaches(std::uint64_t end) const {

@@ -11,6 +11,7 @@
 
 #include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
 #include "layerpress/base/mapped_regions.h"
 
 namespace layerpress {
@@ -19,8 +20,6 @@ namespace {
 constexpr std::uint64_t kGrowth = 64u << 20;
 constexpr std::uint64_t kWritePiece = 8u << 20;
 constexpr std::uint64_t kWorthFlushing = 1u << 20;
-// In one call, the kernel reads ahead no further than its window, 128 KiB by default.
-constexpr std::uint64_t kAdvicePiece = 128u << 10;
 constexpr std::uint64_t kLargestLength = 1ull << 62;
 
 std::uint64_t whole_pages(std::uint64_t length) { return (length + page_size() - 1) / page_size() * page_size(); }
@@ -133,9 +132,9 @@ void ScratchFile::write(const Extent& extent, const void* bytes) {
 }
 
 void ScratchFile::read_ahead(const Extent& extent) const {
-  for (std::uint64_t done = 0; done < extent.length; done += kAdvicePiece)
+  for (std::uint64_t done = 0; done < extent.length; done += kReadAheadWindow)
     (void)::posix_fadvise(descriptor_, static_cast<off_t>(extent.offset + done),
-                          static_cast<off_t>(std::min(kAdvicePiece, extent.length - done)), POSIX_FADV_WILLNEED);
+                          static_cast<off_t>(std::min(kReadAheadWindow, extent.length - done)), POSIX_FADV_WILLNEED);
 }
 
 std::shared_ptr<const std::byte> ScratchFile::map(const Extent& extent) const {

@@ -187,14 +187,14 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
 }
 
 /// The joined tokens of all rows read so far, the same on every loader.
-struct Stream {
+struct TokenStream {
   std::vector<std::int32_t> tokens;
   std::int64_t rows = 0;
   std::int64_t skipped_empty = 0;
 };
 
 /// The number of rows to read next if `missing` tokens are still needed.
-std::int64_t window_rows(const Stream& stream, std::int64_t missing, int ranks) {
+std::int64_t window_rows(const TokenStream& stream, std::int64_t missing, int ranks) {
   constexpr std::int64_t kFirstRowsPerRank = 64;
   constexpr std::int64_t kShortRow = 128;             // tokens; most rows are longer
   constexpr std::int64_t kTokensPerRound = 16 << 20;  // bounds the memory of an exchange
@@ -206,7 +206,7 @@ std::int64_t window_rows(const Stream& stream, std::int64_t missing, int ranks) 
   return static_cast<std::int64_t>(std::ceil(1.125 * static_cast<double>(missing) / mean));
 }
 
-void append_tokens(Stream& stream, const std::vector<std::int64_t>& sent) {
+void append_tokens(TokenStream& stream, const std::vector<std::int64_t>& sent) {
   for (std::size_t i = kTokens; i < sent.size(); ++i) {
     if (sent[i] < 0 || sent[i] > std::numeric_limits<std::int32_t>::max())
       throw DistributedError("[data.partition] a rank sent {}, which is no token id; start the same program on all",
@@ -218,8 +218,8 @@ void append_tokens(Stream& stream, const std::vector<std::int64_t>& sent) {
 }
 
 /// Reads and exchanges rows until there are `wanted` tokens or no more rows.
-Stream join_rows(const ReadRows& read, std::int64_t wanted, LoaderGroup& group) {
-  Stream stream;
+TokenStream join_rows(const ReadRows& read, std::int64_t wanted, LoaderGroup& group) {
+  TokenStream stream;
   Positions window;
   while (stream.rows == window.last && std::cmp_less(stream.tokens.size(), wanted)) {
     const std::int64_t missing = wanted - static_cast<std::int64_t>(stream.tokens.size());
@@ -237,7 +237,7 @@ Part cut_stream(const DatasetOptions& options, const ReadRows& read, LoaderGroup
   const std::int64_t length = options.max_seq_length;
   constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
   const std::int64_t wanted = options.num_samples > kLargest / length ? kLargest : options.num_samples * length;
-  const Stream stream = join_rows(read, wanted, group);
+  const TokenStream stream = join_rows(read, wanted, group);
   Part part;
   part.whole.samples = std::min(options.num_samples, static_cast<std::int64_t>(stream.tokens.size()) / length);
   part.whole.skipped_empty = stream.skipped_empty;

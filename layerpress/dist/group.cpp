@@ -20,8 +20,6 @@ namespace layerpress::dist {
 
 using namespace std::chrono_literals;
 
-namespace {
-
 /// What an operation's own thread tells the one that waits for it.
 struct Completion {
   std::mutex mutex;
@@ -33,6 +31,8 @@ struct Completion {
     while (!changed.wait_for(lock, 50ms, [&] { return done; })) look();
   }
 };
+
+namespace {
 
 void require_plain(const at::Tensor& tensor) {
   if (!tensor.is_contiguous()) throw InternalError("[dist.group] a tensor of a collective operation is not contiguous");

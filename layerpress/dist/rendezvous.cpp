@@ -18,7 +18,7 @@
 namespace layerpress::dist {
 namespace {
 
-std::vector<std::uint8_t> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+std::vector<std::uint8_t> raw_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 struct AddressList {
   addrinfo* first = nullptr;
@@ -175,7 +175,7 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
   const Peer own = Peer::self(environment.rank, address_towards(environment.master_address, environment.master_port));
   std::vector<std::string> keys;
   for (int rank = 0; rank < environment.world_size; ++rank) keys.push_back(fmt::format("peer/{}", rank));
-  store->set(keys[static_cast<std::size_t>(environment.rank)], bytes_of(own.to_text()));
+  store->set(keys[static_cast<std::size_t>(environment.rank)], raw_bytes(own.to_text()));
   const auto absent = [&](const std::vector<int>& ranks) {
     throw DistributedError("[dist.join] {} {} of {} did not come to {}:{} within {:g} s; see why they did not start",
                            ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,

@@ -7,8 +7,8 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 512;  // that are put in order
-constexpr std::int64_t kBlock = 128;       // columns that are factorized at once
+constexpr std::int64_t kRowsAtOnce = 512;   // that are put in order
+constexpr std::int64_t kColumnBlock = 128;  // columns that are factorized at once
 
 /// Fills `matrix` with the symmetric matrix of which `gram` is the upper triangle, rows and columns in `order`.
 void reorder(const at::Tensor& gram, const at::Tensor& order, const at::Tensor& matrix) {
@@ -27,8 +27,8 @@ void reorder(const at::Tensor& gram, const at::Tensor& order, const at::Tensor& 
 at::Tensor factorize_by_blocks(const at::Tensor& matrices) {
   const std::int64_t size = matrices.size(1);
   at::Tensor info = at::zeros({matrices.size(0)}, matrices.options().dtype(at::kInt));
-  for (std::int64_t first = 0; first < size; first += kBlock) {
-    const std::int64_t count = std::min(kBlock, size - first);
+  for (std::int64_t first = 0; first < size; first += kColumnBlock) {
+    const std::int64_t count = std::min(kColumnBlock, size - first);
     const at::Tensor panel = matrices.slice(1, first).narrow(2, first, count);
     if (first > 0) {
       const at::Tensor left = matrices.slice(1, first).narrow(2, 0, first);
@@ -79,7 +79,7 @@ HessianFactors factorize_together(const std::vector<at::Tensor>& grams, const Fa
 
 std::uint64_t factorize_together_workspace(std::int64_t matrices, std::int64_t columns) {
   // Beside the factors a matrix in another order or layout, and rows on their way there, or panels.
-  const std::int64_t rows = 5 * std::min(kRowsAtOnce, columns), panels = 3 * matrices * std::min(kBlock, columns);
+  const std::int64_t rows = 5 * std::min(kRowsAtOnce, columns), panels = 3 * matrices * std::min(kColumnBlock, columns);
   return static_cast<std::uint64_t>(matrices) * factor_bytes(columns) +
          sizeof(float) * static_cast<std::uint64_t>((columns + std::max(rows, panels)) * columns);
 }

@@ -14,8 +14,7 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kBlock = kGramRowStep;  // rows of the triangle that are computed at once
-constexpr std::int64_t kTokens = 2048;         // tokens widened to fp32 at once where there are no bf16 products
+constexpr std::int64_t kTokens = 2048;  // tokens widened to fp32 at once where there are no bf16 products
 
 // Tokens packed at once: two panels of them stay in the second-level cache, and threads meet seldom.
 constexpr std::int64_t kFewestPacked = 512, kMostPacked = 2048;
@@ -26,21 +25,21 @@ std::int64_t packed_tokens(std::int64_t features) {
   return std::clamp(fitting, kFewestPacked, kMostPacked);
 }
 
-static_assert(kBlock % cpu::kGramPanel == 0);
+static_assert(kGramRowStep % cpu::kGramPanel == 0);
 
 /// Rows [first, last) of the triangle.
-struct Rows {
+struct TriangleRows {
   std::int64_t first, last;
 };
 
 /// Calls function(first_row, rows) for the row blocks of the upper triangle.
 template <typename Function>
-void for_each_block(const Rows& wanted, Function&& function) {
-  for (std::int64_t row = wanted.first; row < wanted.last; row += kBlock)
-    function(row, std::min(kBlock, wanted.last - row));
+void for_each_block(const TriangleRows& wanted, Function&& function) {
+  for (std::int64_t row = wanted.first; row < wanted.last; row += kGramRowStep)
+    function(row, std::min(kGramRowStep, wanted.last - row));
 }
 
-void accumulate_widened(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) {
+void accumulate_widened(at::Tensor& gram, const at::Tensor& x, const TriangleRows& wanted) {
   for (std::int64_t token = 0; token < x.size(0); token += kTokens) {
     const at::Tensor wide = x.slice(0, token, std::min(token + kTokens, x.size(0))).to(at::kFloat);
     for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
@@ -107,10 +106,10 @@ class PackedChunk {
 };
 
 /// A tile's place: left panel, right panel.
-using Tile = std::pair<std::int64_t, std::int64_t>;
+using PanelPair = std::pair<std::int64_t, std::int64_t>;
 
-std::vector<Tile> tiles_of(const Panels& left, const Panels& right, bool triangle) {
-  std::vector<Tile> tiles;
+std::vector<PanelPair> tiles_of(const Panels& left, const Panels& right, bool triangle) {
+  std::vector<PanelPair> tiles;
   for (std::int64_t j = right.first; j < right.last; ++j)
     for (std::int64_t i = left.first; i < (triangle ? std::min(j + 1, left.last) : left.last); ++i)
       tiles.emplace_back(i, j);
@@ -119,7 +118,7 @@ std::vector<Tile> tiles_of(const Panels& left, const Panels& right, bool triangl
 
 /// Adds the products of packed panels to `target`, one task per tile. Each tile is summed by one thread in the order of the
 /// tokens, so the result does not depend on the thread count.
-void multiply_tiles(const PackedChunk& left, const PackedChunk& right, const std::vector<Tile>& tiles,
+void multiply_tiles(const PackedChunk& left, const PackedChunk& right, const std::vector<PanelPair>& tiles,
                     std::int64_t tokens, at::Tensor& target) {
   float* elements = target.data_ptr<float>();
   const std::int64_t stride = target.size(1);
@@ -136,15 +135,15 @@ void multiply_tiles(const PackedChunk& left, const PackedChunk& right, const std
   });
 }
 
-Panels panels_of(const Rows& rows) {
+Panels panels_of(const TriangleRows& rows) {
   return {rows.first / cpu::kGramPanel, (rows.last + cpu::kGramPanel - 1) / cpu::kGramPanel};
 }
 
 /// Own tiles: tokens in chunks, packed once into panels of columns that are on both sides of the triangle's tiles.
-void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) {
+void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const TriangleRows& wanted) {
   const std::int64_t features = x.size(1), most = packed_tokens(features);
   PackedChunk packed(features, most, panels_of({wanted.first, features}));
-  const std::vector<Tile> tiles = tiles_of(panels_of(wanted), packed.panels(), /*triangle=*/true);
+  const std::vector<PanelPair> tiles = tiles_of(panels_of(wanted), packed.panels(), /*triangle=*/true);
   for (std::int64_t first = 0; first < x.size(0); first += most) {
     const std::int64_t count = std::min(most, x.size(0) - first);
     packed.pack({}, x, first, count);
@@ -153,10 +152,11 @@ void accumulate_bf16(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) 
 }
 
 /// The same for the square (reference - x)ᵀ x: differences on the left, x on the right.
-void accumulate_cross_bf16(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, const Rows& wanted) {
+void accumulate_cross_bf16(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x,
+                           const TriangleRows& wanted) {
   const std::int64_t features = x.size(1), most = packed_tokens(features);
   PackedChunk left(features, most, panels_of(wanted)), right(features, most, panels_of({0, features}));
-  const std::vector<Tile> tiles = tiles_of(left.panels(), right.panels(), /*triangle=*/false);
+  const std::vector<PanelPair> tiles = tiles_of(left.panels(), right.panels(), /*triangle=*/false);
   for (std::int64_t first = 0; first < x.size(0); first += most) {
     const std::int64_t count = std::min(most, x.size(0) - first);
     left.pack(reference, x, first, count);
@@ -170,7 +170,7 @@ void accumulate_product_bf16(at::Tensor& sums, const at::Tensor& left, const at:
   const std::int64_t most = packed_tokens(std::max(left.size(1), x.size(1)));
   PackedChunk rows(left.size(1), most, panels_of({0, left.size(1)}));
   PackedChunk columns(x.size(1), most, panels_of({0, x.size(1)}));
-  const std::vector<Tile> tiles = tiles_of(rows.panels(), columns.panels(), /*triangle=*/false);
+  const std::vector<PanelPair> tiles = tiles_of(rows.panels(), columns.panels(), /*triangle=*/false);
   for (std::int64_t first = 0; first < x.size(0); first += most) {
     const std::int64_t count = std::min(most, x.size(0) - first);
     rows.pack({}, left, first, count);
@@ -186,7 +186,8 @@ void accumulate_product_widened(at::Tensor& sums, const at::Tensor& left, const 
   }
 }
 
-void accumulate_cross_widened(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, const Rows& wanted) {
+void accumulate_cross_widened(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x,
+                              const TriangleRows& wanted) {
   for (std::int64_t token = 0; token < x.size(0); token += kTokens) {
     const std::int64_t end = std::min(token + kTokens, x.size(0));
     const at::Tensor wide = x.slice(0, token, end).to(at::kFloat);
@@ -203,7 +204,7 @@ void accumulate_cross_widened(at::Tensor& cross, const at::Tensor& reference, co
 
 /// Tensor cores with fp32 results; the difference is rounded once to the inputs' dtype.
 void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x,
-                                const Rows& wanted) {
+                                const TriangleRows& wanted) {
   for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
     const at::Tensor difference = reference.narrow(1, row, rows).sub(x.narrow(1, row, rows));
     cross.narrow(0, row, rows).add_(at::mm(difference.t(), x, at::kFloat));
@@ -218,20 +219,20 @@ void accumulate_product_on_device(at::Tensor& sums, const at::Tensor& left, cons
 }
 
 /// Tensor cores with fp32 results; half of the square by row blocks.
-void accumulate_on_device(at::Tensor& gram, const at::Tensor& x, const Rows& wanted) {
+void accumulate_on_device(at::Tensor& gram, const at::Tensor& x, const TriangleRows& wanted) {
   for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
     at::Tensor target = gram.slice(0, row, row + rows).slice(1, row);
     target.add_(at::mm(x.slice(1, row, row + rows).t(), x.slice(1, row), at::kFloat));
   });
 }
 
-void require_fitting(const at::Tensor& sums, const at::Tensor& x, const Rows& rows) {
+void require_fitting(const at::Tensor& sums, const at::Tensor& x, const TriangleRows& rows) {
   const std::int64_t features = x.size(1);
   if (sums.scalar_type() != at::kFloat || sums.dim() != 2 || sums.size(0) != features || sums.size(1) != features ||
       !sums.is_contiguous())
     throw InternalError("[kernels.gram] the accumulator does not fit {} features", features);
-  if (rows.first < 0 || rows.last > features || rows.first % kBlock != 0 ||
-      (rows.last % kBlock != 0 && rows.last != features))
+  if (rows.first < 0 || rows.last > features || rows.first % kGramRowStep != 0 ||
+      (rows.last % kGramRowStep != 0 && rows.last != features))
     throw InternalError("[kernels.gram] rows {} to {} of {} are no whole blocks", rows.first, rows.last, features);
 }
 
@@ -249,7 +250,7 @@ void accumulate_gram(at::Tensor& gram, const at::Tensor& x) { accumulate_gram_ro
 
 void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& input, std::int64_t first, std::int64_t last) {
   const at::Tensor x = input.contiguous();
-  const Rows rows{first, last};
+  const TriangleRows rows{first, last};
   require_fitting(gram, x, rows);
   if (x.size(0) == 0 || first >= last) return;
   if (multiplies_halves_on_device(x)) return accumulate_on_device(gram, x, rows);
@@ -266,7 +267,7 @@ void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, 
   if (reference.sizes() != input.sizes() || reference.scalar_type() != input.scalar_type())
     throw InternalError("[kernels.gram] the reference is not like the {} x {} inputs", input.size(0), input.size(1));
   const at::Tensor minuend = reference.contiguous(), x = input.contiguous();
-  const Rows rows{first, last};
+  const TriangleRows rows{first, last};
   require_fitting(cross, x, rows);
   if (x.size(0) == 0 || first >= last) return;
   if (multiplies_halves_on_device(x)) return accumulate_cross_on_device(cross, minuend, x, rows);

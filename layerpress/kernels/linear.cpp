@@ -31,8 +31,8 @@ bool fits_tiles(const at::Tensor& x, const at::Tensor& weight) {
 
 /// Rows of x, contiguous. Rows a multiple of 4096 bytes apart share a set of the first-level cache, which then holds too few
 /// of them: they are copied apart.
-struct Rows {
-  explicit Rows(const at::Tensor& x) : count(x.size(0)), features(x.size(1)), stride(features), memory(x) {
+struct InputRows {
+  explicit InputRows(const at::Tensor& x) : count(x.size(0)), features(x.size(1)), stride(features), memory(x) {
     constexpr std::int64_t kLine = 32;
     if (!shares_sets(features)) return;
     stride += kLine;
@@ -56,13 +56,13 @@ std::int64_t panels_at_once(std::int64_t pairs) {
 }
 
 /// Sums of rows [first, first + count) for panel `panel`.
-struct Tile {
+struct OutputTile {
   std::int64_t panel, first, count;
   const float* sums;
 };
 
 /// The sums of some rows for one packed panel.
-void sum_tile(const Rows& x, const Tile& tile, const std::uint32_t* panel, float* sums) {
+void sum_tile(const InputRows& x, const OutputTile& tile, const std::uint32_t* panel, float* sums) {
   const std::int64_t pairs = x.features / 2;
   for (std::int64_t pair = 0; pair < pairs; pair += kPairs)
     cpu::table().product_tile({.x = bits(x.memory) + tile.first * x.stride + 2 * pair,
@@ -76,7 +76,7 @@ void sum_tile(const Rows& x, const Tile& tile, const std::uint32_t* panel, float
 
 /// pack(panel, memory) fills a panel of all features; finish(tile) takes the sums, prepare(tile) announces them.
 template <typename Pack, typename Prepare, typename Finish>
-void multiply(const Rows& x, std::int64_t panels, Pack&& pack, Prepare&& prepare, Finish&& finish) {
+void multiply(const InputRows& x, std::int64_t panels, Pack&& pack, Prepare&& prepare, Finish&& finish) {
   const std::int64_t size = x.features / 2 * cpu::kProductPanel,
                      block = std::min(panels, panels_at_once(x.features / 2));
   std::int64_t most = rows_at_once(x.features);
@@ -98,7 +98,7 @@ void multiply(const Rows& x, std::int64_t panels, Pack&& pack, Prepare&& prepare
                            panel = task % runs * kPanelsAtOnce;
         for (std::int64_t r = row; r < end; r += kSummedRows)
           for (std::int64_t p = panel; p < std::min(count, panel + kPanelsAtOnce); ++p) {
-            const Tile tile{first + p, r, std::min(kSummedRows, end - r), sums.const_data_ptr<float>()};
+            const OutputTile tile{first + p, r, std::min(kSummedRows, end - r), sums.const_data_ptr<float>()};
             prepare(tile);
             sum_tile(x, tile, packed + p * size, sums.data_ptr<float>());
             finish(tile);
@@ -118,7 +118,7 @@ void pack_half(const at::Tensor& weight, std::int64_t first, std::uint32_t* memo
 std::int64_t panels_of(std::int64_t outputs, std::int64_t width) { return (outputs + width - 1) / width; }
 
 /// Has the places of a tile's results in the cache by the time they are there.
-void fetch(cpu::Bits16* column, std::int64_t stride, const Tile& tile) {
+void fetch(cpu::Bits16* column, std::int64_t stride, const OutputTile& tile) {
   for (std::int64_t row = tile.first; row < tile.first + tile.count; ++row)
     __builtin_prefetch(column + row * stride, /*rw=*/1);
 }
@@ -128,13 +128,13 @@ at::Tensor on_tiles(const at::Tensor& x, const at::Tensor& weight, const cpu::Bi
   at::Tensor y = at::empty({x.size(0), outputs}, x.options());
   cpu::Bits16* target = mutable_bits(y);
   multiply(
-      Rows(x), panels_of(outputs, cpu::kProductPanel),
+      InputRows(x), panels_of(outputs, cpu::kProductPanel),
       [&](std::int64_t panel, std::uint32_t* memory) {
         pack_half(weight, panel * cpu::kProductPanel, memory);
         pack_half(weight, panel * cpu::kProductPanel + cpu::kProductHalf, memory + cpu::kProductHalf);
       },
-      [&](const Tile& tile) { fetch(target + tile.panel * cpu::kProductPanel, outputs, tile); },
-      [&](const Tile& tile) {
+      [&](const OutputTile& tile) { fetch(target + tile.panel * cpu::kProductPanel, outputs, tile); },
+      [&](const OutputTile& tile) {
         const std::int64_t first = tile.panel * cpu::kProductPanel;
         cpu::table().product_round(tile.sums, tile.count, std::min(cpu::kProductPanel, outputs - first),
                                    bias == nullptr ? nullptr : bias + first, target + tile.first * outputs + first,
@@ -148,13 +148,13 @@ at::Tensor gated_on_tiles(const at::Tensor& x, const at::Tensor& gate, const at:
   at::Tensor y = at::empty({x.size(0), outputs}, x.options());
   cpu::Bits16* target = mutable_bits(y);
   multiply(
-      Rows(x), panels_of(outputs, cpu::kProductHalf),
+      InputRows(x), panels_of(outputs, cpu::kProductHalf),
       [&](std::int64_t panel, std::uint32_t* memory) {
         pack_half(gate, panel * cpu::kProductHalf, memory);
         pack_half(up, panel * cpu::kProductHalf, memory + cpu::kProductHalf);
       },
-      [&](const Tile& tile) { fetch(target + tile.panel * cpu::kProductHalf, outputs, tile); },
-      [&](const Tile& tile) {
+      [&](const OutputTile& tile) { fetch(target + tile.panel * cpu::kProductHalf, outputs, tile); },
+      [&](const OutputTile& tile) {
         const std::int64_t first = tile.panel * cpu::kProductHalf;
         cpu::table().product_gate(tile.sums, tile.count, std::min(cpu::kProductHalf, outputs - first),
                                   target + tile.first * outputs + first, outputs);
@@ -195,7 +195,7 @@ at::Tensor gated_linear(const std::string& function, const at::Tensor& x, const 
 
 std::uint64_t linear_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads) {
   if (!runs_on_tiles(dtype)) return 0;
-  const std::int64_t pairs = (features + 1) / 2, apart = Rows::shares_sets(features) ? rows * (pairs + 16) : 0;
+  const std::int64_t pairs = (features + 1) / 2, apart = InputRows::shares_sets(features) ? rows * (pairs + 16) : 0;
   const std::int64_t sums = std::min(rows, kSummedRows) * threads;
   return sizeof(float) *
          static_cast<std::uint64_t>(cpu::kProductPanel * (pairs * panels_at_once(pairs) + sums) + apart);

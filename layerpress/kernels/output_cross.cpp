@@ -9,15 +9,15 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kTokens = 2048;  // of which E is formed at once
+constexpr std::int64_t kErrorTokens = 2048;  // of which E is formed at once
 
 }  // namespace
 
 void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, const at::Tensor& weight,
                              const ResidualShares& shares) {
   const std::int64_t tokens = inputs.x.size(0);
-  for (std::int64_t first = 0; first < tokens; first += kTokens) {
-    const std::int64_t count = std::min(kTokens, tokens - first);
+  for (std::int64_t first = 0; first < tokens; first += kErrorTokens) {
+    const std::int64_t count = std::min(kErrorTokens, tokens - first);
     const auto part = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
     at::Tensor difference = part(inputs.stream_reference) - part(inputs.stream);
     at::addmm_out(difference, difference, part(inputs.reference) - part(inputs.x), weight.t(), shares.stream,
@@ -27,7 +27,7 @@ void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, con
 }
 
 std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype) {
-  const std::int64_t differences = kTokens * (rows + features);
+  const std::int64_t differences = kErrorTokens * (rows + features);
   return static_cast<std::uint64_t>(differences) * c10::elementSize(dtype) + gram_workspace_bytes(rows, dtype) +
          gram_workspace_bytes(features, dtype);
 }

@@ -17,8 +17,6 @@ namespace {
 constexpr std::int64_t kStripElements = 1 << 18;
 constexpr std::int64_t kStripsAtOnce = 64;  // bounds what is remembered of strips
 
-std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
-
 float round_to(float value, at::ScalarType stored) {
   switch (stored) {
     case at::kBFloat16:
@@ -40,8 +38,8 @@ struct Problem {
   const float* importance;
 
   std::int64_t candidates() const { return static_cast<std::int64_t>(search.shrink.size()); }
-  std::int64_t row_blocks() const { return blocks(weight.size(0), grid.block_rows); }
-  std::int64_t column_blocks() const { return blocks(weight.size(1), grid.block_columns); }
+  std::int64_t row_blocks() const { return blocks_of(weight.size(0), grid.block_rows); }
+  std::int64_t column_blocks() const { return blocks_of(weight.size(1), grid.block_columns); }
 };
 
 /// Scales and zero points that one block may get, and room for their errors.
@@ -170,7 +168,7 @@ class LargeBlockSearch {
       : problem_(problem),
         chosen_(chosen),
         strip_rows_(std::max<std::int64_t>(1, kStripElements / problem.weight.size(1))),
-        strips_per_block_(blocks(std::min(problem.grid.block_rows, problem.weight.size(0)), strip_rows_)) {}
+        strips_per_block_(blocks_of(std::min(problem.grid.block_rows, problem.weight.size(0)), strip_rows_)) {}
 
   void run() {
     const std::int64_t step = std::max<std::int64_t>(1, kStripsAtOnce / strips_per_block_);
@@ -306,8 +304,8 @@ ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const
 std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
                                std::int64_t candidates, at::Device device) {
   constexpr std::int64_t kWide = sizeof(float);
-  const std::int64_t across = blocks(columns, grid.block_columns), threads = at::get_num_threads();
-  const std::int64_t result = kWide * blocks(rows, grid.block_rows) * across * (rule.symmetric ? 1 : 2);
+  const std::int64_t across = blocks_of(columns, grid.block_columns), threads = at::get_num_threads();
+  const std::int64_t result = kWide * blocks_of(rows, grid.block_rows) * across * (rule.symmetric ? 1 : 2);
   if (!device.is_cpu()) {
     const bool by_rows = row_searcher(device) != nullptr && grid.block_rows == 1;
     return static_cast<std::uint64_t>(result) + (by_rows ? 0 : search_reference_workspace(rows, columns, grid));

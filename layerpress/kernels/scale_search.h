@@ -15,6 +15,7 @@ struct ScaleGrid {
   std::int64_t block_rows = 1;
   std::int64_t block_columns = 0;
 };
+inline std::int64_t blocks_of(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
 
 /// How to choose scales.
 struct ScaleSearch {

@@ -8,14 +8,12 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kElementsAtOnce = 1 << 23;
-
-std::int64_t blocks(std::int64_t size, std::int64_t block) { return (size + block - 1) / block; }
+constexpr std::int64_t kReferenceElements = 1 << 23;
 
 /// Sums a [rows, columns] tensor over blocks.
 at::Tensor reduce_blocks(const at::Tensor& x, const ScaleGrid& grid, bool maximum) {
-  const std::int64_t row_blocks = blocks(x.size(0), grid.block_rows),
-                     column_blocks = blocks(x.size(1), grid.block_columns);
+  const std::int64_t row_blocks = blocks_of(x.size(0), grid.block_rows),
+                     column_blocks = blocks_of(x.size(1), grid.block_columns);
   const at::Tensor padded = at::constant_pad_nd(
       x, {0, column_blocks * grid.block_columns - x.size(1), 0, row_blocks * grid.block_rows - x.size(0)}, 0);
   const at::Tensor tiles = padded.reshape({row_blocks, grid.block_rows, column_blocks, grid.block_columns});
@@ -79,7 +77,7 @@ ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const 
 
 /// Rows whose candidates are in memory at once: what is computed of them holds some tensors in fp32.
 std::int64_t rows_at_once(std::int64_t columns, const ScaleGrid& grid) {
-  const std::int64_t blocks = kElementsAtOnce / std::max<std::int64_t>(1, columns * grid.block_rows);
+  const std::int64_t blocks = kReferenceElements / std::max<std::int64_t>(1, columns * grid.block_rows);
   return grid.block_rows * std::max<std::int64_t>(1, blocks);
 }
 

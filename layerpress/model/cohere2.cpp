@@ -7,16 +7,15 @@
 namespace layerpress::model {
 
 TracedModel trace_cohere2(const Json& config) {
-  constexpr const char* kWhere = "config.json";
   DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 8192,
                                                         .tie_word_embeddings = true,
                                                         .norm = NormKind::kLayer,
                                                         .epsilon_key = "layer_norm_eps",
                                                         .epsilon = 1e-5});
   decoder.head_dim = decoder.hidden_size / decoder.num_heads;  // ignores the config's head_dim, as transformers does
-  const bool bias = json_get_or<bool>(config, "attention_bias", kWhere, false);
+  const bool bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
   const auto window = static_cast<std::int64_t>(nullable_number(config, "sliding_window", 4096));
-  const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kWhere, 4);
+  const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kConfigFile, 4);
   if (pattern < 1)
     throw CheckpointError("[model.config] config.json: sliding_window_pattern {} is not positive", pattern);
   const std::vector<bool> sliding =
@@ -33,7 +32,7 @@ TracedModel trace_cohere2(const Json& config) {
     const graph::Symbol sum = tracer.add(x, self_attention(tracer, decoder, attention, input));
     return tracer.add(sum, gated_mlp(tracer, decoder, "Cohere2MLP", /*bias=*/false, input));
   };
-  const auto logit_scale = json_get_or<double>(config, "logit_scale", kWhere, 0.0625);
+  const auto logit_scale = json_get_or<double>(config, "logit_scale", kConfigFile, 0.0625);
   return causal_language_model("Cohere2", decoder, config, layer,
                                {.embedding_scale = {}, .logit_scale = logit_scale, .rope_tables = {}});
 }

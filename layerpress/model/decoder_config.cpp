@@ -5,8 +5,6 @@
 namespace layerpress::model {
 namespace {
 
-constexpr const char* kWhere = "config.json";
-
 std::int64_t checked(std::int64_t value, const char* key, std::int64_t limit) {
   if (value <= 0 || value > limit)
     throw CheckpointError("[model.config] config.json: '{}' is {}, expected 1 to {}", key, value, limit);
@@ -29,7 +27,7 @@ std::string activation_function(const Json& config, const DecoderDefaults& defau
                                                             {"gelu", "gelu"},
                                                             {"gelu_new", "gelu_tanh"},
                                                             {"gelu_pytorch_tanh", "gelu_tanh"}};
-  const auto name = json_get_or<std::string>(config, defaults.activation_key, kWhere, defaults.activation);
+  const auto name = json_get_or<std::string>(config, defaults.activation_key, kConfigFile, defaults.activation);
   const auto known = kKnown.find(name);
   if (known == kKnown.end())
     throw CheckpointError("[model.config] config.json: {} '{}' is not supported (silu, gelu, gelu_pytorch_tanh are)",
@@ -40,11 +38,11 @@ std::string activation_function(const Json& config, const DecoderDefaults& defau
 }  // namespace
 
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit) {
-  return checked(json_get<std::int64_t>(config, key, kWhere), key, limit);
+  return checked(json_get<std::int64_t>(config, key, kConfigFile), key, limit);
 }
 
 std::int64_t positive_number(const Json& config, const char* key, std::int64_t limit, std::int64_t otherwise) {
-  return checked(json_get_or<std::int64_t>(config, key, kWhere, otherwise), key, limit);
+  return checked(json_get_or<std::int64_t>(config, key, kConfigFile, otherwise), key, limit);
 }
 
 DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& defaults) {
@@ -58,11 +56,12 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
   parsed.vocab_size = positive_number(config, "vocab_size", std::int64_t{1} << 31);
   parsed.max_position_embeddings =
       positive_number(config, "max_position_embeddings", std::int64_t{1} << 40, defaults.max_position_embeddings);
-  parsed.rms_norm_eps = json_get_or<double>(config, defaults.epsilon_key, kWhere, defaults.epsilon);
+  parsed.rms_norm_eps = json_get_or<double>(config, defaults.epsilon_key, kConfigFile, defaults.epsilon);
   parsed.norm = defaults.norm;
   parsed.rope_theta = defaults.rope_theta;
   parsed.hidden_act = activation_function(config, defaults);
-  parsed.tie_word_embeddings = json_get_or<bool>(config, "tie_word_embeddings", kWhere, defaults.tie_word_embeddings);
+  parsed.tie_word_embeddings =
+      json_get_or<bool>(config, "tie_word_embeddings", kConfigFile, defaults.tie_word_embeddings);
   if (parsed.num_heads % parsed.num_kv_heads != 0)
     throw CheckpointError("[model.config] config.json: {} attention heads are no multiple of {} key/value heads",
                           parsed.num_heads, parsed.num_kv_heads);
@@ -86,7 +85,7 @@ std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
     for (std::int64_t layer = 0; layer < num_layers; ++layer) sliding[layer] = otherwise(layer);
     return sliding;
   }
-  const auto names = json_get<std::vector<std::string>>(config, "layer_types", kWhere);
+  const auto names = json_get<std::vector<std::string>>(config, "layer_types", kConfigFile);
   if (static_cast<std::int64_t>(names.size()) != num_layers)
     throw CheckpointError("[model.config] config.json: layer_types has {} entries for {} layers", names.size(),
                           num_layers);
@@ -99,7 +98,7 @@ std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
 }
 
 double nullable_number(const Json& config, const char* key, double otherwise) {
-  return json_get_or<double>(config, key, kWhere, config.contains(key) ? 0 : otherwise);
+  return json_get_or<double>(config, key, kConfigFile, config.contains(key) ? 0 : otherwise);
 }
 
 }  // namespace layerpress::model

@@ -9,6 +9,8 @@
 
 namespace layerpress::model {
 
+inline constexpr const char* kConfigFile = "config.json";  ///< named in messages
+
 /// The kind of norm that a family uses.
 enum class NormKind {
   kRms,             ///< RMS; the normalized value is rounded before the weight is applied

@@ -14,7 +14,6 @@ namespace {
 using graph::Symbol;
 using graph::Tracer;
 
-constexpr const char* kWhere = "config.json";
 constexpr double kLatentEpsilon = 1e-6;  // for the latents' norms; the config's value is for the others
 
 /// The values that the two versions assume for missing keys.
@@ -42,11 +41,11 @@ double score_scale(const Json& config, std::int64_t head_dim) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(key);
     if (found == config.end() || !found->is_object()) continue;
-    const auto kind = json_get_or<std::string>(*found, "rope_type", kWhere,
-                                               json_get_or<std::string>(*found, "type", kWhere, "default"));
-    const auto magnitude = json_get_or<double>(*found, "mscale_all_dim", kWhere, 0);
+    const auto kind = json_get_or<std::string>(*found, "rope_type", kConfigFile,
+                                               json_get_or<std::string>(*found, "type", kConfigFile, "default"));
+    const auto magnitude = json_get_or<double>(*found, "mscale_all_dim", kConfigFile, 0);
     if (kind == "default" || magnitude == 0) continue;
-    const auto factor = json_get<double>(*found, "factor", kWhere);
+    const auto factor = json_get<double>(*found, "factor", kConfigFile);
     const double grown = factor <= 1 ? 1 : 0.1 * magnitude * std::log(factor) + 1;
     return scale * grown * grown;
   }
@@ -63,7 +62,7 @@ LatentAttention parse_attention(const Json& config, const std::string& prefix) {
   block.rotated_dim = positive_number(config, "qk_rope_head_dim", kMostFeatures, 64);
   block.value_dim = positive_number(config, "v_head_dim", kMostFeatures, 128);
   block.scale = score_scale(config, block.head_dim());
-  block.bias = json_get_or<bool>(config, "attention_bias", kWhere, false);
+  block.bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
   return block;
 }
 
@@ -108,7 +107,7 @@ DecoderConfig parse_config(const Json& config, const Defaults& defaults) {
       parse_decoder_config(config, {.head_dim = 64, .max_position_embeddings = defaults.max_position_embeddings});
   decoder.head_dim =
       positive_number(config, "qk_rope_head_dim", kMostFeatures, 64);  // the size that the rotary table uses
-  if (json_get_or<std::int64_t>(config, "moe_layer_freq", kWhere, 1) != 1)
+  if (json_get_or<std::int64_t>(config, "moe_layer_freq", kConfigFile, 1) != 1)
     throw CheckpointError("[model.config] config.json: moe_layer_freq is not supported; only 1 is");
   return decoder;
 }
@@ -125,7 +124,7 @@ ExpertBlock parse_experts(const Json& config, const std::string& prefix, const D
       experts.intermediate_size * positive_number(config, "n_shared_experts", kMostFeatures, defaults.shared_experts);
   block.route.experts = experts.experts;
   block.route.top_k = experts.top_k;
-  block.route.scale = json_get_or<double>(config, "routed_scaling_factor", kWhere, defaults.routed_scale);
+  block.route.scale = json_get_or<double>(config, "routed_scaling_factor", kConfigFile, defaults.routed_scale);
   return block;
 }
 
@@ -141,7 +140,7 @@ void read_groups(const Json& config, ExpertBlock& block, std::int64_t groups, st
 TracedModel trace(const Json& config, const DecoderConfig& decoder, const LatentAttention& attention,
                   const ExpertBlock& experts, bool with_bias) {
   const std::string& prefix = attention.prefix;
-  const auto first_sparse = json_get_or<std::int64_t>(config, "first_k_dense_replace", kWhere, with_bias ? 3 : 0);
+  const auto first_sparse = json_get_or<std::int64_t>(config, "first_k_dense_replace", kConfigFile, with_bias ? 3 : 0);
   const auto layer = [&](Tracer& tracer, std::int64_t index, Symbol x) {
     const auto mlp = [&](Symbol inner) {
       if (index < first_sparse) return gated_mlp(tracer, decoder, prefix + "MLP", false, inner);
@@ -164,12 +163,12 @@ TracedModel trace(const Json& config, const DecoderConfig& decoder, const Latent
 TracedModel trace_deepseek_v2(const Json& config) {
   const Defaults defaults{2048, {.experts = 64, .top_k = 0, .intermediate_size = 1407}, 2, 1};
   const DecoderConfig decoder = parse_config(config, defaults);
-  if (json_get_or<bool>(config, "norm_topk_prob", kWhere, false) ||
-      json_get_or<bool>(config, "mlp_bias", kWhere, false))
+  if (json_get_or<bool>(config, "norm_topk_prob", kConfigFile, false) ||
+      json_get_or<bool>(config, "mlp_bias", kConfigFile, false))
     throw CheckpointError("[model.config] config.json: norm_topk_prob and mlp_bias are not supported for DeepSeek V2");
   ExpertBlock experts = parse_experts(config, "DeepseekV2", defaults);
   experts.class_name = "DeepseekV2Moe";
-  const auto method = json_get_or<std::string>(config, "topk_method", kWhere, "greedy");
+  const auto method = json_get_or<std::string>(config, "topk_method", kConfigFile, "greedy");
   if (method == "group_limited_greedy")
     read_groups(config, experts, 1, 1);
   else if (method != "greedy")
@@ -184,11 +183,11 @@ TracedModel trace_deepseek_v3(const Json& config) {
   ExpertBlock experts = parse_experts(config, "DeepseekV3", defaults);
   experts.class_name = "DeepseekV3MoE";
   experts.route.scores = "sigmoid";
-  experts.route.normalize = json_get_or<bool>(config, "norm_topk_prob", kWhere, true);
+  experts.route.normalize = json_get_or<bool>(config, "norm_topk_prob", kConfigFile, true);
   experts.route.group_score = "top2";
   read_groups(config, experts, 8, 4);
   LatentAttention attention = parse_attention(config, "DeepseekV3");
-  attention.interleaved = json_get_or<bool>(config, "rope_interleave", kWhere, true);
+  attention.interleaved = json_get_or<bool>(config, "rope_interleave", kConfigFile, true);
   return trace(config, decoder, attention, experts, /*with_bias=*/true);
 }
 

@@ -10,8 +10,6 @@ using graph::Tracer;
 
 namespace {
 
-constexpr const char* kWhere = "config.json";
-
 Symbol shared_expert(Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block, Symbol x) {
   Symbol output;
   {
@@ -82,7 +80,7 @@ std::vector<bool> sparse_layers(const Json& config, std::int64_t num_layers) {
   std::vector<bool> sparse(static_cast<std::size_t>(num_layers));
   for (std::int64_t layer = 0; layer < num_layers; ++layer) sparse[layer] = (layer + 1) % step == 0;
   for (const std::int64_t layer :
-       json_get_or<std::vector<std::int64_t>>(config, "mlp_only_layers", kWhere, std::vector<std::int64_t>()))
+       json_get_or<std::vector<std::int64_t>>(config, "mlp_only_layers", kConfigFile, std::vector<std::int64_t>()))
     if (layer >= 0 && layer < num_layers) sparse[layer] = false;
   return sparse;
 }

@@ -10,10 +10,8 @@
 namespace layerpress::model {
 namespace {
 
-constexpr const char* kWhere = "config.json";
-
 DecoderConfig gemma_config(const Json& config, std::int64_t max_position_embeddings) {
-  if (json_get_or<bool>(config, "use_bidirectional_attention", kWhere, false))
+  if (json_get_or<bool>(config, "use_bidirectional_attention", kConfigFile, false))
     throw CheckpointError(
         "[model.config] config.json: use_bidirectional_attention is not supported; only causal language models are");
   return parse_decoder_config(config, {.num_kv_heads = 4,
@@ -26,8 +24,8 @@ DecoderConfig gemma_config(const Json& config, std::int64_t max_position_embeddi
 }
 
 SelfAttention gemma_attention(const Json& config, const std::string& class_name) {
-  const bool bias = json_get_or<bool>(config, "attention_bias", kWhere, false);
-  const auto scalar = json_get_or<double>(config, "query_pre_attn_scalar", kWhere, 256);
+  const bool bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
+  const auto scalar = json_get_or<double>(config, "query_pre_attn_scalar", kConfigFile, 256);
   if (!(scalar > 0))
     throw CheckpointError("[model.config] config.json: query_pre_attn_scalar {} is not positive", scalar);
   return {.class_name = class_name,
@@ -51,8 +49,8 @@ graph::RopeTable layer_rope(const Json& config, DecoderConfig decoder, bool slid
     parameters = (*all)[kind];
   const auto scaling = config.find("rope_scaling");
   if (!slides && scaling != config.end() && !scaling->is_null()) parameters.update(*scaling);
-  decoder.rope_theta =
-      json_get_or<double>(config, slides ? "rope_local_base_freq" : "rope_theta", kWhere, slides ? 10'000 : 1'000'000);
+  decoder.rope_theta = json_get_or<double>(config, slides ? "rope_local_base_freq" : "rope_theta", kConfigFile,
+                                           slides ? 10'000 : 1'000'000);
   return parse_rope({{"rope_parameters", parameters}}, decoder);
 }
 
@@ -76,7 +74,7 @@ TracedModel trace_gemma2(const Json& config) {
 TracedModel trace_gemma3(const Json& config) {
   const DecoderConfig decoder = gemma_config(config, 131'072);
   const auto window = static_cast<std::int64_t>(nullable_number(config, "sliding_window", 4096));
-  const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kWhere, 6);
+  const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kConfigFile, 6);
   if (pattern < 1)
     throw CheckpointError("[model.config] config.json: sliding_window_pattern {} is not positive", pattern);
   const std::vector<bool> sliding =

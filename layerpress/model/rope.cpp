@@ -5,7 +5,7 @@
 namespace layerpress::model {
 namespace {
 
-constexpr const char* kWhere = "config.json: rope parameters";
+constexpr const char* kRopeParameters = "config.json: rope parameters";
 constexpr double kPi = 3.14159265358979323846;
 
 /// The rope parameters of a config, from either place, and the values that every kind needs.
@@ -17,9 +17,9 @@ struct RopeSource {
   std::int64_t max_positions = 0;
   std::int64_t original_positions = 0;
 
-  double number(const char* key) const { return json_get<double>(parameters, key, kWhere); }
+  double number(const char* key) const { return json_get<double>(parameters, key, kRopeParameters); }
   double number_or(const char* key, double otherwise) const {
-    return json_get_or<double>(parameters, key, kWhere, otherwise);
+    return json_get_or<double>(parameters, key, kRopeParameters, otherwise);
   }
   bool has(const char* key) const {
     const auto found = parameters.find(key);
@@ -40,11 +40,13 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder) {
     if (!found->is_object()) throw CheckpointError("[model.rope] config.json: '{}' is not an object", key);
     source.parameters = *found;
   }
-  source.kind = json_get_or<std::string>(source.parameters, "rope_type", kWhere,
-                                         json_get_or<std::string>(source.parameters, "type", kWhere, "default"));
-  source.theta = source.number_or("rope_theta", json_get_or<double>(config, "rope_theta", kWhere, decoder.rope_theta));
-  const double partial =
-      source.number_or("partial_rotary_factor", json_get_or<double>(config, "partial_rotary_factor", kWhere, 1.0));
+  source.kind =
+      json_get_or<std::string>(source.parameters, "rope_type", kRopeParameters,
+                               json_get_or<std::string>(source.parameters, "type", kRopeParameters, "default"));
+  source.theta =
+      source.number_or("rope_theta", json_get_or<double>(config, "rope_theta", kRopeParameters, decoder.rope_theta));
+  const double partial = source.number_or("partial_rotary_factor",
+                                          json_get_or<double>(config, "partial_rotary_factor", kRopeParameters, 1.0));
   if (!(source.theta > 1) || !(partial > 0) || partial > 1)
     throw CheckpointError("[model.rope] config.json: rope_theta {} or partial_rotary_factor {} makes no sense",
                           source.theta, partial);
@@ -53,9 +55,10 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder) {
     throw CheckpointError("[model.rope] config.json: {} rotated features of a head; expected an even number above 3",
                           source.dims);
   source.max_positions = decoder.max_position_embeddings;
-  source.original_positions = json_get_or<std::int64_t>(
-      config, "original_max_position_embeddings", kWhere,
-      json_get_or<std::int64_t>(source.parameters, "original_max_position_embeddings", kWhere, source.max_positions));
+  source.original_positions =
+      json_get_or<std::int64_t>(config, "original_max_position_embeddings", kRopeParameters,
+                                json_get_or<std::int64_t>(source.parameters, "original_max_position_embeddings",
+                                                          kRopeParameters, source.max_positions));
   if (source.original_positions < 1)
     throw CheckpointError("[model.rope] config.json: original_max_position_embeddings {} is not positive",
                           source.original_positions);
@@ -101,7 +104,7 @@ void apply_yarn(const RopeSource& source, graph::RopeTable& table) {
            (2 * std::log(source.theta));
   };
   double low = correction(beta_fast == 0 ? 32 : beta_fast), high = correction(beta_slow == 0 ? 1 : beta_slow);
-  if (json_get_or<bool>(source.parameters, "truncate", kWhere, true)) {
+  if (json_get_or<bool>(source.parameters, "truncate", kRopeParameters, true)) {
     low = std::floor(low);
     high = std::ceil(high);
   }
@@ -116,7 +119,7 @@ void apply_yarn(const RopeSource& source, graph::RopeTable& table) {
 }
 
 std::vector<double> divided(const std::vector<double>& frequencies, const RopeSource& source, const char* key) {
-  const auto factors = json_get<std::vector<double>>(source.parameters, key, kWhere);
+  const auto factors = json_get<std::vector<double>>(source.parameters, key, kRopeParameters);
   if (factors.size() != frequencies.size())
     throw CheckpointError("[model.rope] config.json: '{}' has {} entries, expected {}", key, factors.size(),
                           frequencies.size());

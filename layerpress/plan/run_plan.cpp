@@ -12,7 +12,6 @@
 namespace layerpress::plan {
 namespace {
 
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kMebibyte = 1u << 20;
 
 /// Rough speeds for choosing between computing and moving; the choice changes time, never results.
@@ -83,7 +82,7 @@ class Planner {
       if (auto plan = best_in_memory({frame.batch_tokens, input_.placement.device})) return plan;
     }
     if (input_.place != setup::ActivationPlace::kDisk || input_.pipeline != setup::Pipeline::kSequential) {
-      RunPlan in_memory = make(frame, {}, kUnlimited);
+      RunPlan in_memory = make(frame, {}, setup::kUnlimited);
       if (fits(in_memory)) return in_memory;
     }
     if (input_.pipeline != setup::Pipeline::kSequential) return std::nullopt;
@@ -102,14 +101,14 @@ class Planner {
   std::optional<RunPlan> best_again(const Frame& frame) const {
     std::optional<RunPlan> chosen;
     for (const std::vector<bool>& pattern : patterns()) {
-      RunPlan again = make(frame, pattern, kUnlimited);
+      RunPlan again = make(frame, pattern, setup::kUnlimited);
       if (fits(again) && (!chosen || seconds(again) < seconds(*chosen))) chosen = std::move(again);
     }
     return chosen;
   }
 
   std::optional<RunPlan> best_in_memory(const Frame& frame) const {
-    RunPlan in_memory = make(frame, {}, kUnlimited);
+    RunPlan in_memory = make(frame, {}, setup::kUnlimited);
     if (fits(in_memory)) return in_memory;
     if (input_.pipeline != setup::Pipeline::kSequential) return std::nullopt;
     return best_again(frame);
@@ -117,11 +116,11 @@ class Planner {
 
   /// The plan with the least memory.
   RunPlan smallest(const Frame& frame) const {
-    if (input_.pipeline != setup::Pipeline::kSequential) return make(frame, {}, kUnlimited);
+    if (input_.pipeline != setup::Pipeline::kSequential) return make(frame, {}, setup::kUnlimited);
     if (may_spill()) return make(frame, {}, 0);
     std::optional<RunPlan> least;
     for (const std::vector<bool>& pattern : patterns()) {
-      RunPlan plan = make(frame, pattern, kUnlimited);
+      RunPlan plan = make(frame, pattern, setup::kUnlimited);
       if (!least || plan.memory.peak.host < least->memory.peak.host) least = std::move(plan);
     }
     return std::move(*least);

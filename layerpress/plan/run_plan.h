@@ -31,7 +31,7 @@ struct PlanInput {
   std::function<bool(const std::string&)> mapped{};  ///< whether a weight is used where it lies in the checkpoint
   std::int64_t batch_tokens = 0;                     ///< 0: chosen
   std::uint64_t budget = 0;                          ///< of host memory, in all
-  std::uint64_t device_budget = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t device_budget = setup::kUnlimited;
   int threads = 1;
   int ranks = 1;  ///< that divide the work; samples are this rank's
   dist::DivisionRates division_rates{};

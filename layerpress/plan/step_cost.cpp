@@ -15,12 +15,6 @@ std::vector<compression::LinearShape> parts_of(const pipeline::ResultExchange::G
   return parts;
 }
 
-std::int64_t rows_of(const std::vector<schedule::RowPart>& parts) {
-  std::int64_t rows = 0;
-  for (const schedule::RowPart& part : parts) rows += part.rows();
-  return rows;
-}
-
 /// Parts of the rank that has most rows of a group.
 std::vector<compression::LinearShape> largest_parts(const pipeline::ResultExchange::Group& group) {
   const std::vector<std::vector<schedule::RowPart>>& parts = group.division->parts;

@@ -12,7 +12,7 @@
 namespace layerpress::quant {
 namespace {
 
-const QuantizationArgs& weights_of(const QuantizationScheme& scheme) {
+const QuantizationArgs& coded_weights(const QuantizationScheme& scheme) {
   if (!scheme.weights) throw InternalError("[quant.dequantize] a scheme without weights has no codes");
   return *scheme.weights;
 }
@@ -54,7 +54,7 @@ at::Tensor dequantize_on_device(const QuantizedWeight& weight, const kernels::Sc
 }  // namespace
 
 at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype) {
-  const QuantizationArgs& args = weights_of(scheme);
+  const QuantizationArgs& args = coded_weights(scheme);
   const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
   if (weight.codes.numel() == 0) return at::empty({rows, columns}, weight.codes.options().dtype(dtype));
   const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
@@ -66,7 +66,7 @@ at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& w
 }
 
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight) {
-  const QuantizationArgs& args = weights_of(scheme);
+  const QuantizationArgs& args = coded_weights(scheme);
   const at::ScalarType dtype = original.scalar_type();
   const bool fused = original.is_cpu() && (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);
   if (!fused || original.numel() == 0)

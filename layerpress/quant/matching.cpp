@@ -10,23 +10,25 @@
 #include "layerpress/base/error.h"
 
 namespace layerpress::quant {
+
+template <auto kFree>
+struct PcreDeleter {
+  template <typename T>
+  void operator()(T* pointer) const {
+    kFree(pointer);
+  }
+};
+using PatternCode = std::unique_ptr<pcre2_code, PcreDeleter<pcre2_code_free>>;
+
 namespace {
 
 constexpr std::size_t kLongestPattern = 10'000;
 constexpr std::uint32_t kMatchLimit = 1'000'000;  // steps of backtracking; an honest pattern needs a few thousand
 constexpr std::uint32_t kHeapLimitKib = 16 * 1024;
 
-template <auto kFree>
-struct Deleter {
-  template <typename T>
-  void operator()(T* pointer) const {
-    kFree(pointer);
-  }
-};
-using Code = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
-using CompileContext = std::unique_ptr<pcre2_compile_context, Deleter<pcre2_compile_context_free>>;
-using MatchContext = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
-using MatchData = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
+using CompileContext = std::unique_ptr<pcre2_compile_context, PcreDeleter<pcre2_compile_context_free>>;
+using MatchContext = std::unique_ptr<pcre2_match_context, PcreDeleter<pcre2_match_context_free>>;
+using MatchData = std::unique_ptr<pcre2_match_data, PcreDeleter<pcre2_match_data_free>>;
 
 PCRE2_SPTR bytes(const std::string& text) { return reinterpret_cast<PCRE2_SPTR>(text.data()); }
 
@@ -36,13 +38,13 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(buffer.data());
 }
 
-Code compile(const std::string& expression, const std::string& pattern, const std::string& where) {
+PatternCode compile(const std::string& expression, const std::string& pattern, const std::string& where) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   const CompileContext context(pcre2_compile_context_create(nullptr));
   pcre2_set_max_pattern_length(context.get(), kLongestPattern);
-  Code code(pcre2_compile(bytes(expression), expression.size(), PCRE2_ANCHORED | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP,
-                          &error, &offset, context.get()));
+  PatternCode code(pcre2_compile(bytes(expression), expression.size(),
+                                 PCRE2_ANCHORED | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error, &offset, context.get()));
   if (!code)
     throw RecipeError("[quant.match] {}: pattern '{}' is no regular expression: {} at character {}", where, pattern,
                       message_of(error), offset + 1);
@@ -60,7 +62,7 @@ bool is_class(const ModuleName& module, const std::string& target) {
 struct TargetList::Pattern {
   std::string text;   // as the user wrote it
   std::string where;  // whose list it is in
-  Code code;          // null for a plain name
+  PatternCode code;   // null for a plain name
   mutable std::atomic<bool> matched{false};
 
   Match match(const ModuleName& module) const {

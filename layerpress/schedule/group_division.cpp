@@ -33,12 +33,6 @@ std::int64_t nearest(const std::vector<std::int64_t>& places, std::int64_t wante
   return *above - wanted < wanted - *(above - 1) ? *above : *(above - 1);
 }
 
-std::int64_t rows_of(const std::vector<RowPart>& parts) {
-  std::int64_t rows = 0;
-  for (const RowPart& part : parts) rows += part.rows();
-  return rows;
-}
-
 GroupDivision split(const DividedGroup& group, int ranks) {
   std::vector<std::int64_t> rows, steps;
   for (const compression::LinearShape& linear : group.linears) {
@@ -123,6 +117,12 @@ class Owners {
 };
 
 }  // namespace
+
+std::int64_t rows_of(const std::vector<RowPart>& parts) {
+  std::int64_t rows = 0;
+  for (const RowPart& part : parts) rows += part.rows();
+  return rows;
+}
 
 std::vector<std::vector<RowPart>> split_rows(const std::vector<std::int64_t>& rows,
                                              const std::vector<std::int64_t>& steps, int ranks) {

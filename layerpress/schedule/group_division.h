@@ -15,6 +15,7 @@ struct RowPart {
   std::int64_t last = 0;
   std::int64_t rows() const { return last - first; }
 };
+std::int64_t rows_of(const std::vector<RowPart>& parts);
 
 /// Who compresses what of linears that read one value.
 struct GroupDivision {

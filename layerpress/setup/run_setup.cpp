@@ -27,9 +27,7 @@ Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
   return Pipeline::kDatafree;
 }
 
-/// A number too large for any machine when nothing is known or asked.
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
-
+/// kUnlimited when nothing is known or asked.
 std::uint64_t host_budget(const std::string& asked) {
   if (!asked.empty()) return parse_bytes(asked, "--memory-budget");
   const std::uint64_t available = available_memory();

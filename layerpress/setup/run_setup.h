@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "layerpress/oneshot.h"
@@ -8,6 +10,9 @@
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress::setup {
+
+inline constexpr std::uint64_t kUnlimited =
+    std::numeric_limits<std::uint64_t>::max();  ///< a budget that nothing exceeds
 
 enum class Pipeline { kSequential, kBasic, kDatafree };
 

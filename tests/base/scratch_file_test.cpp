@@ -23,7 +23,7 @@ using test::message_of;
 using test::TemporaryFolder;
 using Extent = ScratchFile::Extent;
 
-constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kPageBytes = 4096;
 constexpr std::uint64_t kMebibyte = 1u << 20;
 
 std::string content(const ScratchFile& file, const Extent& extent) {
@@ -34,22 +34,22 @@ std::string content(const ScratchFile& file, const Extent& extent) {
 TEST(ScratchFile, FreedSpaceIsUsedAgainAndMerges) {
   const TemporaryFolder folder;
   ScratchFile file(folder / "scratch", false);
-  const Extent first = file.allocate(1), second = file.allocate(kPage + 1), third = file.allocate(kPage),
+  const Extent first = file.allocate(1), second = file.allocate(kPageBytes + 1), third = file.allocate(kPageBytes),
                fourth = file.allocate(7);
   EXPECT_EQ(first.offset, 0u);
-  EXPECT_EQ(second.offset, kPage);
-  EXPECT_EQ(third.offset, 3 * kPage);
-  EXPECT_EQ(fourth.offset, 4 * kPage);
-  EXPECT_EQ(file.used(), 5 * kPage);
+  EXPECT_EQ(second.offset, kPageBytes);
+  EXPECT_EQ(third.offset, 3 * kPageBytes);
+  EXPECT_EQ(fourth.offset, 4 * kPageBytes);
+  EXPECT_EQ(file.used(), 5 * kPageBytes);
   file.free(second);
-  EXPECT_EQ(file.allocate(2 * kPage + 1).offset, 5 * kPage);  // does not fit into the hole
-  EXPECT_EQ(file.allocate(kPage).offset, kPage);              // the first that fits
-  file.free({kPage, kPage});
+  EXPECT_EQ(file.allocate(2 * kPageBytes + 1).offset, 5 * kPageBytes);  // does not fit into the hole
+  EXPECT_EQ(file.allocate(kPageBytes).offset, kPageBytes);              // the first that fits
+  file.free({kPageBytes, kPageBytes});
   file.free(first);
   file.free(third);  // one hole of four pages now
-  EXPECT_EQ(file.used(), 4 * kPage);
-  EXPECT_EQ(file.peak_used(), 7 * kPage);
-  EXPECT_EQ(file.allocate(4 * kPage).offset, 0u);
+  EXPECT_EQ(file.used(), 4 * kPageBytes);
+  EXPECT_EQ(file.peak_used(), 7 * kPageBytes);
+  EXPECT_EQ(file.allocate(4 * kPageBytes).offset, 0u);
 }
 
 TEST(ScratchFile, DoesNotGrowByMoreThanItsContent) {
@@ -68,7 +68,7 @@ TEST(ScratchFile, DoesNotGrowByMoreThanItsContent) {
 TEST(ScratchFile, WhatIsWrittenIsReadBack) {
   const TemporaryFolder folder;
   ScratchFile file(folder / "scratch", false);
-  file.allocate(3 * kPage);
+  file.allocate(3 * kPageBytes);
   std::string bytes(17 * kMebibyte + 77, '\0');
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 2654435761u >> 24);
   const Extent extent = file.allocate(bytes.size());
@@ -103,7 +103,7 @@ TEST(ScratchFile, RandomUseNeverOverlaps) {
   std::vector<std::pair<Extent, std::string>> live;
   for (int step = 0; step < 600; ++step) {
     if (live.size() < 3 || (live.size() < 40 && random() % 2 == 0)) {
-      const std::string bytes(random() % (5 * kPage), static_cast<char>(random()));
+      const std::string bytes(random() % (5 * kPageBytes), static_cast<char>(random()));
       const Extent extent = file.allocate(bytes.size());
       file.write(extent, bytes.data());
       live.emplace_back(extent, bytes);
@@ -122,7 +122,7 @@ TEST(ScratchFile, ClaimsExtentsOfAnEarlierRun) {
   Extent kept;
   {
     ScratchFile file(folder / "scratch", false);
-    file.allocate(kPage);
+    file.allocate(kPageBytes);
     kept = file.allocate(5);
     file.write(kept, "hello");
   }
@@ -130,19 +130,19 @@ TEST(ScratchFile, ClaimsExtentsOfAnEarlierRun) {
   const std::uint64_t size = std::filesystem::file_size(folder / "scratch");
   EXPECT_TRUE(file.claim(kept));
   EXPECT_EQ(content(file, kept), "hello");
-  EXPECT_EQ(file.used(), kPage);
+  EXPECT_EQ(file.used(), kPageBytes);
   constexpr std::uint64_t kHuge = std::numeric_limits<std::uint64_t>::max();
   for (const Extent wrong : std::vector<Extent>{kept,
-                                                {0, kPage + 1},
+                                                {0, kPageBytes + 1},
                                                 {3, 1},
                                                 {size, 1},
-                                                {size - kPage, kPage + 1},
-                                                {2 * kPage, kHuge},
-                                                {kHuge - kPage + 1, 1},
-                                                {2 * kPage, kHuge - kPage}})
+                                                {size - kPageBytes, kPageBytes + 1},
+                                                {2 * kPageBytes, kHuge},
+                                                {kHuge - kPageBytes + 1, 1},
+                                                {2 * kPageBytes, kHuge - kPageBytes}})
     EXPECT_FALSE(file.claim(wrong)) << wrong.offset << " + " << wrong.length;
-  EXPECT_EQ(file.allocate(2 * kPage).offset, 2 * kPage);  // between what is claimed
-  EXPECT_EQ(file.allocate(kPage).offset, 0u);
+  EXPECT_EQ(file.allocate(2 * kPageBytes).offset, 2 * kPageBytes);  // between what is claimed
+  EXPECT_EQ(file.allocate(kPageBytes).offset, 0u);
   const ScratchFile emptied(folder / "scratch", false);
   EXPECT_EQ(std::filesystem::file_size(folder / "scratch"), 0u);
 }
@@ -150,10 +150,10 @@ TEST(ScratchFile, ClaimsExtentsOfAnEarlierRun) {
 TEST(ScratchFile, FreeingTwiceIsOurMistake) {
   const TemporaryFolder folder;
   ScratchFile file(folder / "scratch", false);
-  const Extent extent = file.allocate(2 * kPage);
+  const Extent extent = file.allocate(2 * kPageBytes);
   file.free(extent);
   EXPECT_THROW(file.free(extent), InternalError);
-  EXPECT_THROW(file.free({kPage, 1}), InternalError);
+  EXPECT_THROW(file.free({kPageBytes, 1}), InternalError);
   EXPECT_THROW(file.free({1ull << 40, 1}), InternalError);
 }
 
@@ -199,9 +199,9 @@ TEST(ScratchFile, WorksWhereSpaceCannotBeReserved) {
     const Extent extent = file.allocate(5);
     file.write(extent, "hello");
     EXPECT_EQ(content(file, extent), "hello");
-    const test::FileSizeLimit limit(kPage);
-    const Extent beyond = file.allocate(kPage);
-    expect_says(message_of<MemoryError>([&] { file.write(beyond, std::string(kPage, 'x').data()); }),
+    const test::FileSizeLimit limit(kPageBytes);
+    const Extent beyond = file.allocate(kPageBytes);
+    expect_says(message_of<MemoryError>([&] { file.write(beyond, std::string(kPageBytes, 'x').data()); }),
                 {"cannot be written", "File too large", "--offload-dir"});
     return ::testing::Test::HasFailure() ? 1 : 0;
   });

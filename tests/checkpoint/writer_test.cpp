@@ -177,14 +177,14 @@ const std::vector<TensorSpec> kTwoShards = {{"a", at::kByte, {60}}, {"b", at::kF
 constexpr const char* kFirstShard = "model-00001-of-00002.safetensors";
 constexpr const char* kSecondShard = "model-00002-of-00002.safetensors";
 
-at::Tensor value_of(const TensorSpec& spec) { return at::arange(spec.numel()).add(spec.name[0]).to(spec.dtype); }
+at::Tensor short_value_of(const TensorSpec& spec) { return at::arange(spec.numel()).add(spec.name[0]).to(spec.dtype); }
 
 /// Writes kTwoShards without finishing and returns the checksums.
 std::map<std::string, std::string> write_and_stop(const TemporaryFolder& folder) {
   CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
   std::map<std::string, std::string> checksums;
   for (const TensorSpec& spec : kTwoShards) {
-    writer.write(spec.name, value_of(spec));
+    writer.write(spec.name, short_value_of(spec));
     checksums[spec.name] = writer.checksum(spec.name);
   }
   writer.sync();
@@ -219,13 +219,13 @@ TEST(CheckpointWriter, GoesOnWithTheFilesOfAnEarlierOne) {
   {
     const auto writer = reopened(folder, kTwoShards);
     EXPECT_TRUE(writer->accept("a", checksums.at("a")));
-    EXPECT_TRUE(at::equal(writer->read("a"), value_of(kTwoShards[0])));
+    EXPECT_TRUE(at::equal(writer->read("a"), short_value_of(kTwoShards[0])));
     EXPECT_EQ(writer->checksum("a"), checksums.at("a"));
-    EXPECT_THROW(writer->write("a", value_of(kTwoShards[0])), InternalError);
+    EXPECT_THROW(writer->write("a", short_value_of(kTwoShards[0])), InternalError);
     EXPECT_THROW(writer->accept("a", checksums.at("a")), InternalError);
     EXPECT_THROW(writer->accept("unknown", ""), InternalError);
     EXPECT_THROW(writer->finish(), InternalError);  // nobody has asked for b and c
-    writer->write("b", value_of(kTwoShards[1]));
+    writer->write("b", short_value_of(kTwoShards[1]));
     EXPECT_TRUE(writer->accept("c", checksums.at("c")));
     writer->finish();
   }
@@ -233,7 +233,7 @@ TEST(CheckpointWriter, GoesOnWithTheFilesOfAnEarlierOne) {
   write_and_stop(undisturbed);
   for (const char* name : {kFirstShard, kSecondShard})
     EXPECT_EQ(read_bytes(folder / name), read_bytes(undisturbed / name));
-  EXPECT_TRUE(at::equal(open_written(folder)->tensor("b"), value_of(kTwoShards[1])));
+  EXPECT_TRUE(at::equal(open_written(folder)->tensor("b"), short_value_of(kTwoShards[1])));
 }
 
 TEST(CheckpointWriter, FindsDamagedTensors) {
@@ -245,9 +245,9 @@ TEST(CheckpointWriter, FindsDamagedTensors) {
   EXPECT_THROW(writer->read("a"), InternalError);
   EXPECT_TRUE(writer->accept("b", checksums.at("b")));
   EXPECT_TRUE(writer->accept("c", checksums.at("c")));
-  writer->write("a", value_of(kTwoShards[0]));
+  writer->write("a", short_value_of(kTwoShards[0]));
   writer->finish();
-  EXPECT_TRUE(at::equal(open_written(folder)->tensor("a"), value_of(kTwoShards[0])));
+  EXPECT_TRUE(at::equal(open_written(folder)->tensor("a"), short_value_of(kTwoShards[0])));
 }
 
 TEST(CheckpointWriter, LargeTensorsAreAcceptedPieceByPiece) {
@@ -280,7 +280,7 @@ TEST(CheckpointWriter, DamagedFilesAreMadeAnew) {
     EXPECT_FALSE(writer->accept("a", checksums.at("a")));
     EXPECT_FALSE(writer->accept("b", checksums.at("b")));
     EXPECT_TRUE(writer->accept("c", checksums.at("c")));
-    for (const std::size_t i : {0, 1}) writer->write(kTwoShards[i].name, value_of(kTwoShards[i]));
+    for (const std::size_t i : {0, 1}) writer->write(kTwoShards[i].name, short_value_of(kTwoShards[i]));
     writer->finish();
     EXPECT_EQ(read_bytes(folder / kFirstShard), read_bytes(undisturbed / kFirstShard));
   }
@@ -292,7 +292,7 @@ TEST(CheckpointWriter, SyncFailsWhenTheDiskDoes) {
     if (!test::deny_system_call(SYS_fdatasync, EIO)) return test::kNotAllowed;
     CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
     writer.sync();  // nothing written, nothing to wait for
-    writer.write("c", value_of(kTwoShards[2]));
+    writer.write("c", short_value_of(kTwoShards[2]));
     expect_says(message_of<CheckpointError>([&] { writer.sync(); }), {kSecondShard, "Input/output error"});
     return ::testing::Test::HasFailure() ? 1 : 0;
   });

@@ -3,31 +3,18 @@
 #include <gtest/gtest.h>
 
 #include "tests/checkpoint/temporary_folder.h"
+#include "tests/data/loaded_samples.h"
 
 namespace layerpress::data {
 namespace {
 
 using test::expect_says;
 using test::message_of;
+using test::Messages;
+using test::Samples;
+using test::samples_of;
 using test::ScopedVariable;
 using test::TemporaryFolder;
-
-using Samples = std::vector<std::vector<std::int32_t>>;
-
-class Messages : public EventSink {
- public:
-  void on_message(LogLevel level, const std::string& text) override {
-    if (level == LogLevel::kWarning) warnings.push_back(text);
-  }
-  std::vector<std::string> warnings;
-};
-
-Samples samples_of(const CalibrationSet& set) {
-  Samples samples;
-  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i)
-    samples.emplace_back(set.tokens.begin() + set.sample_offsets[i], set.tokens.begin() + set.sample_offsets[i + 1]);
-  return samples;
-}
 
 /// Token ids are read here: a helper that is asked after all would fail.
 class LoadSamplesTest : public testing::Test {

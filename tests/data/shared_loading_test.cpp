@@ -15,6 +15,7 @@ namespace {
 
 using test::expect_says;
 using test::message_of;
+using test::Messages;
 using test::Samples;
 using test::samples_of;
 using test::ScopedVariable;
@@ -23,14 +24,6 @@ using test::ThreadGroup;
 
 constexpr std::int64_t kVocabulary = 1000000;
 constexpr int kGroupSizes[] = {1, 2, 3, 4, 8};
-
-class Messages : public EventSink {
- public:
-  void on_message(LogLevel level, const std::string& text) override {
-    if (level == LogLevel::kWarning) warnings.push_back(text);
-  }
-  std::vector<std::string> warnings;
-};
 
 /// What `size` ranks did together.
 struct Shared {

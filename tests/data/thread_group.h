@@ -11,17 +11,9 @@
 #include <vector>
 
 #include "layerpress/data/shared_loading.h"
+#include "tests/data/loaded_samples.h"
 
 namespace layerpress::test {
-
-using Samples = std::vector<std::vector<std::int32_t>>;
-
-inline Samples samples_of(const data::CalibrationSet& set) {
-  Samples samples;
-  for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i)
-    samples.emplace_back(set.tokens.begin() + set.sample_offsets[i], set.tokens.begin() + set.sample_offsets[i + 1]);
-  return samples;
-}
 
 /// Loaders that are threads of this process. One that throws ends the others, whose all_gather throws.
 class ThreadGroup {

@@ -8,12 +8,10 @@
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/folding.h"
 #include "layerpress/graph/tracer.h"
+#include "tests/graph/module_kinds.h"
 
 namespace layerpress::graph {
 namespace {
-
-bool is_layer(const Module& module) { return module.class_name == "Layer"; }
-bool is_linear(const Module& module) { return module.class_name == "Linear"; }
 
 /// A layer named `name` whose attention has the given window.
 Symbol layer(Tracer& tracer, const std::string& name, Symbol x, std::int64_t window) {

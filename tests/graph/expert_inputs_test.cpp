@@ -7,6 +7,7 @@
 #include "layerpress/graph/stages.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/tracer.h"
+#include "tests/graph/module_kinds.h"
 
 namespace layerpress::graph {
 namespace {
@@ -30,8 +31,6 @@ Graph mixture() {
   }
   return tracer.finish(tracer.linear("head", x, 50));
 }
-
-bool is_layer(const Module& module) { return module.class_name == "Layer"; }
 
 std::vector<LinearGroup> expert_groups(const Graph& graph, const Subgraph& subgraph) {
   return linear_groups(graph, subgraph,

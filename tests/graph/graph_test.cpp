@@ -9,6 +9,7 @@
 #include "layerpress/graph/stages.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/tracer.h"
+#include "tests/graph/module_kinds.h"
 
 namespace layerpress::graph {
 namespace {
@@ -31,9 +32,6 @@ Graph small_model() {
   x = tracer.rms_norm("norm", "Norm", x, 1e-5);
   return tracer.finish(tracer.linear("head", x, 100));
 }
-
-bool is_layer(const Module& module) { return module.class_name == "Layer"; }
-bool is_linear(const Module& module) { return module.class_name == "Linear"; }
 
 TEST(Tracer, NamesModulesAndWeights) {
   const Graph graph = small_model();

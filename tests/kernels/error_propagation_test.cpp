@@ -47,12 +47,12 @@ double change_error(const at::Tensor& result, const at::Tensor& weight, const In
   return ((result.to(at::kDouble) - expected).norm() / change.norm()).item<double>();
 }
 
-struct Case {
+struct MoveCase {
   std::int64_t tokens, columns, rows;
   double damping, most;  ///< largest relative error of the change
 };
 
-class WeightMoverTest : public ::testing::TestWithParam<Case> {};
+class WeightMoverTest : public ::testing::TestWithParam<MoveCase> {};
 
 TEST_P(WeightMoverTest, MatchesDoublePrecisionInBothOrders) {
   at::manual_seed(11);
@@ -71,9 +71,9 @@ TEST_P(WeightMoverTest, MatchesDoublePrecisionInBothOrders) {
 
 // With more tokens than columns, with fewer (only the damping makes the matrix regular), and around the blocks of rows.
 INSTANTIATE_TEST_SUITE_P(Shapes, WeightMoverTest,
-                         ::testing::Values(Case{2000, 200, 7, 0.1, 1e-4}, Case{2000, 200, 288, 0.01, 1e-4},
-                                           Case{50, 200, 289, 0.1, 1e-4}, Case{50, 200, 30, 0.001, 1e-2},
-                                           Case{600, 64, 700, 0.1, 1e-4}));
+                         ::testing::Values(MoveCase{2000, 200, 7, 0.1, 1e-4}, MoveCase{2000, 200, 288, 0.01, 1e-4},
+                                           MoveCase{50, 200, 289, 0.1, 1e-4}, MoveCase{50, 200, 30, 0.001, 1e-2},
+                                           MoveCase{600, 64, 700, 0.1, 1e-4}));
 
 /// What the outputs of `weight` lack, and half of a stream's own difference.
 at::Tensor output_cross_of(const at::Tensor& weight, const Inputs& inputs) {

@@ -10,6 +10,7 @@
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/kernels/factorize_together.h"
 #include "layerpress/kernels/gram.h"
+#include "tests/kernels/relative_difference.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -19,10 +20,6 @@ at::Tensor gram_of(std::int64_t columns) {
   at::Tensor gram = at::zeros({columns, columns});
   accumulate_gram(gram, at::randn({columns + 8, columns}) + 0.5 * at::randn({columns + 8, 1}));
   return gram;
-}
-
-double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b).norm() / b.norm()).item<double>();
 }
 
 /// HessianFactor as its definition reads, in double precision.

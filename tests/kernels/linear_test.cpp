@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/kernels/transformer.h"
+#include "tests/kernels/relative_difference.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -15,16 +16,12 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tens
   return (bias.defined() ? y + bias.to(at::kDouble) : y).to(x.scalar_type());
 }
 
-double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b.to(at::kDouble)).norm() / b.to(at::kDouble).norm()).item<double>();
-}
-
-struct Shape {
+struct ProductShape {
   std::int64_t rows, outputs, features;
 };
 // Rows, outputs and features around the sizes of tiles, panels and chunks.
-const std::vector<Shape> kShapes = {{1, 1, 2},     {1, 33, 30},   {13, 16, 32},  {25, 31, 34},  {24, 48, 576},
-                                    {513, 17, 64}, {60, 7, 2050}, {7, 40, 4100}, {100, 65, 33}, {1030, 96, 18}};
+const std::vector<ProductShape> kShapes = {{1, 1, 2},     {1, 33, 30},   {13, 16, 32},  {25, 31, 34},  {24, 48, 576},
+                                           {513, 17, 64}, {60, 7, 2050}, {7, 40, 4100}, {100, 65, 33}, {1030, 96, 18}};
 
 TEST(Linear, EqualsTheDefinition) {
   at::manual_seed(1);

@@ -10,7 +10,7 @@
 namespace layerpress::kernels {
 namespace {
 
-struct Shape {
+struct CrossShape {
   std::int64_t tokens, features, rows;
 };
 
@@ -19,7 +19,7 @@ struct Data {
   at::Tensor weight;
 };
 
-Data data_of(const Shape& shape, at::ScalarType dtype) {
+Data data_of(const CrossShape& shape, at::ScalarType dtype) {
   const auto near = [&](const at::Tensor& x) { return (x.to(at::kFloat) + 0.1 * at::randn(x.sizes())).to(dtype); };
   const at::Tensor x = (at::randn({shape.tokens, shape.features}) + 0.5).to(dtype),
                    stream = (3 * at::randn({shape.tokens, shape.rows})).to(dtype);
@@ -36,7 +36,7 @@ double distance(const at::Tensor& a, const at::Tensor& expected) {
   return ((a.to(at::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
-class OutputCrossTest : public ::testing::TestWithParam<Shape> {};
+class OutputCrossTest : public ::testing::TestWithParam<CrossShape> {};
 
 TEST_P(OutputCrossTest, MatchesDoublePrecision) {
   at::manual_seed(31);
@@ -53,8 +53,8 @@ TEST_P(OutputCrossTest, MatchesDoublePrecision) {
 
 // Around the panels of 48 columns, and the tokens that are taken at once.
 INSTANTIATE_TEST_SUITE_P(Shapes, OutputCrossTest,
-                         ::testing::Values(Shape{1, 1, 1}, Shape{2, 47, 49}, Shape{513, 49, 97}, Shape{2047, 100, 30},
-                                           Shape{2050, 193, 48}));
+                         ::testing::Values(CrossShape{1, 1, 1}, CrossShape{2, 47, 49}, CrossShape{513, 49, 97},
+                                           CrossShape{2047, 100, 30}, CrossShape{2050, 193, 48}));
 
 TEST(OutputCross, OfEqualModelsIsZero) {
   at::manual_seed(32);

@@ -26,7 +26,7 @@ void search_on_host(const cuda::ScaleSearchTask& task) {
   task.number == cuda::Number::kBf16 ? search_blocks<cuda::Bf16>(task) : search_blocks<float>(task);
 }
 
-struct Case {
+struct RowSearchCase {
   const char* name;
   std::int64_t block_columns;
   RangeRule rule;
@@ -36,11 +36,11 @@ struct Case {
   at::ScalarType weight = at::kBFloat16, stored = at::kBFloat16;
 };
 
-class RowSearchTest : public ::testing::TestWithParam<Case> {};
+class RowSearchTest : public ::testing::TestWithParam<RowSearchCase> {};
 
 TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
   at::manual_seed(21);
-  const Case& c = GetParam();
+  const RowSearchCase& c = GetParam();
   const at::Tensor weight = (at::randn({40, 200}) * at::rand({40, 1})).to(c.weight);
   const at::Tensor importance = c.important ? at::rand({200}) + 0.01 : at::Tensor();
   const ScaleGrid grid{1, c.block_columns};
@@ -61,14 +61,17 @@ TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
   EXPECT_TRUE(plain.scale.ne(found.scale).any().item<bool>());  // the search matters at all
 }
 
-const Codebook kFp8{true, 0, 0}, kEightBits{false, -128, 127};
+const Codebook kFp8Codebook{true, 0, 0}, kEightBits{false, -128, 127};
 INSTANTIATE_TEST_SUITE_P(
     Cases, RowSearchTest,
-    ::testing::Values(Case{"group", 64, {{}, true}, 2, 0, true}, Case{"short_last_group", 48, {{}, true}, 2, 0, true},
-                      Case{"patience", 40, {{}, true}, 2.4, 3, false}, Case{"asymmetric", 100, {{}, false}, 2, 0, true},
-                      Case{"channel", 200, {{}, true}, 2.4, 0, false}, Case{"narrow", 8, {{}, false}, 2, 0, false},
-                      Case{"eight_bits", 200, {kEightBits, true}, 2, 0, true, at::kFloat, at::kHalf},
-                      Case{"fp8", 200, {kFp8, true}, 2, 0, true, at::kFloat, at::kFloat}),
+    ::testing::Values(RowSearchCase{"group", 64, {{}, true}, 2, 0, true},
+                      RowSearchCase{"short_last_group", 48, {{}, true}, 2, 0, true},
+                      RowSearchCase{"patience", 40, {{}, true}, 2.4, 3, false},
+                      RowSearchCase{"asymmetric", 100, {{}, false}, 2, 0, true},
+                      RowSearchCase{"channel", 200, {{}, true}, 2.4, 0, false},
+                      RowSearchCase{"narrow", 8, {{}, false}, 2, 0, false},
+                      RowSearchCase{"eight_bits", 200, {kEightBits, true}, 2, 0, true, at::kFloat, at::kHalf},
+                      RowSearchCase{"fp8", 200, {kFp8Codebook, true}, 2, 0, true, at::kFloat, at::kFloat}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RowSearch, ZeroBlocksGetTheSmallestScale) {

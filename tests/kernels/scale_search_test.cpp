@@ -8,7 +8,7 @@
 namespace layerpress::kernels {
 namespace {
 
-struct Case {
+struct SearchCase {
   const char* name;
   ScaleGrid grid;
   RangeRule rule;
@@ -23,7 +23,8 @@ std::vector<double> shrinking() {
   return factors;
 }
 
-double total_error(const at::Tensor& weight, const Case& c, const ChosenScales& chosen, const at::Tensor& importance) {
+double total_error(const at::Tensor& weight, const SearchCase& c, const ChosenScales& chosen,
+                   const at::Tensor& importance) {
   const at::Tensor scale = spread_blocks(chosen.scale, c.grid, weight.size(0), weight.size(1));
   const at::Tensor zero = chosen.zero_point.defined()
                               ? spread_blocks(chosen.zero_point, c.grid, weight.size(0), weight.size(1))
@@ -34,11 +35,11 @@ double total_error(const at::Tensor& weight, const Case& c, const ChosenScales& 
   return error.sum().item<double>();
 }
 
-class ScaleSearchTest : public ::testing::TestWithParam<Case> {};
+class ScaleSearchTest : public ::testing::TestWithParam<SearchCase> {};
 
 TEST_P(ScaleSearchTest, FusedChoosesAsWellAsTheReference) {
   at::manual_seed(11);
-  const Case& c = GetParam();
+  const SearchCase& c = GetParam();
   const at::Tensor weight = at::randn({70, 192}).to(at::kBFloat16);
   const at::Tensor importance = c.important ? at::rand({192}) + 0.01 : at::Tensor();
   const ScaleSearch search{shrinking(), c.exponent, c.patience};
@@ -63,14 +64,15 @@ TEST_P(ScaleSearchTest, FusedChoosesAsWellAsTheReference) {
 
 const Codebook kFp8{true, 0, 0};
 INSTANTIATE_TEST_SUITE_P(Cases, ScaleSearchTest,
-                         ::testing::Values(Case{"group", {1, 64}, {{}, true}, 2.4, 0, false},
-                                           Case{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
-                                           Case{"important", {1, 32}, {{}, true}, 2, 0, true},
-                                           Case{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
-                                           Case{"eight_bits", {1, 192}, {{false, -128, 127}, true}, 2.4, 0, false},
-                                           Case{"tensor", {70, 192}, {{}, true}, 2, 0, false},
-                                           Case{"fp8_channel", {1, 192}, {kFp8, true}, 2, 0, false},
-                                           Case{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
+                         ::testing::Values(SearchCase{"group", {1, 64}, {{}, true}, 2.4, 0, false},
+                                           SearchCase{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
+                                           SearchCase{"important", {1, 32}, {{}, true}, 2, 0, true},
+                                           SearchCase{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
+                                           SearchCase{
+                                               "eight_bits", {1, 192}, {{false, -128, 127}, true}, 2.4, 0, false},
+                                           SearchCase{"tensor", {70, 192}, {{}, true}, 2, 0, false},
+                                           SearchCase{"fp8_channel", {1, 192}, {kFp8, true}, 2, 0, false},
+                                           SearchCase{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
@@ -81,7 +83,7 @@ TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
   for (const ScaleGrid& grid : {ScaleGrid{kRows, kColumns}, ScaleGrid{270, 128}, ScaleGrid{10000, 700}})
     for (const bool symmetric : {true, false})
       for (const int patience : {0, 3}) {
-        const Case c{"strips", grid, {{}, symmetric}, 2, patience, true};
+        const SearchCase c{"strips", grid, {{}, symmetric}, 2, patience, true};
         const ScaleSearch search{{1, 0.98, 0.95, 0.9, 0.85, 0.8}, c.exponent, patience};
         const ChosenScales strips = search_scales(weight, grid, c.rule, search, at::kBFloat16, importance);
         const ChosenScales reference = search_scales_reference(weight, grid, c.rule, search, at::kBFloat16, importance);

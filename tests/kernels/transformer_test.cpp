@@ -7,7 +7,7 @@ namespace layerpress::kernels {
 namespace {
 
 /// How far a bf16 result is from the fp32 one, relative to its size.
-double relative_difference(const at::Tensor& result, const at::Tensor& reference) {
+double difference_in_float(const at::Tensor& result, const at::Tensor& reference) {
   const at::Tensor expected = reference.to(at::kFloat);
   return ((result.to(at::kFloat) - expected).norm() / expected.norm()).item<double>();
 }
@@ -19,7 +19,7 @@ TEST(RmsNorm, FusedEqualsReference) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
     for (const std::int64_t size : {1, 7, 64, 576}) {
       const at::Tensor x = (3 * at::randn({33, 2 * size})).to(dtype), weight = at::randn({size}).to(dtype);
-      EXPECT_LT(relative_difference(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5)), bound(dtype));
+      EXPECT_LT(difference_in_float(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5)), bound(dtype));
     }
 }
 
@@ -30,11 +30,11 @@ TEST(RmsNorm, RoundedOnceEqualsReference) {
     for (const std::int64_t size : {1, 7, 64, 5000}) {
       const at::Tensor x = (3 * at::randn({33, 2 * size})).to(dtype), weight = (at::rand({size}) - 0.5).to(dtype);
       const at::Tensor y = rms_norm(x, weight, 1e-5, how);
-      EXPECT_LT(relative_difference(y, rms_norm_reference(x, weight, 1e-5, how)), 2e-4) << size;
+      EXPECT_LT(difference_in_float(y, rms_norm_reference(x, weight, 1e-5, how)), 2e-4) << size;
       // One rounding leaves at most half a step of bf16 to the exact result; two leave more somewhere.
       const at::Tensor exact = rms_norm_reference(x.to(at::kFloat), weight.to(at::kFloat), 1e-5, how);
       EXPECT_LT(((y.to(at::kFloat) - exact).abs() / exact.abs()).max().item<double>(), 1.001 / 256) << size;
-      EXPECT_GT(relative_difference(rms_norm(x, weight, 1e-5), exact), 0.1) << "the offset counts";
+      EXPECT_GT(difference_in_float(rms_norm(x, weight, 1e-5), exact), 0.1) << "the offset counts";
     }
 }
 
@@ -43,7 +43,7 @@ TEST(GatedActivation, FusedEqualsReference) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     const at::Tensor a = (20 * at::randn({41, 67})).to(dtype), b = at::randn({41, 67}).to(dtype);
     for (const char* function : {"silu", "gelu", "gelu_tanh"})
-      EXPECT_LT(relative_difference(gated_activation(function, a, b),
+      EXPECT_LT(difference_in_float(gated_activation(function, a, b),
                                     gated_activation_reference(function, a.to(at::kFloat), b.to(at::kFloat))),
                 bound(dtype))
           << function;
@@ -78,7 +78,7 @@ TEST(Rotary, FusedEqualsReference) {
       const at::Tensor x = at::randn({77, 3 * 32}).to(dtype);
       for (const RotaryShape& shape : {RotaryShape{32}, RotaryShape{32, 0, true}, RotaryShape{48, 11},
                                        RotaryShape{48, 16, true}, RotaryShape{96, 64}})
-        EXPECT_LT(relative_difference(rotary(x, angle.cos(), angle.sin(), positions, shape),
+        EXPECT_LT(difference_in_float(rotary(x, angle.cos(), angle.sin(), positions, shape),
                                       rotary_reference(x, angle.cos(), angle.sin(), positions, shape)),
                   bound(dtype))
             << shape.head_dim << " " << shape.offset;
@@ -114,12 +114,12 @@ TEST_P(AttentionTest, PackedSamplesEqualReference) {
   const AttentionShape shape{c.heads, c.kv_heads, c.head_dim, 0.2, c.window, c.soft_cap, c.value_dim};
   const at::Tensor q = at::randn({tokens, c.heads * c.head_dim}), k = at::randn({tokens, c.kv_heads * c.head_dim}),
                    v = at::randn({tokens, c.kv_heads * shape.value_dim()});
-  EXPECT_LT(relative_difference(attention(q, k, v, offsets, shape), attention_reference(q, k, v, offsets, shape)),
+  EXPECT_LT(difference_in_float(attention(q, k, v, offsets, shape), attention_reference(q, k, v, offsets, shape)),
             1e-5);
   const auto narrow = [](const at::Tensor& x) { return x.to(at::kBFloat16); };
   const at::Tensor exact =
       attention_reference(narrow(q).to(at::kFloat), narrow(k).to(at::kFloat), narrow(v).to(at::kFloat), offsets, shape);
-  EXPECT_LT(relative_difference(attention(narrow(q), narrow(k), narrow(v), offsets, shape), exact), 5e-3);
+  EXPECT_LT(difference_in_float(attention(narrow(q), narrow(k), narrow(v), offsets, shape), exact), 5e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionTest,
@@ -135,8 +135,8 @@ TEST(Attention, CapsItsScores) {
   const at::Tensor q = 5 * at::randn({300, 32}), k = 5 * at::randn({300, 16}), v = at::randn({300, 16});
   const AttentionShape plain{2, 1, 16, 1}, capped{2, 1, 16, 1, 0, 3}, hardly{2, 1, 16, 1, 0, 1e6};
   const at::Tensor without = attention(q, k, v, {0, 300}, plain);
-  EXPECT_LT(relative_difference(attention(q, k, v, {0, 300}, hardly), without), 1e-4);
-  EXPECT_GT(relative_difference(attention(q, k, v, {0, 300}, capped), without), 0.3);
+  EXPECT_LT(difference_in_float(attention(q, k, v, {0, 300}, hardly), without), 1e-4);
+  EXPECT_GT(difference_in_float(attention(q, k, v, {0, 300}, capped), without), 0.3);
 }
 
 TEST(Attention, LeavesNoTraceOfOtherSamples) {

@@ -7,7 +7,7 @@
 namespace layerpress::modifier {
 namespace {
 
-constexpr std::int64_t kColumns = 640;
+constexpr std::int64_t kDividedColumns = 640;
 
 /// Codes of rows that were compressed in the parts of `ranks` ranks, put together again.
 struct Divided {
@@ -37,8 +37,8 @@ Json arguments(const Json& weights) {
 /// What Modifier::row_step promises, with which ranks divide the rows.
 TEST(RowDivision, ChangesNoCode) {
   at::manual_seed(5);
-  const at::Tensor weight = at::randn({400, kColumns}).to(at::kBFloat16);
-  const at::Tensor x = at::randn({1500, kColumns}) * (0.2 + at::rand({kColumns}));
+  const at::Tensor weight = at::randn({400, kDividedColumns}).to(at::kBFloat16);
+  const at::Tensor x = at::randn({1500, kDividedColumns}) * (0.2 + at::rand({kDividedColumns}));
   const at::Tensor gram = at::mm(x.t(), x);
   const std::vector<std::pair<std::string, Json>> cases = {
       {"GPTQModifier", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 64}}},
@@ -64,7 +64,7 @@ TEST(RowDivision, LeavesOneScaleForAllRowsWhole) {
   const auto modifier =
       make_modifier("QuantizationModifier", arguments({{"num_bits", 8}, {"strategy", "tensor"}}), "test");
   const auto* scheme = modifier->scheme_for({"m", {"Linear"}});
-  EXPECT_EQ(modifier->row_step({400, kColumns, at::kBFloat16, scheme}), 0);
+  EXPECT_EQ(modifier->row_step({400, kDividedColumns, at::kBFloat16, scheme}), 0);
 }
 
 }  // namespace

@@ -183,7 +183,7 @@ class KeepingSink : public ResultSink {
   std::int64_t routed = 0;
 };
 
-struct Setting {
+struct MixtureSetting {
   bool all_tokens = true;
   bool basic = false;
   std::string targets = "Layer";
@@ -191,7 +191,7 @@ struct Setting {
 };
 
 /// Compresses the experts' linears with some of the batches.
-KeepingSink compress(const Setting& setting, const ExpertModel& model, const NotingModifier& modifier,
+KeepingSink compress(const MixtureSetting& setting, const ExpertModel& model, const NotingModifier& modifier,
                      const std::vector<execution::Batch>& batches, dist::Group& group) {
   compression::Assignments assignments;
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
@@ -226,7 +226,7 @@ void expect_close(const NotingModifier& found, const NotingModifier& wanted) {
   EXPECT_EQ(found.tokens, wanted.tokens);
 }
 
-void compare_ranks(const Setting& setting, int ranks) {
+void compare_ranks(const MixtureSetting& setting, int ranks) {
   const ExpertModel model(setting.all_tokens);
   const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, 1);
   const NotingModifier alone_modifier, modifier;

@@ -70,7 +70,7 @@ class RecordingSink : public ResultSink {
 
 enum class Kind { kSequential, kBasic, kDatafree };
 
-struct Setting {
+struct PipelineSetting {
   Kind kind = Kind::kSequential;
   std::string targets = "Layer";
   std::size_t per_batch = 3;
@@ -80,7 +80,7 @@ struct Setting {
 };
 
 /// Runs a pipeline over all linears but the head; returns what the modifier saw.
-RecordingModifier run(const Setting& setting, RecordingSink& sink) {
+RecordingModifier run(const PipelineSetting& setting, RecordingSink& sink) {
   const test::SmallModel model;
   RecordingModifier modifier;
   modifier.wants_cross = setting.wants_cross;
@@ -159,7 +159,7 @@ class FailingAllocator : public at::Allocator {
 };
 
 /// Lets every third allocation of a run fail, and compares with a run that had enough.
-void run_with_failures(const Setting& setting) {
+void run_with_failures(const PipelineSetting& setting) {
   at::set_num_threads(1);  // allocations come in one order
   RecordingSink first;
   const RecordingModifier expected = run(setting, first);

@@ -84,16 +84,16 @@ graph::Graph graph_of(std::int64_t features) {
   return tracer.finish(tracer.linear("head", tracer.embedding("embed", tracer.tokens(), 8, features), 8));
 }
 
-constexpr std::int64_t kFeatures = 1700;  // more than one strip
+constexpr std::int64_t kWideFeatures = 1700;  // more than one strip
 
 /// Small integers, whose sums are exact.
 at::Tensor part_of_rank(int rank) {
   at::Generator generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(rank));
-  return at::randint(-4, 5, {40 + 8 * rank, kFeatures}, generator).to(at::kBFloat16);
+  return at::randint(-4, 5, {40 + 8 * rank, kWideFeatures}, generator).to(at::kBFloat16);
 }
 
 at::Tensor merged(int ranks, int root, bool one_is_empty) {
-  const graph::Graph graph = graph_of(kFeatures);
+  const graph::Graph graph = graph_of(kWideFeatures);
   at::Tensor result;
   std::mutex mutex;
   const auto errors = dist::run_ranks(ranks, [&](dist::Group& group) {
@@ -121,13 +121,13 @@ at::Tensor merged(int ranks, int root, bool one_is_empty) {
 }
 
 at::Tensor expected_sum(const std::vector<int>& ranks) {
-  at::Tensor sum = at::zeros({kFeatures, kFeatures}, at::kDouble);
+  at::Tensor sum = at::zeros({kWideFeatures, kWideFeatures}, at::kDouble);
   for (const int rank : ranks) sum += kernels::gram_reference(part_of_rank(rank));
   return sum.triu().to(at::kFloat);
 }
 
 TEST(StatisticsStore, AddsUpOverRanks) {
-  ASSERT_GT(triangle_strips(kFeatures).size(), 1u);
+  ASSERT_GT(triangle_strips(kWideFeatures).size(), 1u);
   EXPECT_TRUE(at::equal(merged(3, StatisticsStore::kAllRanks, false), expected_sum({0, 1, 2})));
   EXPECT_TRUE(at::equal(merged(2, StatisticsStore::kAllRanks, true), expected_sum({0})));
   EXPECT_TRUE(at::equal(merged(3, 2, false), expected_sum({0, 1, 2})));
@@ -148,9 +148,9 @@ at::Tensor expected_output_cross(const at::Tensor& weight, int rank) {
 }
 
 TEST(StatisticsStore, AddsUpOutputsOverRanks) {
-  ASSERT_GT(matrix_strips(kRows, kFeatures).size(), 1u);
-  const graph::Graph graph = graph_of(kFeatures);
-  const at::Tensor weight = at::eye(kFeatures).narrow(0, 5, kRows).to(at::kBFloat16);
+  ASSERT_GT(matrix_strips(kRows, kWideFeatures).size(), 1u);
+  const graph::Graph graph = graph_of(kWideFeatures);
+  const at::Tensor weight = at::eye(kWideFeatures).narrow(0, 5, kRows).to(at::kBFloat16);
   const at::Tensor expected = expected_output_cross(weight, 0) + expected_output_cross(weight, 2);
   const auto errors = dist::run_ranks(3, [&](dist::Group& group) {
     const test::SmallModel model;

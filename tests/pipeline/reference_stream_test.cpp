@@ -9,6 +9,7 @@
 #include "layerpress/schedule/group_work.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/no_sink.h"
 
 namespace layerpress::pipeline {
 namespace {
@@ -54,14 +55,7 @@ class CrossModifier : public compression::Modifier {
   mutable std::map<std::string, at::Tensor> crosses, output_crosses, grams, compressed;
 };
 
-class NoSink : public ResultSink {
- public:
-  void on_compressed(const graph::Node&, const quant::QuantizationScheme&,
-                     const compression::CompressedModule&) override {}
-  void on_subgraph_done(std::size_t, const Json&) override {}
-};
-
-struct Setting {
+struct StreamSetting {
   std::string targets = "Layer";
   std::size_t per_batch = 3;
   std::vector<bool> keep_after = {};
@@ -78,7 +72,7 @@ compression::Assignments all_but_the_head(const graph::Graph& graph, const Cross
 
 /// Runs the pipeline and fills `modifier`; afterwards nothing may be left in the store.
 void run(const test::SmallModel& model, const CrossModifier& modifier, const std::vector<execution::Batch>& batches,
-         const Setting& setting) {
+         const StreamSetting& setting) {
   const compression::Assignments assignments = all_but_the_head(model.graph, modifier);
   const std::vector<graph::Subgraph> subgraphs = model.cut(setting.targets);
   PhaseTimes times;

@@ -9,6 +9,7 @@
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/residency/pinned_weights.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/no_sink.h"
 
 namespace layerpress::pipeline {
 namespace {
@@ -74,13 +75,6 @@ class SlowModifier : public compression::Modifier {
 
  private:
   std::chrono::milliseconds delay_;
-};
-
-class NoSink : public ResultSink {
- public:
-  void on_compressed(const graph::Node&, const quant::QuantizationScheme&,
-                     const compression::CompressedModule&) override {}
-  void on_subgraph_done(std::size_t, const Json&) override {}
 };
 
 /// Seconds of a sequential run over the small model: 14 linears are compressed and about as many weights fetched.

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "layerpress/pipeline/pipelines.h"
+
+namespace layerpress::pipeline {
+
+/// For runs whose results nobody looks at.
+class NoSink : public ResultSink {
+ public:
+  void on_compressed(const graph::Node&, const quant::QuantizationScheme&,
+                     const compression::CompressedModule&) override {}
+  void on_subgraph_done(std::size_t, const Json&) override {}
+};
+
+}  // namespace layerpress::pipeline

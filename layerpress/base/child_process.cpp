@@ -27,13 +27,13 @@ constexpr int kPollMilliseconds = 100;
 
 std::string error_text(int code) { return std::generic_category().message(code); }
 
-/// A file descriptor that closes itself when destroyed.
-class Descriptor {
+/// One end of a stream; closes itself when destroyed.
+class StreamEnd {
  public:
-  explicit Descriptor(int value = -1) : value_(value) {}
-  ~Descriptor() { reset(); }
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  explicit StreamEnd(int value = -1) : value_(value) {}
+  ~StreamEnd() { reset(); }
+  StreamEnd(StreamEnd&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  StreamEnd& operator=(StreamEnd&& other) noexcept {
     reset();
     value_ = std::exchange(other.value_, -1);
     return *this;
@@ -51,15 +51,15 @@ class Descriptor {
 /// Both ends of a stream: `ours` stays in this process, `theirs` becomes a standard stream of the child. It is a socket
 /// pair, because a send on a socket can suppress SIGPIPE if the child has ended.
 struct Stream {
-  Descriptor ours;
-  Descriptor theirs;
+  StreamEnd ours;
+  StreamEnd theirs;
 
   Stream() {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       throw DataError("[base.run_child] cannot open a stream to a child process: {}", error_text(errno));
-    ours = Descriptor(ends[0]);
-    theirs = Descriptor(ends[1]);
+    ours = StreamEnd(ends[0]);
+    theirs = StreamEnd(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
 };
@@ -152,14 +152,14 @@ pid_t spawn(const std::vector<std::string>& arguments, const SpawnSettings& sett
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 /// Sends as much as the stream accepts; closes it when all is sent or the child no longer reads.
-void send_some(Descriptor& stream, std::string_view& rest) {
+void send_some(StreamEnd& stream, std::string_view& rest) {
   const ssize_t sent = ::send(stream.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
   if (sent > 0) rest.remove_prefix(static_cast<std::size_t>(sent));
   if (rest.empty() || (sent < 0 && !would_block())) stream.reset();
 }
 
 /// Appends received bytes and keeps the last part; closes the stream at its end.
-void receive_some(Descriptor& stream, std::string& kept) {
+void receive_some(StreamEnd& stream, std::string& kept) {
   std::array<char, 16384> buffer;
   const ssize_t received = ::read(stream.get(), buffer.data(), buffer.size());
   if (received > 0) kept.append(buffer.data(), static_cast<std::size_t>(received));
@@ -169,7 +169,7 @@ void receive_some(Descriptor& stream, std::string& kept) {
 
 /// Transfers bytes until the child has ended and no more output comes from it. A grandchild that keeps a stream open
 /// does not delay this.
-void exchange(Child& child, std::array<Descriptor*, 3> streams, std::string_view input, ChildResult& result,
+void exchange(Child& child, std::array<StreamEnd*, 3> streams, std::string_view input, ChildResult& result,
               const RunControl& control) {
   auto& [to_child, output, errors] = streams;
   for (;;) {

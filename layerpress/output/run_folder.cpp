@@ -111,8 +111,7 @@ void RunFolder::read_journal() {
   const auto found = find_unfinished_run(options_.output);
   throw UsageError(
       "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start "
-      "over "
-      "with --overwrite",
+      "over with --overwrite",
       options_.output, found ? found->finished : 0, found ? found->subgraphs : 0);
 }
 
@@ -142,3 +141,16 @@ void RunFolder::remove_scratch() const {
 }
 
 }  // namespace layerpress::output
+
+namespace layerpress {
+
+std::optional<UnfinishedRun> find_unfinished_run(const std::string& output) {
+  const std::vector<Json> records = output::Journal::read_all(PendingDirectory::pending_path(output));
+  if (records.empty()) return std::nullopt;
+  UnfinishedRun run;
+  run.finished = records.size() - 1;
+  run.subgraphs = json_get_or<std::size_t>(records.front(), "subgraphs", "journal", 0);
+  return run;
+}
+
+}  // namespace layerpress

@@ -532,13 +532,4 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   });
 }
 
-std::optional<UnfinishedRun> find_unfinished_run(const std::string& output) {
-  const std::vector<Json> records = Journal::read_all(PendingDirectory::pending_path(output));
-  if (records.empty()) return std::nullopt;
-  UnfinishedRun run;
-  run.finished = records.size() - 1;
-  run.subgraphs = json_get_or<std::size_t>(records.front(), "subgraphs", "journal", 0);
-  return run;
-}
-
 }  // namespace layerpress

@@ -95,9 +95,9 @@ void MappedFile::fetch(std::uint64_t offset, std::uint64_t length) const {
     if (failure == 0) continue;
     check_reaches(begin + piece);
     if (failure != EINVAL)
-      throw CheckpointError("[file.read] {}: bytes {} to {} cannot be read ({}): the disk fails, or the file was {}",
-                            path_.string(), begin, begin + piece, std::generic_category().message(failure),
-                            "truncated while in use; check both");
+      throw CheckpointError(
+          "[file.read] {}: bytes {} to {} cannot be read ({}): the disk is failing, or the file was {}", path_.string(),
+          begin, begin + piece, std::generic_category().message(failure), "truncated while in use; check both");
     touch(data_ + begin, piece);
   }
   // The file's new last page is still readable, with zeros in place of the truncated bytes.

@@ -29,7 +29,7 @@ void check_target(const fs::path& target, bool overwrite) {
   const auto status = fs::status(target, failure);
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status))
-    throw UsageError("[output] {}: exists and is no directory; choose another --output", target.string());
+    throw UsageError("[output] {}: exists and is not a directory; choose another --output", target.string());
   if (!fs::is_empty(target, failure) && !overwrite)
     throw UsageError("[output] {}: the directory is not empty; choose another --output or pass --overwrite",
                      target.string());
@@ -87,7 +87,7 @@ int lock_folder(const fs::path& folder, const fs::path& target) {
     // void.
     if (is_at(descriptor.value(), folder)) return descriptor.release();
   }
-  throw CheckpointError("[output] {}: other runs make and remove it all the time; choose another --output",
+  throw CheckpointError("[output] {}: other runs keep creating and removing it; choose another --output",
                         folder.string());
 }
 

@@ -92,7 +92,7 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
   const double value = number.empty() ? NAN : std::strtod(number.c_str(), &end);
   if (unit == kUnits.end() || !std::isfinite(value) || *end != '\0' || value * unit->factor >= 9e18 ||
       value * unit->factor < 1)
-    throw UsageError("[options] {}: '{}' is no size; write for example 5GB or 512MiB", option, text);
+    throw UsageError("[options] {}: '{}' is not a size; write for example 5GB or 512MiB", option, text);
   return static_cast<std::uint64_t>(value * unit->factor);
 }
 

@@ -94,7 +94,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
       offset += part.nbytes();
     }
     if (offset != stored.tensor.offset + stored.tensor.nbytes())
-      throw InternalError("[checkpoint.open] the members of {} are not all of it", whole.name);
+      throw InternalError("[checkpoint.open] the members of {} do not cover it", whole.name);
   }
   return changed;
 }

@@ -85,7 +85,7 @@ std::optional<std::string> read_ref(const fs::path& path) {
   std::string commit = read_text_file(path, 4096);
   while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
   if (!is_word(commit, ""))
-    throw CheckpointError("[checkpoint.locate] {}: {} is no commit; download the model again", path.string(),
+    throw CheckpointError("[checkpoint.locate] {}: {} is not a commit; download the model again", path.string(),
                           in_quotes(commit));
   return commit;
 }
@@ -102,8 +102,9 @@ fs::path locate_model(const std::string& model) {
                           in_quotes(model));
   const auto hub_model = parse_hub_model(model);
   if (!hub_model)
-    throw CheckpointError("[checkpoint.locate] {} is no directory, and no model id (org/name or org/name@revision)",
-                          in_quotes(model));
+    throw CheckpointError(
+        "[checkpoint.locate] {} is neither a directory nor a model id (org/name or org/name@revision)",
+        in_quotes(model));
   const fs::path folder = cache_folder(*hub_model);
   const std::string revision = hub_model->revision.empty() ? "main" : hub_model->revision;
   const std::string commit = read_ref(folder / "refs" / revision).value_or(revision);

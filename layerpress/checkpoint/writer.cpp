@@ -95,7 +95,7 @@ std::uint64_t data_bytes(const std::vector<TensorSpec>& specs) {
 
 void check_matches(const TensorSpec& spec, const at::Tensor& tensor) {
   if (tensor.scalar_type() != spec.dtype || tensor.sizes() != at::IntArrayRef(spec.shape))
-    throw InternalError("[writer.write] tensor {} was announced as {} [{}] and comes as {} [{}]", in_quotes(spec.name),
+    throw InternalError("[writer.write] tensor {} was announced as {} [{}] but is {} [{}]", in_quotes(spec.name),
                         at::toString(spec.dtype), fmt::join(spec.shape, ", "), at::toString(tensor.scalar_type()),
                         fmt::join(tensor.sizes(), ", "));
 }
@@ -295,7 +295,7 @@ void CheckpointWriter::finish() {
     if (!absent.empty()) {
       const std::size_t count = absent.size();
       absent.resize(std::min<std::size_t>(count, 5));
-      throw InternalError("[writer.finish] {} tensors were announced and not written: {}{}", count, join(absent),
+      throw InternalError("[writer.finish] {} tensors were announced but not written: {}{}", count, join(absent),
                           count > absent.size() ? ", ..." : "");
     }
     for (const auto& shard : shards_)

@@ -12,7 +12,7 @@ std::string as_table(const Evaluation& evaluation) {
   if (evaluation.top1_agreement)
     text += fmt::format("{:<24}{:>12.2f} %\n", "top-1 agreement", 100 * *evaluation.top1_agreement);
   text += fmt::format("{:<24}{:>12.1f}\n", "seconds", evaluation.seconds);
-  if (!evaluation.layers.empty()) text += "\nrelative error of the residual stream behind\n";
+  if (!evaluation.layers.empty()) text += "\nrelative error of the residual stream after\n";
   for (const Evaluation::LayerError& layer : evaluation.layers)
     text += fmt::format("{:<24}{:>12.5f}\n", layer.name, layer.relative_error);
   return text;

@@ -66,15 +66,15 @@ std::string plan_text(const Json& plan) {
   text += fmt::format("\n{} samples, {} tokens in {} batches of up to {} tokens; {} threads, {}\n",
                       number(plan, "samples"), number(plan, "tokens"), number(plan, "batches"),
                       number(plan, "batch_tokens"), number(plan, "threads"), plan["dtype"].get<std::string>());
-  text += fmt::format("memory: {} at the worst moment, {} may be used, {} would do\n", bytes(plan, "peak_bytes"),
-                      number(plan, "budget_bytes") > (1ull << 62) ? "any amount" : bytes(plan, "budget_bytes"),
+  text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
+                      number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                       bytes(plan, "smallest_budget_bytes"));
   if (number(plan, "device_peak_bytes") > 0)
     text += fmt::format("device memory: {}\n", bytes(plan, "device_peak_bytes"));
   text +=
       fmt::format("disk: {} read, {} written, {} of them activations\n", format_bytes(static_cast<std::uint64_t>(read)),
                   format_bytes(static_cast<std::uint64_t>(written)), bytes(plan, "spilled_bytes"));
-  text += fmt::format("time: about {} on this machine as it is now, tokenizing not counted\n",
+  text += fmt::format("time: about {} on this machine in its current state, without tokenizing\n",
                       duration(plan["estimated_seconds"].get<double>()));
   return text;
 }

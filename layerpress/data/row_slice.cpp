@@ -9,7 +9,8 @@ namespace layerpress::data {
 namespace {
 
 [[noreturn]] void refuse(const std::string& split) {
-  throw DataError("[data.split] '{}' is not understood for a file; write train or train[10:50], in rows from 0", split);
+  throw DataError("[data.split] '{}' is not a valid split of a file; write train or train[10:50], in rows from 0",
+                  split);
 }
 
 std::optional<std::int64_t> parse_bound(std::string_view text, const std::string& split) {

@@ -22,7 +22,7 @@ void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row,
 
 void check_joinable(const TokenRows& rows, const DatasetOptions& options) {
   if (options.concatenate && rows.has_images())
-    throw DataError("[data] {}: samples have images, which --concatenate would tear from their text; leave it out",
+    throw DataError("[data] {}: --concatenate would separate the samples' images from their text; leave it out",
                     options.dataset);
 }
 

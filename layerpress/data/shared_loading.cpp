@@ -47,8 +47,7 @@ RowPart read_own(const ReadRows& read, const Positions& window, const LoaderGrou
 }
 
 [[noreturn]] void throw_disagreement() {
-  throw DistributedError(
-      "[data.partition] the ranks do not agree on what they exchange; start the same program on all");
+  throw DistributedError("[data.partition] the ranks exchange different data; start the same program on all of them");
 }
 
 std::vector<std::vector<std::int64_t>> gather(LoaderGroup& group, const std::vector<std::int64_t>& own) {
@@ -209,8 +208,8 @@ std::int64_t window_rows(const TokenStream& stream, std::int64_t missing, int ra
 void append_tokens(TokenStream& stream, const std::vector<std::int64_t>& sent) {
   for (std::size_t i = kTokens; i < sent.size(); ++i) {
     if (sent[i] < 0 || sent[i] > std::numeric_limits<std::int32_t>::max())
-      throw DistributedError("[data.partition] a rank sent {}, which is no token id; start the same program on all",
-                             sent[i]);
+      throw DistributedError(
+          "[data.partition] a rank sent {}, which is not a token id; start the same program on all of them", sent[i]);
     stream.tokens.push_back(static_cast<std::int32_t>(sent[i]));
   }
   stream.rows += sent[kRows];

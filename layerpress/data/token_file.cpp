@@ -81,7 +81,7 @@ std::vector<std::int32_t> TokenFile::tokens(std::int64_t first, std::int64_t las
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(wide.numel()));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (values[i] < 0 || values[i] > std::numeric_limits<std::int32_t>::max())
-      throw DataError("[data.tokens] {}: entry {} of '{}' is {}, which is no token id", where_,
+      throw DataError("[data.tokens] {}: entry {} of '{}' is {}, which is not a token id", where_,
                       static_cast<std::size_t>(first) + i, kTokensName, values[i]);
     tokens[i] = static_cast<std::int32_t>(values[i]);
   }

@@ -21,7 +21,7 @@ RankDevice RankDevice::from_text(const std::string& text) {
             json.at("hindrance").get<std::string>()};
   } catch (const Json::exception&) {
     throw DistributedError(
-        "[dist.devices] a rank names its device in words that are not understood: is it another version?");
+        "[dist.devices] a rank sent a device that cannot be parsed; start the same version on all ranks");
   }
 }
 

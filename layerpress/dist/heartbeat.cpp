@@ -196,7 +196,7 @@ void Heartbeat::beat() {
     // A broken connection does not recover; a slow one may.
     const Clock::duration silence = Clock::now().time_since_epoch() - Clock::duration(last_answer_.load());
     if (!failed_ && silence > std::min<Clock::duration>(timeout_, 2s))
-      fail_alone(fmt::format("[dist] the ranks' store, which {} serves, cannot be reached any more: {}", store_name_,
+      fail_alone(fmt::format("[dist] the ranks' store, which {} serves, can no longer be reached: {}", store_name_,
                              cause_of(error)));
   }
 }
@@ -332,9 +332,8 @@ void Heartbeat::find_deadlock() {
     fail_from_thread(fmt::format("all ranks have waited for {:g} s, {} in an earlier operation than rank {}",
                                  seconds(timeout_), peer(last).name(), rank_));
   else
-    fail_from_thread(
-        fmt::format("all ranks have waited for each other for {:g} s; is the network between their hosts whole?",
-                    seconds(timeout_)));
+    fail_from_thread(fmt::format(
+        "all ranks have waited for each other for {:g} s; check the network between their hosts", seconds(timeout_)));
 }
 
 /// Names the silent rank after somebody has lost a connection.

@@ -75,7 +75,7 @@ Peer Peer::from_text(const std::string& text) {
         json.at("process").get<int>(), json.at("address").get<std::string>(), json.at("cores").get<std::vector<int>>()};
   } catch (const Json::exception&) {
     throw DistributedError(
-        "[dist.join] a rank introduces itself in words that are not understood: is it another version?");
+        "[dist.join] a rank sent an introduction that cannot be parsed; start the same version on all ranks");
   }
 }
 

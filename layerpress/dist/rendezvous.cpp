@@ -193,8 +193,8 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
         return store->multiGet(keys);
       },
       until_timeout(options, [&] {
-        throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} does not answer any more",
-                               environment.rank, environment.master_address, environment.master_port);
+        throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} no longer answers", environment.rank,
+                               environment.master_address, environment.master_port);
       }));
   if (texts.empty()) {
     std::vector<int> ranks;

@@ -63,7 +63,7 @@ DecoderConfig parse_decoder_config(const Json& config, const DecoderDefaults& de
   parsed.tie_word_embeddings =
       json_get_or<bool>(config, "tie_word_embeddings", kConfigFile, defaults.tie_word_embeddings);
   if (parsed.num_heads % parsed.num_kv_heads != 0)
-    throw CheckpointError("[model.config] config.json: {} attention heads are no multiple of {} key/value heads",
+    throw CheckpointError("[model.config] config.json: {} attention heads are not a multiple of {} key/value heads",
                           parsed.num_heads, parsed.num_kv_heads);
   parsed.head_dim = head_dim_of(config, parsed, defaults.head_dim);
   return parsed;

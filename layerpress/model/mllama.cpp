@@ -99,7 +99,7 @@ VisionConfig parse_vision(const Json& config) {
   geometry.aspect_ratios = static_cast<std::int64_t>(ratios.size());
   const std::int64_t features = parsed.layers.hidden_size;
   if (features != parsed.layers.head_dim * parsed.layers.num_heads)
-    throw CheckpointError("[model.config] config.json: vision hidden_size {} is no multiple of {} attention heads",
+    throw CheckpointError("[model.config] config.json: vision hidden_size {} is not a multiple of {} attention heads",
                           features, parsed.layers.num_heads);
   const auto stacked = static_cast<std::int64_t>(parsed.intermediate_layers.size()) + 1;
   const auto output = json_get<std::int64_t>(config, "vision_output_dim", "config.json");

@@ -8,7 +8,7 @@ namespace layerpress::model {
 TracedModel trace_olmoe(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 4096, .epsilon = 1e-5});
   if (config.contains("clip_qkv") && !config["clip_qkv"].is_null())
-    throw CheckpointError("[model.config] config.json: 'clip_qkv' is not supported; OLMoE models with null are");
+    throw CheckpointError("[model.config] config.json: 'clip_qkv' is not supported; it must be null");
   const ExpertConfig experts =
       parse_expert_config(config, {.experts = 64, .top_k = 8, .intermediate_size = decoder.intermediate_size},
                           {.intermediate_size = "intermediate_size"});

@@ -48,7 +48,7 @@ RopeSource read_source(const Json& config, const DecoderConfig& decoder) {
   const double partial = source.number_or("partial_rotary_factor",
                                           json_get_or<double>(config, "partial_rotary_factor", kRopeParameters, 1.0));
   if (!(source.theta > 1) || !(partial > 0) || partial > 1)
-    throw CheckpointError("[model.rope] config.json: rope_theta {} or partial_rotary_factor {} makes no sense",
+    throw CheckpointError("[model.rope] config.json: rope_theta {} or partial_rotary_factor {} is out of range",
                           source.theta, partial);
   source.dims = static_cast<std::int64_t>(static_cast<double>(decoder.head_dim) * partial);
   if (source.dims < 4 || source.dims % 2 != 0)

@@ -79,7 +79,7 @@ def collect_samples(
 
 def _without_images(content: Content) -> Content:
     if content.illustrated:
-        raise DataError(f"{content.place}: has images, which concatenate would tear from their text: leave it out")
+        raise DataError(f"{content.place}: concatenate would separate its images from their text: leave it out")
     return content
 
 

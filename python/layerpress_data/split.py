@@ -27,6 +27,6 @@ def parse_split(text: str) -> Split:
     """Parses `name`, `name[a:b]`, `name[a:]` or `name[:b]`; raises DataError for anything else."""
     match = _SPLIT.fullmatch(text.strip())
     if match is None or "-" in match.groups():
-        raise DataError(f"split '{text}' is not understood for a file: write it as train or train[10:50], in rows")
+        raise DataError(f"split '{text}' is not valid for a file: write it as train or train[10:50], in rows")
     name, start, stop = match.groups()
     return Split(name, int(start) if start else None, int(stop) if stop else None)

@@ -38,7 +38,7 @@ TEST_F(ModelLocationTest, DirectoriesAreThemselves) {
   EXPECT_EQ(locate_model(cache_.path().string()), cache_.path());
   const auto file = cache_.write("file", "x");
   expect_says(error(file.string()), {"is a file", "directory"});
-  expect_says(error((cache_ / "none/at/all").string()), {"none/at/all", "no directory"});
+  expect_says(error((cache_ / "none/at/all").string()), {"none/at/all", "neither a directory"});
   expect_says(error(""), {"empty"});
 }
 
@@ -61,10 +61,10 @@ TEST_F(ModelLocationTest, WhatIsNotThereSaysHowToFetchIt) {
 TEST_F(ModelLocationTest, IdsCannotLeaveTheCache) {
   for (const char* model : {"org/name@../../x", "org/name@/etc", "org/name@.", "org/name@", "...", "org/..", "../name",
                             "a/b/c", "org/na--me", "-org/name", "org/name.", "or g/name", "org/"})
-    expect_says(error(model), {"no directory, and no model id"});
+    expect_says(error(model), {"is neither a directory nor a model id"});
   // A commit that points elsewhere is refused; a path of several parts below snapshots is no revision.
   cache_.write("models--org--name/refs/evil", "../../..");
-  expect_says(error("org/name@evil"), {"refs/evil", "no commit"});
+  expect_says(error("org/name@evil"), {"refs/evil", "not a commit"});
   expect_says(error(std::string("org/name@") + kCommit + "/config"), {"neither"});
 }
 

@@ -208,7 +208,7 @@ def test_output_that_is_empty_or_nested(model, results, rounding):
 
 def test_output_that_is_a_file_or_the_model(model, results, rounding):
     (results / "file").write_text("x")
-    program.fails("oneshot", model, "--output", results / "file", *rounding, code=2, fragments=["no directory"])
+    program.fails("oneshot", model, "--output", results / "file", *rounding, code=2, fragments=["not a directory"])
     before = sorted(model.iterdir())
     program.fails("oneshot", model, "--output", model, *rounding, "--overwrite", code=2, fragments=["model's own folder"])
     assert sorted(model.iterdir()) == before

@@ -1,21 +1,10 @@
-"""Small checkpoints and data for runs of the program; no test may reach for the network."""
+"""Small checkpoints and data for runs of the program."""
 
-import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-# Set before any Hugging Face package is imported.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_DATASETS_OFFLINE"] = "1"
-# Threads that wait for others sleep, so that small work stays quick on a busy machine.
-os.environ["OMP_WAIT_POLICY"] = "passive"
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
-
-import program  # noqa: E402
-import tiny_models  # noqa: E402
+from support import program, tiny_models
 
 SETTINGS = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
 

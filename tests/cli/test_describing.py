@@ -5,9 +5,8 @@ import os
 import shutil
 import xml.etree.ElementTree
 
-import program
 import pytest
-import tiny_models
+from support import program, tiny_models
 
 COMMANDS = ["oneshot", "eval", "inspect", "prepare"]
 

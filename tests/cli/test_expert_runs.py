@@ -2,15 +2,13 @@
 
 import json
 
-import planned_runs
-import program
 import pytest
-import tiny_models
 import torch
-from planned_runs import MIB, Measured, plan
+from support import planned_runs, program, tiny_models
+from support.planned_runs import MIB, Measured, plan
 from test_memory_plan import check, smallest_budget
 from test_resume import Undisturbed, resume_and_compare, survive_kills
-from watched_runs import WatchedRun, finished_subgraphs, killed
+from support.watched_runs import WatchedRun, finished_subgraphs, killed
 
 LAYERS, EXPERTS, MIN_TOKENS = 3, 12, 700
 ROUTED = "--no-moe-calibrate-all-experts"

@@ -4,11 +4,10 @@ import json
 import shutil
 import struct
 
-import program
 import pytest
-import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
+from support import program, tiny_models
 
 WEIGHTS = "model.safetensors"
 

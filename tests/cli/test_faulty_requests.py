@@ -4,9 +4,8 @@ import json
 import resource
 import subprocess
 
-import program
 import pytest
-import tiny_models
+from support import program, tiny_models
 
 
 def write_recipe(tmp_path, modifiers, name="recipe.json"):

@@ -2,9 +2,9 @@
 
 import signal
 
-import deep_model
 import pytest
-from watched_runs import JOURNAL, WatchedRun, clear, contents, finished_subgraphs, unfinished
+from support import deep_model
+from support.watched_runs import JOURNAL, WatchedRun, clear, contents, finished_subgraphs, unfinished
 
 
 @pytest.fixture(scope="module")

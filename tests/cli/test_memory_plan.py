@@ -2,12 +2,10 @@
 
 import re
 
-import deep_model
-import planned_runs
-import program
 import pytest
-from planned_runs import MIB, Measured, plan
-from watched_runs import contents, differing
+from support import deep_model, planned_runs, program
+from support.planned_runs import MIB, Measured, plan
+from support.watched_runs import contents, differing
 
 TWO_THREADS = ["--threads", "2"]
 SUBGRAPH_FIELDS = {"name", "mode", "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes",

@@ -2,9 +2,8 @@
 
 import json
 
-import program
 import pytest
-import tiny_models
+from support import program, tiny_models
 
 GROUP = "{num_bits: 4, type: int, symmetric: true, strategy: group, group_size: 32"
 

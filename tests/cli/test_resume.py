@@ -5,10 +5,9 @@ import random
 import shutil
 import time
 
-import deep_model
-import program
 import pytest
-from watched_runs import JOURNAL, WatchedRun, clear, contents, differing, finished_subgraphs, killed, unfinished
+from support import deep_model, program
+from support.watched_runs import JOURNAL, WatchedRun, clear, contents, differing, finished_subgraphs, killed, unfinished
 
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
 

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import time
 
-import deep_model
-import program
 import pytest
-import tiny_models
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from watched_runs import JOURNAL, WatchedRun, contents, differing, finished_subgraphs, killed, unfinished
+from support import deep_model, program, tiny_models
+from support.watched_runs import JOURNAL, WatchedRun, contents, differing, finished_subgraphs, killed, unfinished
 
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
 

@@ -3,10 +3,9 @@
 import json
 
 import numpy
-import program
 import pytest
-import tiny_models
 import torch
+from support import program, tiny_models
 
 FIRST_GROUP = [f"model.layers.0.self_attn.{name}_proj" for name in "qkv"]
 

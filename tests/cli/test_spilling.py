@@ -2,15 +2,12 @@
 
 import shutil
 
-import deep_model
 import numpy
-import planned_runs
-import program
 import pytest
-import tiny_models
-from planned_runs import MIB, Measured, plan
+from support import deep_model, planned_runs, program, tiny_models
+from support.planned_runs import MIB, Measured, plan
 from safetensors.torch import load_file, save_file
-from watched_runs import WatchedRun, contents, differing, killed, unfinished
+from support.watched_runs import WatchedRun, contents, differing, killed, unfinished
 
 PLACES = ["auto", "cpu", "disk", "none"]
 BATCHES = ["--batch-tokens", "2048", "--threads", "2"]  # other batches round otherwise

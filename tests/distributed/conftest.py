@@ -1,24 +1,10 @@
-"""Tiny checkpoints and data for runs of several processes; no test may reach for the network."""
+"""Tiny checkpoints and data for runs of several processes."""
 
 import os
-import sys
-from pathlib import Path
 
 import pytest
-
-# Set before any Hugging Face package is imported.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_DATASETS_OFFLINE"] = "1"
-# Threads that wait for others sleep, so that ranks do not stand in each other's way.
-os.environ["OMP_WAIT_POLICY"] = "passive"
-TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS / "cli"), str(TESTS / "parity"), str(TESTS / "distributed")]
-
-import exact_model  # noqa: E402
-import program  # noqa: E402
-import ranked_runs  # noqa: E402
-import tiny_models  # noqa: E402
-from watched_runs import contents  # noqa: E402
+from support import exact_model, program, ranked_runs, tiny_models
+from support.watched_runs import contents
 
 
 @pytest.fixture(scope="session")

@@ -6,13 +6,11 @@ import random
 import signal
 import time
 
-import exact_model
 import pytest
-import ranked_runs
-import tiny_models
-from exact_model import differing
-from ranked_runs import GRACE, TIMEOUT, RankedRun, TorchRun, unfinished
-from watched_runs import finished_subgraphs
+from support import exact_model, ranked_runs, tiny_models
+from support.exact_model import differing
+from support.ranked_runs import GRACE, TIMEOUT, RankedRun, TorchRun, unfinished
+from support.watched_runs import finished_subgraphs
 
 LIMIT = ["--timeout", TIMEOUT]
 MIDDLE = exact_model.LAYERS // 2

@@ -7,9 +7,8 @@ import subprocess
 import sys
 
 import pytest
-import ranked_runs
-import tiny_models
-from exact_model import save_tokenizer
+from support import ranked_runs, tiny_models
+from support.exact_model import save_tokenizer
 
 CHOICES = """\
 task: layerpress_choices

@@ -2,16 +2,12 @@
 
 import json
 
-import exact_experts
 import numpy
-import program
 import pytest
-import ranked_runs
-import reference
-import tiny_models
-from exact_experts import HOW, ROUTED, down_projections
-from exact_model import differing
-from ranked_runs import RankedRun
+from support import exact_experts, program, ranked_runs, reference, tiny_models
+from support.exact_experts import HOW, ROUTED, down_projections
+from support.exact_model import differing
+from support.ranked_runs import RankedRun
 from test_rank_counts import equal_share
 
 MODES = {"all tokens": [], "routed tokens": ROUTED}

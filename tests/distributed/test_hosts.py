@@ -4,10 +4,9 @@ import json
 import shutil
 
 import pytest
-import ranked_runs
-import two_hosts
-from exact_model import differing
-from ranked_runs import GRACE, TIMEOUT, RankedRun, rank_environment, unfinished
+from support import ranked_runs, two_hosts
+from support.exact_model import differing
+from support.ranked_runs import GRACE, TIMEOUT, RankedRun, rank_environment, unfinished
 from test_rank_summaries import triangle_bytes
 
 pytestmark = pytest.mark.skipif(bool(two_hosts.possible()), reason=two_hosts.possible())

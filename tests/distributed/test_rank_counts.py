@@ -3,12 +3,10 @@
 import json
 
 import numpy
-import program
 import pytest
-import ranked_runs
-import tiny_models
 import torch
-from exact_model import EXACT, differing, save_tokenizer
+from support import program, ranked_runs, tiny_models
+from support.exact_model import EXACT, differing, save_tokenizer
 
 FIRST_GROUP = [f"model.layers.0.self_attn.{name}_proj" for name in "qkv"]
 CHANNEL = {"quant_stage": {"quant_modifiers": {"GPTQModifier": {

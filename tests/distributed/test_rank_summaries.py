@@ -3,13 +3,11 @@
 import json
 import socket
 
-import planned_runs
-import program
 import pytest
-import ranked_runs
 
 # After planned_runs, which makes the benchmark's checkpoint maker importable.
 from llama_checkpoint import LlamaShape, make_checkpoint
+from support import planned_runs, program, ranked_runs
 
 PHASES = {"open", "data", "plan", "forward", "gram", "reduce", "factorize", "solve", "gather", "write", "finish"}
 

@@ -4,13 +4,11 @@ import json
 import shutil
 import socket
 
-import program
 import pytest
-import ranked_runs
-import tiny_models
 import torch
-from exact_model import EXACT, differing
-from ranked_runs import GRACE, TIMEOUT, RankedRun
+from support import program, ranked_runs, tiny_models
+from support.exact_model import EXACT, differing
+from support.ranked_runs import GRACE, TIMEOUT, RankedRun
 from safetensors.torch import load_file, save_file
 
 LIMIT = ["--timeout", TIMEOUT]

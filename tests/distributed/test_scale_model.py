@@ -1,19 +1,13 @@
 """The scale on paper: its formulas, where it says that linearity ends, and what it makes of measured runs."""
 
 import json
-import sys
 
-import program
+import cost_model
 import pytest
-
-FOLDER = program.REPOSITORY / "benchmarks" / "distributed"
-sys.path.insert(1, str(FOLDER))
-
-import cost_model  # noqa: E402
-import scale  # noqa: E402
-import shapes  # noqa: E402
-import speed_up  # noqa: E402
-from ranked_process import RankedJob, RankedRuns  # noqa: E402
+import scale
+import shapes
+import speed_up
+from ranked_process import RankedJob, RankedRuns
 
 SHAPES = shapes.known_shapes()
 JOB = cost_model.Job(samples=512, tokens=2048)

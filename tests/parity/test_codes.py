@@ -2,12 +2,9 @@
 
 import json
 
-import compressed_cases
 import numpy
-import program
 import pytest
-import reference
-import tiny_models
+from support import compressed_cases, program, reference, tiny_models
 
 SCHEMES = ["W4A16", "W4A16_ASYM", "W2A16", "W3A16", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"]
 

@@ -2,10 +2,9 @@
 
 import math
 
-import program
 import pytest
-import tiny_models
 import torch
+from support import program, tiny_models
 
 
 def log_probabilities(folder, samples):

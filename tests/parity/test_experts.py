@@ -4,14 +4,12 @@ import json
 import shutil
 
 import numpy
-import program
 import pytest
-import reference
 import test_loading
-import tiny_models
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from support import program, reference, tiny_models
 
 LENGTHS = (11, 50, 3, 23, 1)
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}

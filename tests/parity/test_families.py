@@ -3,14 +3,12 @@
 import json
 
 import numpy
-import program
 import pytest
-import reference
 import test_loading
-import tiny_models
 import torch
 import transformers
 from safetensors.torch import save_file
+from support import program, reference, tiny_models
 
 SAMPLES = tiny_models.random_samples([19, 30], seed=5)
 

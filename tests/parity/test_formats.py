@@ -3,16 +3,14 @@
 import json
 import shutil
 
-import compressed_cases
 import compressed_tensors
 import numpy
-import program
 import pytest
-import tiny_models
 import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme, preset_name_to_scheme
 from safetensors.torch import save_file
+from support import compressed_cases, program, tiny_models
 
 SUFFIXES = {
     "pack-quantized": {"weight_packed", "weight_scale", "weight_shape"},

@@ -3,7 +3,7 @@
 import numpy
 import torch
 import transformers
-from compressed_cases import SAMPLES
+from support.compressed_cases import SAMPLES
 
 
 def load(folder, **options):

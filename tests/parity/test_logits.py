@@ -1,10 +1,9 @@
 """Logits of every architecture and config switch against transformers, samples of a packed batch against one by one."""
 
 import numpy
-import program
 import pytest
-import tiny_models
 import torch
+from support import program, tiny_models
 
 # Longer and shorter than every original length below, the long one not last: samples of one batch must not share angles.
 LENGTHS = (11, 50, 3, 23, 1)

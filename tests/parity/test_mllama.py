@@ -1,21 +1,13 @@
 """Llama-3.2-Vision: logits against transformers, samples of a packed batch against one by one."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy
-import program
 import pytest
-import tiny_mllama
-import tiny_models
 import torch
 from safetensors.numpy import load_file
-from tiny_mllama import Sample
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
-
-import tiny_vision  # noqa: E402
+from support import program, tiny_mllama, tiny_models, tiny_vision
+from support.tiny_mllama import Sample
 
 CASES = {
     "no image": [Sample(11), Sample(3)],

@@ -1,16 +1,10 @@
 """Runs with images beside their plans: memory stays inside what was planned, and inside a budget."""
 
-import sys
-from pathlib import Path
-
 import pytest
-import tiny_mllama
 import torch
-from tiny_mllama import RATIOS, Sample
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
-
-from planned_runs import MIB, Measured, plan  # noqa: E402
+from support import tiny_mllama
+from support.planned_runs import MIB, Measured, plan
+from support.tiny_mllama import RATIOS, Sample
 
 SIZES = {"vision": {"hidden_size": 256, "attention_heads": 4, "intermediate_size": 1024, "vision_output_dim": 768,
                     "image_size": 112, "patch_size": 8},

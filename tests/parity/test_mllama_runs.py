@@ -2,25 +2,15 @@
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy
-import program
 import pytest
-import reference
-import tiny_mllama
-import tiny_models
 import torch
 import transformers
 from compressed_tensors.utils import match_named_modules
-from tiny_mllama import RATIOS, Sample
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / name) for name in ("python", "cli", "distributed")]
-
-import ranked_runs  # noqa: E402
-import tiny_vision  # noqa: E402
-from watched_runs import WatchedRun, contents, differing, finished_subgraphs  # noqa: E402
+from support import program, ranked_runs, reference, tiny_mllama, tiny_models, tiny_vision
+from support.tiny_mllama import RATIOS, Sample
+from support.watched_runs import WatchedRun, contents, differing, finished_subgraphs
 
 USUAL = ["--ignore", "re:.*lm_head", "re:.*multi_modal_projector.*", "re:.*vision_model.*"]
 GPTQ = ["--group-size", "16", "--threads", "1"]

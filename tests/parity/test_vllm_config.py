@@ -1,7 +1,7 @@
 """vLLM's own reader of quantization_config accepts what is written, where vLLM is installed."""
 
-import compressed_cases
 import pytest
+from support import compressed_cases
 
 
 @pytest.fixture(scope="module")

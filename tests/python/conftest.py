@@ -3,20 +3,11 @@
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-# No test may reach for the network; set before any Hugging Face package is imported.
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["HF_DATASETS_OFFLINE"] = "1"
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "python"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import tiny_checkpoints  # noqa: E402
+from support import tiny_checkpoints
+from support.program import REPOSITORY
 
 
 class Outcome:

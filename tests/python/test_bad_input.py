@@ -5,7 +5,7 @@ import os
 import sys
 
 import pytest
-import tiny_checkpoints
+from support import tiny_checkpoints
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-import tiny_checkpoints
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
 from layerpress_data.errors import DataError
 from transformers import AutoTokenizer
+from support import tiny_checkpoints
 
 CONVERSATIONS = [
     [{"role": "user", "content": "Is 1 < 2 & 'true'?"}, {"role": "assistant", "content": "Yes,\n  it is."}],

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import REPOSITORY
+from support.program import REPOSITORY
 
 SCRIPT = REPOSITORY / "python" / "prepare.py"
 
@@ -56,7 +56,7 @@ def test_failure_of_the_process(words, tmp_path):
 
 
 def test_fallback_to_transformers_keeps_the_streams_clean(rows, tmp_path):
-    import tiny_checkpoints
+    from support import tiny_checkpoints
 
     model = tiny_checkpoints.save(tmp_path / "model", "byte_level", "gpt2", {"chat_template": "hello"})
     process = run({"model": str(model), "dataset": str(rows), "output": str(tmp_path / "x.safetensors")})

@@ -1,11 +1,10 @@
 """Rows with images: what is stored is what the checkpoint's own processor gives, and bad images are named."""
 
-import io
 import json
 
 import numpy
 import pytest
-from tiny_vision import save_image, save_vision
+from support.tiny_vision import save_image, save_vision
 
 pytest.importorskip("PIL", reason="images need the package pillow")
 

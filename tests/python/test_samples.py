@@ -86,7 +86,7 @@ def test_empty_rows_are_replaced_by_the_next(prepare, rows):
 
 
 def test_empty_text_is_skipped_although_the_tokenizer_adds_a_token(prepare, rows, tmp_path):
-    import tiny_checkpoints
+    from support import tiny_checkpoints
 
     model = tiny_checkpoints.save(tmp_path / "model", "metaspace_bpe")
     outcome = prepare(model=model, dataset=rows("", "boot"))

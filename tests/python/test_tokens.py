@@ -1,10 +1,10 @@
 """Token ids equal to transformers' for every kind of tokenizer and every way in which checkpoints declare one."""
 
 import pytest
-import tiny_checkpoints
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
 from layerpress_data.transformers_tokenizer import TransformersTokenizer
 from transformers import AutoTokenizer
+from support import tiny_checkpoints
 
 IM_END = {"__type": "AddedToken", "content": "<|im_end|>", "lstrip": True, "rstrip": True, "normalized": False}
 IM_END.update(single_word=False, special=True)

@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import program
-from watched_runs import WatchedRun
-
-# After watched_runs, which makes the benchmark's checkpoint maker importable.
 from llama_checkpoint import LlamaShape, make_checkpoint, write_token_file
+from support import program
+from support.watched_runs import WatchedRun
 
 VOCABULARY = 1000
 # Few tokens on the first make Gram matrices the largest; many tokens on the second, activations.

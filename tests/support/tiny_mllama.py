@@ -1,11 +1,10 @@
 """Small random Llama-3.2-Vision checkpoints, samples with images for them, and transformers' logits."""
 
 import numpy
-import program
-import tiny_models
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+from support import program, tiny_models
 
 IMAGE_SIZE, TILES, VOCABULARY = 28, 4, 96
 VISION = {"hidden_size": 32, "num_hidden_layers": 3, "num_global_layers": 2, "attention_heads": 2,

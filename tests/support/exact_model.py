@@ -9,10 +9,9 @@ o_proj and down_proj themselves read fractions; `EXACT` leaves them alone.
 import json
 import shutil
 
-import program
-import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
+from support import program, tiny_models
 
 LAYERS = 6
 SUBGRAPHS = LAYERS + 2  # embedding, layers, head

@@ -11,8 +11,8 @@ import time
 import uuid
 from pathlib import Path
 
-import program
-from watched_runs import finished_subgraphs, unfinished
+from support import program
+from support.watched_runs import finished_subgraphs, unfinished
 
 DEADLINE = 90
 TIMEOUT = 4          # seconds of --timeout in tests of faults

@@ -1,8 +1,7 @@
 """A model of several layers, and tokens that keep the program busy with it for about a second."""
 
-import program
-import tiny_models
 import torch
+from support import program, tiny_models
 
 LAYERS = 8
 SUBGRAPHS = LAYERS + 2  # embedding, layers, head

@@ -5,11 +5,9 @@ of ranks routes, counts and selects the same tokens. Gate and up projections rea
 fractions, whose sums differ in a last bit, and are as small as in the exact model.
 """
 
-import exact_model
-import program
-import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
+from support import exact_model, program, tiny_models
 
 LAYERS, EXPERTS = 2, 8
 SIZES = {**exact_model.SIZES, "num_hidden_layers": LAYERS, "num_experts": EXPERTS, "num_experts_per_tok": 2,

@@ -5,14 +5,10 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
-import program
-
-sys.path.insert(0, str(program.REPOSITORY / "benchmarks" / "memory_cases"))
-
-from watched_process import MemoryWatch  # noqa: E402
+from support import program
+from watched_process import MemoryWatch
 
 DEADLINE = 120
 JOURNAL = ".layerpress-journal.jsonl"

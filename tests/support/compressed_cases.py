@@ -3,12 +3,10 @@
 import functools
 import json
 
-import program
-import reference
-import tiny_models
 import torch
 import transformers
 from compressed_tensors.utils import match_named_modules
+from support import program, reference, tiny_models
 
 VOCABULARY = 200
 SAMPLES = tiny_models.random_samples([19, 30], VOCABULARY, seed=5)

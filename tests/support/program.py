@@ -1,4 +1,4 @@
-"""Runs the finished program and print_logits as their users do: as processes."""
+"""Runs the finished program and print_logits."""
 
 import json
 import os
@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy
 from safetensors.numpy import load_file, save_file
+from support.command_server import CommandServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("LAYERPRESS_PROGRAM", REPOSITORY / "build" / "layerpress")).absolute()
 PRINT_LOGITS = Path(os.environ.get("LAYERPRESS_PRINT_LOGITS", PROGRAM.with_name("print_logits"))).absolute()
+COMMAND_SERVER = PROGRAM.with_name("command_server.so")
+servers = {}
 
 
 class Outcome:
@@ -37,11 +40,19 @@ class Outcome:
 def run(*arguments, code=0, program=PROGRAM, **options):
     """Runs the program with `arguments` and checks its exit code."""
     command = [str(program), *(str(argument) for argument in arguments)]
-    process = subprocess.run(
-        command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, **options)
-    outcome = Outcome(process)
+    outcome = Outcome(completed(command, **options))
     assert code is None or outcome.code == code, f"exit code {outcome.code}: {outcome.output}{outcome.errors}"
     return outcome
+
+
+def completed(command, **options):
+    """The process that ran `command`: forked by a server, or of its own where `options` (subprocess's) ask for more."""
+    environment = dict(options.get("env") or os.environ)
+    if COMMAND_SERVER.exists() and command[0] in (str(PROGRAM), str(PRINT_LOGITS)) and options.keys() <= {"env", "cwd"}:
+        server = servers.get(command[0]) or servers.setdefault(command[0], CommandServer(COMMAND_SERVER, command[0]))
+        if server.fits(environment):
+            return server.run(command, environment, options.get("cwd") or os.getcwd(), timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, **options)
 
 
 def oneshot(model, output, *arguments, **options):

@@ -49,10 +49,15 @@ target_link_options(layerpress_dependencies INTERFACE "LINKER:--push-state,--no-
 target_compile_options(layerpress_dependencies INTERFACE ${OpenMP_CXX_FLAGS})
 target_link_options(layerpress_dependencies INTERFACE ${OpenMP_CXX_FLAGS})
 
-# Private to our own targets: warnings are errors, and the sanitizers when asked for.
+# Private to our own targets: warnings are errors, and what watches a run when asked for.
 add_library(layerpress_build_options INTERFACE)
 target_compile_options(layerpress_build_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
 if(LAYERPRESS_SANITIZE)
-  target_compile_options(layerpress_build_options INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer)
-  target_link_options(layerpress_build_options INTERFACE -fsanitize=address,undefined)
+  target_compile_options(layerpress_build_options INTERFACE
+    -fsanitize=${LAYERPRESS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(layerpress_build_options INTERFACE -fsanitize=${LAYERPRESS_SANITIZE})
+endif()
+if(LAYERPRESS_COVERAGE)
+  target_compile_options(layerpress_build_options INTERFACE --coverage -fprofile-update=atomic)
+  target_link_options(layerpress_build_options INTERFACE --coverage)
 endif()

@@ -30,6 +30,7 @@ def gptq(model):
     return ["--group-size", "32", "--dataset", model.with_name("tokens.safetensors"), "--threads", "1"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("cut", [[], LINEAR], ids=["layers", "linears"])
 @pytest.mark.parametrize("mode", MODES)
 def test_kills(mode, cut, model, results):
@@ -74,6 +75,7 @@ def data(model):
     return [*planned_runs.data(model.parent, 4, 256), "--threads", "2"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", MODES)
 def test_plan_against_reality(mode, large, results):
     """Layer by layer and linear by linear, which takes less where experts are most of a layer."""

@@ -5,6 +5,7 @@ import re
 import pytest
 from support import deep_model, planned_runs, program
 from support.planned_runs import MIB, Measured, plan
+from support.selection import nightly_but
 from support.watched_runs import contents, differing
 
 TWO_THREADS = ["--threads", "2"]
@@ -57,7 +58,7 @@ def check(planned, measured):
     assert measured.plan["peak_bytes"] == pytest.approx(planned["peak_bytes"], rel=0.01)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", nightly_but(CONFIGURATIONS, "gram matrices", "activations on disk"))
 def test_plan_against_reality(name, models, results):
     model, arguments = arguments_of(models, name)
     planned = plan(model, results / "out", *arguments)
@@ -65,6 +66,7 @@ def test_plan_against_reality(name, models, results):
     check(planned, Measured(model, results / "out", *arguments))
 
 
+@pytest.mark.nightly
 def test_recomputing_against_reality(models, results):
     """A budget that the inputs of all linear groups do not fit into, and no disk to put them on."""
     model, arguments = arguments_of(models, "activations")
@@ -144,7 +146,7 @@ def smallest_budget(message):
     return found[1] + found[2], int(found[1]) * (MIB if found[2] == "MiB" else 1 << 30)
 
 
-@pytest.mark.parametrize("name", ["gram matrices", "activations", "linear targets", "without data"])
+@pytest.mark.parametrize("name", nightly_but(["gram matrices", "activations", "linear targets", "without data"], "linear targets"))
 def test_budget_that_is_too_small(name, models, results):
     """The error names one that is enough; the run stays within that one."""
     model, arguments = arguments_of(models, name)

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support import deep_model, program
+from support.selection import nightly_but
 from support.watched_runs import JOURNAL, WatchedRun, clear, contents, differing, finished_subgraphs, killed, unfinished
 
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
@@ -96,17 +97,23 @@ def survive_kills(model, out, arguments, kills, seed):
     return found
 
 
+def test_kills(deep, solving, results):
+    survive_kills(deep, results / "out", solving, kills=4, seed=7)
+
+
+@pytest.mark.nightly
 def test_thirty_kills(deep, solving, results):
     found = survive_kills(deep, results / "out", solving, kills=30, seed=1)
     assert len(set(found)) >= 5 and sum(count > 0 for count in found) >= 10, f"the kills came too early or late: {found}"
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", nightly_but(CONFIGURATIONS, "original model in memory"))
 def test_kills_with(name, deep, solving, results):
     options, kills = CONFIGURATIONS[name]
     survive_kills(deep, results / "out", [*solving, *options], kills, seed=2)
 
 
+@pytest.mark.nightly
 def test_kills_without_data(deep, results):
     """Too fast for the clock alone: half of the kills wait for the journal."""
     arguments = [*ROUNDING, "--threads", "1"]
@@ -118,6 +125,7 @@ def test_kills_without_data(deep, results):
         clear(results)
 
 
+@pytest.mark.nightly
 def test_kills_at_the_end(deep, solving, results):
     """When all subgraphs are finished, configuration and index are written, the folder is moved to its place, and the
     journal removed from it: the one thing that a kill may leave in a complete output."""
@@ -136,6 +144,7 @@ def test_kills_at_the_end(deep, solving, results):
         clear(results)
 
 
+@pytest.mark.nightly
 def test_kills_while_an_output_is_replaced(deep, solving, results):
     """At every moment the output is the complete old one or the complete new one."""
     out = results / "out"
@@ -152,6 +161,7 @@ def test_kills_while_an_output_is_replaced(deep, solving, results):
     assert differing(out, new.contents) == [] and list(results.iterdir()) == [out]
 
 
+@pytest.mark.nightly
 def test_resumed_again_and_again(deep, solving, results):
     """Each resumption is killed after one or two more subgraphs; all together do the work once."""
     undisturbed = Undisturbed(deep, results / "out", solving)

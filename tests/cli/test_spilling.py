@@ -6,6 +6,7 @@ import numpy
 import pytest
 from support import deep_model, planned_runs, program, tiny_models
 from support.planned_runs import MIB, Measured, plan
+from support.selection import nightly_but
 from safetensors.torch import load_file, save_file
 from support.watched_runs import WatchedRun, contents, differing, killed, unfinished
 
@@ -66,7 +67,7 @@ def test_budget_that_forces_spilling(slim, solving, in_memory, results, scratch)
     assert list(results.iterdir()) == [results / "out"] and list(scratch.iterdir()) == []
 
 
-@pytest.mark.parametrize("options", [["--algorithm", "rtn"], ["--pipeline", "basic"]])
+@pytest.mark.parametrize("options", nightly_but([["--algorithm", "rtn"], ["--pipeline", "basic"]], ["--algorithm", "rtn"]))
 def test_disk_where_nothing_waits(options, slim, solving, results):
     """These pipelines keep no values between stages; that they would go to disk changes nothing."""
     arguments = [*(solving if "basic" in options else []), *options]
@@ -102,7 +103,7 @@ def scratch_bytes(folder):
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.suffix != ".safetensors")
 
 
-@pytest.mark.parametrize("place", ["beside the output", "offload folder"])
+@pytest.mark.parametrize("place", nightly_but(["beside the output", "offload folder"], "offload folder"))
 def test_scratch_file(place, slim, solving, in_memory, results, scratch):
     """Where it lies while the run goes on; a killed run leaves it, the resumed one removes it."""
     out = results / "out"
@@ -143,6 +144,7 @@ def codes(folder, modules):
     return numpy.concatenate([part for word in words for part in (word & 15, word >> 4)])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [[], ["--dtype", "float32"]], ids=["bf16", "fp32"])
 def test_linear_targets(options, slim, solving, results):
     """Cut at every linear: the same codes where inputs are the same, with less memory planned and taken."""

@@ -10,6 +10,7 @@ import pytest
 from support import exact_model, ranked_runs, tiny_models
 from support.exact_model import differing
 from support.ranked_runs import GRACE, TIMEOUT, RankedRun, TorchRun, unfinished
+from support.selection import nightly_but
 from support.watched_runs import finished_subgraphs
 
 LIMIT = ["--timeout", TIMEOUT]
@@ -54,7 +55,7 @@ def resume(ranks, model, out, exact, expected, **more):
 
 
 @pytest.mark.parametrize("victim", [0, 2])
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", nightly_but(MOMENTS, "calibrate", "finish"))
 def test_killed(moment, victim, slow, exact, expected, results):
     """The others end by themselves, name the dead, and any number of ranks goes on with what is done."""
     out, model = results / "out", slow if moment == "finish" else exact.folder
@@ -92,6 +93,7 @@ def test_killed_under_torchrun(exact, expected, results):
     assert resume(1, exact.folder, results / "out", exact, expected) >= 1
 
 
+@pytest.mark.nightly
 def test_killed_at_random_until_done(exact, expected, results):
     """Every time another rank of another number of ranks dies; the end is that of an undisturbed run."""
     dice, out, killed = random.Random(11), results / "out", 0
@@ -106,7 +108,7 @@ def test_killed_at_random_until_done(exact, expected, results):
     resume(3, exact.folder, out, exact, expected)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", nightly_but([0, 1], 1))
 def test_stopped(victim, exact, expected, results):
     """A rank that does nothing for the time-out is named; it ends, too, when it comes back."""
     out = results / "out"
@@ -130,7 +132,7 @@ def test_short_stop_is_no_failure(exact, expected, results):
     assert differing(run.end_well(), expected) == []
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("what", nightly_but([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_interrupted(what, exact, expected, results):
     run = start(3, exact.folder, results / "out", exact).wait_for_subgraphs(2).send(1, what)
     ended = run.end_by_failing("--resume")

@@ -61,6 +61,7 @@ def harness(model, tasks, folder):
     return json.loads(next(folder.rglob("results_*.json")).read_text())["results"]
 
 
+@pytest.mark.nightly
 def test_harness_on_a_checkpoint_of_two_ranks(exact, results, tmp_path, tasks):
     model = exact.with_settings(tmp_path / "model")
     save_tokenizer(model)

@@ -8,6 +8,7 @@ from support import exact_experts, program, ranked_runs, reference, tiny_models
 from support.exact_experts import HOW, ROUTED, down_projections
 from support.exact_model import differing
 from support.ranked_runs import RankedRun
+from support.selection import nightly_but
 from test_rank_counts import equal_share
 
 MODES = {"all tokens": [], "routed tokens": ROUTED}
@@ -67,7 +68,7 @@ def compare(ranks, experts, one_process, results, *how):
     return modules
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", nightly_but([1, 2, 3, 4], 2))
 @pytest.mark.parametrize("mode", MODES)
 def test_ranks(ranks, mode, experts, one_process, results):
     modules = compare(ranks, experts, one_process, results, *experts.solving, *MODES[mode])
@@ -96,7 +97,7 @@ def test_options(options, experts, one_process, results):
     compare(3, experts, one_process, results, *experts.solving, *options)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", nightly_but([2, 3], 2))
 def test_without_data(ranks, experts, one_process, results):
     how = ["--algorithm", "rtn", "--group-size", "64"]
     out = ranked_runs.run(ranks, experts.folder, results / "out", *how)

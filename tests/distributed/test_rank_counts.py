@@ -7,6 +7,7 @@ import pytest
 import torch
 from support import program, ranked_runs, tiny_models
 from support.exact_model import EXACT, differing, save_tokenizer
+from support.selection import nightly_but
 
 FIRST_GROUP = [f"model.layers.0.self_attn.{name}_proj" for name in "qkv"]
 CHANNEL = {"quant_stage": {"quant_modifiers": {"GPTQModifier": {
@@ -35,7 +36,7 @@ def check_complete(folder, model):
     assert {file.name for file in folder.iterdir()} == others | shards | {"model.safetensors.index.json"}
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", nightly_but([1, 2, 3, 4], 2, 3))
 def test_exact_sums_give_the_same_bytes(ranks, exact, expected, alone, results, untouched):
     out = ranked_runs.run(ranks, exact.folder, results / "out", *exact.solving)
     assert differing(out, expected) == []
@@ -67,7 +68,7 @@ def test_recipe(exact, alone, results, tmp_path):
     assert differing(ranked_runs.run(2, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", nightly_but([2, 3, 4], 3))
 @pytest.mark.parametrize("scheme", [["--group-size", "64"], ["--scheme", "FP8_BLOCK"]], ids=["W4A16", "FP8_BLOCK"])
 def test_without_data(ranks, scheme, exact, alone, results):
     """Nothing is summed, so every tensor of every model is the same."""
@@ -135,7 +136,7 @@ def test_error_propagation(ordinary, results):
     assert divergences[1] < 0.9 * divergences[0]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", nightly_but([2, 3, 4, 8], 2))
 def test_ordinary_model(ranks, ordinary, results):
     """Sums in another order move a last bit here and there: few codes differ, the model is as good."""
     model, how, data, wanted = ordinary
@@ -145,6 +146,7 @@ def test_ordinary_model(ranks, ordinary, results):
     tiny_models.load(out)
 
 
+@pytest.mark.nightly
 def test_same_bytes_every_time(ordinary, results):
     model, how, _, _ = ordinary
     first = ranked_runs.run(3, model, results / "first", *how)

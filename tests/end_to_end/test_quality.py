@@ -31,27 +31,39 @@ def run(*arguments):
     return done.stdout
 
 
+class Divergences:
+    """KL(base || compressed) by the name of a run, each made once and calibrated on 32 samples of up to 512 tokens."""
+
+    def __init__(self, folder):
+        self.folder, self.found = folder, {}
+        subprocess.run([sys.executable, ROOT / "examples" / "demo" / "python_docs_text.py", folder], check=True)
+
+    def __getitem__(self, name):
+        if name not in self.found:
+            self.found[name] = self.measure(name)
+            print("KL to the base model:", name, round(self.found[name], 4))
+        return self.found[name]
+
+    def measure(self, name):
+        output = self.folder / name.replace(" ", "-")
+        data = ["--dataset", self.folder / "calibration.jsonl", "--num-calibration-samples", 32, "--max-seq-length", 512]
+        run("oneshot", MODEL, "--output", output, "--group-size", 64, *RUNS[name], *(data if "gptq" in name else []))
+        measured = run("eval", output, "--reference", MODEL, "--dataset", self.folder / "evaluation.jsonl", "--num-samples", 10,
+                       "--max-seq-length", 512)
+        return json.loads(measured)["kl_divergence"]
+
+
 @pytest.fixture(scope="module")
 def divergence(tmp_path_factory):
-    """KL(base || compressed) of every run, each calibrated on 32 samples of up to 512 tokens."""
-    folder = tmp_path_factory.mktemp("quality")
-    subprocess.run([sys.executable, ROOT / "examples" / "demo" / "python_docs_text.py", folder], check=True)
-    found = {}
-    for name, options in RUNS.items():
-        output = folder / name.replace(" ", "-")
-        data = ["--dataset", folder / "calibration.jsonl", "--num-calibration-samples", 32, "--max-seq-length", 512]
-        run("oneshot", MODEL, "--output", output, "--group-size", 64, *options, *(data if "gptq" in name else []))
-        measured = run("eval", output, "--reference", MODEL, "--dataset", folder / "evaluation.jsonl", "--num-samples", 10,
-                       "--max-seq-length", 512)
-        found[name] = json.loads(measured)["kl_divergence"]
-    print("KL to the base model:", {name: round(value, 4) for name, value in found.items()})
-    return found
+    return Divergences(tmp_path_factory.mktemp("quality"))
 
 
+@pytest.mark.nightly
 def test_hessian_scales_beat_the_range(divergence):
     assert divergence["gptq hessian"] <= 0.7 * divergence["gptq minmax"]
 
 
+@pytest.mark.nightly
 def test_aiming_at_the_original_outputs_beats_both(divergence):
     assert divergence["gptq best"] <= 0.75 * divergence["gptq hessian"]
 
@@ -65,6 +77,7 @@ def test_mse_scales_help_round_to_nearest(divergence):
     assert divergence["rtn mse"] < divergence["rtn minmax"]
 
 
+@pytest.mark.nightly
 def test_basic_pipeline_is_near_the_sequential_one(divergence):
     # It does not see the error of earlier layers, so it may be somewhat worse; far worse would be a mistake.
     assert divergence["gptq hessian basic"] < 1.5 * divergence["gptq hessian"]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from support import tiny_mllama
 from support.planned_runs import MIB, Measured, plan
+from support.selection import nightly_but
 from support.tiny_mllama import RATIOS, Sample
 
 SIZES = {"vision": {"hidden_size": 256, "attention_heads": 4, "intermediate_size": 1024, "vision_output_dim": 768,
@@ -25,8 +26,8 @@ def case(tmp_path_factory):
         return model, tiny_mllama.write_token_file(folder / "tokens.safetensors", samples)
 
 
-@pytest.mark.parametrize("options", [USUAL, [], [*USUAL, "--sequential-targets", "MllamaSelfAttentionDecoderLayer"],
-                                     ["--quality", "best"]],
+@pytest.mark.parametrize("options", nightly_but([USUAL, [], [*USUAL, "--sequential-targets", "MllamaSelfAttentionDecoderLayer"],
+                                                 ["--quality", "best"]], USUAL),
                          ids=["text compressed", "all compressed", "by self-attention layers", "original model beside it"])
 def test_plan_and_run(options, case, tmp_path):
     model, tokens = case

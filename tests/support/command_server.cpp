@@ -79,8 +79,8 @@ int serve(int, char**, char**) {
 }  // namespace
 
 /// Stands before the C library's, which calls `main`.
-extern "C" int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(), void (*loader_fini)(),
-                                 void* stack_end) {
+extern "C" int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(),
+                                 void (*loader_fini)(), void* stack_end) {
   program_main = main;
   const auto start = reinterpret_cast<Start>(::dlsym(RTLD_NEXT, "__libc_start_main"));
   return start(serve, argc, argv, init, fini, loader_fini, stack_end);

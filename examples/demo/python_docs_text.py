@@ -1,4 +1,4 @@
-"""English prose from the Python language reference, which every Python installation carries: text for the demo and tests.
+"""English prose from the Python language reference, which every Python installation contains, for the demo and tests.
 
     python python_docs_text.py FOLDER
 
@@ -36,7 +36,7 @@ def clean(paragraph: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a cleaned paragraph is sentences, not code, grammar, a signature or a table."""
+    """Whether a cleaned paragraph consists of sentences and is not code, grammar, a signature or a table."""
     words = text.split()
     if len(words) < 10 or text[-1] not in ".:!?)" or any(mark in text for mark in NOT_PROSE):
         return False
@@ -44,7 +44,7 @@ def is_prose(text: str) -> bool:
 
 
 def paragraphs_of(topic: str) -> list[str]:
-    """The prose paragraphs of one topic, headings, tables and code left out."""
+    """The prose paragraphs of one topic, without headings, tables and code."""
     paragraphs = []
     for block in re.split(r"\n\s*\n", topic):
         lines = block.splitlines()
@@ -57,7 +57,7 @@ def paragraphs_of(topic: str) -> list[str]:
 
 
 def split_paragraphs() -> tuple[list[str], list[str]]:
-    """All paragraphs as (calibration, evaluation), each paragraph once."""
+    """All paragraphs, divided into (calibration, evaluation)."""
     calibration, evaluation, seen = [], [], set()
     for index, name in enumerate(sorted(topics)):
         fresh = [text for text in dict.fromkeys(paragraphs_of(topics[name])) if text not in seen]
@@ -67,7 +67,7 @@ def split_paragraphs() -> tuple[list[str], list[str]]:
 
 
 def calibration_and_evaluation() -> tuple[list[str], list[str]]:
-    """Passages to calibrate with, and others to evaluate on."""
+    """Passages for calibration, and different ones for evaluation."""
     calibration, evaluation = map(passages, split_paragraphs())
     for purpose, found, needed in (("calibration", calibration, CALIBRATION_PASSAGES),
                                    ("evaluation", evaluation, EVALUATION_PASSAGES)):

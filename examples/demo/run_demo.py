@@ -1,4 +1,4 @@
-"""The main job on a real model: fetch it, compress it to 4 bits, say what that cost, and let the result speak.
+"""Compresses a real model: fetches it, quantizes it to 4 bits, measures the cost, and generates text with the result.
 
     python run_demo.py
 
@@ -26,7 +26,7 @@ QUESTION = "What is the capital of France? Answer in one sentence."
 
 @dataclass
 class Row:
-    """One line of the table; `run` is None for the base, which nobody had to make."""
+    """One line of the table; `run` is None for the base model."""
     name: str
     folder: Path
     quality: dict

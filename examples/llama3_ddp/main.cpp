@@ -1,4 +1,4 @@
-// Compresses a model with all processes that torchrun has started: llama3_ddp_example MODEL OUTPUT DATASET [SAMPLES]
+// Compresses a model on all processes that torchrun has started: llama3_ddp_example MODEL OUTPUT DATASET [SAMPLES]
 #include <layerpress/base/error.h>
 #include <layerpress/distributed.h>
 #include <layerpress/offloaded_model.h>
@@ -12,7 +12,7 @@
 
 namespace {
 
-/// The first rank speaks for all, one line per layer.
+/// Only the first rank prints, one line per layer.
 class FirstRankProgress : public layerpress::EventSink {
  public:
   explicit FirstRankProgress(bool speaks) : speaks_(speaks) {}
@@ -27,7 +27,7 @@ class FirstRankProgress : public layerpress::EventSink {
   bool speaks_;
 };
 
-/// Weights stay in the checkpoint's files, which all processes of a node map: one copy in memory, nothing to agree on.
+/// All processes of a node map the checkpoint's files: one copy in memory, without coordination.
 void describe(const std::string& folder) {
   const auto model = layerpress::load_offloaded_model(folder);
   double bytes = 0;

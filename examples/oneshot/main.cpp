@@ -7,7 +7,7 @@
 
 namespace {
 
-/// Prints one line per subgraph and per message. A graphical program would move its own bars here.
+/// Prints one line per subgraph and per message. A graphical program would update its progress bars here.
 class PrintedProgress : public layerpress::EventSink {
  public:
   void on_message(layerpress::LogLevel, const std::string& text) override { std::printf("%s\n", text.c_str()); }

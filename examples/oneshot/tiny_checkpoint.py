@@ -1,4 +1,4 @@
-"""Makes a random Llama checkpoint of a few kilobytes, with a tokenizer, to try programs with.
+"""Makes a random Llama checkpoint of a few kilobytes, with a tokenizer, for trying programs.
 
     python tiny_checkpoint.py DIRECTORY
 """

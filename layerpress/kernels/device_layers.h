@@ -6,8 +6,8 @@
 
 namespace layerpress::kernels {
 
-// The pieces of kernels/transformer.h by kernels of the device that holds x; nothing where this build has none for it, or not for
-// these dtypes.
+// The functions of kernels/transformer.h as kernels of the device that holds x. They return nothing if this build has
+// no such kernel for the device or the dtypes.
 std::optional<at::Tensor> rms_norm_on_device(const at::Tensor& x, const at::Tensor& weight, double epsilon,
                                              const NormWeight& how);
 std::optional<at::Tensor> silu_multiply_on_device(const at::Tensor& a, const at::Tensor& b);

@@ -12,13 +12,13 @@
 namespace layerpress::kernels {
 namespace {
 
-// Rows that are moved at once: enough for fast products, few enough that padding a small weight costs little.
+// Rows that are moved at once: enough for fast products, few enough that padding a small weight is cheap.
 constexpr std::int64_t kBlockRows = 288;
 
-/// With few rows W C comes first and is then divided; with many, C (XᵀX + ...)⁻¹ is formed once for all.
+/// With few rows, W C is computed first and then divided; with many rows, C (XᵀX + ...)⁻¹ is computed once for all.
 bool has_few_rows(std::int64_t group_rows, std::int64_t columns) { return group_rows < columns; }
 
-/// Adds damping to the diagonal; the mean is that of the touched and untouched columns, as they are.
+/// Adds damping to the diagonal. The mean includes untouched columns.
 void damp(const at::Tensor& matrix, double damping) {
   at::Tensor diagonal = matrix.diagonal();
   const at::Tensor added = diagonal.mean() * damping;
@@ -26,10 +26,10 @@ void damp(const at::Tensor& matrix, double damping) {
   diagonal.add_(added);
 }
 
-/// The lower Cholesky factor of the damped matrix, column-major. Nothing where rounding decides whether there is one: a
-/// pivot that is lost in the rounding of its diagonal element would make the solution of noise.
+/// The lower Cholesky factor of the damped matrix, column-major. Returns nothing if a pivot is as small as the rounding
+/// error of its diagonal element, because the solution would then be noise.
 at::Tensor factorized(const at::Tensor& gram, double damping) {
-  // On the CPU only the upper triangle is read: column-major, it is the lower one, LAPACK's own layout.
+  // The CPU reads only the upper triangle; column-major, it is the lower one, which is LAPACK's layout.
   const at::Tensor matrix = gram.is_cpu() ? gram.clone() : symmetric_from_upper(gram);
   damp(matrix, damping);
   const at::Tensor diagonal = matrix.diagonal().clone();

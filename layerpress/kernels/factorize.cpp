@@ -11,12 +11,13 @@
 namespace layerpress::kernels {
 namespace {
 
-/// Work items of falling size, dealt so that equal runs of them are about equal work: 0, n - 1, 1, n - 2, ...
+/// Reorders work items of decreasing size so that consecutive runs of equal length take about equal time: 0, n - 1, 1,
+/// n - 2, ...
 std::int64_t folded(std::int64_t index, std::int64_t count) {
   return index % 2 == 0 ? index / 2 : count - 1 - index / 2;
 }
 
-/// The matrix [K, K] whose upper triangle is that of `gram` with rows and columns in `order`; the rest is not set.
+/// The matrix [K, K] with the upper triangle of `gram`, rows and columns in `order`; the rest is uninitialized.
 template <typename Real>
 at::Tensor reordered_triangle(const at::Tensor& gram, const at::Tensor& order) {
   constexpr std::int64_t kRows = 16;
@@ -39,15 +40,15 @@ at::Tensor reordered_triangle(const at::Tensor& gram, const at::Tensor& order) {
   return result;
 }
 
-/// Mirrors a square matrix at its antidiagonal, in place: element (i, j) goes to (last - j, last - i), times
-/// factor[i]. Tile by tile, each with the one it trades places with.
+/// Mirrors a square matrix at its antidiagonal, in place: element (i, j) moves to (last - j, last - i), multiplied by
+/// factor[i]. Works tile by tile, exchanging each tile with its mirror image.
 template <typename Real>
 class AntidiagonalMirror {
  public:
   AntidiagonalMirror(Real* matrix, std::int64_t size, const Real* factor)
       : matrix_(matrix), size_(size), factor_(factor), half_(size / (2 * kTile)), blocks_(2 * half_ + 1) {}
 
-  /// Only tiles on and above the main diagonal, which the mirror keeps there.
+  /// Only tiles on and above the main diagonal, because the mirror maps this part to itself.
   void run() {
     const std::int64_t pairs = half_ + 1;
     at::parallel_for(0, pairs, 1, [&](std::int64_t begin, std::int64_t end) {
@@ -66,7 +67,7 @@ class AntidiagonalMirror {
   }
 
  private:
-  // Blocks of kTile from both ends, so that the mirror maps blocks to blocks; the middle one takes the rest.
+  // Blocks of kTile from both ends, so that the mirror maps blocks to blocks; the middle block has the remaining size.
   static constexpr std::int64_t kTile = 32, kLargest = 2 * kTile;
   std::int64_t start(std::int64_t block) const {
     return block <= half_ ? block * kTile : size_ - (blocks_ - block) * kTile;
@@ -81,7 +82,7 @@ class AntidiagonalMirror {
     }
   }
 
-  /// Writes the tile loaded from (i, j) where it belongs.
+  /// Writes the tile loaded from (i, j) to its mirrored position.
   void store(std::int64_t i, std::int64_t j, const Real (&tile)[kLargest][kLargest]) {
     const std::int64_t rows = start(i + 1) - start(i), last = size_ - 1;
     for (std::int64_t column = start(j); column < start(j + 1); ++column) {
@@ -96,12 +97,12 @@ class AntidiagonalMirror {
   std::int64_t half_, blocks_;
 };
 
-/// The matrix as fp32 in the memory that it has.
+/// The matrix converted to fp32 in its own memory.
 at::Tensor narrowed_in_place(const at::Tensor& matrix) {
   if (matrix.scalar_type() == at::kFloat) return matrix;
   const double* source = matrix.const_data_ptr<double>();
   auto* bytes = static_cast<std::uint8_t*>(matrix.mutable_data_ptr());
-  // Forwards: an element's new place lies at or before its old one. Copied as bytes, because the types overlap.
+  // Forwards, because an element's new position is not after its old one. Copied as bytes, because the types overlap.
   for (std::int64_t i = 0; i < matrix.numel(); ++i) {
     const auto value = static_cast<float>(source[i]);
     std::memcpy(bytes + i * static_cast<std::int64_t>(sizeof(value)), &value, sizeof(value));
@@ -116,14 +117,14 @@ std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const Fact
   factor.order = column_order(gram.diagonal(), options);
   const at::Tensor matrix = reordered_triangle<Real>(gram, factor.order.flip(0));
   prepare_diagonal(matrix.diagonal(), options.dampening);
-  // Column-major, the upper triangle is the lower one; LAPACK's own layout, so that nothing is copied.
+  // Column-major, the upper triangle is the lower one, which is LAPACK's layout, so nothing is copied.
   at::Tensor lower = matrix.t(), info = at::empty({}, at::kInt);
   at::linalg_cholesky_ex_out(lower, info, lower);
   if (info.item<int>() != 0) return std::nullopt;
   const at::Tensor diagonal = matrix.diagonal();
   if (!at::isfinite(diagonal).all().item<bool>()) return std::nullopt;
   factor.pivots = diagonal.flip(0).square().to(at::kFloat);
-  // F[i, j] = lower[last - i, last - j] / lower[last - j, last - j], and lower[r, c] lies at matrix[c, r].
+  // F[i, j] = lower[last - i, last - j] / lower[last - j, last - j], and lower[r, c] is matrix[c, r].
   const at::Tensor inverse = diagonal.reciprocal().contiguous();
   AntidiagonalMirror<Real>(matrix.data_ptr<Real>(), matrix.size(0), inverse.const_data_ptr<Real>()).run();
   matrix.diagonal().zero_();
@@ -131,7 +132,7 @@ std::optional<HessianFactor> factorize_on_cpu(const at::Tensor& gram, const Fact
   return factor;
 }
 
-/// For other devices.
+/// For devices other than the CPU.
 std::optional<HessianFactor> factorize_on_device(const at::Tensor& gram, const FactorizeOptions& options) {
   const auto [factors, definite] = factorize_together({gram}, options);
   if (!definite.front()) return std::nullopt;
@@ -154,7 +155,7 @@ at::Tensor column_order(const at::Tensor& diagonal, const FactorizeOptions& opti
   };
   const at::Tensor order = descending(diagonal);
   if (width <= 0) return order;
-  // Columns in order, then by the rank of their group; the sort keeps the order inside a group.
+  // Columns are sorted, then ordered by the rank of their group; the stable sort keeps the order inside a group.
   const std::int64_t groups = (columns + width - 1) / width;
   const at::Tensor filled = at::constant_pad_nd(diagonal, {0, groups * width - columns}, -1).view({groups, width});
   const at::Tensor rank = at::argsort(descending(filled.amax(1)));
@@ -169,7 +170,7 @@ std::optional<HessianFactor> factorize(const at::Tensor& gram, const FactorizeOp
 
 std::uint64_t factor_bytes(std::int64_t columns) {
   const auto size = static_cast<std::uint64_t>(columns);
-  constexpr std::uint64_t kBytesPerColumn = 64;  // order, diagonals, what sorting needs
+  constexpr std::uint64_t kBytesPerColumn = 64;  // order, diagonals, memory for sorting
   return size * size * sizeof(float) + size * kBytesPerColumn;
 }
 

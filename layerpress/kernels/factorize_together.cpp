@@ -7,10 +7,10 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kRowsAtOnce = 512;   // that are put in order
-constexpr std::int64_t kColumnBlock = 128;  // columns that are factorized at once
+constexpr std::int64_t kRowsAtOnce = 512;   // rows reordered at once
+constexpr std::int64_t kColumnBlock = 128;  // columns factorized at once
 
-/// Fills `matrix` with the symmetric matrix of which `gram` is the upper triangle, rows and columns in `order`.
+/// Fills `matrix` with the symmetric matrix whose upper triangle is `gram`, rows and columns in `order`.
 void reorder(const at::Tensor& gram, const at::Tensor& order, const at::Tensor& matrix) {
   const std::int64_t size = gram.size(0);
   const at::Tensor columns = at::arange(size, order.options());
@@ -23,7 +23,8 @@ void reorder(const at::Tensor& gram, const at::Tensor& order, const at::Tensor& 
   }
 }
 
-/// Lower Cholesky factors in place; what lies above the diagonal stays. Per matrix, 0 or that it has none.
+/// Computes lower Cholesky factors in place; elements above the diagonal are unchanged. For each matrix, returns 0 or
+/// that it has no factor.
 at::Tensor factorize_by_blocks(const at::Tensor& matrices) {
   const std::int64_t size = matrices.size(1);
   at::Tensor info = at::zeros({matrices.size(0)}, matrices.options().dtype(at::kInt));
@@ -44,7 +45,7 @@ at::Tensor factorize_by_blocks(const at::Tensor& matrices) {
   return info;
 }
 
-/// The same by the device's own means.
+/// The same with the device's own factorization.
 at::Tensor factorize_one(const at::Tensor& matrix) {
   at::Tensor lower = matrix.t(), info = at::empty({}, matrix.options().dtype(at::kInt));
   at::linalg_cholesky_ex_out(lower, info, lower);  // in LAPACK's layout, in place
@@ -78,7 +79,7 @@ HessianFactors factorize_together(const std::vector<at::Tensor>& grams, const Fa
 }
 
 std::uint64_t factorize_together_workspace(std::int64_t matrices, std::int64_t columns) {
-  // Beside the factors a matrix in another order or layout, and rows on their way there, or panels.
+  // Besides the factors: a matrix in another order or layout, and rows being copied there; or panels.
   const std::int64_t rows = 5 * std::min(kRowsAtOnce, columns), panels = 3 * matrices * std::min(kColumnBlock, columns);
   return static_cast<std::uint64_t>(matrices) * factor_bytes(columns) +
          sizeof(float) * static_cast<std::uint64_t>((columns + std::max(rows, panels)) * columns);

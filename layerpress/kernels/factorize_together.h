@@ -6,17 +6,19 @@
 
 namespace layerpress::kernels {
 
-/// Factors of some Gram matrices of one size: in `factors` every tensor has a leading dimension, which matrix.
+/// Factors of several Gram matrices of one size: every tensor in `factors` has a leading dimension, the index of the
+/// matrix.
 struct HessianFactors {
   HessianFactor factors;
-  std::vector<bool> definite;  ///< what is not has no meaning in `factors`
+  std::vector<bool> definite;  ///< whether each factor is valid
 };
 
-/// factorize() for devices, with ATen operations: small matrices all at once, in blocks of columns, a single one with the
-/// device's own Cholesky factorization. Waits for the device once.
+/// factorize() for devices, with ATen operations: small matrices together, in blocks of columns; a single one with the
+/// device's own Cholesky factorization. Synchronizes with the device once.
 HessianFactors factorize_together(const std::vector<at::Tensor>& grams, const FactorizeOptions& options);
 
-/// Bytes that factorize_together allocates at most in single precision for so many matrices of K columns, its result included.
+/// Bytes that factorize_together allocates at most in single precision for so many matrices of K columns, including its
+/// result.
 std::uint64_t factorize_together_workspace(std::int64_t matrices, std::int64_t columns);
 
 }  // namespace layerpress::kernels

@@ -9,9 +9,9 @@
 
 namespace layerpress::kernels {
 
-/// Runs worker(next) on as many threads as there are, or tasks; next() gives a worker its next task, and numbers from `tasks`
-/// on when none is left. A core that is slower, or busy with something else, takes fewer; in equal shares it would be
-/// waited for. Which thread has a task must not matter to the result.
+/// Runs worker(next) on as many threads as there are, or as tasks, whichever is less. next() gives a worker its next
+/// task, and numbers from `tasks` on if none is left. A slower or busy core thus takes fewer tasks, while equal shares
+/// would make the others wait for it. The result must not depend on which thread runs a task.
 template <typename Worker>
 void share_tasks(std::int64_t tasks, Worker&& worker) {
   std::atomic<std::int64_t> taken{0};
@@ -22,7 +22,7 @@ void share_tasks(std::int64_t tasks, Worker&& worker) {
   });
 }
 
-/// The same for tasks that need nothing of their thread.
+/// The same for tasks without per-thread state.
 template <typename Task>
 void for_each_task(std::int64_t tasks, Task&& task) {
   share_tasks(tasks, [&](auto&& next) {

@@ -6,7 +6,7 @@
 
 namespace layerpress::kernels {
 
-/// The elements of a bfloat16 tensor as the vector kernels take them. REQUIRES: contiguous, on the CPU.
+/// The elements of a bfloat16 tensor in the form that the vector kernels use. REQUIRES: contiguous, on the CPU.
 inline const cpu::Bits16* bits(const at::Tensor& x) { return static_cast<const cpu::Bits16*>(x.const_data_ptr()); }
 inline cpu::Bits16* mutable_bits(at::Tensor& x) { return static_cast<cpu::Bits16*>(x.data_ptr()); }
 

@@ -18,10 +18,10 @@ bool runs_fused(const at::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat);
 }
 
-/// Rows per thread so that each gets at least about 64k elements.
+/// Rows per thread, such that each thread gets at least about 64k elements.
 std::int64_t grain(std::int64_t elements_per_row) { return std::max<std::int64_t>(1, 65536 / elements_per_row); }
 
-/// Rows of a norm that is rounded once: in fp32, a few at a time.
+/// Rows of a norm that is rounded once: in fp32, several at a time.
 void rms_norm_once(const at::Tensor& x, const at::Tensor& weight, float epsilon, at::Tensor& y) {
   const std::int64_t size = weight.numel(), rows = x.numel() / size, chunk = std::max<std::int64_t>(1, 4096 / size);
   at::parallel_for(0, rows, grain(size), [&](std::int64_t begin, std::int64_t end) {
@@ -100,8 +100,8 @@ void add_weighted_rows(at::Tensor& sum, const at::Tensor& output, const at::Tens
 
 namespace {
 
-/// The table's kernels rotate the first features of heads of one size. Shifted by the offset, all heads but the last are
-/// such heads: the features that they copy are the unrotated end of one head and the beginning of the next.
+/// The table's kernels rotate the first features of heads of one size. Shifted by the offset, all heads but the last
+/// look like such heads: the copied features are the unrotated end of one head and the beginning of the next.
 template <typename T, typename Kernel>
 void rotate_halves(const T* x, const float* cosine, const float* sine, T* y, std::int64_t heads,
                    const RotaryShape& shape, std::int64_t pairs, Kernel kernel) {

@@ -8,33 +8,36 @@
 
 namespace layerpress::kernels {
 
-// The pieces of a transformer layer for which ATen launches several kernels. Tensors are [tokens, features], rows
-// contiguous, bf16/fp16/fp32 on any device; on a CPU bf16 and fp32 run fused and multi-threaded, all else through ATen.
+// The operations of a transformer layer for which ATen launches several kernels. Tensors are [tokens, features] with
+// contiguous rows, bf16/fp16/fp32 on any device. On a CPU, bf16 and fp32 run fused and multi-threaded; everything else
+// uses ATen.
 
-/// How the weight of a norm is applied, and where the result is rounded to x's dtype: models differ.
+/// How the weight of a norm is applied and where the result is rounded to x's dtype, which differs between models.
 struct NormWeight {
   double offset = 0;  ///< added to the weight
   bool rounded_once =
-      false;  ///< after the weight, offset added in fp32; else the normalized value is rounded before, too
+      false;  ///< round only after the weight (plus offset) is applied in fp32; otherwise also before it
 };
 
-/// x / sqrt(mean(x²) + epsilon) * weight over runs of weight.numel() features. `how.offset` needs `how.rounded_once`.
+/// x / sqrt(mean(x²) + epsilon) * weight over weight.numel() consecutive features. `how.offset` needs
+/// `how.rounded_once`.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const NormWeight& how = {});
 
 /// function(a) * b; "silu", "gelu" (exact) or "gelu_tanh".
 at::Tensor gated_activation(const std::string& function, const at::Tensor& a, const at::Tensor& b);
 
-/// sum[rows[i]] += output[i] * weights[rows[i]], the product rounded to the dtype before it is added. sum and output
-/// [.., features], rows int64 without repetitions, weights [rows of sum] of the same dtype.
+/// sum[rows[i]] += output[i] * weights[rows[i]]; the product is rounded to the dtype before it is added. sum and output
+/// are [.., features]; rows is int64 without repetitions; weights is [rows of sum] of the same dtype.
 void add_weighted_rows(at::Tensor& sum, const at::Tensor& output, const at::Tensor& rows, const at::Tensor& weights);
 
 struct RotaryShape {
   std::int64_t head_dim = 0;
   std::int64_t offset = 0;   ///< first rotated feature of a head
-  bool interleaved = false;  ///< features that turn together stand beside each other, not in two halves
+  bool interleaved = false;  ///< the two features of a pair are adjacent, not in two halves
 };
 
-/// Rotates 2 * pairs features of each head of x. cosine and sine are fp32 [positions, pairs]; positions is int64 [tokens].
+/// Rotates 2 * pairs features of each head of x. cosine and sine are fp32 [positions, pairs]; positions is int64
+/// [tokens].
 at::Tensor rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, const at::Tensor& positions,
                   const RotaryShape& shape);
 
@@ -44,8 +47,8 @@ struct AttentionShape {
   std::int64_t head_dim = 0;
   double scale = 1;
   std::int64_t window = 0;          ///< 0: no window
-  double soft_cap = 0;              ///< above 0: scores are soft_cap * tanh(scale * q·k / soft_cap)
-  std::int64_t value_head_dim = 0;  ///< of v and the output; 0: head_dim
+  double soft_cap = 0;              ///< if > 0, scores are soft_cap * tanh(scale * q·k / soft_cap)
+  std::int64_t value_head_dim = 0;  ///< head size of v and the output; 0: head_dim
   std::int64_t value_dim() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
 };
 
@@ -55,11 +58,12 @@ struct AttentionShape {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 
-/// Most memory that attention() allocates beside its result, in bytes.
+/// The most memory, in bytes, that attention() allocates besides its result.
 std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets, const AttentionShape& shape,
                                         at::Device device, at::ScalarType dtype, int threads);
 
-/// The same through ATen, sample by sample, with every score in memory at once: any device, and the tests' reference.
+/// The same with ATen, sample by sample, with all scores in memory at once, for any device; also the reference
+/// implementation for tests.
 at::Tensor attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon,

@@ -41,7 +41,7 @@ at::Tensor rotary_reference(const at::Tensor& x, const at::Tensor& cosine, const
 
 namespace {
 
-/// Which keys each query of a sample sees.
+/// The keys that each query of a sample sees.
 at::Tensor visible_keys(std::int64_t length, std::int64_t window, const at::TensorOptions& options) {
   const at::Tensor all = at::ones({length, length}, options.dtype(at::kBool));
   return window > 0 ? all.tril().logical_and(all.triu(1 - window)) : all.tril();

@@ -6,7 +6,7 @@
 
 namespace layerpress::kernels {
 
-/// Heads of an attention in which every query sees every key.
+/// The heads of an attention in which every query sees every key.
 struct FullAttentionShape {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;  ///< divides heads
@@ -14,16 +14,16 @@ struct FullAttentionShape {
   double scale = 1;
 };
 
-/// softmax(scale * q kᵀ) v of every head: q [queries, heads * head_dim], k and v [keys, kv_heads * head_dim] ->
-/// [queries, heads * head_dim]. Scores are never held as a whole. REQUIRES: keys > 0, or no queries.
+/// softmax(scale * q kᵀ) v for every head: q [queries, heads * head_dim], k and v [keys, kv_heads * head_dim] ->
+/// [queries, heads * head_dim]. Scores are never all in memory. REQUIRES: keys > 0, or no queries.
 at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const FullAttentionShape& shape);
 
-/// Cuts images [images, channels, height, width] into patches of `size`² pixels, row by row, and lays each out in the order of a
-/// convolution's weight: [images, patches, channels * size²]. Pixels that fill no patch are left out.
+/// Cuts images [images, channels, height, width] into patches of `size`² pixels, row by row, each in the order of a
+/// convolution's weight: [images, patches, channels * size²]. Pixels that do not fill a patch are left out.
 at::Tensor unfold_patches(const at::Tensor& images, std::int64_t size);
 
-/// The slow way, for tests.
+/// Reference implementation for tests.
 at::Tensor full_attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                     const FullAttentionShape& shape);
 

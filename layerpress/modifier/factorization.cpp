@@ -12,7 +12,7 @@ kernels::FactorizeOptions factorize_options(const ColumnOrder& order, double dam
 }
 
 std::string useless_inputs(double diagonal_sum) {
-  // An all-zero or non-finite matrix says nothing about the inputs; no dampening mends that.
+  // An all-zero or non-finite matrix contains no information about the inputs, and dampening does not help.
   if (!std::isfinite(diagonal_sum)) return "round-to-nearest (non-finite inputs)";
   return diagonal_sum == 0 ? "round-to-nearest (no tokens, or nothing but zeros)" : "";
 }

@@ -9,26 +9,26 @@
 
 namespace layerpress::modifier {
 
-/// In which order a weight's columns are quantized; weights that agree share a factorization.
+/// The order in which a weight's columns are quantized. Weights with the same order share a factorization.
 struct ColumnOrder {
   bool by_activation = true;
-  std::int64_t group_columns = 0;  ///< of groups that stay together; 0: none do
+  std::int64_t group_columns = 0;  ///< size of groups that stay together; 0: no groups
 
   auto operator<=>(const ColumnOrder&) const = default;
 };
 
 kernels::FactorizeOptions factorize_options(const ColumnOrder& order, double dampening);
 
-/// Why inputs with such a sum of the Gram matrix's diagonal say nothing about a weight; "" if they do.
+/// Why inputs with this sum of the Gram matrix's diagonal contain no information about a weight; "" if they do.
 std::string useless_inputs(double diagonal_sum);
 
-/// A factorization and how it came about.
+/// A factorization and the fallback that produced it.
 struct Factorization {
   std::optional<kernels::HessianFactor> factor;
   std::string fallback;  ///< "" when the first attempt worked
 };
 
-/// Tries with dampening x10 up to three times, then the same in double precision.
+/// Retries with dampening x10 up to three times, then the same in double precision.
 Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order);
 
 }  // namespace layerpress::modifier

@@ -23,7 +23,7 @@ using PatternCode = std::unique_ptr<pcre2_code, PcreDeleter<pcre2_code_free>>;
 namespace {
 
 constexpr std::size_t kLongestPattern = 10'000;
-constexpr std::uint32_t kMatchLimit = 1'000'000;  // steps of backtracking; an honest pattern needs a few thousand
+constexpr std::uint32_t kMatchLimit = 1'000'000;  // steps of backtracking; a sensible pattern needs a few thousand
 constexpr std::uint32_t kHeapLimitKib = 16 * 1024;
 
 using CompileContext = std::unique_ptr<pcre2_compile_context, PcreDeleter<pcre2_compile_context_free>>;
@@ -61,7 +61,7 @@ bool is_class(const ModuleName& module, const std::string& target) {
 
 struct TargetList::Pattern {
   std::string text;   // as the user wrote it
-  std::string where;  // whose list it is in
+  std::string where;  // the owner of its list
   PatternCode code;   // null for a plain name
   mutable std::atomic<bool> matched{false};
 
@@ -106,7 +106,7 @@ TargetList::TargetList(TargetList&&) noexcept = default;
 TargetList& TargetList::operator=(TargetList&&) noexcept = default;
 
 TargetList::Match TargetList::match(const ModuleName& module) const {
-  // All patterns are asked even after a match, so that unmatched() tells the truth about each.
+  // All patterns are tried even after a match, so that unmatched() is right about each of them.
   Match best = Match::kNone;
   for (const auto& pattern : patterns_) best = std::max(best, pattern->match(module));
   return best;

@@ -73,7 +73,7 @@ Args mx(int bits) {
   return args;
 }
 
-/// Every preset that compressed-tensors knows: name, weights, input activations. One row adds one.
+/// Every preset of compressed-tensors: name, weights, input activations. A new preset is a row here.
 const std::vector<Preset>& presets() {
   constexpr NumberType kInt = NumberType::kInt;
   constexpr NumberType kFloat = NumberType::kFloat;

@@ -17,16 +17,16 @@ struct QuantizationConfig {
   std::vector<std::string> ignore;
 };
 
-/// The complete quantization_config object (quant_method, status "compressed", every key present, format per group,
-/// "mixed-precision" at the top when groups differ), sorted keys.
+/// The complete quantization_config object with sorted keys: quant_method, status "compressed", every key present, a
+/// format per group, and "mixed-precision" at the top level if the groups' formats differ.
 Json to_json(const QuantizationConfig& config);
 
-/// Reads a compressed checkpoint's quantization_config; throws CheckpointError for another quant_method, a status other
-/// than compressed, or a format that cannot be read here.
+/// Reads a compressed checkpoint's quantization_config. Throws CheckpointError for another quant_method, a status other
+/// than compressed, or an unsupported format.
 QuantizationConfig parse_quantization_config(const Json& object, const std::string& where);
 
 /// The scheme of each module by the rules of compressed-tensors: ignored modules have none; otherwise exact name, then
-/// regex, then class name. Index into `groups`, or -1.
+/// regex, then class name. Returns an index into `groups`, or -1.
 std::vector<int> assign_groups(const QuantizationConfig& config, const std::vector<ModuleName>& modules);
 
 }  // namespace layerpress::quant

@@ -10,8 +10,8 @@ constexpr std::int64_t kSide = 16;
 template <typename T>
 using Square = T[kSide * kSide];
 
-/// Interleaves the first half with the second. Four times over, it transposes a square of 16 by 16. One flat loop: of a
-/// nest the compiler makes no whole vectors.
+/// Interleaves the first half with the second. Applied four times, it transposes a square of 16 by 16. A single flat
+/// loop, because the compiler does not vectorize a nested one fully.
 template <typename T>
 inline void interleave(const Square<T>& from, Square<T>& to) {
   constexpr std::int64_t kHalf = kSide * kSide / 2;
@@ -30,13 +30,13 @@ inline void transpose(Square<T>& square) {
   interleave(other, square);
 }
 
-/// Columns [begin, begin + kSide) of kSide rows, of which those from `rows` on repeat the last one.
+/// Loads columns [begin, begin + kSide) of kSide rows; rows from `rows` on repeat the last one.
 inline void load_square(const float* weights, std::int64_t stride, std::int64_t rows, Square<float>& square) {
   for (std::int64_t lane = 0; lane < kSide; ++lane)
     std::memcpy(square + lane * kSide, weights + (lane < rows ? lane : rows - 1) * stride, kSide * sizeof(float));
 }
 
-/// Four codes of a row, which are moved as one value.
+/// Loads four codes of each row, which are moved as one value.
 inline void load_quads(const std::uint8_t* codes, Square<std::uint32_t>& square) {
   for (std::int64_t i = 0; i < kSide; ++i)
     for (std::int64_t lane = 0; lane < kSide; ++lane) {
@@ -54,7 +54,7 @@ void column_tile_load(const float* weights, std::int64_t rows, std::int64_t colu
   const std::int64_t whole = columns / kSide * kSide;
   alignas(64) Square<float> square;
   for (std::int64_t first = 0; first < kColumnTile; first += kSide) {
-    // Lanes beyond the last row repeat it, whole squares of them too.
+    // Lanes beyond the last row repeat it, even whole squares of them.
     const std::int64_t row = first < rows ? first : rows - 1;
     for (std::int64_t begin = 0; begin < whole; begin += kSide) {
       load_square(weights + row * columns + begin, columns, rows - row, square);

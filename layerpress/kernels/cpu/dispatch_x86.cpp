@@ -15,7 +15,7 @@ struct Choice {
 Choice choose() {
   const char* wanted = std::getenv("LAYERPRESS_CPU");
   const auto offered = [&](const char* name, bool supported) {
-    // A wanted set that the machine lacks is passed over for the next lower one.
+    // If the machine lacks the requested set, the next lower one is used.
     if (wanted != nullptr && std::strcmp(wanted, name) == 0) wanted = nullptr;
     return supported && wanted == nullptr;
   };

@@ -1,5 +1,5 @@
-// Tiles of a Gram matrix on AVX-512 bf16 dot products. Tokens are taken in pairs: a panel holds, for each pair of
-// tokens, kPanel columns of 32 bits (the two tokens' values), zero where there is no token or column.
+// Tiles of a Gram matrix with AVX-512 bf16 dot products. Tokens are processed in pairs: for each pair of tokens, a
+// panel has kPanel columns of 32 bits (the two tokens' values), which are zero where there is no token or column.
 #include <immintrin.h>
 
 #include "layerpress/kernels/cpu/gram.h"
@@ -34,12 +34,12 @@ void accumulate_rows(const Pair* left, const Pair* right, std::int64_t pairs, fl
     for (int n = 0; n < registers; ++n) _mm512_mask_storeu_ps(c + r * stride + n * 16, mask[n], sum[r][n]);
 }
 
-/// 16 columns of 16 bits, each in the low half of 32. (With a mask, because g++ 12 warns of those without.)
+/// 16 columns of 16 bits, each in the low half of 32 bits. (Masked, because g++ 12 warns about the unmasked intrinsic.)
 __m512i widened(__m256i columns) { return _mm512_maskz_cvtepu16_epi32(0xFFFF, columns); }
 
 __m512i in_high_halves(__m512i columns) { return _mm512_maskz_slli_epi32(0xFFFF, columns, 16); }
 
-/// Which of 16 columns from `first` on exist, of `columns`.
+/// The mask of existing columns among 16 columns from `first` on; `columns` exist.
 __mmask16 mask_of(std::int64_t columns, std::int64_t first) {
   const std::int64_t left = columns - first;
   return static_cast<__mmask16>(left >= 16 ? 0xFFFF : left <= 0 ? 0 : (1 << left) - 1);
@@ -86,7 +86,7 @@ void multiply_panels(const GramTile& tile) {
                                                        accumulate_rows<3>};
   const std::int64_t registers = (tile.columns + 15) / 16;
   for (std::int64_t row = 0; row < tile.rows; row += kRows) {
-    const std::int64_t first = tile.on_diagonal ? row / 16 : 0;  // what stands before is below the diagonal
+    const std::int64_t first = tile.on_diagonal ? row / 16 : 0;  // earlier columns are below the diagonal
     const int rows = static_cast<int>(tile.rows - row < kRows ? tile.rows - row : kRows);
     kAccumulate[registers - first](tile.left + row, tile.right + first * 16, tile.pairs,
                                    tile.gram + row * tile.stride + first * 16, tile.stride, rows, mask + first);

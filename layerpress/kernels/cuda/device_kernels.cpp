@@ -1,4 +1,4 @@
-// The device kernels behind the functions that the rest of the program calls: on ATen's stream of the tensors' device.
+// Implements the device functions of the kernels room with the device kernels, on ATen's stream of the tensors' device.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -37,7 +37,7 @@ std::optional<at::Tensor> rms_norm_on_device(const at::Tensor& input, const at::
   const auto number = device_number(input.scalar_type()), weight_number = device_number(weight.scalar_type());
   if (!input.is_cuda() || !number || !weight_number) return std::nullopt;
   if (*weight_number != *number && *weight_number != cuda::Number::kFloat) return std::nullopt;
-  if (!how.rounded_once && *weight_number != *number) return std::nullopt;  // the result would be of another dtype
+  if (!how.rounded_once && *weight_number != *number) return std::nullopt;  // the result would have another dtype
   const c10::DeviceGuard guard(input.device());
   const at::Tensor x = input.contiguous(), w = weight.contiguous();
   at::Tensor y = at::empty_like(x);

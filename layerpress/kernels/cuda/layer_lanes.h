@@ -7,7 +7,7 @@
 
 namespace layerpress::kernels::cuda {
 
-/// What a lane loads and stores at once.
+/// The elements that a lane loads and stores at once.
 template <typename T, std::int32_t kCount>
 struct alignas(sizeof(T) * kCount) Run {
   T values[kCount];
@@ -17,7 +17,7 @@ struct NormLane {
   float squares;
 };
 
-/// One row; `size` is a multiple of kCount, and rows begin at multiples of a run's size.
+/// One row. `size` is a multiple of kCount, and rows are aligned to kCount elements.
 template <std::int32_t kCount, typename Warp, typename T, typename W>
 LAYERPRESS_LANES void norm_row(Warp& warp, const NormTask& task, const T* x, const W* weight, T* y) {
   const auto runs = static_cast<std::int32_t>(task.size / kCount);
@@ -47,14 +47,14 @@ LAYERPRESS_LANES void norm_row(Warp& warp, const NormTask& task, const T* x, con
   });
 }
 
-/// silu(a) b, rounded after either.
+/// silu(a) b, rounded after each of the two operations.
 template <typename T>
 LAYERPRESS_LANES T gated(T a, T b) {
   const float x = widen(a);
   return narrow<T>(widen(narrow<T>(x / (1.0f + expf(-x)))) * widen(b));
 }
 
-/// Feature `feature` of a token, all heads counted.
+/// Feature `feature` of a token, counted over all heads.
 template <typename T>
 LAYERPRESS_LANES T rotated(const RotaryTask& task, std::int64_t token, std::int64_t feature) {
   const T* x = static_cast<const T*>(task.x) + token * task.heads * task.head_dim;

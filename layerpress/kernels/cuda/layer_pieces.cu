@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) rotary(const RotaryTask task) {
     static_cast<T*>(task.y)[i] = rotated<T>(task, i / features, i % features);
 }
 
-/// Whether runs of 16 bytes begin where they must.
+/// Whether 16-byte accesses are aligned.
 template <typename... Pointers>
 bool in_runs(std::int64_t bytes, Pointers... pointers) {
   return bytes % 16 == 0 && ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);

@@ -4,10 +4,11 @@
 
 #include "layerpress/kernels/cuda/number.h"
 
-// Neither CUDA's nor ATen's headers; see column_block.h.
+// Includes neither CUDA's nor ATen's headers; see column_block.h.
 namespace layerpress::kernels::cuda {
 
-/// y = x / sqrt(mean(x²) + epsilon) * (weight + offset), row by row; kernels/transformer.h says what is rounded where.
+/// y = x / sqrt(mean(x²) + epsilon) * (weight + offset), row by row; kernels/transformer.h says where results are
+/// rounded.
 struct NormTask {
   const void* x = nullptr;  ///< [rows, size]
   const void* weight = nullptr;
@@ -17,8 +18,8 @@ struct NormTask {
   float epsilon = 0;
   float offset = 0;
   bool rounded_once = false;
-  Number number = Number::kBf16;         ///< of x and y
-  Number weight_number = Number::kBf16;  ///< that of x, or fp32
+  Number number = Number::kBf16;         ///< type of x and y
+  Number weight_number = Number::kBf16;  ///< type of x, or fp32
 };
 
 /// y = silu(a) * b, both rounded.
@@ -30,7 +31,7 @@ struct GateTask {
   Number number = Number::kBf16;
 };
 
-/// Rotates 2 * pairs features of each head, from `offset` on; the others are copied.
+/// Rotates 2 * pairs features of each head, from `offset` on, and copies the others.
 struct RotaryTask {
   const void* x = nullptr;  ///< [tokens, heads * head_dim]
   void* y = nullptr;
@@ -46,7 +47,7 @@ struct RotaryTask {
   Number number = Number::kBf16;
 };
 
-/// Queue the work on `stream`, a cudaStream_t of the current device. Return null, or what CUDA says is wrong.
+/// Queue the work on `stream`, a cudaStream_t of the current device. Return null, or CUDA's error message.
 const char* launch_rms_norm(const NormTask& task, void* stream);
 const char* launch_gate(const GateTask& task, void* stream);
 const char* launch_rotary(const RotaryTask& task, void* stream);

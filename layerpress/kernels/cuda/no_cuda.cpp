@@ -1,4 +1,4 @@
-// Stands in for the device kernels where libtorch has no CUDA.
+// Replaces the device kernels if libtorch has no CUDA.
 #include "layerpress/kernels/block_solver.h"
 #include "layerpress/kernels/device_layers.h"
 #include "layerpress/kernels/row_search.h"

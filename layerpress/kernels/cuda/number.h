@@ -2,7 +2,7 @@
 
 namespace layerpress::kernels::cuda {
 
-/// What a tensor's elements are.
+/// The type of a tensor's elements.
 enum class Number { kBf16, kHalf, kFloat };
 
 }  // namespace layerpress::kernels::cuda

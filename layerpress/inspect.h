@@ -1,60 +1,46 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
-#include <vector>
+#include <string_view>
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
+#include "layerpress/oneshot.h"
 
 namespace layerpress {
 
+/// Everything that `layerpress inspect` can be told.
 struct InspectOptions {
-  std::string model;
-  std::vector<std::string> sequential_targets;
-  std::int64_t sequential_targets_per_subgraph = 1;
-  bool moe_calibrate_all_experts = true;
   bool graph = false;
   std::string svg;
   std::string dot;
   bool full = false;
   bool plan = false;
-  // For `plan`, as in OneshotOptions.
-  std::string recipe;
-  std::string algorithm = "gptq";
-  std::string scheme = "W4A16";
-  std::int64_t group_size = 0;
-  std::int64_t num_calibration_samples = 512;
-  std::int64_t max_seq_length = 2048;
-  std::string pipeline;
-  std::int64_t batch_tokens = 0;
-  std::string memory_budget;
-  std::string sequential_offload_device = "auto";
-  int threads = 0;
+  /// The model, where to cut it, what its experts see, and the run that `plan` describes.
+  OneshotOptions run;
+
+  /// Whether a field of `run` describes the model, so that it also has a meaning without `plan`.
+  static bool describes_model(std::string_view name) {
+    return name == "sequential-targets" || name == "sequential-targets-per-subgraph" ||
+           name == "moe-calibrate-all-experts";
+  }
+  /// Whether a field of `run` has no influence on a plan.
+  static bool is_left_out(std::string_view name) {
+    return name == "output" || name == "overwrite" || name == "resume" || name == "summary" || name == "timeout" ||
+           name == "max-shard-size" || name == "offload-dir";
+  }
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
-    field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
-    field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,
-          "how many of them are onloaded together");
-    field("moe-calibrate-all-experts", self.moe_calibrate_all_experts,
-          "show the graph of a run whose experts see all tokens, not only those routed to them");
     field("graph", self.graph, "print the traced graph, node by node, instead");
     field("svg", self.svg, "draw the graph into this file instead; needs Graphviz");
     field("dot", self.dot, "write the graph in Graphviz's language into this file instead");
     field("full", self.full, "with --svg or --dot: every layer and every expert, not one of those that are alike");
     field("plan", self.plan, "show memory, disk and time of a one-shot run instead");
-    field("recipe", self.recipe, "with --plan: recipe file");
-    field("algorithm", self.algorithm, "with --plan: gptq or rtn");
-    field("scheme", self.scheme, "with --plan: preset such as W4A16");
-    field("group-size", self.group_size, "with --plan: columns that share a scale");
-    field("num-calibration-samples", self.num_calibration_samples, "with --plan: how many samples");
-    field("max-seq-length", self.max_seq_length, "with --plan: tokens in each of them");
-    field("pipeline", self.pipeline, "with --plan: sequential, basic or datafree");
-    field("batch-tokens", self.batch_tokens, "with --plan: tokens packed into one batch");
-    field("memory-budget", self.memory_budget, "with --plan: memory the run may take");
-    field("sequential-offload-device", self.sequential_offload_device, "with --plan: auto, cpu, disk or none");
-    field("threads", self.threads, "with --plan: CPU threads");
+    OneshotOptions::visit(self.run, [&](const char* name, auto& value, const char* help) {
+      if (is_left_out(name)) return;
+      field(name, value, describes_model(name) ? help : (std::string("with --plan: ") + help).c_str());
+    });
   }
 };
 

@@ -58,6 +58,12 @@ void print_result(const Json& result, const InspectOptions& options) {
     print_text(result);
 }
 
+/// An option that only a plan looks at is refused without one, instead of being ignored.
+void require_plan(CLI::App& command) {
+  for (CLI::Option* option : command.get_options())
+    if (option->get_description().rfind("with --plan", 0) == 0) option->needs("--plan");
+}
+
 }  // namespace
 
 void add_inspect(CLI::App& app, CommonOptions& common, Action& action) {
@@ -65,9 +71,10 @@ void add_inspect(CLI::App& app, CommonOptions& common, Action& action) {
   auto as_json = std::make_shared<bool>(false);
   auto architectures = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups, or draw its graph");
-  CLI::Option* model = command->add_option("MODEL", options->model,
+  CLI::Option* model = command->add_option("MODEL", options->run.model,
                                            "model directory, or the id of a model in the local Hugging Face cache");
   add_options(*command, *options);
+  require_plan(*command);
   command->add_flag("--json", *as_json, "print JSON");
   command->add_flag("--architectures", *architectures, "list the supported model families; takes no MODEL");
   add_common_options(*command, common);

@@ -114,24 +114,10 @@ void check_options(const InspectOptions& options) {
     throw UsageError("[options] --graph, --plan and --svg or --dot show different things; ask for one of them");
 }
 
+/// The run to plan. Without an output folder it is taken to write to the model's disk.
 OneshotOptions planned_run(const InspectOptions& options) {
-  OneshotOptions run;
-  run.model = options.model;
-  run.output = options.model;  // written to the same disk, say
-  run.recipe = options.recipe;
-  run.algorithm = options.algorithm;
-  run.scheme = options.scheme;
-  run.group_size = options.group_size;
-  run.num_calibration_samples = options.num_calibration_samples;
-  run.max_seq_length = options.max_seq_length;
-  run.pipeline = options.pipeline;
-  run.sequential_targets = options.sequential_targets;
-  run.sequential_targets_per_subgraph = options.sequential_targets_per_subgraph;
-  run.moe_calibrate_all_experts = options.moe_calibrate_all_experts;
-  run.batch_tokens = options.batch_tokens;
-  run.memory_budget = options.memory_budget;
-  run.sequential_offload_device = options.sequential_offload_device;
-  run.threads = options.threads;
+  OneshotOptions run = options.run;
+  if (run.output.empty()) run.output = run.model;
   return run;
 }
 
@@ -139,12 +125,13 @@ OneshotOptions planned_run(const InspectOptions& options) {
 
 Json inspect(const InspectOptions& options, const RunControl& control) {
   check_options(options);
-  if (options.plan) return {{"plan", plan_oneshot(planned_run(options))}};
+  if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control)}};
   const setup::OpenedModel model = setup::open_model(
-      options.model, options.moe_calibrate_all_experts ? setup::ExpertTokens::kAll : setup::ExpertTokens::kRouted);
+      options.run.model,
+      options.run.moe_calibrate_all_experts ? setup::ExpertTokens::kAll : setup::ExpertTokens::kRouted);
   if (options.graph) return {{"graph", graph::to_text(model.traced.graph)}};
   const std::vector<graph::Subgraph> cut =
-      setup::cut_model(model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
+      setup::cut_model(model.traced, options.run.sequential_targets, options.run.sequential_targets_per_subgraph);
   if (draws(options)) return draw(model, cut, options, control);
   WeightCount total(model);
   for (const graph::Node& node : model.traced.graph.nodes)

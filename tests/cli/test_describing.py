@@ -27,6 +27,7 @@ def test_help(command):
     (["oneshot", "m", "--output", "o", "--bits", "4"], ["--bits"]), (["eval", "m"], ["--dataset"]),
     (["oneshot", "m", "--output", "o", "--threads", "many"], ["--threads"]), (["inspect", "m", "--log-level", "loud"], ["loud"]),
     (["inspect"], ["MODEL"]), (["inspect", "m", "--architectures"], ["--architectures", "MODEL"]),
+    (["inspect", "m", "--quality", "best"], ["--quality", "--plan"]),
     (["inspect", "m", "--full"], ["--full", "--svg"]), (["inspect", "m", "--graph", "--dot", "d"], ["--graph", "--dot"]),
 ])
 def test_usage(arguments, fragments):

@@ -26,11 +26,10 @@ std::string default_text(const Field& value) {
     return value == Field{} ? "" : fmt::format("{}", value);
 }
 
-/// A flag that is on by default is shown by the option that turns it off.
 template <typename Field>
-std::string option_text(const std::string& name, const Field& value) {
+std::string option_text(const std::string& name, const Field&) {
   if constexpr (std::is_same_v<Field, bool>)
-    return value ? "--no-" + name : "--" + name;
+    return "--" + name;
   else if constexpr (std::is_same_v<Field, std::vector<std::string>>)
     return "--" + name + " A,B";
   else if constexpr (std::is_same_v<Field, std::string>)

@@ -46,6 +46,7 @@ struct LinearWeight {
   at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
   std::int64_t group_rows = 0;                 ///< of all linears that are compressed with it, whoever compresses them
   std::int64_t first_row = 0;                  ///< where these rows begin in the whole weight
+  at::Tensor whole{};  ///< that weight, for what depends on all of its rows; undefined where these are all
 };
 
 /// A linear as a plan sees it, before any weight is read.

@@ -4,11 +4,14 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "layerpress/kernels/device_types.h"
+#include "layerpress/kernels/search_patience.h"
 
 namespace layerpress::kernels {
-ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid,
-                            const RangeRule& rule, const ScaleSearch& search, at::ScalarType stored,
-                            const at::Tensor& importance) {
+namespace {
+
+ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                        const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                        Improving& improving) {
   const c10::DeviceGuard guard(weight.device());  // kernels go to the current device
   const at::Tensor rows = (device_number(weight.scalar_type()) ? weight : weight.to(at::kFloat)).contiguous();
   const at::TensorOptions wide = rows.options().dtype(at::kFloat);
@@ -23,7 +26,6 @@ ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, cons
   if (importance.defined()) task.importance = weights_of_error.const_data_ptr<float>();
   task.shrink = shrink.const_data_ptr<float>();
   task.candidates = static_cast<std::int32_t>(search.shrink.size());
-  task.patience = search.patience;
   task.exponent = static_cast<float>(search.exponent);
   task.codebook = device_codebook(rule.codebook);
   task.symmetric = rule.symmetric;
@@ -36,8 +38,28 @@ ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, cons
     chosen.zero_point = at::empty_like(chosen.scale);
     task.zero_points = chosen.zero_point.data_ptr<float>();
   }
+  at::Tensor improved;
+  if (!improving.empty()) {
+    improved = at::zeros({task.candidates}, rows.options().dtype(at::kByte));
+    task.improving = improved.data_ptr<std::uint8_t>();
+  }
   searcher(task);
+  if (improved.defined()) {
+    const at::Tensor on_host = improved.cpu();
+    for (std::size_t c = 0; c < improving.size(); ++c) improving[c] |= on_host.const_data_ptr<std::uint8_t>()[c];
+  }
   return chosen;
+}
+
+}  // namespace
+
+ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid,
+                            const RangeRule& rule, const ScaleSearch& search, at::ScalarType stored,
+                            const at::Tensor& importance, const std::vector<OtherRows>& others) {
+  return search_with_patience(
+      weight, search, others, [&](const at::Tensor& rows, const ScaleSearch& candidates, Improving& improving) {
+        return search_all(searcher, rows, grid, rule, candidates, stored, importance, improving);
+      });
 }
 
 }  // namespace layerpress::kernels

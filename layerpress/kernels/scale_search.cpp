@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <mutex>
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/row_search.h"
+#include "layerpress/kernels/search_patience.h"
 #include "layerpress/kernels/wide_rows.h"
 
 namespace layerpress::kernels {
@@ -69,38 +71,37 @@ struct BlockRows {
       cpu::table().minimum_maximum(data + r * stride, columns, &range.minimum, &range.maximum);
   }
 
-  /// Adds the errors of candidates [first, first + count).
-  void add_errors(const Problem& problem, const Candidates& candidates, std::int64_t first, std::int64_t count,
-                  float* errors) const {
+  /// Adds the errors of all candidates.
+  void add_errors(const Problem& problem, const Candidates& candidates, float* errors) const {
     for (std::int64_t r = 0; r < rows; ++r)
       cpu::table().scale_errors(
           {.weights = data + r * stride,
            .importance = problem.importance == nullptr ? nullptr : problem.importance + first_column,
            .count = columns,
-           .scales = candidates.scales.data() + first,
-           .zero_points = problem.rule.symmetric ? nullptr : candidates.zero_points.data() + first,
-           .candidates = count,
+           .scales = candidates.scales.data(),
+           .zero_points = problem.rule.symmetric ? nullptr : candidates.zero_points.data(),
+           .candidates = problem.candidates(),
            .exponent = static_cast<float>(problem.search.exponent),
            .codebook = cpu_codebook(problem.rule.codebook),
            .errors = errors});
   }
 };
 
-/// Follows errors in the order of candidates: the smallest so far, and whether to give up.
+/// Follows errors in the order of candidates.
 struct BestCandidate {
   std::size_t index = 0;
   float error = std::numeric_limits<float>::infinity();
-  int idle = 0;
 
-  /// False once `patience` candidates in a row have not improved on the best.
-  bool offer(std::size_t candidate, float candidate_error, int patience) {
-    if (candidate == 0 || candidate_error < error) {
-      *this = {candidate, candidate_error, 0};
-      return true;
-    }
-    return patience == 0 || ++idle < patience;
+  void offer(std::size_t candidate, float candidate_error, Improving& improving) {
+    if (candidate > 0 && !(candidate_error < error)) return;
+    *this = {candidate, candidate_error};
+    if (!improving.empty()) improving[candidate] = 1;
   }
 };
+
+void join(const Improving& some, Improving& all) {
+  for (std::size_t c = 0; c < some.size(); ++c) all[c] |= some[c];
+}
 
 /// Calls function(block, rows of it) for the blocks that lie side by side in rows of a weight in fp32.
 template <typename Function>
@@ -119,54 +120,47 @@ void store(const ChosenScales& chosen, std::int64_t index, const Qparams& q) {
   if (chosen.zero_point.defined()) chosen.zero_point.data_ptr<float>()[index] = q.zero_point;
 }
 
-/// Searches a block that lies in cache: candidates after the search's patience has run out are not tried.
-Qparams search_block(const Problem& problem, const BlockRows& block, Candidates& candidates) {
+/// Searches a block that lies in cache.
+Qparams search_block(const Problem& problem, const BlockRows& block, Candidates& candidates, Improving& improving) {
   Range range;
   block.extend(range);
   candidates.set(problem, range);
-  const std::int64_t all = problem.candidates();
+  if (problem.candidates() == 1) return candidates.at(0);
+  candidates.errors.assign(candidates.scales.size(), 0.0f);
+  block.add_errors(problem, candidates, candidates.errors.data());
   BestCandidate best;
-  if (all == 1) return candidates.at(0);
-  for (std::int64_t tried = 0; tried < all;) {
-    // As many as it takes at least until patience can run out.
-    const std::int64_t step =
-        problem.search.patience == 0
-            ? all
-            : std::min<std::int64_t>(all - tried, problem.search.patience - best.idle + (tried == 0 ? 1 : 0));
-    candidates.errors.assign(static_cast<std::size_t>(step), 0.0f);
-    block.add_errors(problem, candidates, tried, step, candidates.errors.data());
-    for (std::int64_t c = 0; c < step; ++c)
-      if (!best.offer(static_cast<std::size_t>(tried + c), candidates.errors[static_cast<std::size_t>(c)],
-                      problem.search.patience))
-        return candidates.at(best.index);
-    tried += step;
-  }
+  for (std::size_t c = 0; c < candidates.errors.size(); ++c) best.offer(c, candidates.errors[c], improving);
   return candidates.at(best.index);
 }
 
 /// One row of blocks per step of a thread.
-void search_small_blocks(const Problem& problem, const ChosenScales& chosen) {
+void search_small_blocks(const Problem& problem, const ChosenScales& chosen, Improving& improving) {
   const std::int64_t column_blocks = problem.column_blocks(), rows = problem.weight.size(0);
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / (problem.grid.block_rows * problem.weight.size(1)));
+  std::mutex joining;
   at::parallel_for(0, problem.row_blocks(), grain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> buffer;
     Candidates candidates;
+    Improving own(improving.size(), 0);
     for (std::int64_t b = begin; b < end; ++b) {
       const std::int64_t first = b * problem.grid.block_rows, count = std::min(problem.grid.block_rows, rows - first);
       for_each_block(problem, wide_rows(problem.weight, first, count, buffer), count,
                      [&](std::int64_t block, const BlockRows& block_rows) {
-                       store(chosen, b * column_blocks + block, search_block(problem, block_rows, candidates));
+                       store(chosen, b * column_blocks + block, search_block(problem, block_rows, candidates, own));
                      });
     }
+    const std::lock_guard<std::mutex> lock(joining);
+    join(own, improving);
   });
 }
 
 /// Blocks too large for a thread's cache: ranges, then errors, strip by strip, put together in the order of strips.
 class LargeBlockSearch {
  public:
-  LargeBlockSearch(const Problem& problem, const ChosenScales& chosen)
+  LargeBlockSearch(const Problem& problem, const ChosenScales& chosen, Improving& improving)
       : problem_(problem),
         chosen_(chosen),
+        improving_(improving),
         strip_rows_(std::max<std::int64_t>(1, kStripElements / problem.weight.size(1))),
         strips_per_block_(blocks_of(std::min(problem.grid.block_rows, problem.weight.size(0)), strip_rows_)) {}
 
@@ -189,7 +183,7 @@ class LargeBlockSearch {
     std::vector<float> errors(tried == 1 ? 0 : static_cast<std::size_t>(count * strips_per_block_ * across * tried));
     if (tried > 1)
       for_each_strip(first, count, [&](std::int64_t strip, std::int64_t block, const BlockRows& rows) {
-        rows.add_errors(problem_, candidates_[strip / strips_per_block_ * across + block], 0, tried,
+        rows.add_errors(problem_, candidates_[strip / strips_per_block_ * across + block],
                         errors.data() + (strip * across + block) * tried);
       });
     for (std::int64_t b = 0; b < count * across; ++b)
@@ -228,20 +222,21 @@ class LargeBlockSearch {
     return whole;
   }
 
-  std::size_t best(const std::vector<float>& errors, std::int64_t b) const {
+  std::size_t best(const std::vector<float>& errors, std::int64_t b) {
     BestCandidate best;
     const auto tried = static_cast<std::size_t>(problem_.candidates());
     for (std::size_t c = 0; c < tried; ++c) {
       double error = 0;
       for (std::int64_t s = 0; s < strips_per_block_; ++s)
         error += static_cast<double>(errors[place(b, s) * tried + c]);
-      if (!best.offer(c, static_cast<float>(error), problem_.search.patience)) break;
+      best.offer(c, static_cast<float>(error), improving_);
     }
     return best.index;
   }
 
   const Problem& problem_;
   const ChosenScales& chosen_;
+  Improving& improving_;
   std::int64_t strip_rows_, strips_per_block_;
   std::vector<Candidates> candidates_;
 };
@@ -265,28 +260,25 @@ double smallest_scale(at::ScalarType stored) {
 
 Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, at::ScalarType stored) {
   const auto factor = static_cast<float>(shrink);
-  const Range range{whole.minimum * factor, whole.maximum * factor};
+  const float least = round_to(whole.minimum * factor, stored), most = round_to(whole.maximum * factor, stored);
   const auto low = static_cast<float>(rule.codebook.minimum), high = static_cast<float>(rule.codebook.maximum);
-  Qparams result;
-  if (rule.codebook.fp8)
-    result.scale = std::max(-range.minimum, range.maximum) / 448.0f;
-  else if (rule.symmetric)
-    result.scale = std::max(-range.minimum, range.maximum) / ((high - low) / 2);
-  else
-    result.scale = (range.maximum - range.minimum) / (high - low);
-  result.scale = round_to(result.scale, stored);
+  const float range = rule.symmetric ? std::max(-least, most) : round_to(most - least, stored);
+  const float levels = rule.codebook.fp8 ? 448.0f : rule.symmetric ? (high - low) / 2 : high - low;
+  Qparams result{round_to(range / levels, stored), 0};
+  if (!rule.symmetric && result.scale != 0)
+    result.zero_point = round_to(low - round_to(least / result.scale, stored), stored);
+  else if (!rule.symmetric && least != 0)
+    result.zero_point = high;  // as division by a scale of zero gives
+  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(result.zero_point, low, high));
   if (result.scale == 0) result.scale = static_cast<float>(smallest_scale(stored));
-  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(low - range.minimum / result.scale, low, high));
   return result;
 }
 
-ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const RangeRule& rule,
-                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
-  if (!input.is_cpu()) {
-    if (const RowSearcher searcher = row_searcher(input.device()); searcher != nullptr && grid.block_rows == 1)
-      return search_rows_by(searcher, input, grid, rule, search, stored, importance);
-    return search_scales_reference(input, grid, rule, search, stored, importance);
-  }
+namespace {
+
+ChosenScales search_on_cpu(const at::Tensor& input, const ScaleGrid& grid, const RangeRule& rule,
+                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                           Improving& improving) {
   const at::Tensor weight = input.contiguous();
   const at::Tensor weights_of_error = importance.defined() ? importance.to(at::kFloat).contiguous() : at::Tensor();
   const Problem problem{weight, grid,   rule,
@@ -295,10 +287,26 @@ ChosenScales search_scales(const at::Tensor& input, const ScaleGrid& grid, const
   chosen.scale = at::empty({problem.row_blocks(), problem.column_blocks()}, at::kFloat);
   if (!rule.symmetric) chosen.zero_point = at::empty_like(chosen.scale);
   if (in_strips(grid, weight.size(1)))
-    LargeBlockSearch(problem, chosen).run();
+    LargeBlockSearch(problem, chosen, improving).run();
   else
-    search_small_blocks(problem, chosen);
+    search_small_blocks(problem, chosen, improving);
   return chosen;
+}
+
+}  // namespace
+
+ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                           const std::vector<OtherRows>& others) {
+  if (weight.is_cpu())
+    return search_with_patience(
+        weight, search, others, [&](const at::Tensor& rows, const ScaleSearch& candidates, Improving& improving) {
+          return search_on_cpu(rows, grid, rule, candidates, stored, importance, improving);
+        });
+  const RowSearcher searcher = row_searcher(weight.device());
+  if (searcher == nullptr || grid.block_rows > 1)
+    return search_scales_reference(weight, grid, rule, search, stored, importance, others);
+  return search_rows_by(searcher, weight, grid, rule, search, stored, importance, others);
 }
 
 std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,

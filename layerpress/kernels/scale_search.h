@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "layerpress/kernels/codebook.h"
@@ -22,12 +23,16 @@ struct ScaleSearch {
   /// Candidates: the range shrunk by each factor, tried in order; {1.0} is plain min-max.
   std::vector<double> shrink{1.0};
   double exponent = 2;  ///< error = sum(importance * |dequantized - w|^exponent)
-  /// Stop after this many candidates without improvement, per block; 0: try all.
+  /// Stop after this many candidates in a row that improve no block of the whole weight; 0: try all.
   int patience = 0;
 };
 
+/// Other rows of a weight, made when they are needed; they begin where blocks begin.
+using OtherRows = std::function<at::Tensor()>;
+
 /// Range of codes and how a range becomes a scale. Symmetric integers: scale = amax / ((2^bits - 1) / 2); asymmetric:
-/// (max - min) / (2^bits - 1) and zero_point = round(clamp(minimum - min / scale)); fp8: amax / 448.
+/// (max - min) / (2^bits - 1) and zero_point = round(clamp(minimum - min / scale)); fp8: amax / 448. Each operation is rounded
+/// to the dtype that the scale is stored in, as compressed-tensors computes.
 struct RangeRule {
   Codebook codebook;
   bool symmetric = true;
@@ -57,8 +62,8 @@ struct Qparams {
   float zero_point = 0;
 };
 
-/// Scale and zero point of a range that is shrunk by a factor before. The scale is rounded to `stored`; zero becomes that
-/// dtype's epsilon.
+/// Scale and zero point of a range that is shrunk by a factor before. A scale of zero becomes the dtype's epsilon, with the
+/// zero point 0 for a range of nothing.
 Qparams qparams_of(const Range& range, double shrink, const RangeRule& rule, at::ScalarType stored);
 
 struct ChosenScales {
@@ -72,17 +77,21 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
 
 /// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
 /// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
-/// `importance`: fp32 [columns] or undefined. Non-finite weights: the caller checks. Multi-threaded on the CPU; weights on
-/// other devices are searched there, by a kernel where blocks have one row (kernels/row_search.h), else with ATen.
+/// `importance`: fp32 [columns] or undefined. `others`: the rest of the weight that these rows are of; only patience asks for
+/// them, and only where these rows do not show how far it goes. Non-finite weights: the caller checks. Multi-threaded on the
+/// CPU; weights on other devices are searched there, by a kernel where blocks have one row (kernels/row_search.h), else with
+/// ATen.
 ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
+                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                           const std::vector<OtherRows>& others = {});
 
 /// The scale of a block of zeros: the dtype's epsilon (compressed-tensors' rule).
 double smallest_scale(at::ScalarType stored);
 
 /// search_scales by ATen operations over many rows at once: any device, and the tests' reference.
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance);
+                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                                     const std::vector<OtherRows>& others = {});
 
 /// Bytes that search_scales_reference allocates at most.
 std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layerpress/kernels/scale_search.h"
+#include "layerpress/kernels/search_patience.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -32,25 +33,30 @@ at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std
 ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, double shrink, const RangeRule& rule,
                         at::ScalarType stored) {
   const double low = rule.codebook.minimum, high = rule.codebook.maximum;
-  const at::Tensor a = minimum * shrink, b = maximum * shrink;
-  at::Tensor scale = rule.symmetric || rule.codebook.fp8
-                         ? at::maximum(-a, b) / (rule.codebook.fp8 ? 448.0 : (high - low) / 2)
-                         : (b - a) / (high - low);
-  scale = scale.to(stored).to(at::kFloat);
-  scale = at::where(scale == 0, at::full_like(scale, smallest_scale(stored)), scale);
-  return {scale, rule.symmetric ? at::Tensor() : (low - a / scale).clamp(low, high).round()};
+  const auto rounded = [stored](const at::Tensor& x) { return x.to(stored).to(at::kFloat); };
+  const at::Tensor a = rounded(minimum * shrink), b = rounded(maximum * shrink);
+  // A tensor: devices multiply by the reciprocal of a number.
+  const at::Tensor levels = at::scalar_tensor(
+      rule.codebook.fp8 ? 448.0 : (high - low) / (rule.symmetric ? 2 : 1), minimum.options().dtype(at::kFloat));
+  at::Tensor scale = rounded((rule.symmetric ? at::maximum(-a, b) : rounded(b - a)) / levels);
+  at::Tensor zero_point;
+  if (!rule.symmetric)  // of a range of nothing: 0 / 0
+    zero_point = rounded(low - rounded(a / scale)).clamp(low, high).round().nan_to_num(0);
+  return {at::where(scale == 0, at::full_like(scale, smallest_scale(stored)), scale), zero_point};
 }
 
 namespace {
 
+/// `improved` gets what each candidate after the first improved, as a number on the weight's device.
 ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                         const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
+                         const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                         std::vector<at::Tensor>& improved) {
   const at::Tensor wide = weight.to(at::kFloat);
   const std::int64_t rows = wide.size(0), columns = wide.size(1);
   const at::Tensor maximum = reduce_blocks(wide, grid, true).clamp_min(0);
   const at::Tensor minimum = reduce_blocks(-wide, grid, true).clamp_min(0).neg();
   ChosenScales best;
-  at::Tensor best_error, idle;
+  at::Tensor best_error;
   for (const double factor : search.shrink) {
     const auto [scale, zero] = qparams_of(minimum, maximum, factor, rule, stored);
     const at::Tensor full_scale = spread_blocks(scale, grid, rows, columns);
@@ -62,12 +68,10 @@ ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const 
     if (!best_error.defined()) {
       best = {scale, zero};
       best_error = error;
-      idle = at::zeros_like(error);
       continue;
     }
-    at::Tensor better = error < best_error;
-    if (search.patience > 0) better = better.logical_and(idle < search.patience);
-    idle = at::where(better, at::zeros_like(idle), idle + 1);
+    const at::Tensor better = error < best_error;
+    if (search.patience > 0) improved.push_back(better.any());
     best_error = at::where(better, error, best_error);
     best.scale = at::where(better, scale, best.scale);
     if (zero.defined()) best.zero_point = at::where(better, zero, best.zero_point);
@@ -81,17 +85,30 @@ std::int64_t rows_at_once(std::int64_t columns, const ScaleGrid& grid) {
   return grid.block_rows * std::max<std::int64_t>(1, blocks);
 }
 
+/// `improved`: of each candidate after the first, again and again.
+void mark(const std::vector<at::Tensor>& improved, Improving& improving) {
+  if (improved.empty()) return;
+  const auto others = static_cast<std::int64_t>(improving.size()) - 1;
+  const at::Tensor any = at::stack(improved).view({-1, others}).any(0).cpu();
+  for (std::int64_t c = 0; c < others; ++c) improving[static_cast<std::size_t>(c + 1)] |= any.const_data_ptr<bool>()[c];
+}
+
 }  // namespace
 
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance) {
-  std::vector<at::Tensor> scales, zero_points;
-  for (const at::Tensor& rows : weight.split(rows_at_once(weight.size(1), grid))) {
-    const ChosenScales chosen = search_rows(rows, grid, rule, search, stored, importance);
-    scales.push_back(chosen.scale);
-    if (chosen.zero_point.defined()) zero_points.push_back(chosen.zero_point);
-  }
-  return {at::cat(scales), zero_points.empty() ? at::Tensor() : at::cat(zero_points)};
+                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                                     const std::vector<OtherRows>& others) {
+  const auto attempt = [&](const at::Tensor& input, const ScaleSearch& candidates, Improving& improving) {
+    std::vector<at::Tensor> scales, zero_points, improved;
+    for (const at::Tensor& rows : input.split(rows_at_once(input.size(1), grid))) {
+      const ChosenScales chosen = search_rows(rows, grid, rule, candidates, stored, importance, improved);
+      scales.push_back(chosen.scale);
+      if (chosen.zero_point.defined()) zero_points.push_back(chosen.zero_point);
+    }
+    if (!improving.empty()) mark(improved, improving);
+    return ChosenScales{at::cat(scales), zero_points.empty() ? at::Tensor() : at::cat(zero_points)};
+  };
+  return search_with_patience(weight, search, others, attempt);
 }
 
 at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,

@@ -91,7 +91,12 @@ double GptqModifier::compress_batch(const std::vector<LinearWeight>& linears, co
   const auto& factor = solution.factorization.factor;
   const auto search =
       factor ? group_search(scheme, members.front().scale_dtype, columns_of(members.front())) : std::nullopt;
-  const std::vector<kernels::ChosenScales> scales = scales_of(members, importance, search.has_value(), times);
+  const auto moved = [&](const at::Tensor& rows, std::int64_t first) {
+    return solution.propagation.moved(rows, first, times);
+  };
+  std::vector<kernels::ChosenScales> scales;
+  for (const LinearWeight& member : members)
+    scales.push_back(search ? scales_to_choose(member) : observe(member, importance, times, moved));
   if (!search) require_finite(members, scales);
   std::vector<at::Tensor> codes;
   double loss = 0;
@@ -129,15 +134,6 @@ std::vector<at::Tensor> GptqModifier::solve(const std::vector<LinearWeight>& mem
   if (search) require_finite(members, scales);
   loss = result.loss;
   return std::move(result.codes);
-}
-
-std::vector<kernels::ChosenScales> GptqModifier::scales_of(const std::vector<LinearWeight>& linears,
-                                                           const at::Tensor& importance, bool searched,
-                                                           PhaseTimes& times) const {
-  std::vector<kernels::ChosenScales> scales;
-  for (const LinearWeight& linear : linears)
-    scales.push_back(searched ? scales_to_choose(linear) : observe(linear, importance, times));
-  return scales;
 }
 
 std::vector<kernels::GptqWeight> GptqModifier::problem_of(const std::vector<LinearWeight>& linears,

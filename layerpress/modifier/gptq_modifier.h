@@ -139,10 +139,6 @@ class GptqModifier : public QuantizingModifier {
   static void require_statistics(const std::vector<compression::LinearWeight>& linears,
                                  const compression::Statistics* statistics);
 
-  /// Scales of some linears with one scheme, or room for those that are chosen during the solve.
-  std::vector<kernels::ChosenScales> scales_of(const std::vector<compression::LinearWeight>& linears,
-                                               const at::Tensor& importance, bool searched, PhaseTimes& times) const;
-
   /// Room for the scales of a linear that are chosen during the solve.
   static kernels::ChosenScales scales_to_choose(const compression::LinearWeight& linear);
 

@@ -65,7 +65,10 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
   std::vector<std::vector<kernels::ChosenScales>> scales;
   std::vector<std::vector<kernels::GptqWeight>> problems;
   for (const compression::CompressionTask& task : tasks) {
-    scales.push_back(scales_of(task.linears, task.statistics->gram.diagonal(), search.has_value(), times));
+    const at::Tensor importance = task.statistics->gram.diagonal();
+    scales.emplace_back();
+    for (const LinearWeight& linear : task.linears)
+      scales.back().push_back(search ? scales_to_choose(linear) : observe(linear, importance, times));
     problems.push_back(problem_of(task.linears, scales.back()));
   }
   const auto phase = times.measure("solve");

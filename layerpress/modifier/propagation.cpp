@@ -50,11 +50,15 @@ Propagation::Propagation(const compression::Statistics& statistics, std::int64_t
 }
 
 compression::LinearWeight Propagation::moved(compression::LinearWeight linear, PhaseTimes& times) const {
-  if (!mover_) return linear;
-  const auto phase = times.measure("propagate");
-  times.add_flops("propagate", mover_->flops(linear.weight.size(0)));
-  linear.weight = mover_->moved(linear.weight, linear.first_row);
+  linear.weight = moved(linear.weight, linear.first_row, times);
   return linear;
+}
+
+at::Tensor Propagation::moved(const at::Tensor& rows, std::int64_t first, PhaseTimes& times) const {
+  if (!mover_) return rows;
+  const auto phase = times.measure("propagate");
+  times.add_flops("propagate", mover_->flops(rows.size(0)));
+  return mover_->moved(rows, first);
 }
 
 }  // namespace layerpress::modifier

@@ -29,6 +29,8 @@ class Propagation {
 
   /// The linear with its weight moved, in fp32. Measured as "propagate".
   compression::LinearWeight moved(compression::LinearWeight linear, PhaseTimes& times) const;
+  /// The same for rows [first, ...) of a weight.
+  at::Tensor moved(const at::Tensor& rows, std::int64_t first, PhaseTimes& times) const;
 
  private:
   std::optional<kernels::WeightMover> mover_;

@@ -162,12 +162,32 @@ bool QuantizingModifier::any_observer(quant::Observer observer) const {
                      [&](const Group& group) { return group.observer.observer == observer; });
 }
 
+std::vector<kernels::OtherRows> QuantizingModifier::others_of(const compression::LinearWeight& linear,
+                                                              const ObservedRows& observed) {
+  std::vector<kernels::OtherRows> others;
+  if (!linear.whole.defined()) return others;
+  constexpr std::int64_t kRows = 256;  // few, because they may be copies
+  const std::int64_t together = quant::rows_per_scale(*linear.scheme->weights);
+  const std::int64_t step = (kRows + together - 1) / together * together;
+  const auto add = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; row += step)
+      others.emplace_back([&linear, &observed, row, count = std::min(step, end - row)] {
+        const at::Tensor rows = linear.whole.narrow(0, row, count);
+        return observed ? observed(rows, row) : rows;
+      });
+  };
+  add(0, linear.first_row);
+  add(linear.first_row + linear.weight.size(0), linear.whole.size(0));
+  return others;
+}
+
 kernels::ChosenScales QuantizingModifier::observe(const compression::LinearWeight& linear, const at::Tensor& importance,
-                                                  PhaseTimes& times) const {
+                                                  PhaseTimes& times, const ObservedRows& observed) const {
   const auto phase = times.measure("observe");
   const quant::ObserverSettings& settings = observer_for(linear.scheme);
   times.add_flops("observe", quant::observe_flops(settings, static_cast<double>(linear.weight.numel())));
-  return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance);
+  return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance,
+                              others_of(linear, observed));
 }
 
 void QuantizingModifier::require_finite(const std::vector<compression::LinearWeight>& linears,

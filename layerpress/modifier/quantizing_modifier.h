@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,9 +30,12 @@ class QuantizingModifier : public compression::Modifier {
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
 
+  /// What is observed of rows [first, ...) of a weight in their place.
+  using ObservedRows = std::function<at::Tensor(const at::Tensor& rows, std::int64_t first)>;
+
   /// Observes one weight; fp32 scales that are representable in the stored dtype, or overflow it. Measured as "observe".
-  kernels::ChosenScales observe(const compression::LinearWeight& linear, const at::Tensor& importance,
-                                PhaseTimes& times) const;
+  kernels::ChosenScales observe(const compression::LinearWeight& linear, const at::Tensor& importance, PhaseTimes& times,
+                                const ObservedRows& observed = {}) const;
 
   /// Throws RecipeError naming the module when a scale has overflowed the dtype that it is stored in.
   static void require_finite(const std::vector<compression::LinearWeight>& linears,
@@ -55,6 +59,8 @@ class QuantizingModifier : public compression::Modifier {
     quant::ObserverSettings observer;
   };
   void add_group(quant::QuantizationScheme scheme, const std::string& where, quant::Observer default_observer);
+  /// Rows of the whole weight beside those of `linear`.
+  static std::vector<kernels::OtherRows> others_of(const runtime::LinearWeight& linear, const ObservedRows& observed);
   std::vector<Group> groups_;
   std::optional<quant::TargetList> ignore_;
   std::optional<std::string> named_observer_;

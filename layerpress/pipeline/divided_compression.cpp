@@ -104,9 +104,11 @@ compression::CompressionTask own_rows(const execution::RunContext& run, const co
                                       const schedule::GroupDivision& division) {
   compression::CompressionTask own{{}, whole.statistics};
   for (const schedule::RowPart& part : division.parts[static_cast<std::size_t>(run.group.rank())]) {
-    own.linears.push_back(whole.linears[part.linear]);
-    own.linears.back().weight = own.linears.back().weight.narrow(0, part.first, part.rows());
-    own.linears.back().first_row = part.first;
+    compression::LinearWeight linear = whole.linears[part.linear];
+    if (part.rows() < linear.weight.size(0)) linear.whole = linear.weight;
+    linear.weight = linear.weight.narrow(0, part.first, part.rows());
+    linear.first_row = part.first;
+    own.linears.push_back(std::move(linear));
   }
   return own;
 }

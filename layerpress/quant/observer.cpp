@@ -64,14 +64,16 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed once, so a moving average has nothing to average.
     const bool known = settings.observer == Observer::kMse &&
-                       (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience");
+                       (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience" ||
+                        key == "triton_error_buffer");  // when LLM Compressor's kernel for GPUs gives up a group
     if (!known && key != "averaging_constant")
       throw RecipeError("[recipe.observer] {}: observer '{}' has no argument '{}'", where, name, key);
   }
   settings.maxshrink = positive_number(kwargs, "maxshrink", settings.maxshrink, where);
   settings.grid = positive_number(kwargs, "grid", settings.grid, where);
   settings.norm = positive_number(kwargs, "norm", settings.norm, where);
-  settings.patience = static_cast<int>(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9));
+  settings.patience =
+      static_cast<int>(std::ceil(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9)));
   if (settings.maxshrink >= 1 || settings.grid > 10'000)
     throw RecipeError("[recipe.observer] {}: maxshrink must be below 1 and grid at most 10000", where);
   return settings;
@@ -102,13 +104,13 @@ kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows
 
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, at::ScalarType stored,
-                                    const at::Tensor& importance) {
+                                    const at::Tensor& importance, const std::vector<kernels::OtherRows>& others) {
   const bool weighted = weighs_inputs(settings.observer);
   if (weighted && !importance.defined())
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
   const at::Tensor used = weighted ? importance : at::Tensor();
   return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), range_rule(args),
-                                search_of(settings), stored, used);
+                                search_of(settings), stored, used, others);
 }
 
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "layerpress/kernels/scale_search.h"
 #include "layerpress/quant/compressed_weight.h"
@@ -14,7 +15,8 @@ namespace layerpress::quant {
 /// How the scales of weights are chosen.
 /// - kMinMax: the range of the weights.
 /// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2,
-///   grid 100, norm 2.4, patience 5).
+///   grid 100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
+///   and scales are LLM Compressor's in the dtype of the weight; errors are summed in fp32 whatever that is.
 /// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the diagonal
 ///   of the inputs' Gram matrix, which estimates the error of the layer's outputs.
 /// - kGptq: of every second of these ranges the one with which GPTQ leaves the smallest loss, tried when a group's turn
@@ -40,10 +42,11 @@ kernels::Codebook codebook_of(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
 /// Chooses the scales of a weight [rows, columns]. `stored` is the dtype they are stored in; `importance` (fp32
-/// [columns]) is the Gram diagonal, required by kHessian and kGptq. A scale may overflow `stored`.
+/// [columns]) is the Gram diagonal, required by kHessian and kGptq; `others`: the rest of the weight that these rows are of. A
+/// scale may overflow `stored`.
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, at::ScalarType stored,
-                                    const at::Tensor& importance);
+                                    const at::Tensor& importance, const std::vector<kernels::OtherRows>& others = {});
 
 /// How GPTQ chooses the scales of weights on its way; nothing unless that is the observer and their blocks allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,

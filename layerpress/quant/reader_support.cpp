@@ -47,7 +47,8 @@ Gap float_activations_gap(const QuantizationScheme& scheme, std::int64_t rows, s
   const QuantizationArgs& args = *scheme.weights;
   const bool known = args.num_bits == 4 && args.symmetric && args.strategy == Strategy::kGroup &&
                      args.group_size == 128 && scheme.input_activations->strategy == Strategy::kToken;
-  if (!known) return "with fp8 activations vLLM runs only symmetric 4-bit weights of group size 128 and fp8 weights";
+  if (!known || resolved_format(scheme) != "pack-quantized")
+    return "with fp8 activations vLLM runs only packed symmetric 4-bit weights of group size 128 and fp8 weights";
   if (rows % 128 != 0 || columns % 128 != 0)
     return fmt::format("vLLM needs multiples of 128 for 4-bit weights with fp8 activations, but the weight is {} x {}",
                        rows, columns);
@@ -64,7 +65,9 @@ Gap unpacked_integer_gap(const QuantizationScheme& scheme) {
   if (args.strategy == Strategy::kGroup)
     return "vLLM runs 8-bit weights and activations per channel or tensor, not per group";
   const QuantizationArgs& activations = *scheme.input_activations;
-  if (activations.type != NumberType::kInt || activations.num_bits != 8 || activations.strategy != Strategy::kToken)
+  if (activations.type == NumberType::kFloat)
+    return "vLLM runs int8 weights with int8 activations, also where the scheme says fp8; use W8A8 or FP8_DYNAMIC";
+  if (activations.num_bits != 8 || activations.strategy != Strategy::kToken)
     return "vLLM runs int8 weights only with 8-bit integer activations per token";
   return std::nullopt;
 }
@@ -88,9 +91,10 @@ Gap fp8_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t co
 std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns) {
   if (!scheme.weights) return std::nullopt;
   if (scheme.weights->type == NumberType::kFloat) return fp8_gap(scheme, rows, columns);
-  if (resolved_format(scheme) != "pack-quantized") return unpacked_integer_gap(scheme);
-  if (scheme.input_activations && scheme.input_activations->type == NumberType::kFloat)
-    return float_activations_gap(scheme, rows, columns);
+  const bool float_activations = scheme.input_activations && scheme.input_activations->type == NumberType::kFloat;
+  if (resolved_format(scheme) != "pack-quantized" && (!float_activations || scheme.weights->num_bits == 8))
+    return unpacked_integer_gap(scheme);
+  if (float_activations) return float_activations_gap(scheme, rows, columns);
   return packed_gap(*scheme.weights, rows, columns);
 }
 

@@ -62,8 +62,9 @@ Json to_json(const QuantizationArgs& args);
 /// Parses one config group ("targets", "weights", "input_activations", "output_activations", "format").
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where);
 
-/// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules; except that
-/// integer weights with float activations give pack-quantized, the only layout vLLM loads for them.
+/// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules, with one
+/// exception. Symmetric 4-bit weights per group of 128 with fp8 activations per token (W4AFP8) give pack-quantized, where
+/// compressed-tensors gives int-quantized: vLLM reads them as `weight_packed` only. docs/formats.md has the findings.
 std::string infer_format(const QuantizationScheme& scheme);
 
 /// The scheme's own format when it has one, else infer_format.

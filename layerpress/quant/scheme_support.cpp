@@ -12,6 +12,13 @@ bool is_float(const QuantizationArgs& args, int bits) {
   return args.type == NumberType::kFloat && args.num_bits == bits;
 }
 
+/// What vLLM's CompressedTensorsW4A8Fp8 runs.
+bool is_packed_with_fp8_activations(const QuantizationArgs& weights, const QuantizationArgs& activations) {
+  return weights.num_bits == 4 && weights.symmetric && weights.strategy == Strategy::kGroup &&
+         weights.group_size == 128 && is_float(activations, 8) && activations.strategy == Strategy::kToken &&
+         activations.symmetric;
+}
+
 void require_supported_numbers(const QuantizationArgs& args, const std::string& where) {
   if (is_float(args, 4)) not_implemented(where, "4-bit floating point (NVFP4, MXFP4) is", "use W4A16 or FP8_DYNAMIC");
   if (args.scale_dtype == "torch.uint8")
@@ -67,7 +74,7 @@ std::string infer_format(const QuantizationScheme& scheme) {
     return "mxfp8-quantized";
   if (is_float(weights, 4) && weights.group_size == 16) return "nvfp4-pack-quantized";
   if (weights.type == NumberType::kInt) {
-    if (activations && activations->type == NumberType::kInt) return "int-quantized";
+    if (activations && !is_packed_with_fp8_activations(weights, *activations)) return "int-quantized";
     if (weights.num_bits <= 8) return "pack-quantized";
   }
   return activations ? "float-quantized" : "naive-quantized";

@@ -94,19 +94,85 @@ TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
       }
 }
 
-TEST(ScaleSearch, PatienceStopsWhereTheReferenceStops) {
-  at::manual_seed(14);
-  const at::Tensor weight = at::randn({64, 256});
-  int differing = 0;
-  for (const int patience : {1, 2, 5, 100}) {
-    const ScaleSearch search{shrinking(), 2, patience};
-    const ChosenScales fused = search_scales(weight, {1, 64}, {}, search, at::kFloat, {});
-    const ChosenScales reference = search_scales_reference(weight, {1, 64}, {}, search, at::kFloat, {});
-    EXPECT_GT(fused.scale.eq(reference.scale).to(at::kDouble).mean().item<double>(), 0.98) << patience;
-    const ChosenScales all = search_scales(weight, {1, 64}, {}, {shrinking(), 2, 0}, at::kFloat, {});
-    differing += static_cast<int>(fused.scale.ne(all.scale).any().item<bool>());
+/// Patience as it is told: candidates one by one, until so many in a row were best for no block.
+at::Tensor scales_within_patience(const at::Tensor& weight, const ScaleGrid& grid, int patience) {
+  at::Tensor best, least;
+  int idle = 0;
+  for (const double shrink : shrinking()) {
+    const ChosenScales chosen = search_scales(weight, grid, {}, {.shrink = {shrink}}, at::kFloat, {});
+    const at::Tensor scale = spread_blocks(chosen.scale, grid, weight.size(0), weight.size(1)).to(at::kDouble);
+    const at::Tensor level = (weight.to(at::kDouble) / scale).clamp(-8, 7).round();
+    const at::Tensor error = (level * scale - weight).pow(2).view({weight.size(0), -1, grid.block_columns}).sum(2);
+    const at::Tensor better = best.defined() ? error < least : at::ones_like(error, at::kBool);
+    idle = better.any().item<bool>() ? 0 : idle + 1;
+    if (idle == patience) break;
+    best = best.defined() ? at::where(better, chosen.scale, best) : chosen.scale;
+    least = least.defined() ? at::where(better, error, least) : error;
   }
-  EXPECT_GE(differing, 2);  // patience matters at all
+  return best;
+}
+
+TEST(ScaleSearch, PatienceIsTheWholeWeightS) {
+  at::manual_seed(14);
+  const ScaleGrid grid{1, 64};
+  int differing = 0;
+  for (const std::int64_t rows : {1, 3, 8, 64})
+    for (const int patience : {1, 2, 5, 19, 100}) {
+      const at::Tensor weight = at::randn({rows, 128});
+      const ScaleSearch search{shrinking(), 2, patience};
+      const at::Tensor expected = scales_within_patience(weight, grid, patience);
+      const auto equal = [&](const ChosenScales& found) {
+        return found.scale.eq(expected).to(at::kDouble).mean().item<double>();
+      };
+      EXPECT_EQ(equal(search_scales(weight, grid, {}, search, at::kFloat, {})), 1.0) << rows << ", " << patience;
+      EXPECT_EQ(equal(search_scales_reference(weight, grid, {}, search, at::kFloat, {})), 1.0) << rows;
+      differing += equal(search_scales(weight, grid, {}, {shrinking(), 2, 0}, at::kFloat, {})) < 1 ? 1 : 0;
+    }
+  EXPECT_GE(differing, 3);  // patience matters at all
+}
+
+TEST(ScaleSearch, PatienceOfRowsIsThatOfTheirWeight) {
+  at::manual_seed(15);
+  int differing = 0;
+  for (const int patience : {1, 2, 3}) {
+    const at::Tensor weight = at::randn({6, 64});
+    const ScaleSearch search{shrinking(), 2.4, patience};
+    const ChosenScales whole = search_scales(weight, {1, 64}, {}, search, at::kFloat, {});
+    for (std::int64_t row = 0; row < 6; ++row) {
+      std::vector<OtherRows> others;
+      for (std::int64_t other = 0; other < 6; ++other)
+        if (other != row) others.emplace_back([&, other] { return weight.narrow(0, other, 1); });
+      const at::Tensor own = weight.narrow(0, row, 1);
+      const at::Tensor expected = whole.scale.narrow(0, row, 1);
+      EXPECT_TRUE(at::equal(search_scales(own, {1, 64}, {}, search, at::kFloat, {}, others).scale, expected));
+      EXPECT_TRUE(at::equal(search_scales_reference(own, {1, 64}, {}, search, at::kFloat, {}, others).scale, expected));
+      differing += at::equal(search_scales(own, {1, 64}, {}, search, at::kFloat, {}).scale, expected) ? 0 : 1;
+    }
+  }
+  EXPECT_GE(differing, 1);  // the others matter at all
+}
+
+TEST(ScaleSearch, RangesBecomeScalesInTheStoredDtype) {
+  at::manual_seed(16);
+  for (const at::ScalarType stored : {at::kBFloat16, at::kHalf, at::kFloat})
+    for (const int bits : {4, 8}) {
+      const Codebook codebook{false, -(1 << (bits - 1)), (1 << (bits - 1)) - 1};
+      const double low = codebook.minimum, high = codebook.maximum;
+      const at::Tensor minimum = -at::rand({2000}).to(stored), maximum = at::rand({2000}).to(stored);
+      // compressed-tensors' operations, on tensors of that dtype.
+      const at::Tensor scale = (maximum - minimum) / at::full({}, high - low, stored);
+      const at::Tensor zero_point = (at::full({}, low, stored) - minimum / scale).clamp(low, high).round();
+      const at::Tensor least = minimum.to(at::kFloat), most = maximum.to(at::kFloat);
+      const ChosenScales found = qparams_of(least, most, 1, {codebook, false}, stored);
+      EXPECT_TRUE(at::equal(found.scale, scale.to(at::kFloat)));
+      EXPECT_TRUE(at::equal(found.zero_point, zero_point.to(at::kFloat)));
+      for (std::int64_t i = 0; i < 2000; ++i) {
+        const Qparams one =
+            qparams_of(Range{least[i].item<float>(), most[i].item<float>()}, 1, {codebook, false}, stored);
+        ASSERT_EQ(one.scale, found.scale[i].item<float>());
+        ASSERT_EQ(one.zero_point, found.zero_point[i].item<float>());
+      }
+    }
 }
 
 TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
@@ -115,6 +181,13 @@ TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
   const ChosenScales chosen = search_scales(weight, {1, 64}, {}, {}, at::kBFloat16, {});
   EXPECT_EQ(chosen.scale[0][0].item<float>(), 0.0078125f);
   EXPECT_FLOAT_EQ(chosen.scale[1][0].item<float>(), at::BFloat16(1 / 7.5f));
+  const RangeRule asymmetric{.codebook = {}, .symmetric = false};
+  for (const ChosenScales& found : {search_scales(weight, {1, 64}, asymmetric, {}, at::kHalf, {}),
+                                    search_scales_reference(weight, {1, 64}, asymmetric, {}, at::kHalf, {})}) {
+    EXPECT_EQ(found.scale[0][0].item<float>(), 9.765625e-4f);
+    EXPECT_EQ(found.zero_point[0][0].item<float>(), 0);
+    EXPECT_EQ(found.zero_point[1][0].item<float>(), -8);
+  }
 }
 
 TEST(ScaleSearch, HandExamples) {

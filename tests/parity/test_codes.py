@@ -4,6 +4,8 @@ import json
 
 import numpy
 import pytest
+import torch
+from compressed_tensors.quantization import preset_name_to_scheme
 from support import compressed_cases, program, reference, tiny_models
 
 SCHEMES = ["W4A16", "W4A16_ASYM", "W2A16", "W3A16", "W8A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"]
@@ -45,6 +47,29 @@ def test_minmax_scales_and_nearest_codes(model, scheme, tmp_path):
             spread = reference.spread(zero_point, stored.args, *weight.shape)
             assert numpy.array_equal(stored.zero_point, spread)
         assert numpy.array_equal(stored.codes, reference.round_to_nearest(weight, stored))
+
+
+@pytest.mark.parametrize("patience", [1, 5])
+@pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A8", "FP8_BLOCK"])
+def test_mse_scales_in_fp32(tmp_path, scheme, patience):
+    """Of an fp32 checkpoint, so that nothing but the sums of the errors is rounded."""
+    model = tiny_models.save(tmp_path / "model", dtype=torch.float32, **{**compressed_cases.SIZES, "num_hidden_layers": 1})
+    weights = json.loads(preset_name_to_scheme(scheme, ["Linear"]).weights.model_dump_json())
+    weights |= {"observer": "memoryless_mse", "observer_kwargs": {"patience": patience}}
+    (tmp_path / "recipe.json").write_text(json.dumps(compressed_cases.recipe(
+        "QuantizationModifier", compressed_cases.group(weights))))
+    program.oneshot(model, tmp_path / "out", "--recipe", tmp_path / "recipe.json")
+    [written] = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]["config_groups"].values()
+    tensors, equal = tiny_models.tensors(tmp_path / "out"), []
+    for module, weight in original(model).items():
+        if module + ".weight_scale" not in tensors:
+            continue
+        stored = reference.Stored(tensors, module, written)
+        scale, zero_point = reference.mse_parameters(weight, stored.args, torch.float32, patience=patience)
+        equal.append((stored.stored_scale == scale).ravel())
+        if zero_point is not None:
+            equal.append((stored.zero_point == reference.spread(zero_point, stored.args, *weight.shape)).ravel())
+    assert numpy.concatenate(equal).mean() > 0.999
 
 
 @pytest.mark.parametrize("observer", ["mse", "minmax"])

@@ -62,7 +62,10 @@ TEST(ReaderSupportTest, Fp8BlocksAndActivations) {
              512, 1024, "64 x 64");
   expect_gap(preset_scheme("W4AFP8"), 512, 1024, "Hopper");
   expect_gap(preset_scheme("W4AFP8"), 500, 1024, "128");
-  expect_gap(with_weights("W4AFP8", [](QuantizationArgs& a) { a.num_bits = 8; }), 512, 1024, "fp8 activations");
+  expect_gap(with_weights("W4AFP8", [](QuantizationArgs& a) { a.group_size = 64; }), 512, 1024, "group size 128");
+  QuantizationScheme eight = preset_scheme("W8A8");
+  eight.input_activations->type = NumberType::kFloat;
+  expect_gap(eight, 512, 1024, "also where the scheme says fp8");
 }
 
 }  // namespace

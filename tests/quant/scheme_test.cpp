@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
 
 namespace layerpress::quant {
@@ -166,6 +167,23 @@ TEST(PresetTest, InferredFormats) {
   QuantizationScheme weight_only = preset_scheme("FP8_DYNAMIC");
   weight_only.input_activations.reset();
   EXPECT_EQ(infer_format(weight_only), "naive-quantized");
+}
+
+TEST(PresetTest, IntegersWithFp8ActivationsArePackedWhereVllmReadsThem) {
+  const auto changed = [](const std::function<void(QuantizationArgs&)>& change) {
+    QuantizationScheme scheme = preset_scheme("W4AFP8");
+    change(*scheme.weights);
+    return infer_format(scheme);
+  };
+  EXPECT_EQ(changed([](QuantizationArgs&) {}), "pack-quantized");
+  EXPECT_EQ(changed([](QuantizationArgs& a) { a.num_bits = 8; }), "int-quantized");
+  EXPECT_EQ(changed([](QuantizationArgs& a) { a.group_size = 64; }), "int-quantized");
+  EXPECT_EQ(changed([](QuantizationArgs& a) { a.symmetric = false; }), "int-quantized");
+  EXPECT_EQ(changed([](QuantizationArgs& a) {
+              a.strategy = Strategy::kChannel;
+              a.group_size.reset();
+            }),
+            "int-quantized");
 }
 
 TEST(SupportTest, WhichPresetsAreImplemented) {

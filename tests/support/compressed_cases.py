@@ -63,8 +63,8 @@ CASES = {
     "fp8 weights only": recipe(ROUNDING, group(weights(8, "channel", type="float"))),
     "asymmetric int8 with activations":
         recipe(ROUNDING, group(weights(8, "channel", symmetric=False), input_activations=TOKEN_INT8)),
-    "W4AFP8 packed": recipe(
-        ROUNDING, group(weights(4, "group", group_size=128), input_activations=TOKEN_FP8, format="pack-quantized")),
+    "W4AFP8": recipe(ROUNDING, group(weights(4, "group", group_size=128), input_activations=TOKEN_FP8)),
+    "int8 with fp8 activations": recipe(ROUNDING, group(weights(8, "channel"), input_activations=TOKEN_FP8)),
     "mixed precision": recipe(
         ROUNDING, group(weights(8, "channel", type="float"), ATTENTION, input_activations=TOKEN_FP8),
         group(weights(4, "group", group_size=128), MLP)),

@@ -1,7 +1,11 @@
-"""The compressed-tensors formats in plain numpy: slow on purpose, written from the format's description alone."""
+"""The compressed-tensors formats in plain numpy: slow on purpose, written from the format's description alone.
+
+How a range becomes a scale is compressed-tensors' own function, because scales shall equal its scales."""
 
 import numpy
 import torch
+from compressed_tensors.quantization import QuantizationArgs
+from compressed_tensors.quantization.utils import calculate_qparams
 
 
 def as_float(tensor):
@@ -78,34 +82,51 @@ def blocks(weight, args):
     return padded.reshape(shape).transpose(0, 2, 1, 3).reshape(shape[0], shape[2], -1)
 
 
-def to_bf16(values):
-    """fp32 rounded to the nearest bf16, ties to even, as fp32."""
-    bits = numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32).astype(numpy.uint64)
-    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16 << 16
-    return rounded.astype(numpy.uint32).view(numpy.float32)
+def range_parameters(low, high, args, dtype):
+    """Scale and zero point of ranges as compressed-tensors computes them in a dtype; ranges are rounded to it first."""
+    low, high = torch.from_numpy(low).to(dtype), torch.from_numpy(high).to(dtype)
+    scale, zero_point = calculate_qparams(low, high, QuantizationArgs.model_validate(args))
+    return as_float(scale), None if args["symmetric"] else zero_point.numpy().astype(numpy.int64)
 
 
-def minmax_parameters(weight, args):
-    """Scale (bf16) and zero point of the min-max observer, zero always inside the range."""
-    low = numpy.minimum(blocks(weight, args).min(-1), 0)
-    high = numpy.maximum(blocks(weight, args).max(-1), 0)
-    largest = numpy.maximum(-low, high)
-    least, greatest = -(1 << (args["num_bits"] - 1)), (1 << (args["num_bits"] - 1)) - 1
-    if args["type"] == "float":
-        return to_bf16(largest / numpy.float32(448)), None
-    if args["symmetric"]:
-        return to_bf16(largest / numpy.float32((greatest - least) / 2)), None
-    scale = to_bf16((high - low) / numpy.float32(greatest - least))
-    return scale, numpy.rint(numpy.clip(least - low / scale, least, greatest)).astype(numpy.int64)
+def minmax_parameters(weight, args, dtype=torch.bfloat16):
+    """Scale and zero point of the min-max observer."""
+    return range_parameters(blocks(weight, args).min(-1), blocks(weight, args).max(-1), args, dtype)
+
+
+def mse_parameters(weight, args, dtype, maxshrink=0.2, grid=100, norm=2.4, patience=5):
+    """Scale and zero point of the mse observer: of ranges that shrink step by step, for each block the one with the least
+    error, and no more ranges once so many in a row were better for no block of the weight."""
+    cut = blocks(weight, args).astype(numpy.float64)
+    low, high = blocks(weight, args).min(-1), blocks(weight, args).max(-1)
+    least, idle = None, 0
+    for step in range(int(maxshrink * grid)):
+        factor = numpy.float32(1 - step / grid)
+        scale, zero_point = range_parameters(low * factor, high * factor, args, dtype)
+        offset = numpy.zeros(low.shape) if zero_point is None else zero_point
+        codes = nearest_codes(cut, scale[..., None], offset[..., None], args)
+        error = (numpy.abs((codes - offset[..., None]) * scale[..., None] - cut) ** norm).sum(-1)
+        better = numpy.full(low.shape, True) if least is None else error < least
+        idle = 0 if better.any() else idle + 1
+        if idle == patience:
+            break
+        least = error if least is None else numpy.where(better, error, least)
+        best = (scale, offset) if step == 0 else (numpy.where(better, scale, best[0]), numpy.where(better, offset, best[1]))
+    return best[0], None if args["symmetric"] else best[1]
 
 
 def round_to_nearest(weight, stored):
     """Codes of the weight against stored scales, computed in fp32."""
-    args = stored.args
+    codes = nearest_codes(weight, stored.scale, stored.zero_point, stored.args)
+    return codes if stored.args["type"] == "float" else codes.astype(numpy.int64)
+
+
+def nearest_codes(values, scale, zero_point, args):
+    """Integers, or fp8 values."""
     if args["type"] == "float":
-        return nearest_fp8(numpy.clip(weight / stored.scale, -448, 448))
+        return nearest_fp8(numpy.clip(values / scale, -448, 448))
     least, greatest = -(1 << (args["num_bits"] - 1)), (1 << (args["num_bits"] - 1)) - 1
-    return numpy.rint(numpy.clip(weight / stored.scale + stored.zero_point, least, greatest)).astype(numpy.int64)
+    return numpy.rint(numpy.clip(values / scale + zero_point, least, greatest))
 
 
 def nearest_fp8(values):

@@ -18,7 +18,6 @@ struct ScaleSearchTask {
   const float* importance = nullptr;  ///< [columns], or null
   const float* shrink = nullptr;      ///< [candidates]
   std::int32_t candidates = 0;
-  std::int32_t patience = 0;  ///< 0: all are tried
   float exponent = 2;
   Codebook codebook;
   bool symmetric = true;
@@ -26,6 +25,7 @@ struct ScaleSearchTask {
   float smallest = 0;             ///< the scale of a block of zeros
   float* scales = nullptr;        ///< [rows, blocks_across()]
   float* zero_points = nullptr;   ///< the same; null for symmetric codes
+  std::uint8_t* improving = nullptr;  ///< [candidates], becomes 1 where one was better than all before; or null
 
   LAYERPRESS_EVERYWHERE std::int64_t blocks_across() const { return (columns + block_columns - 1) / block_columns; }
 };

@@ -17,13 +17,18 @@ struct Candidate {
 
 /// kernels::qparams_of.
 LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
-  const float a = low * shrink, b = high * shrink, first = task.codebook.minimum, last = task.codebook.maximum;
-  float scale = task.codebook.fp8 ? fmaxf(-a, b) / 448.0f
-                : task.symmetric  ? fmaxf(-a, b) / ((last - first) / 2)
-                                  : (b - a) / (last - first);
-  scale = rounded_to(task.stored, scale);
-  if (scale == 0) scale = task.smallest;
-  return {scale, task.symmetric ? 0.0f : rintf(fminf(fmaxf(first - a / scale, first), last))};
+  const Number stored = task.stored;
+  const float least = rounded_to(stored, low * shrink), most = rounded_to(stored, high * shrink);
+  const float first = task.codebook.minimum, last = task.codebook.maximum;
+  const float range = task.symmetric ? fmaxf(-least, most) : rounded_to(stored, most - least);
+  const float levels = task.codebook.fp8 ? 448.0f : task.symmetric ? (last - first) / 2 : last - first;
+  const float scale = rounded_to(stored, range / levels);
+  float zero_point = 0;
+  if (!task.symmetric && scale != 0)
+    zero_point = rounded_to(stored, first - rounded_to(stored, least / scale));
+  else if (!task.symmetric && least != 0)
+    zero_point = last;
+  return {scale == 0 ? task.smallest : scale, rintf(fminf(fmaxf(zero_point, first), last))};
 }
 
 /// What the warp's columns lose with a candidate.
@@ -63,14 +68,15 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
   Candidate best = candidate_of(task, low, high, task.shrink[0]);
   if (task.candidates > 1) {
     float least = error_of(warp, task, x, importance, count, best, levels);
-    for (std::int32_t c = 1, idle = 0; c < task.candidates && (task.patience == 0 || idle < task.patience); ++c) {
+    for (std::int32_t c = 1; c < task.candidates; ++c) {
       const Candidate own = candidate_of(task, low, high, task.shrink[c]);
       const float error = error_of(warp, task, x, importance, count, own, levels);
-      ++idle;
       if (!(error < least)) continue;
       least = error;
       best = own;
-      idle = 0;
+      warp.each([&](std::int32_t index, SearchLane&) {
+        if (index == 0 && task.improving != nullptr) task.improving[c] = 1;  // other warps write the same
+      });
     }
   }
   warp.each([&](std::int32_t index, SearchLane&) {

@@ -7,14 +7,18 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
 from compressed_tensors.compressors.pack_quantized.helpers import unpack_from_int32
-from contenders import OFFLINE, PEER_PYTHON, PROGRAM, ROOT
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
+
+from contenders import OFFLINE, PEER_PYTHON, PROGRAM, ROOT  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 TOKEN = {"num_bits": 8, "symmetric": True, "strategy": "token", "dynamic": True}
@@ -43,7 +47,8 @@ class Stored:
         self.tensors = {}
         for path in folder.glob("*.safetensors"):
             self.tensors |= load_file(path)
-        self.modules = sorted(name.removesuffix(".weight_scale") for name in self.tensors if name.endswith(".weight_scale"))
+        scales = [name for name in self.tensors if name.endswith(".weight_scale")]
+        self.modules = sorted(name.removesuffix(".weight_scale") for name in scales)
 
     def scale(self, module):
         return self.tensors[module + ".weight_scale"]
@@ -64,8 +69,8 @@ class Stored:
 
 def run(command, log: Path) -> None:
     with log.open("w") as output:
-        status = subprocess.run(command, stdout=output, stderr=output, env={**os.environ, **OFFLINE}, check=False).returncode
-    if status != 0:
+        ended = subprocess.run(command, stdout=output, stderr=output, env={**os.environ, **OFFLINE}, check=False)
+    if ended.returncode != 0:
         raise SystemExit(f"{command[0]} failed:\n{log.read_text()[-2000:]}")
 
 
@@ -77,8 +82,8 @@ def compressed(model: Path, scheme: str, observer: str, dtype: str, work: Path) 
     folder.mkdir()
     run([PEER_PYTHON, HERE / "peer_rounding.py", "--model", model, "--output", folder / "peer", "--dtype", dtype,
          "--group", json.dumps(group)], folder / "peer.log")
-    recipe = {"stage": {"modifiers": {"QuantizationModifier": {"config_groups": {"group_0": group}, "ignore": ["lm_head"]}}}}
-    (folder / "recipe.json").write_text(json.dumps(recipe))
+    modifier = {"QuantizationModifier": {"config_groups": {"group_0": group}, "ignore": ["lm_head"]}}
+    (folder / "recipe.json").write_text(json.dumps({"quant_stage": {"quant_modifiers": modifier}}))
     run([PROGRAM, "oneshot", model, "--output", folder / "own", "--recipe", folder / "recipe.json"], folder / "own.log")
     return Stored(folder / "peer"), Stored(folder / "own")
 

@@ -60,7 +60,7 @@ class QuantizingModifier : public compression::Modifier {
   };
   void add_group(quant::QuantizationScheme scheme, const std::string& where, quant::Observer default_observer);
   /// Rows of the whole weight beside those of `linear`.
-  static std::vector<kernels::OtherRows> others_of(const runtime::LinearWeight& linear, const ObservedRows& observed);
+  static std::vector<kernels::OtherRows> others_of(const compression::LinearWeight& linear, const ObservedRows& observed);
   std::vector<Group> groups_;
   std::optional<quant::TargetList> ignore_;
   std::optional<std::string> named_observer_;

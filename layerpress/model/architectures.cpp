@@ -2,23 +2,8 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/model/architecture.h"
-#include "layerpress/model/cohere2.h"
-#include "layerpress/model/deepseek.h"
 #include "layerpress/model/expert_blocks.h"
-#include "layerpress/model/gemma.h"
-#include "layerpress/model/granite.h"
-#include "layerpress/model/llama.h"
-#include "layerpress/model/mistral.h"
-#include "layerpress/model/mixtral.h"
-#include "layerpress/model/mllama.h"
-#include "layerpress/model/olmo2.h"
-#include "layerpress/model/olmoe.h"
-#include "layerpress/model/phi3.h"
-#include "layerpress/model/qwen2.h"
-#include "layerpress/model/qwen2_moe.h"
-#include "layerpress/model/qwen3.h"
-#include "layerpress/model/qwen3_moe.h"
-#include "layerpress/model/smollm3.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,8 +1,7 @@
 // Cohere 2 (Command R7B, Command A): attention and MLP read one normalized value, and their outputs are added. Layers
 // with a sliding window rotate interleaved features; the other layers do not encode positions. Logits are scaled.
-#include "layerpress/model/cohere2.h"
-
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

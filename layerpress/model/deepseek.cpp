@@ -1,12 +1,11 @@
 // DeepSeek V2 and V3 (R1): attention over keys and values that are expanded from a narrow latent, with one rotated part
 // of the key for all heads. The first layers have dense MLPs; the others have experts and shared experts. V2 and V3
 // route differently.
-#include "layerpress/model/deepseek.h"
-
 #include <cmath>
 
 #include "layerpress/model/decoder_blocks.h"
 #include "layerpress/model/expert_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 namespace {

@@ -1,10 +1,9 @@
 // Gemma 2 and 3 (text): norms with 1 + weight before and after attention and MLP, scaled embeddings, sliding windows in
 // all but every n-th layer. Gemma 2 caps scores and logits; Gemma 3 has q/k norms and a rotary table per kind of layer.
-#include "layerpress/model/gemma.h"
-
 #include <cmath>
 
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 #include "layerpress/model/rope.h"
 
 namespace layerpress::model {

@@ -1,7 +1,6 @@
 // Granite 3: Llama with multipliers on embeddings, scores, residual branches and logits.
-#include "layerpress/model/granite.h"
-
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

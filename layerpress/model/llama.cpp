@@ -1,7 +1,6 @@
 // Llama 1, 2, 3.x and models with the same classes (SmolLM, TinyLlama, Yi, ...).
-#include "layerpress/model/llama.h"
-
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

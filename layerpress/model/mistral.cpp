@@ -1,7 +1,6 @@
 // Mistral: Llama with a sliding window in every layer (null: none).
-#include "layerpress/model/mistral.h"
-
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,7 +1,6 @@
 // Mixtral: Mistral's attention, and experts with their own tensor names in every layer.
-#include "layerpress/model/mixtral.h"
-
 #include "layerpress/model/expert_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,11 +1,10 @@
 // Llama 3.2 Vision: an encoder of image tiles, and a Llama decoder in which some layers attend to the encoder's output.
-#include "layerpress/model/mllama.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 #include "layerpress/model/rope.h"
 
 namespace layerpress::model {
@@ -106,8 +105,7 @@ VisionConfig parse_vision(const Json& config) {
   if (output != features * stacked)
     throw CheckpointError(
         "[model.config] config.json: vision_output_dim is {}; hidden_size {} of the last layer and {} intermediate "
-        "ones "
-        "make {}",
+        "ones make {}",
         output, features, stacked - 1, features * stacked);
   return parsed;
 }

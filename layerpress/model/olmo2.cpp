@@ -1,7 +1,6 @@
 // OLMo 2: norms after attention and MLP instead of before, and q/k norms over whole rows.
-#include "layerpress/model/olmo2.h"
-
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,7 +1,6 @@
 // OLMoE: q/k norms over whole rows, experts in every layer.
-#include "layerpress/model/olmoe.h"
-
 #include "layerpress/model/expert_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,10 +1,9 @@
 // Phi 3, 3.5 and 4: Llama with q, k, v in one weight and gate, up in another, both in checkpoints and in inference
 // engines.
-#include "layerpress/model/phi3.h"
-
 #include <cmath>
 
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 namespace {

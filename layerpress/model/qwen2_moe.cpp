@@ -1,8 +1,6 @@
 // Qwen 1.5 and 2 with a mixture of experts: a shared expert with its own gate beside the routed experts.
-#include "layerpress/model/qwen2_moe.h"
-
 #include "layerpress/model/expert_blocks.h"
-#include "layerpress/model/qwen2.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,8 +1,6 @@
 // Qwen 3: RMS norms on every head of q and k.
-#include "layerpress/model/qwen3.h"
-
 #include "layerpress/model/decoder_blocks.h"
-#include "layerpress/model/qwen2.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,7 +1,6 @@
 // Qwen 3 with a mixture of experts: Qwen 3's attention, experts in most layers.
-#include "layerpress/model/qwen3_moe.h"
-
 #include "layerpress/model/expert_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 

@@ -1,7 +1,6 @@
 // SmolLM 3: Llama without rotary embedding in some layers (by default in every fourth).
-#include "layerpress/model/smollm3.h"
-
 #include "layerpress/model/decoder_blocks.h"
+#include "layerpress/model/families.h"
 
 namespace layerpress::model {
 namespace {

@@ -1,5 +1,3 @@
-#include "layerpress/model/mllama.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include "layerpress/graph/partition.h"
 #include "layerpress/graph/renaming.h"
 #include "layerpress/graph/text.h"
+#include "layerpress/model/families.h"
 #include "layerpress/model/weight_names.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/model/small_mllama.h"

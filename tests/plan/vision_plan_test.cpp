@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/graph/image_geometry.h"
-#include "layerpress/model/mllama.h"
+#include "layerpress/model/families.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/run_plan.h"
 #include "layerpress/setup/run_identity.h"

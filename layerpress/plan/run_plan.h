@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -19,27 +20,15 @@ std::vector<SampleShape> shapes_of(const data::CalibrationSet& set);
 
 /// What is given when a run is planned.
 struct PlanInput {
-  const setup::OpenedModel& model;
-  const compression::Assignments& assignments;
-  const std::vector<graph::Subgraph>& subgraphs;
-  setup::Pipeline pipeline = setup::Pipeline::kSequential;
-  residency::Placement placement;
-  setup::ActivationPlace place = setup::ActivationPlace::kAuto;
-  std::vector<SampleShape> samples;                  ///< empty without data
+  const setup::RunSetup& run;
+  std::vector<SampleShape> samples;                  ///< this rank's; empty without data
   std::vector<bool> finished{};                      ///< subgraphs done by an earlier run (empty: none)
   std::vector<graph::ValueId> available{};           ///< values that are stored already
   std::function<bool(const std::string&)> mapped{};  ///< whether a weight is used where it lies in the checkpoint
   std::int64_t batch_tokens = 0;                     ///< 0: chosen
-  std::uint64_t budget = 0;                          ///< of host memory, in all
-  std::uint64_t device_budget = setup::kUnlimited;
-  int threads = 1;
-  int ranks = 1;  ///< that divide the work; samples are this rank's
   dist::DivisionRates division_rates{};
   std::function<bool(graph::NodeId)> owns{};  ///< without data: whether this rank compresses a linear (empty: all)
 };
-
-/// For these samples, of all of a run. Refers to `setup`.
-PlanInput plan_input(const setup::RunSetup& setup, std::vector<SampleShape> samples);
 
 /// How a run is done.
 struct RunPlan {

@@ -30,26 +30,22 @@ class DevicePlan : public ::testing::Test {
         tensors[use.name] = at::zeros(use.shape, at::kBFloat16);
     folder_.write("model/config.json", config.dump());
     checkpoint::write_safetensors(folder_ / "model/model.safetensors", tensors);
-    model_ = setup::open_model((folder_ / "model").string());
-    subgraphs_ = setup::cut_model(model_.traced, {});
-    for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(model_.traced.graph.nodes.size()); ++n) {
-      const graph::Node& node = model_.traced.graph.nodes[n];
-      const std::string& name = model_.traced.graph.module_name(node);
+    run_.model = setup::open_model((folder_ / "model").string());
+    run_.subgraphs = setup::cut_model(run_.model.traced, {});
+    run_.placement = {kGpu, at::kBFloat16};
+    run_.budget = kUnlimited;
+    for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(run_.model.traced.graph.nodes.size()); ++n) {
+      const graph::Node& node = run_.model.traced.graph.nodes[n];
+      const std::string& name = run_.model.traced.graph.module_name(node);
       if (std::holds_alternative<graph::Linear>(node.operation) && name != "lm_head")
-        assignments_[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16, kGpu};
+        run_.assignments[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16, kGpu};
     }
   }
 
-  RunPlan plan(std::uint64_t device_budget, setup::ActivationPlace place = setup::ActivationPlace::kAuto) const {
-    return plan_run({.model = model_,
-                     .assignments = assignments_,
-                     .subgraphs = subgraphs_,
-                     .placement = {kGpu, at::kBFloat16},
-                     .place = place,
-                     .samples = std::vector<SampleShape>(64, SampleShape{512}),
-                     .batch_tokens = 2048,
-                     .budget = kUnlimited,
-                     .device_budget = device_budget});
+  RunPlan plan(std::uint64_t device_budget, setup::ActivationPlace place = setup::ActivationPlace::kAuto) {
+    run_.device_budget = device_budget;
+    run_.place = place;
+    return plan_run({.run = run_, .samples = std::vector<SampleShape>(64, SampleShape{512}), .batch_tokens = 2048});
   }
 
   static std::uint64_t most(const RunPlan& plan, std::uint64_t SubgraphPlan::*what) {
@@ -61,11 +57,9 @@ class DevicePlan : public ::testing::Test {
   static constexpr std::uint64_t kStream = 64 * 512 * 256 * 2;  // bytes of a value of the model's width
   const at::Device kGpu{at::kCUDA, 0};
   test::TemporaryFolder folder_;
-  setup::OpenedModel model_;
+  setup::RunSetup run_;
   std::unique_ptr<compression::Modifier> modifier_ = modifier::make_modifier(
       "GPTQModifier", {{"targets", {"Linear"}}, {"ignore", {"lm_head"}}, {"scheme", "W4A16"}}, "test");
-  compression::Assignments assignments_;
-  std::vector<graph::Subgraph> subgraphs_;
 };
 
 TEST_F(DevicePlan, ActivationsStayOnTheDeviceWhereTheyFit) {

@@ -1,0 +1,65 @@
+#include "layerpress/run/calibration.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "layerpress/data/row_slice.h"
+#include "layerpress/run/dataset_options.h"
+#include "layerpress/setup/run_identity.h"
+
+namespace layerpress::run {
+namespace {
+
+/// A slice that a rank reads by itself; empty when the dataset has no such rows.
+data::CalibrationSet load_own_slice(data::DatasetOptions options, const setup::RunSetup& setup,
+                                    const RunControl& control) {
+  const data::RowSlice slice = data::parse_row_slice(options.split);
+  if (slice.stop) {
+    if (slice.start >= *slice.stop) return {};
+    options.num_samples = std::min(options.num_samples, *slice.stop - slice.start);
+  }
+  options.may_be_empty = true;
+  return data::load_samples(options, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, control);
+}
+
+/// What all ranks' parts are together, whoever has what.
+Json identity_of_all(const data::CalibrationSet& set, dist::Group& group) {
+  const at::Tensor sums = at::empty({3}, at::kLong);
+  auto* sum = sums.data_ptr<std::int64_t>();
+  sum[0] = set.sample_count();
+  sum[1] = set.token_count();
+  sum[2] = static_cast<std::int64_t>(setup::checksum_of_samples(set));  // wraps around, which sums may
+  group.all_reduce(sums);
+  if (sum[0] == 0) return nullptr;
+  return setup::identity_of_data(sum[0], sum[1], static_cast<std::uint64_t>(sum[2]));
+}
+
+}  // namespace
+
+data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
+                              const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
+  if (setup.pipeline == setup::Pipeline::kDatafree) return {};
+  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
+  const data::DatasetOptions dataset = dataset_options(options);
+  if (division.own_slices) return load_own_slice(dataset, setup, control);
+  const std::filesystem::path& model = setup.model.checkpoint->directory();
+  if (group.size() == 1) return data::load_samples(dataset, model, setup.model.traced.vocab_size, control);
+  setup::RankLoaders loaders(group);
+  return data::load_partition(dataset, model, setup.model.traced.vocab_size, loaders, control);
+}
+
+Calibration load_calibration(Rank& rank, const setup::RunSetup& setup, const setup::DataDivision& division) {
+  const auto phase = rank.times.measure("data");
+  rank.control.step(0, setup.subgraphs.size(), "data");
+  Calibration calibration;
+  calibration.set = load_set(rank.options, setup, division, rank.group, rank.control);
+  calibration.identity = identity_of_all(calibration.set, rank.group);
+  if (!calibration.identity.is_null()) calibration.all_tokens = calibration.identity["tokens"].get<std::int64_t>();
+  if (calibration.identity.is_null() && setup.pipeline != setup::Pipeline::kDatafree)
+    throw DataError("[data] {}, split {}: gives no samples; pass another dataset or split", rank.options.dataset,
+                    division.split);
+  return calibration;
+}
+
+}  // namespace layerpress::run

@@ -1,0 +1,75 @@
+#include "layerpress/run/compression_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "layerpress/pipeline/background_sink.h"
+#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/residency/device_memory.h"
+#include "layerpress/residency/host_copies.h"
+
+namespace layerpress::run {
+namespace {
+
+/// The pool may hold what the plan counts, which is everything beyond the process itself.
+void limit_memory(Rank& rank, const Work& work) {
+  const setup::RunSetup& setup = work.setup;
+  const std::uint64_t now = plan::process_baseline(setup.pipeline, setup.placement.dtype, setup.model.traced.graph);
+  const std::uint64_t process = now - std::min(now, rank.memory.used_bytes());
+  const std::uint64_t peak = work.plan.memory.peak.host;
+  residency::restart_peak_device_bytes(setup.placement.device);
+  rank.memory.limit(peak - std::min(peak, process));
+}
+
+/// Returns how many bytes went to disk.
+std::uint64_t compress_sequential(const execution::RunContext& run, Work& work, output::OutputWriter& output) {
+  const at::Device device = work.setup.placement.device;
+  const plan::RunPlan& plan = work.plan;
+  // It is gone before anybody removes its file.
+  const std::unique_ptr<residency::ActivationStore> own_store = std::move(work.store);
+  residency::ActivationStore& store = *own_store;
+  store.limit_memory(plan.activation_limit);
+  store.live_on(plan.activation_home);
+  if (plan.activation_home.is_cpu()) store.copy_by(residency::host_copies(device));
+  if (device.is_cpu()) {
+    pipeline::run_sequential(run, plan.schedule, work.setup.assignments, store, output);
+  } else {
+    pipeline::BackgroundSink results(output, residency::host_copies(device));
+    pipeline::run_sequential(run, plan.schedule, work.setup.assignments, store, results);
+    results.finish();
+  }
+  return store.spilled_bytes();
+}
+
+}  // namespace
+
+std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output) {
+  const setup::RunSetup& setup = work.setup;
+  limit_memory(rank, work);
+  if (!work.weights) work.weights = setup.model.weights(setup.placement.dtype);
+  const auto original = setup.model.weights(setup.placement.dtype);
+  const execution::RunContext run{.graph = setup.model.traced.graph,
+                                  .weights = *work.weights,
+                                  .placement = setup.placement,
+                                  .batches = work.batches,
+                                  .control = rank.control,
+                                  .times = rank.times,
+                                  .group = rank.group,
+                                  .division_rates = work.division_rates,
+                                  .all_tokens = work.all_tokens,
+                                  .min_tokens_per_expert = setup.min_tokens_per_expert,
+                                  .original = original.get()};
+  switch (setup.pipeline) {
+    case setup::Pipeline::kSequential:
+      return compress_sequential(run, work, output);
+    case setup::Pipeline::kBasic:
+      pipeline::run_basic(run, setup.subgraphs, setup.assignments, output.finished(), output);
+      break;
+    case setup::Pipeline::kDatafree:
+      pipeline::run_datafree(run, setup.subgraphs, setup.assignments, output.finished(), output);
+      break;
+  }
+  return 0;
+}
+
+}  // namespace layerpress::run

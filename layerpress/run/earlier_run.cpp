@@ -1,0 +1,128 @@
+#include "layerpress/run/earlier_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "layerpress/base/json.h"
+#include "layerpress/output/journal.h"
+#include "layerpress/schedule/schedule.h"
+
+namespace layerpress::run {
+namespace {
+
+/// Behind how many subgraphs, all finished and in order, a run goes on; 0 where it does not.
+std::size_t finished_in_order(const std::vector<bool>& finished) {
+  const auto next = std::find(finished.begin(), finished.end(), false);
+  if (next == finished.end() || std::find(next, finished.end(), true) != finished.end()) return 0;
+  return static_cast<std::size_t>(next - finished.begin());
+}
+
+/// What the scratch file must hold of the boundary behind subgraph `index`; nothing when that is known only by running again,
+/// because tokens are selected.
+std::optional<residency::ActivationStore::Expected> expected_at(const graph::Graph& graph,
+                                                                const std::vector<execution::Batch>& batches,
+                                                                std::size_t index,
+                                                                const std::vector<graph::ValueId>& boundary) {
+  residency::ActivationStore::Expected expected;
+  expected.index = index;
+  for (const graph::ValueId id : boundary) {
+    const graph::Value& value = graph.values[graph::ReferenceStream::value_of(graph, id)];
+    if (value.rows == graph::Rows::kSelected) return std::nullopt;
+    for (const execution::Batch& batch : batches)
+      expected.shapes[id].push_back({batch.rows(value.rows), value.features});
+  }
+  return expected;
+}
+
+/// When every value that the next subgraph reads is still in the scratch file, nothing has to be run again.
+void restore_boundary(const Rank& rank, const output::RunFolder& folder, const output::OutputWriter& output,
+                      const plan::PlanInput& input, Leftovers& leftovers) {
+  const std::size_t next = finished_in_order(input.finished);
+  if (next == 0 || folder.scratch().empty() || input.samples.empty()) return;
+  const Json boundary = output.boundary(next - 1);
+  if (boundary.is_null()) return;
+  const setup::RunSetup& setup = input.run;
+  const auto schedule =
+      schedule::make_schedule({setup.model.traced.graph, setup.subgraphs, setup.assignments, input.finished, {}, {}});
+  const auto batches = plan::batches_of(input.samples, input.batch_tokens, setup.model.traced.graph);
+  const auto expected = expected_at(setup.model.traced.graph, batches, next - 1, schedule[next - 1].boundary);
+  if (!expected) return;
+  residency::ActivationStore::Options options;
+  options.scratch = folder.scratch();
+  auto store = std::make_unique<residency::ActivationStore>(batches.size(), std::move(options));
+  if (!store->restore(boundary, *expected)) return;
+  leftovers.store = std::move(store);
+  leftovers.available = schedule[next - 1].boundary;
+  rank.control.message(LogLevel::kInfo,
+                       fmt::format("activations behind {} are still there", setup.subgraphs[next - 1].name));
+}
+
+}  // namespace
+
+EarlierRun earlier_run(const Rank& rank, const output::RunFolder& folder) {
+  EarlierRun earlier;
+  if (folder.journal().empty()) return earlier;
+  const Json& header = folder.journal().front();
+  const Json plan = header.contains("plan") ? header["plan"] : Json::object();
+  earlier.shard_sets = output::Journal::shard_sets(header);
+  earlier.same_ranks = json_get_or<int>(plan, "ranks", "journal", 1) == rank.group.size();
+  if (!earlier.same_ranks) return earlier;
+  if (rank.options.threads == 0)
+    earlier.threads =
+        json_get<std::vector<int>>(plan, "threads", "journal").at(static_cast<std::size_t>(rank.group.rank()));
+  earlier.batch_tokens = json_get_or<std::int64_t>(plan, "batch_tokens", "journal", 0);
+  return earlier;
+}
+
+void require_same_run(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity) {
+  if (folder.journal().empty() || !rank.group.is_first()) return;
+  const std::string found = setup::difference(folder.journal().front(), identity);
+  if (!found.empty())
+    throw UsageError(
+        "[resume] {}: the unfinished run cannot be continued: {}; use the same options and files, or start over with "
+        "--overwrite",
+        rank.options.output, found);
+}
+
+void require_same_run_but_data(const Rank& rank, const output::RunFolder& folder, setup::RunIdentity identity) {
+  if (folder.journal().empty()) return;
+  identity.dataset = folder.journal().front().value("dataset", Json());
+  require_same_run(rank, folder, identity);
+}
+
+std::size_t accept_finished(const Rank& rank, const setup::RunSetup& setup, const output::RunFolder& folder,
+                            output::OutputWriter& output) {
+  output.accept(folder.journal());
+  std::string own;
+  for (const bool finished : output.finished()) own += finished ? '1' : '0';
+  std::string all = own;  // what one rank finds damaged is done again by all
+  for (const std::string& other : rank.group.all_gather_text(own))
+    for (std::size_t s = 0; s < all.size(); ++s)
+      if (other[s] == '0') all[s] = '0';
+  for (const Json& record : folder.journal()) {
+    const auto index = json_get_or<std::size_t>(record, "index", "journal", all.size());
+    if (index >= all.size() || all[index] == '1') continue;
+    output.reject(index);
+    rank.control.message(LogLevel::kWarning, fmt::format("{}: its tensors in {} are damaged and are made again",
+                                                         setup.subgraphs[index].name, rank.options.output));
+  }
+  const auto accepted = static_cast<std::size_t>(std::count(all.begin(), all.end(), '1'));
+  rank.control.message(LogLevel::kInfo,
+                       fmt::format("{} of {} subgraphs are done already", accepted, setup.subgraphs.size()));
+  return accepted;
+}
+
+Leftovers find_leftovers(const Rank& rank, const output::RunFolder& folder, const output::OutputWriter& output,
+                         const plan::PlanInput& input) {
+  const setup::RunSetup& setup = input.run;
+  Leftovers leftovers;
+  leftovers.weights = std::make_unique<output::ResumedWeights>(setup.model, setup.assignments, setup.subgraphs, output,
+                                                               setup.placement.dtype);
+  restore_boundary(rank, folder, output, input, leftovers);
+  return leftovers;
+}
+
+}  // namespace layerpress::run

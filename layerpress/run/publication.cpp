@@ -1,0 +1,89 @@
+#include "layerpress/run/publication.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "layerpress/base/file.h"
+#include "layerpress/checkpoint/writer.h"
+#include "layerpress/output/journal.h"
+#include "layerpress/residency/device_memory.h"
+#include "layerpress/run/filled_experts.h"
+#include "layerpress/run/run_summary.h"
+
+namespace layerpress::run {
+namespace {
+
+/// Collective, and before the output has its name: a rank that is lost here must not make a finished one look failed.
+OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_bytes,
+                         const output::OutputWriter& output) {
+  OneshotSummary summary;
+  summary.output = rank.options.output;
+  summary.output_bytes = output.total_bytes();
+  summary.seconds = rank.timer.seconds();
+  const RankReport report{.seconds = summary.seconds,
+                          .peak_anonymous_bytes = rank.sampler.peak_bytes(),
+                          .peak_device_bytes = residency::peak_device_bytes(work.setup.placement.device),
+                          .spilled_bytes = spilled_bytes,
+                          .times = rank.times,
+                          .plan = work.plan,
+                          .modules = output.reports()};
+  summary.details = run_summary(rank.options, work.setup, report, rank.group);
+  if (summary.details.is_null()) return summary;
+  summary.details["layerpress"] = LAYERPRESS_VERSION;
+  summary.details["output_bytes"] = summary.output_bytes;
+  summary.details["resumed_subgraphs"] = work.resumed_subgraphs;
+  for (const Json& module : summary.details["modules"]) {
+    ++summary.modules;
+    if (!module["fallback"].is_string()) continue;
+    ++summary.fallbacks;
+    rank.control.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
+                                                         module["fallback"].get<std::string>()));
+  }
+  const FilledExperts filled = filled_experts(summary.details["modules"]);
+  summary.details["filled_experts"] = filled.experts;
+  if (filled.experts > 0) rank.control.message(LogLevel::kInfo, filled.text(work.setup.min_tokens_per_expert));
+  return summary;
+}
+
+void write_summary(const OneshotOptions& options, const OneshotSummary& summary) {
+  if (!options.summary.empty()) write_text_file(options.summary, summary.details.dump(2) + "\n");
+}
+
+}  // namespace
+
+OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes, output::RunFolder& folder,
+                       output::OutputWriter& output) {
+  rank.control.step(work.setup.subgraphs.size(), work.setup.subgraphs.size(), "finish");
+  {
+    const auto phase = rank.times.measure("finish");
+    output.finish();
+    folder.remove_scratch();
+  }
+  OneshotSummary summary = summarize(rank, work, spilled_bytes, output);  // and all ranks' files are whole
+  if (rank.group.is_first()) {
+    output.write_index();
+    checkpoint::write_companions(*work.setup.model.checkpoint, output::output_config(work.setup), folder.path(),
+                                 {"recipe.yaml"});
+    write_text_file(folder.path() / "recipe.yaml", recipe::to_yaml(work.setup.recipe));
+    output::OutputWriter::remove_scratch(folder.path());
+    rank.control.check_stop();
+    folder.commit();
+    write_summary(rank.options, summary);
+  }
+  rank.group.barrier();
+  return summary;
+}
+
+OneshotSummary already_complete(const Rank& rank) {
+  if (rank.group.is_first()) output::Journal::remove_all(rank.options.output);
+  OneshotSummary summary;
+  summary.already_complete = true;
+  summary.output = rank.options.output;
+  summary.seconds = rank.timer.seconds();
+  summary.details = {{"layerpress", LAYERPRESS_VERSION}, {"output", rank.options.output}, {"already_complete", true}};
+  if (rank.group.is_first()) write_summary(rank.options, summary);
+  return summary;
+}
+
+}  // namespace layerpress::run

@@ -142,8 +142,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bo
   const auto no_answer = [&](const std::string& cause) {
     throw DistributedError(
         "[dist.join] rank {}: no store answers at {}:{} within {:g} s{}; check MASTER_ADDR, MASTER_PORT and that rank "
-        "0 "
-        "runs",
+        "0 runs",
         environment.rank, environment.master_address, environment.master_port, seconds(options.timeout), cause);
   };
   try {

@@ -15,6 +15,8 @@ class BodyRun {
 
   std::size_t size() const { return subgraphs_.size(); }
   const std::string& name(std::size_t s) const { return subgraphs_[s].name; }
+  /// Whether subgraph `s` is one of the model's layers, rather than what stands before or behind them.
+  bool is_layer(std::size_t s) const { return subgraphs_[s].holds_target; }
 
   /// All batches through subgraph `s`; in order, each once.
   void run(std::size_t s);

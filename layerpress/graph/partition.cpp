@@ -34,7 +34,7 @@ std::vector<Subgraph> partition(const Graph& graph, const std::function<bool(con
     if (target >= 0 && target != current) {
       current = target;
       if (targets_in_subgraph >= targets_per_subgraph) {
-        subgraphs.push_back({graph.modules[target].name, {}});
+        subgraphs.push_back({graph.modules[target].name, {}, true});
         targets_in_subgraph = 0;
       }
       ++targets_in_subgraph;

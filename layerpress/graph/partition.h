@@ -12,6 +12,7 @@ namespace layerpress::graph {
 struct Subgraph {
   std::string name;           ///< its first sequential target; "head" before and "tail" after all targets
   std::vector<NodeId> nodes;  ///< in the graph's order
+  bool holds_target = false;  ///< whether it begins with a sequential target
 };
 
 /// Cuts the graph at the modules for which `is_target` holds into disjoint subgraphs that cover all nodes in order: the

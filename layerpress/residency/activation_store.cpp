@@ -34,9 +34,7 @@ void ActivationStore::spill(Slot& slot, const at::Tensor& tensor) {
   if (options_.scratch.empty())
     throw MemoryError(
         "[residency.activations] {} of activations are in memory and {} more do not fit into what was planned for "
-        "them; "
-        "use "
-        "--sequential-offload-device disk or fewer samples",
+        "them; use --sequential-offload-device disk or fewer samples",
         format_bytes(memory_bytes_), format_bytes(tensor.nbytes()));
   if (!scratch_) scratch_ = std::make_unique<ScratchFile>(options_.scratch, /*keep=*/false);
   const at::Tensor bytes = tensor.to(at::kCPU).contiguous();

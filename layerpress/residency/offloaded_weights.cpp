@@ -114,11 +114,4 @@ std::uint64_t OffloadedWeights::memory_bytes() const {
   return memory_bytes_;
 }
 
-std::uint64_t OffloadedWeights::disk_bytes() const {
-  const std::lock_guard lock(mutex_);
-  if (!scratch_) return 0;
-  const std::lock_guard file_lock(scratch_->mutex);
-  return scratch_->file.used();
-}
-
 }  // namespace layerpress::residency

@@ -35,7 +35,6 @@ class OffloadedWeights : public WeightSource {
 
   Place place(const std::string& name) const;
   std::uint64_t memory_bytes() const;
-  std::uint64_t disk_bytes() const;
 
  private:
   /// A piece of the scratch file, free again when the value and all views of it are gone.

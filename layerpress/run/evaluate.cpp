@@ -85,9 +85,6 @@ bool same_layers(const execution::BodyRun& a, const execution::BodyRun& b) {
   return true;
 }
 
-/// Not what is before and behind all layers.
-bool is_layer(const std::string& subgraph) { return subgraph != "head" && subgraph != "tail"; }
-
 /// Mean over the rows of ‖x - x̃‖ / ‖x̃‖ behind subgraph `s`, x̃ the reference's.
 double stream_error(const execution::BodyRun& model, const execution::BodyRun& reference, std::size_t s,
                     std::size_t batches) {
@@ -119,7 +116,7 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
       control.step(s, most, each->body().name(s));
       each->body().run(s);
     }
-    if (compares && is_layer(running[0]->body().name(s)))
+    if (compares && running[0]->body().is_layer(s))
       errors.push_back(
           {running[0]->body().name(s), stream_error(running[0]->body(), running[1]->body(), s, batches.size())});
   }

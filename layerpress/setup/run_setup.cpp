@@ -47,8 +47,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
       }))
     throw UsageError(
         "[options] --no-moe-calibrate-all-experts: error propagation needs all tokens for all experts; the original "
-        "model "
-        "routes them otherwise than the compressed one");
+        "model routes them otherwise than the compressed one");
 }
 
 /// Enough for the scales of the largest groups of columns, if nothing is asked.

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include "layerpress/base/control_group.h"
@@ -17,9 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-double cpu_quota() {
+}  // namespace
+
+double cpu_quota(const fs::path& proc, const fs::path& groups) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  const fs::path proc = "/proc", groups = "/sys/fs/cgroup";
   double cores = kNone;
   for (const fs::path& group : control_group_levels(proc, groups, "")) {
     std::istringstream unified(first_line(group / "cpu.max"));
@@ -33,14 +36,38 @@ double cpu_quota() {
   return cores;
 }
 
-}  // namespace
+std::vector<int> one_per_core(const std::vector<int>& processors, const fs::path& system) {
+  std::vector<int> cores;
+  std::set<std::string> seen;
+  for (const int processor : processors) {
+    // The hardware threads of a core name the same ones. Without the file, each is taken for a core.
+    const std::string threads =
+        first_line(system / ("cpu" + std::to_string(processor)) / "topology" / "thread_siblings_list");
+    if (threads.empty() || seen.insert(threads).second) cores.push_back(processor);
+  }
+  return cores;
+}
 
-int usable_cores() {
+std::vector<int> allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  const double quota = std::ceil(cpu_quota());
-  return std::max(1, quota < allowed ? static_cast<int>(quota) : allowed);
+  std::vector<int> processors;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return processors;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor)
+    if (CPU_ISSET(processor, &set)) processors.push_back(processor);
+  return one_per_core(processors, "/sys/devices/system/cpu");
+}
+
+int usable_cores() {
+  const auto allowed = static_cast<double>(allowed_cores().size());
+  return std::max(1, static_cast<int>(std::min(allowed, std::ceil(cpu_quota("/proc", "/sys/fs/cgroup")))));
+}
+
+int usual_threads() {
+  constexpr double kMost = 1 << 16;
+  const char* wanted = std::getenv("OMP_NUM_THREADS");
+  const double threads = wanted == nullptr ? 0 : number_or(wanted, 0);
+  return threads >= 1 && threads <= kMost ? static_cast<int>(threads) : usable_cores();
 }
 
 std::uint64_t peak_resident_bytes() {

@@ -76,10 +76,10 @@ void Group::Pending::wait() {
   state_.reset();
 }
 
-Group::Group() : cores_(usable_cores()) {}
+Group::Group() : cores_(usual_threads()) {}
 
 Group::Group(const Environment& environment, std::chrono::milliseconds timeout, const RunControl& control)
-    : environment_(environment), cores_(usable_cores()), control_(control) {
+    : environment_(environment), cores_(usual_threads()), control_(control) {
   control_.supervisor = nullptr;
   if (size() == 1) return;
   MeetingOptions meeting{timeout, [this] { control_.check_stop(); }};

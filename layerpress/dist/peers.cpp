@@ -1,7 +1,6 @@
 #include "layerpress/dist/peers.h"
 
 #include <poll.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -43,16 +42,6 @@ bool has_ended(int process) {
     process, POLLIN, 0
   };
   return ::poll(&state, 1, 0) == 1 && (state.revents & POLLIN) != 0;
-}
-
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  return cores;
 }
 
 }  // namespace

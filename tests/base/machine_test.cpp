@@ -32,6 +32,7 @@ class FakeMachine {
     group(name + "/memory.stat",
           fmt::format("anon 77\nfile {}\ninactive_file {}\nactive_file 1000\nslab 5\n", file_pages, file_pages - 1000));
   }
+  double quota() const { return cpu_quota(folder_ / "proc", folder_ / "cgroup"); }
   std::uint64_t available() const { return available_memory(folder_ / "proc", folder_ / "cgroup"); }
 
  private:
@@ -111,6 +112,50 @@ TEST(AvailableMemory, UlimitCounts) {
   EXPECT_EQ(machine.available(), kGigabyte - 2000 * 1024);
   limits("500000000", "1000000000");
   EXPECT_EQ(machine.available(), kGigabyte / 2 - 1000 * 1024);
+}
+
+TEST(Cores, HardwareThreadsOfOneCoreCountOnce) {
+  const TemporaryFolder machine;
+  const auto core = [&](int processor, const char* threads) {
+    machine.write(fmt::format("cpu{}/topology/thread_siblings_list", processor), std::string(threads) + "\n");
+  };
+  core(0, "0,2"), core(1, "1,3"), core(2, "0,2"), core(3, "1,3");
+  EXPECT_EQ(one_per_core({0, 1, 2, 3}, machine / ""), (std::vector<int>{0, 1}));
+  EXPECT_EQ(one_per_core({2, 3}, machine / ""), (std::vector<int>{2, 3})) << "bound to the second threads";
+  EXPECT_EQ(one_per_core({0, 7, 8}, machine / ""), (std::vector<int>{0, 7, 8})) << "nothing is known of two";
+}
+
+TEST(Cores, QuotasOfAllLevelsCount) {
+  FakeMachine machine;
+  machine.group("cgroup.controllers", "cpu memory\n");
+  machine.group("pod/own/cpu.weight", "100\n");
+  machine.proc("self/cgroup", "0::/pod/own\n");
+  EXPECT_EQ(machine.quota(), std::numeric_limits<double>::infinity());
+  machine.group("pod/own/cpu.max", "max 100000\n");
+  EXPECT_EQ(machine.quota(), std::numeric_limits<double>::infinity());
+  machine.group("pod/cpu.max", "250000 100000\n");
+  EXPECT_EQ(machine.quota(), 2.5);
+  machine.group("pod/own/cpu.max", "60000 50000\n");
+  EXPECT_EQ(machine.quota(), 1.2);
+  FakeMachine old;
+  old.proc("self/cgroup", "4:cpu,cpuacct:/own\n");
+  old.group("cpu/own/cpu.cfs_quota_us", "200000\n");
+  old.group("cpu/own/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(old.quota(), 2);
+}
+
+TEST(Cores, ThreadsAreThoseOfTheEnvironment) {
+  const char* before = std::getenv("OMP_NUM_THREADS");
+  const std::string kept = before == nullptr ? "" : before;
+  ::setenv("OMP_NUM_THREADS", "3,2", 1);
+  EXPECT_EQ(usual_threads(), 3);
+  for (const char* none : {"", "0", "-1", "many", "1e9"}) {
+    ::setenv("OMP_NUM_THREADS", none, 1);
+    EXPECT_EQ(usual_threads(), usable_cores()) << none;
+  }
+  ::unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(usual_threads(), usable_cores());
+  if (before != nullptr) ::setenv("OMP_NUM_THREADS", kept.c_str(), 1);
 }
 
 TEST(Machine, KnowsItself) {

@@ -31,9 +31,9 @@ set_target_properties(layerpress_dependencies PROPERTIES EXPORT_NAME dependencie
 
 # The program finds libtorch where it was linked from. Named outright: INSTALL_RPATH_USE_LINK_PATH passes over folders
 # inside the source tree, and .venv is one.
-set_target_properties(layerpress PROPERTIES
+set_target_properties(layerpress_program PROPERTIES
   INSTALL_RPATH "${TORCH_INSTALL_PREFIX}/lib" INSTALL_RPATH_USE_LINK_PATH ON)
-install(TARGETS layerpress RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS layerpress layerpress_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS layerpress_library layerpress_dependencies ${rooms} EXPORT layerpressTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(EXPORT layerpressTargets NAMESPACE layerpress:: DESTINATION ${package_directory})

@@ -1,38 +1,26 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
-
 #include "layerpress/base/error.h"
 #include "layerpress/base/progress.h"
+#include "layerpress/cli/command_line.h"
 
 namespace layerpress::cli {
 
-/// Options of all subcommands.
-struct CommonOptions {
-  bool no_progress = false;
-  std::string log_level = "info";
-  std::string command_line;  ///< as typed, quoted for a shell
-};
-
-/// Runs a subcommand after parsing; returns the exit code.
-using Action = std::function<int(const RunControl&)>;
-
-/// Thrown by an action that fails without a message because another process reports the failure.
+/// Thrown by a subcommand of one rank when another rank reports the failure.
 struct QuietExit {
   int code;
 };
 
-/// 2 for usage errors, 130 for interrupted work, 1 for all others.
+/// 2 for a usage error, 130 for an interruption, 1 for the rest.
 inline int exit_code(ErrorKind kind) {
   if (kind == ErrorKind::kUsage) return 2;
   return kind == ErrorKind::kInterrupted ? 130 : 1;
 }
 
-// Each function adds its subcommand to `app` and sets `action` when the subcommand is chosen.
-void add_oneshot(CLI::App& app, CommonOptions& common, Action& action);
-void add_eval(CLI::App& app, CommonOptions& common, Action& action);
-void add_inspect(CLI::App& app, CommonOptions& common, Action& action);
-void add_prepare(CLI::App& app, CommonOptions& common, Action& action);
+// Each runs its subcommand and returns the exit code.
+int run_oneshot(const CommandLine& line, const RunControl& control);
+int run_eval(const CommandLine& line, const RunControl& control);
+int run_inspect(const CommandLine& line, const RunControl& control);
+int run_prepare(const CommandLine& line, const RunControl& control);
 
 }  // namespace layerpress::cli

@@ -1,5 +1,4 @@
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/option_parser.h"
 #include "layerpress/evaluate.h"
 
 namespace layerpress::cli {
@@ -20,23 +19,10 @@ std::string as_table(const Evaluation& evaluation) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, CommonOptions& common, Action& action) {
-  auto options = std::make_shared<EvaluateOptions>();
-  CLI::App* command =
-      app.add_subcommand("eval", "Measure a plain or compressed model on text; prints JSON, or a table");
-  add_model_argument(*command, options->model);
-  add_options(*command, *options);
-  command->get_option("--dataset")->required();
-  auto table = std::make_shared<bool>(false);
-  command->add_flag("--table", *table, "print a table instead of JSON");
-  add_common_options(*command, common);
-  command->callback([options, table, &action] {
-    action = [options, table](const RunControl& control) {
-      const Evaluation evaluation = evaluate(*options, control);
-      fmt::print("{}", *table ? as_table(evaluation) : evaluation.to_json().dump(2) + "\n");
-      return 0;
-    };
-  });
+int run_eval(const CommandLine& line, const RunControl& control) {
+  const Evaluation evaluation = evaluate(line.eval, control);
+  fmt::print("{}", line.table ? as_table(evaluation) : evaluation.to_json().dump(2) + "\n");
+  return 0;
 }
 
 }  // namespace layerpress::cli

@@ -1,6 +1,5 @@
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/plan_text.h"
 #include "layerpress/inspect.h"
 
@@ -58,40 +57,17 @@ void print_result(const Json& result, const InspectOptions& options) {
     print_text(result);
 }
 
-/// An option that only a plan looks at is refused without one, instead of being ignored.
-void require_plan(CLI::App& command) {
-  for (CLI::Option* option : command.get_options())
-    if (option->get_description().rfind("with --plan", 0) == 0) option->needs("--plan");
-}
-
 }  // namespace
 
-void add_inspect(CLI::App& app, CommonOptions& common, Action& action) {
-  auto options = std::make_shared<InspectOptions>();
-  auto as_json = std::make_shared<bool>(false);
-  auto architectures = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups, or draw its graph");
-  CLI::Option* model = command->add_option("MODEL", options->run.model,
-                                           "model directory, or the id of a model in the local Hugging Face cache");
-  add_options(*command, *options);
-  require_plan(*command);
-  command->add_flag("--json", *as_json, "print JSON");
-  command->add_flag("--architectures", *architectures, "list the supported model families; takes no MODEL");
-  add_common_options(*command, common);
-  command->callback([options, as_json, architectures, model, &action] {
-    if (model->empty() != *architectures)
-      throw CLI::ValidationError(*architectures ? "--architectures takes no MODEL" : "MODEL is required");
-    action = [options, as_json, architectures](const RunControl& control) {
-      const Json result = *architectures ? list_architectures() : inspect(*options, control);
-      if (*as_json)
-        fmt::print("{}\n", (options->plan ? result["plan"] : result).dump(2));
-      else if (*architectures)
-        print_architectures(result);
-      else
-        print_result(result, *options);
-      return 0;
-    };
-  });
+int run_inspect(const CommandLine& line, const RunControl& control) {
+  const Json result = line.architectures ? list_architectures() : inspect(line.inspect, control);
+  if (line.json)
+    fmt::print("{}\n", (line.inspect.plan ? result["plan"] : result).dump(2));
+  else if (line.architectures)
+    print_architectures(result);
+  else
+    print_result(result, line.inspect);
+  return 0;
 }
 
 }  // namespace layerpress::cli

@@ -13,7 +13,6 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/terminal_progress.h"
 
 namespace {
@@ -64,17 +63,6 @@ void prepare_process() {
   explain_bus_errors();
 }
 
-/// An argument quoted for a shell.
-std::string quoted(const std::string& argument) {
-  const bool plain = !argument.empty() && argument.find_first_not_of(
-                                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                              "0123456789_-./=:,+@%") == std::string::npos;
-  if (plain) return argument;
-  std::string text = "'";
-  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 layerpress::LogLevel log_level(const std::string& name) {
   using layerpress::LogLevel;
   if (name == "debug") return LogLevel::kDebug;
@@ -82,45 +70,33 @@ layerpress::LogLevel log_level(const std::string& name) {
   return name == "error" ? LogLevel::kError : LogLevel::kInfo;
 }
 
-int fail(const std::string& message, int code) {
-  std::string line = message.substr(0, message.find('\n'));
-  fmt::print(stderr, "error: {}\n", line);
-  return code;
+using Command = int (*)(const layerpress::cli::CommandLine&, const layerpress::RunControl&);
+
+Command command_of(const layerpress::cli::CommandLine& line) {
+  using namespace layerpress::cli;
+  if (line.subcommand == "oneshot") return run_oneshot;
+  if (line.subcommand == "eval") return run_eval;
+  return line.subcommand == "inspect" ? run_inspect : run_prepare;
 }
 
 int run(int argc, char** argv) {
   using namespace layerpress;
-  CLI::App app("Layerpress compresses large language models in one shot, layer by layer.", "layerpress");
-  app.set_version_flag("--version", std::string("layerpress ") + LAYERPRESS_VERSION);
-  app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
-  cli::CommonOptions common;
-  for (int i = 0; i < argc; ++i)
-    if (std::strcmp(argv[i], "--resume") != 0) common.command_line += (i == 0 ? "" : " ") + quoted(argv[i]);
-  cli::Action action;
-  cli::add_oneshot(app, common, action);
-  cli::add_eval(app, common, action);
-  cli::add_inspect(app, common, action);
-  cli::add_prepare(app, common, action);
+  cli::CommandLine line;
+  int code = 0;
+  if (!cli::parse_command_line(argc, argv, line, code)) return code;
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(std::string("[options] ") + error.what() + "; see --help", 2);
-  }
-  try {
-    cli::TerminalProgress progress(log_level(common.log_level), !common.no_progress);
-    return action({&progress, &stop_requested});
+    cli::TerminalProgress progress(log_level(line.common.log_level), !line.common.no_progress);
+    return command_of(line)(line, {&progress, &stop_requested});
   } catch (const Error& error) {
-    return fail(error.what(), cli::exit_code(error.kind()));
+    return cli::fail(error.what(), cli::exit_code(error.kind()));
   } catch (const cli::QuietExit& quiet) {
     return quiet.code;
   } catch (const std::bad_alloc&) {
-    return fail("[memory] out of memory; use smaller --batch-tokens or fewer samples", 1);
+    return cli::fail("[memory] out of memory; use smaller --batch-tokens or fewer samples", 1);
   } catch (const c10::OutOfMemoryError&) {
-    return fail("[memory] the device is out of memory; use a smaller --device-memory-budget or --batch-tokens", 1);
+    return cli::fail("[memory] the device is out of memory; use a smaller --device-memory-budget or --batch-tokens", 1);
   } catch (const std::exception& error) {
-    return fail(std::string("[internal] ") + error.what(), 1);
+    return cli::fail(std::string("[internal] ") + error.what(), 1);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/plan_text.h"
 #include "layerpress/distributed.h"
 #include "layerpress/oneshot.h"
@@ -10,15 +9,9 @@
 namespace layerpress::cli {
 namespace {
 
-struct Settings {
-  OneshotOptions options;
-  bool dry_run = false;
-  bool json = false;
-};
-
-void show_plan(const Settings& settings, const RunControl& control, Distributed& ranks) {
-  const Json plan = plan_oneshot(settings.options, control, &ranks);
-  if (ranks.is_first()) fmt::print("{}", settings.json ? plan.dump(2) + "\n" : plan_text(plan));
+void show_plan(const CommandLine& line, const RunControl& control, Distributed& ranks) {
+  const Json plan = plan_oneshot(line.oneshot, control, &ranks);
+  if (ranks.is_first()) fmt::print("{}", line.json ? plan.dump(2) + "\n" : plan_text(plan));
 }
 
 void print_summary(const OneshotSummary& summary) {
@@ -51,12 +44,15 @@ void print_resume_command(const CommonOptions& common, const OneshotOptions& opt
   throw Error(kind, failure.empty() ? message : failure);
 }
 
-int run(const Settings& settings, const CommonOptions& common, const RunControl& control) {
-  const OneshotOptions& options = settings.options;
+}  // namespace
+
+int run_oneshot(const CommandLine& line, const RunControl& control) {
+  const OneshotOptions& options = line.oneshot;
+  const CommonOptions& common = line.common;
   const auto ranks = init_dist(std::chrono::seconds(options.timeout), control);
   try {
-    if (settings.dry_run) {
-      show_plan(settings, control, *ranks);
+    if (line.dry_run) {
+      show_plan(line, control, *ranks);
     } else {
       const OneshotSummary summary = oneshot(options, control, ranks.get());
       if (ranks->is_first()) print_summary(summary);
@@ -71,23 +67,6 @@ int run(const Settings& settings, const CommonOptions& common, const RunControl&
     print_resume_command(common, options, 1);
     throw;
   }
-}
-
-}  // namespace
-
-void add_oneshot(CLI::App& app, CommonOptions& common, Action& action) {
-  auto settings = std::make_shared<Settings>();
-  OneshotOptions& options = settings->options;
-  CLI::App* command = app.add_subcommand("oneshot", "Compress a model in one shot");
-  add_model_argument(*command, options.model);
-  add_options(*command, options);
-  CLI::Option* dry_run = command->add_flag("--dry-run", settings->dry_run,
-                                           "show memory, disk and time that the run would take, and stop there");
-  command->add_flag("--json", settings->json, "with --dry-run: print JSON")->needs(dry_run);
-  add_common_options(*command, common);
-  command->callback([settings, &common, &action] {
-    action = [settings, &common](const RunControl& control) { return run(*settings, common, control); };
-  });
 }
 
 }  // namespace layerpress::cli

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "layerpress/cli/commands.h"
+#include "layerpress/cli/command_line.h"
 
 namespace layerpress::cli {
 

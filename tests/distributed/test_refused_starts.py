@@ -69,7 +69,8 @@ def test_other_weights(exact, results, tmp_path):
 def test_other_program(exact, results, tmp_path):
     """Another build, or the same one damaged; what follows the last section of a program changes nothing that it does."""
     other = shutil.copy(program.PROGRAM, tmp_path / "layerpress")
-    with open(other, "ab") as file:
+    behind = program.PROGRAM.with_name("layerpress-program")  # what the launcher starts
+    with open(shutil.copy(behind, tmp_path / behind.name), "ab") as file:
         file.write(b"another build")
     run = RankedRun(2, exact.folder, results / "out", *exact.solving, *LIMIT,
                     program_of=lambda rank: [program.PROGRAM, other][rank])

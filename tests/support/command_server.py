@@ -11,6 +11,7 @@ from pathlib import Path
 
 # Read when libraries are loaded, so that a server cannot change them for one run.
 LOADING = ("LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "MALLOC_", "GLIBC_", "DNNL_", "ONEDNN_", "TORCH_", "PYTORCH_", "ATEN_")
+WAITING = {"GOMP_SPINCOUNT": "2000"}  # as the launcher sets it
 
 
 def loading_variables(environment):
@@ -24,7 +25,7 @@ class CommandServer:
         self.folder = tempfile.TemporaryDirectory(prefix="command-server-")
         self.variables = loading_variables(os.environ)
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0,
-                                        env={**os.environ, "LD_PRELOAD": str(library)})
+                                        env={**WAITING, **os.environ, "LD_PRELOAD": str(library)})
         atexit.register(self.end)
 
     def fits(self, environment):

@@ -49,10 +49,16 @@ def completed(command, **options):
     """The process that ran `command`: forked by a server, or of its own where `options` (subprocess's) ask for more."""
     environment = dict(options.get("env") or os.environ)
     if COMMAND_SERVER.exists() and command[0] in (str(PROGRAM), str(PRINT_LOGITS)) and options.keys() <= {"env", "cwd"}:
-        server = servers.get(command[0]) or servers.setdefault(command[0], CommandServer(COMMAND_SERVER, command[0]))
+        server = servers.get(command[0]) or servers.setdefault(command[0], CommandServer(COMMAND_SERVER, loading(command[0])))
         if server.fits(environment):
             return server.run(command, environment, options.get("cwd") or os.getcwd(), timeout=120)
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, **options)
+
+
+def loading(program):
+    """What loads libtorch: the program that the launcher starts, where `program` is the launcher."""
+    started = program + "-program"
+    return started if Path(started).exists() else program
 
 
 def oneshot(model, output, *arguments, **options):

@@ -1,0 +1,100 @@
+#include "layerpress/cli/command_line.h"
+
+#include <cstring>
+
+#include "layerpress/cli/option_parser.h"
+
+namespace layerpress::cli {
+namespace {
+
+/// An argument as a shell takes it.
+std::string quoted(const std::string& argument) {
+  const bool plain = !argument.empty() && argument.find_first_not_of(
+                                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                              "0123456789_-./=:,+@%") == std::string::npos;
+  if (plain) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+void add_oneshot(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("oneshot", "Compress a model in one shot");
+  add_model_argument(*command, line.oneshot.model);
+  add_options(*command, line.oneshot);
+  CLI::Option* dry_run = command->add_flag("--dry-run", line.dry_run,
+                                           "show memory, disk and time that the run would take, and stop there");
+  command->add_flag("--json", line.json, "with --dry-run: print JSON")->needs(dry_run);
+  add_common_options(*command, line.common);
+}
+
+void add_eval(CLI::App& app, CommandLine& line) {
+  CLI::App* command =
+      app.add_subcommand("eval", "Measure a plain or compressed model on text; prints JSON, or a table");
+  add_model_argument(*command, line.eval.model);
+  add_options(*command, line.eval);
+  command->get_option("--dataset")->required();
+  command->add_flag("--table", line.table, "print a table instead of JSON");
+  add_common_options(*command, line.common);
+}
+
+/// An option that only a plan looks at is refused without one, instead of being ignored.
+void require_plan(CLI::App& command) {
+  for (CLI::Option* option : command.get_options())
+    if (option->get_description().rfind("with --plan", 0) == 0) option->needs("--plan");
+}
+
+void add_inspect(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups, or draw its graph");
+  CLI::Option* model = command->add_option("MODEL", line.inspect.run.model,
+                                           "model directory, or the id of a model in the local Hugging Face cache");
+  add_options(*command, line.inspect);
+  require_plan(*command);
+  command->add_flag("--json", line.json, "print JSON");
+  command->add_flag("--architectures", line.architectures, "list the supported model families; takes no MODEL");
+  add_common_options(*command, line.common);
+  command->callback([&line, model] {
+    if (model->empty() != line.architectures)
+      throw CLI::ValidationError(line.architectures ? "--architectures takes no MODEL" : "MODEL is required");
+  });
+}
+
+void add_prepare(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("prepare", "Tokenize calibration data into a token file");
+  add_model_argument(*command, line.prepare.model);
+  add_options(*command, line.prepare);
+  command->get_option("--dataset")->required();
+  command->get_option("--output")->required();
+  add_common_options(*command, line.common);
+}
+
+}  // namespace
+
+int fail(const std::string& message, int code) {
+  fmt::print(stderr, "error: {}\n", message.substr(0, message.find('\n')));
+  return code;
+}
+
+bool parse_command_line(int argc, char** argv, CommandLine& line, int& code) {
+  CLI::App app("Layerpress compresses large language models in one shot, layer by layer.", "layerpress");
+  app.set_version_flag("--version", std::string("layerpress ") + LAYERPRESS_VERSION);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
+  for (int i = 0; i < argc; ++i)
+    if (std::strcmp(argv[i], "--resume") != 0) line.common.command_line += (i == 0 ? "" : " ") + quoted(argv[i]);
+  add_oneshot(app, line);
+  add_eval(app, line);
+  add_inspect(app, line);
+  add_prepare(app, line);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    code = error.get_exit_code() == 0 ? app.exit(error)
+                                      : fail(std::string("[options] ") + error.what() + "; see --help", 2);
+    return false;
+  }
+  line.subcommand = app.get_subcommands().front()->get_name();
+  return true;
+}
+
+}  // namespace layerpress::cli

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <string>
+
+#include "layerpress/evaluate.h"
+#include "layerpress/inspect.h"
+#include "layerpress/oneshot.h"
+#include "layerpress/prepare.h"
+
+namespace layerpress::cli {
+
+/// Options of every subcommand.
+struct CommonOptions {
+  bool no_progress = false;
+  std::string log_level = "info";
+  std::string command_line;  ///< as typed, quoted for a shell
+};
+
+/// What was typed. Parsing it needs nothing of libtorch.
+struct CommandLine {
+  CommonOptions common;
+  std::string subcommand;
+
+  OneshotOptions oneshot;
+  bool dry_run = false;
+  EvaluateOptions eval;
+  bool table = false;
+  InspectOptions inspect;
+  bool architectures = false;
+  PrepareOptions prepare;
+  bool json = false;  ///< of oneshot and inspect
+};
+
+/// Parses the arguments. Where nothing is left to do (--help, --version, or an error, which is said on stderr), sets `code` to the
+/// exit code and returns false.
+bool parse_command_line(int argc, char** argv, CommandLine& line, int& code);
+
+/// Says an error in one line and returns `code`.
+int fail(const std::string& message, int code);
+
+}  // namespace layerpress::cli

@@ -1,0 +1,46 @@
+// The command that users start. It is not linked with libtorch, whose loading takes longer than the answer to --help, and starts
+// the program that is. Libraries read how their threads wait when they are loaded, so this is set here, too.
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+
+#include "layerpress/base/error.h"
+#include "layerpress/cli/command_line.h"
+
+namespace {
+
+constexpr char kSuffix[] = "-program";
+
+/// Threads that wait for others ask again about this often before they sleep: some dozens of microseconds. By default OpenMP
+/// keeps asking for milliseconds, and where other processes want the cores, threads then use up the time that those need for
+/// which they wait.
+constexpr char kQuestions[] = "2000";
+
+/// The user's own choice counts.
+void let_threads_sleep() {
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr && std::getenv("GOMP_SPINCOUNT") == nullptr)
+    ::setenv("GOMP_SPINCOUNT", kQuestions, /*overwrite=*/0);
+}
+
+int cannot_start(const char* what, int error) {
+  return layerpress::cli::fail(fmt::format("[start] {}: {}; install Layerpress again", what, std::strerror(error)), 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  layerpress::cli::CommandLine line;
+  int code = 0;
+  if (!layerpress::cli::parse_command_line(argc, argv, line, code)) return code;
+  let_threads_sleep();
+  // Beside this file, wherever that is and whatever links lead to it.
+  char path[PATH_MAX + sizeof(kSuffix)] = {};
+  const ssize_t length = ::readlink("/proc/self/exe", path, PATH_MAX);
+  if (length < 0) return cannot_start("/proc/self/exe", errno);
+  std::strcpy(path + length, kSuffix);
+  ::execv(path, argv);
+  return cannot_start(path, errno);
+}

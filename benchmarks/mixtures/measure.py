@@ -13,7 +13,7 @@ from contenders import OFFLINE, PYTHON, Contender, Job, command, run_once  # noq
 from make_checkpoint import SHAPES, make  # noqa: E402
 from measured_process import run_measured  # noqa: E402
 from report import contender_table, machine, phase_table, table  # noqa: E402
-from shared_options import add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result  # noqa: E402
 
 MOST_LAYERS = 48  # of Qwen3-30B-A3B
 RIVALS = [Contender("LLM Compressor", "gptq", "minmax"), Contender("Layerpress", "gptq", "minmax", rival="minmax"),
@@ -32,6 +32,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/moe", description=__doc__)
     add_shared_options(parser, "each program", "moe")
     parser.set_defaults(group_size=128)
+    add_cpu_option(parser)
     parser.add_argument("--skip-peer", action="store_true", help="run Layerpress alone")
     parser.add_argument("--skip-wide", action="store_true", help="leave out the layers with the shape of Qwen3-30B-A3B")
     arguments = parser.parse_args()
@@ -65,7 +66,7 @@ def error_table(job: Job, chosen: list[Contender]) -> str:
 def run_way(job: Job, options: list[str]) -> dict:
     contender = Contender("Layerpress", "gptq", "hessian")
     summary = job.work / "way.summary.json"
-    measured = run_measured(command(contender, job, summary) + options, OFFLINE, job.work / "way.log")
+    measured = run_measured(command(contender, job, summary) + options, job.environment, job.work / "way.log")
     figures = json.loads(summary.read_text(encoding="utf-8"))
     return {"seconds": measured.seconds, "anonymous": figures["peak_anonymous_bytes"], "figures": figures,
             "planned": figures["plan"]["peak_bytes"]}
@@ -88,7 +89,7 @@ def in_layers(figures: dict) -> float:
 
 
 def seconds_per_layer(job: Job, arguments: argparse.Namespace, model: Path) -> str:
-    wide = Job(model, job.calibration, arguments.samples, arguments.max_seq_length, 128, job.work)
+    wide = Job(model, job.calibration, arguments.samples, arguments.max_seq_length, 128, job.work, job.cpu)
     layers = SHAPES["wide"]["num_hidden_layers"]
     rows, whole = [], None
     for name in ("all tokens, whole layers", LINEAR_BY_LINEAR):
@@ -111,7 +112,7 @@ def measure(arguments: argparse.Namespace) -> str:
     tokenizer, calibration, evaluation = model_and_text(arguments, None)
     work = arguments.work.resolve()
     small = make(work / "small", "small", tokenizer)
-    job = Job(small, calibration, arguments.samples, arguments.max_seq_length, arguments.group_size, work)
+    job = Job(small, calibration, arguments.samples, arguments.max_seq_length, arguments.group_size, work, arguments.cpu)
     shape = SHAPES["small"]
     parts = [f"Qwen3-MoE with random weights: hidden {shape['hidden_size']}, {shape['num_hidden_layers']} layers, "
              f"{shape['num_experts']} experts of {shape['moe_intermediate_size']}, {shape['num_experts_per_tok']} per token; "

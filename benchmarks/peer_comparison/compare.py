@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"
 from measured_process import run_measured  # noqa: E402
 
 from contenders import HERE, OFFLINE, PROGRAM, PYTHON, Contender, Job, contenders, run_once  # noqa: E402
-from report import Setting, markdown  # noqa: E402
-from shared_options import add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+from report import Limit, Setting, markdown  # noqa: E402
+from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result  # noqa: E402
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -20,6 +20,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
     add_shared_options(parser, "every contender", "comparison")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these contenders, e.g. layerpress-gptq-hessian")
+    add_cpu_option(parser)
     parser.add_argument("--skip-peer", action="store_true", help="run Layerpress alone")
     parser.add_argument("--skip-evaluation", action="store_true", help="times and memory only")
     arguments = parser.parse_args()
@@ -71,8 +72,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def measure_limit() -> float:
-    return float(run_measured([str(PYTHON), str(HERE / "measure_limit.py")]).output)
+def measure_limit(job: Job) -> Limit:
+    dtype = "bfloat16" if job.cpu is None else "float32"
+    measured = run_measured([str(PYTHON), str(HERE / "measure_limit.py"), dtype], job.environment)
+    return Limit(dtype, float(measured.output))
 
 
 def record(path: Path, setting: Setting, chosen: list[Contender], base_quality: dict) -> None:
@@ -84,11 +87,12 @@ def record(path: Path, setting: Setting, chosen: list[Contender], base_quality: 
 def compare(arguments: argparse.Namespace) -> str:
     text = "The Debian Administrator's Handbook" if arguments.calibration is None else "the given text"
     model, calibration, evaluation = model_and_text(arguments, arguments.model)
-    job = Job(model, calibration, arguments.samples, arguments.max_seq_length, arguments.group_size, arguments.work.resolve())
+    job = Job(model, calibration, arguments.samples, arguments.max_seq_length, arguments.group_size, arguments.work.resolve(),
+              arguments.cpu)
     chosen = choose_contenders(arguments)
     if any(contender.program == "Layerpress" for contender in chosen):
         check_tokens(job)
-    setting = Setting(job.model.name, text, arguments.runs, arguments.evaluation_samples, measure_limit())
+    setting = Setting(job.model.name, text, arguments.runs, arguments.evaluation_samples, measure_limit(job))
     for turn in range(arguments.runs):
         for contender in chosen:
             run_once(contender, job)

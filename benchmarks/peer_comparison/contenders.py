@@ -11,6 +11,13 @@ ROOT = HERE.parents[1]
 PROGRAM = ROOT / "build" / "layerpress"
 PYTHON = ROOT / ".venv" / "bin" / "python"
 PEER_PYTHON = ROOT / ".venv-peer" / "bin" / "python"
+# What keeps each side, and the libraries in it, from instructions that a lower CPU has not got.
+INSTRUCTION_SETS = {
+    "avx2": {"LAYERPRESS_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+             "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx512": {"LAYERPRESS_CPU": "avx512", "ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+               "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
+}
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 
 
@@ -23,6 +30,16 @@ class Job:
     max_seq_length: int
     group_size: int
     work: Path
+    cpu: str | None = None  # one of INSTRUCTION_SETS; None is all that the machine has
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return OFFLINE | INSTRUCTION_SETS.get(self.cpu, {})
+
+    @property
+    def peer_dtype(self) -> str:
+        """The one in which LLM Compressor is faster: without bf16 instructions PyTorch emulates bf16 products."""
+        return "auto" if self.cpu is None else "float32"
 
 
 @dataclass
@@ -76,7 +93,8 @@ def command(contender: Contender, job: Job, summary: Path) -> list[str]:
     if contender.program == "LLM Compressor":
         return [str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(job.model), "--calibration",
                 str(job.calibration), "--output", str(contender.output(job)), "--summary", str(summary),
-                "--observer", contender.observer, "--group-size", str(job.group_size), "--samples", *sampling]
+                "--observer", contender.observer, "--group-size", str(job.group_size), "--dtype", job.peer_dtype,
+                "--samples", *sampling]
     arguments = [str(PROGRAM), "oneshot", str(job.model), "--output", str(contender.output(job)), "--overwrite",
                  "--no-progress", "--summary", str(summary), "--algorithm", contender.algorithm, "--scheme", "W4A16",
                  "--group-size", str(job.group_size), "--ignore", "lm_head"]
@@ -90,7 +108,7 @@ def run_once(contender: Contender, job: Job) -> None:
     """Runs the whole process once and records its figures; its messages go to a log file."""
     summary = job.work / f"{contender.name}.summary.json"
     summary.unlink(missing_ok=True)
-    measured = run_measured(command(contender, job, summary), OFFLINE, job.work / f"{contender.name}.log")
+    measured = run_measured(command(contender, job, summary), job.environment, job.work / f"{contender.name}.log")
     figures = json.loads(summary.read_text(encoding="utf-8"))
     figures["output_bytes"] = sum(file.stat().st_size for file in contender.output(job).glob("*.safetensors"))
     contender.runs.append(measured)

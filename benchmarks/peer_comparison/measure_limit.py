@@ -1,4 +1,8 @@
-"""Prints the highest rate, in GFLOP/s, at which PyTorch multiplies bf16 matrices on this machine: the limit to compare with."""
+"""Prints the highest rate, in GFLOP/s, at which PyTorch multiplies large matrices on this machine: the limit to compare with.
+
+Takes their dtype: bfloat16 or float32.
+"""
+import sys
 import time
 
 import torch
@@ -8,8 +12,9 @@ REPETITIONS = 8
 
 
 def main() -> None:
-    left = torch.randn(SIZE, SIZE).bfloat16()
-    right = torch.randn(SIZE, SIZE).bfloat16()
+    dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[sys.argv[1]]
+    left = torch.randn(SIZE, SIZE).to(dtype)
+    right = torch.randn(SIZE, SIZE).to(dtype)
     fastest = float("inf")
     for _ in range(REPETITIONS):
         start = time.perf_counter()

@@ -26,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--summary", required=True, help="file for the times, as JSON")
     parser.add_argument("--observer", choices=("minmax", "mse"), default="minmax")
     parser.add_argument("--group-size", type=int, default=64)
+    parser.add_argument("--dtype", default="auto", help="to compute in (default: the checkpoint's)")
     parser.add_argument("--samples", type=int, default=32)
     parser.add_argument("--max-seq-length", type=int, default=512)
     return parser.parse_args()
@@ -54,7 +55,7 @@ def make_recipe(arguments: argparse.Namespace) -> GPTQModifier:
 def main() -> None:
     arguments = parse_arguments()
     load_start = time.perf_counter()
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype)
     tokenizer = None if arguments.calibration.endswith(".safetensors") else AutoTokenizer.from_pretrained(arguments.model)
     samples = read_samples(arguments, tokenizer)
     oneshot_start = time.perf_counter()

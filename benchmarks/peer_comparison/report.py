@@ -7,13 +7,20 @@ from contenders import Contender, Job
 
 
 @dataclass
+class Limit:
+    """How fast PyTorch multiplies large matrices on this machine."""
+    dtype: str
+    gflops: float
+
+
+@dataclass
 class Setting:
     """What the figures depend on besides the programs."""
     model: str
     text: str
     runs: int
     evaluation_samples: int
-    limit_gflops: float | None  # bf16 products, measured on this machine
+    limit: Limit
 
 
 def machine() -> str:
@@ -80,7 +87,7 @@ def phases_of(summary: dict) -> dict[str, dict]:
     return {name: phase for name, phase in phases.items() if isinstance(phase, dict) and "seconds" in phase}
 
 
-def phase_table(contender: Contender, limit: float | None) -> str:
+def phase_table(contender: Contender, limit: float) -> str:
     """Seconds of the last run by phase, and throughput relative to the machine's limit."""
     phases = phases_of(contender.summaries[-1])
     if not phases:
@@ -96,7 +103,7 @@ def phase_table(contender: Contender, limit: float | None) -> str:
             f"{phase['peak_bytes'] / 1e6:.0f}" if phase.get("peak_bytes") else "-",
             f"{work / 1e9:.0f}" if work else "-",
             f"{rate:.0f}" if rate else "-",
-            f"{rate / limit:.0%}" if rate and limit else "-",
+            f"{rate / limit:.0%}" if rate else "-",
         ])
     rest = contender.runs[-1].seconds - sum(phase["seconds"] for phase in phases.values())
     rows.append(["start-up and outside all phases", f"{rest:.2f}", f"{rest / contender.runs[-1].seconds:.0%}",
@@ -118,14 +125,15 @@ def introduction(setting: Setting, job: Job, base_perplexity: float | None) -> s
     if base_perplexity:
         lines.append(f"KL and perplexity are computed by PyTorch in fp32 on {setting.evaluation_samples} held-out samples, one "
                      f"at a time; the base's perplexity is {base_perplexity:.2f}.")
-    if setting.limit_gflops:
-        lines.append("The limit for bf16 products, measured with PyTorch on this machine, is "
-                     f"{setting.limit_gflops:.0f} GFLOP/s.")
+    if job.cpu:
+        lines.append(f"Both sides run as on a CPU that has {job.cpu} and nothing better, LLM Compressor in {job.peer_dtype}.")
+    lines.append(f"The limit for {setting.limit.dtype} products, measured with PyTorch on this machine, is "
+                 f"{setting.limit.gflops:.0f} GFLOP/s.")
     return "\n".join(lines)
 
 
 def markdown(setting: Setting, job: Job, all_contenders: list[Contender], base_quality: dict) -> str:
     parts = [introduction(setting, job, base_quality.get("perplexity")), contender_table(all_contenders)]
-    parts += [phase_table(contender, setting.limit_gflops) for contender in all_contenders
+    parts += [phase_table(contender, setting.limit.gflops) for contender in all_contenders
               if contender.program == "Layerpress" and contender.algorithm == "gptq"]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -8,7 +8,7 @@ from fetch_model import FetchError, fetch
 from measured_process import ProcessFailed
 
 import debian_handbook_text
-from contenders import ROOT
+from contenders import INSTRUCTION_SETS, ROOT
 
 DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 
@@ -24,6 +24,11 @@ def add_shared_options(parser: argparse.ArgumentParser, of_what: str, work: str)
     parser.add_argument("--runs", type=int, default=1, help=f"runs of {of_what} (default 1)")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / work, help="folder for all outputs")
     parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
+
+
+def add_cpu_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cpu", choices=sorted(INSTRUCTION_SETS), help="as on a CPU with these instructions and no better "
+                        "ones, LLM Compressor in fp32, its faster dtype there (default: all that this machine has)")
 
 
 def check_text(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:

@@ -65,16 +65,11 @@ std::string plan_text(const Json& plan) {
   }
   text += fmt::format("\n{} samples, {} tokens in {} batches of up to {} tokens; {} threads, {}, products in {}\n",
                       number(plan, "samples"), number(plan, "tokens"), number(plan, "batches"),
-<<<<<<< HEAD
-                      number(plan, "batch_tokens"), number(plan, "threads"), plan["dtype"].get<std::string>());
-  text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
-                      number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
-=======
                       number(plan, "batch_tokens"), number(plan, "threads"), plan["dtype"].get<std::string>(),
                       plan["arithmetic"].get<std::string>());
-  text += fmt::format("memory: {} at the worst moment, {} may be used, {} would do\n", bytes(plan, "peak_bytes"),
-                      number(plan, "budget_bytes") > (1ull << 62) ? "any amount" : bytes(plan, "budget_bytes"),
->>>>>>> 539b55c (WIP: products, Gram matrices and attention in fp32 on CPUs without bf16 instructions)
+  text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}
+", bytes(plan, "peak_bytes"),
+                      number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                       bytes(plan, "smallest_budget_bytes"));
   if (number(plan, "device_peak_bytes") > 0)
     text += fmt::format("device memory: {}\n", bytes(plan, "device_peak_bytes"));

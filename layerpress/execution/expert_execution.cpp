@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 #include <utility>
 
 #include "layerpress/kernels/linear.h"
@@ -31,13 +30,6 @@ at::Tensor limited_to_groups(const graph::Route& op, const at::Tensor& scores) {
 }
 
 }  // namespace
-
-std::int64_t repeated_row_count(std::int64_t rows, at::ScalarType dtype) {
-  if (kernels::runs_on_tiles(dtype)) return rows;
-  std::int64_t step = 16;
-  while (16 * step < rows) step *= 2;
-  return (rows + step - 1) / step * step;
-}
 
 at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Tensor& bias) {
   const at::Tensor wide = logits.to(at::kFloat);
@@ -79,24 +71,14 @@ at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places) {
   return places.size(0) == x.size(0) ? x : x.index_select(0, places);
 }
 
-at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-  const std::int64_t more = repeated_row_count(x.size(0), x.scalar_type()) - x.size(0);
-  if (more == 0) return kernels::linear(x, weight, bias);
-  return kernels::linear(at::constant_pad_nd(x, {0, 0, 0, more}), weight, bias).narrow(0, 0, x.size(0));
-}
-
 at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at::Tensor& places,
                       const at::Tensor& gate, const at::Tensor& up) {
-  const std::int64_t count = places.size(0), all = repeated_row_count(count, x.scalar_type());
-  if (count > kExpertRows) {
+  if (places.size(0) > kExpertRows) {
     std::vector<at::Tensor> parts;
     for (const at::Tensor& part : places.split(kExpertRows)) parts.push_back(gated_rows(function, x, part, gate, up));
     return at::cat(parts);
   }
-  if (all == count) return kernels::gated_linear(function, take_rows(x, places), gate, up);
-  // The first row of x stands in for those that are added.
-  const at::Tensor filled = at::constant_pad_nd(places, {0, all - count});
-  return kernels::gated_linear(function, x.index_select(0, filled), gate, up).narrow(0, 0, count);
+  return kernels::gated_linear(function, take_rows(x, places), gate, up);
 }
 
 at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const residency::Onload& parameters) {
@@ -110,14 +92,14 @@ at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, c
   const at::Tensor tokens = weights.nonzero().squeeze(1);
   for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
     const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
-    const at::Tensor output = selected_linear(own.narrow(0, first, count), parameters.parameter(op.down), std::nullopt);
+    const at::Tensor output = kernels::linear(own.narrow(0, first, count), parameters.parameter(op.down));
     kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
   }
   return sum;
 }
 
 std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads) {
-  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
+  const std::int64_t rows = std::min(kExpertRows, tokens);
   const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + op.intermediate));
   return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t) +
          kernels::linear_workspace_bytes(rows, op.intermediate, dtype, threads);
@@ -125,7 +107,7 @@ std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t token
 
 std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
                                          at::ScalarType dtype, int threads) {
-  const std::int64_t rows = std::min(kExpertRows, repeated_row_count(tokens, dtype));
+  const std::int64_t rows = std::min(kExpertRows, tokens);
   return static_cast<std::uint64_t>(rows * (features + 3 * intermediate)) * c10::elementSize(dtype) +
          kernels::linear_workspace_bytes(rows, features, dtype, threads);
 }
@@ -133,21 +115,6 @@ std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t int
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
   constexpr std::uint64_t kCopies = 5;  // logits and scores in fp32, compared ones, the order that topk makes
   return kCopies * static_cast<std::uint64_t>(tokens * experts) * sizeof(float);
-}
-
-std::uint64_t expert_code_bytes(const graph::Graph& graph, at::ScalarType dtype) {
-  if (kernels::runs_on_tiles(dtype)) return 0;
-  // Measured with up to 8192 tokens a batch: a quarter of a MiB for each of some 20 numbers of rows and two shapes of weights;
-  // a fifth of that again where what experts are calibrated on is selected, too.
-  constexpr std::uint64_t kOfShape = 10u << 20, kSelected = 2u << 20;
-  std::set<std::pair<std::int64_t, std::int64_t>> shapes;
-  bool selects = false;
-  for (const graph::Node& node : graph.nodes) {
-    if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
-      shapes.emplace(expert->features, expert->intermediate);
-    selects = selects || std::holds_alternative<graph::SelectTokens>(node.operation);
-  }
-  return shapes.size() * (kOfShape + (selects ? kSelected : 0));
 }
 
 }  // namespace layerpress::execution

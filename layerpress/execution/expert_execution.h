@@ -12,13 +12,6 @@
 
 namespace layerpress::execution {
 
-/// Rows to which numbers of rows that differ from call to call are filled up where products do not run on our own tiles: at
-/// most an eighth more, or 15. Matrix libraries compile code for every shape they meet, and keep it.
-std::int64_t repeated_row_count(std::int64_t rows, at::ScalarType dtype);
-
-/// A linear for x with such a number of rows.
-at::Tensor selected_linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias);
-
 /// Weights of the chosen experts, in the logits' dtype: [tokens, experts]. `bias`: undefined where there is none.
 at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Tensor& bias);
 
@@ -46,8 +39,5 @@ std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t token
 std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
                                          at::ScalarType dtype, int threads);
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens);
-
-/// Memory that a run keeps for the code that matrix libraries compile for the numbers of rows that experts meet.
-std::uint64_t expert_code_bytes(const graph::Graph& graph, at::ScalarType dtype);
 
 }  // namespace layerpress::execution

@@ -54,7 +54,6 @@ class Fusion {
     const graph::NodeId gate = sole_linear(graph_.nodes[activation].inputs[0]);
     return gate != FusedNode::kNone && placement_.device.is_cpu() &&
            kernels::fuses_gated_linear(std::get<graph::GatedActivation>(graph_.nodes[activation].operation).function,
-                                       std::get<graph::Linear>(graph_.nodes[gate].operation).in_features,
                                        placement_.dtype);
   }
 

@@ -29,8 +29,6 @@ struct Execute {
     const at::Tensor& weight = parameters.parameter(op.weight);
     std::optional<at::Tensor> bias;
     if (!op.bias.empty()) bias = parameters.parameter(op.bias);
-    if (context.graph().values[node.output].rows == graph::Rows::kSelected)
-      return selected_linear(inputs[0], weight, bias);
     return kernels::linear(inputs[0], weight, bias);
   }
   at::Tensor operator()(const graph::RmsNorm& op) const {

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/base/error.h"
+#include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/vision.h"
 
 namespace layerpress::execution {
@@ -21,7 +22,7 @@ at::Tensor copy_of(const at::Tensor& x) { return x.clone(at::MemoryFormat::Conti
 
 at::Tensor VisionExecution::operator()(const graph::PatchEmbedding& op) const {
   const at::Tensor weight = parameters.parameter(op.weight).flatten(1);
-  return at::linear(context.pixels(op), weight);
+  return kernels::linear(context.pixels(op), weight);
 }
 
 at::Tensor VisionExecution::operator()(const graph::TileEmbedding& op) const {

@@ -7,9 +7,9 @@
 namespace layerpress::kernels {
 
 /// gram += xᵀ x for x [tokens, features]; gram is fp32 [features, features] on x's device. Only the upper triangle is
-/// defined; elements below the diagonal are unspecified. Products of bf16 inputs are formed in bf16 and summed in fp32
-/// where the CPU has bf16 dot products; otherwise inputs are widened to fp32 block by block. The order of summation depends
-/// on shapes only (bf16), or on shapes and thread count.
+/// defined; elements below the diagonal are unspecified. On a CPU, products of bf16 inputs are formed in bf16 and summed in fp32
+/// where there are bf16 dot products; otherwise inputs are widened to fp32 in packed panels. The order of summation depends on
+/// shapes only.
 void accumulate_gram(at::Tensor& gram, const at::Tensor& x);
 
 /// Rows of the triangle that accumulate_gram_rows takes as a unit.
@@ -32,8 +32,8 @@ void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const
 void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, std::int64_t first,
                                 std::int64_t last);
 
-/// sums += leftᵀ x for left [tokens, rows] and x [tokens, features] of one dtype; sums is fp32 [rows, features]. Products and
-/// sums are as above.
+/// sums += leftᵀ x for left [tokens, rows] and x [tokens, features] of one dtype, or on a CPU of two; sums is fp32 [rows,
+/// features]. Products and sums are as above.
 void accumulate_product(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x);
 
 /// Most memory that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype, in bytes.

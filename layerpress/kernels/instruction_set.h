@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include "layerpress/kernels/cpu/table.h"
 
 namespace layerpress::kernels {
@@ -7,5 +9,9 @@ namespace layerpress::kernels {
 /// The instruction set whose kernels run on this machine: "baseline", "avx2", "avx512" or "avx512_bf16". Results differ in
 /// the last bits between them.
 inline const char* instruction_set() { return cpu::table_name(); }
+
+/// What values of this dtype are multiplied as on a CPU: bf16 where the instruction set has dot products of it, else fp32.
+/// Sums are fp32.
+at::ScalarType arithmetic(at::ScalarType dtype);
 
 }  // namespace layerpress::kernels

@@ -5,31 +5,55 @@
 #include <algorithm>
 
 #include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/product.h"
 
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kErrorTokens = 2048;  // of which E is formed at once
+// Of which E is formed at once.
+constexpr std::int64_t kErrorTokens = 2048, kWideErrorTokens = 1024;
+
+/// E, rounded once to the inputs' dtype.
+at::Tensor rounded_differences(const ResidualInputs& part, const at::Tensor& weight, const ResidualShares& shares) {
+  at::Tensor difference = part.stream_reference - part.stream;
+  return at::addmm_out(difference, difference, part.reference - part.x, weight.t(), shares.stream, shares.inputs);
+}
+
+/// E in fp32.
+at::Tensor wide_differences(const ResidualInputs& part, const at::Tensor& weight, const ResidualShares& shares) {
+  const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
+    return a.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).sub_(b);
+  };
+  at::Tensor written = kernels::linear(difference(part.reference, part.x), weight);
+  return written.mul_(shares.inputs).add_(difference(part.stream_reference, part.stream), shares.stream);
+}
+
+bool rounds(const at::Tensor& x) { return !x.is_cpu() || multiplies_pairs(x.scalar_type()); }
 
 }  // namespace
 
 void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, const at::Tensor& weight,
                              const ResidualShares& shares) {
-  const std::int64_t tokens = inputs.x.size(0);
-  for (std::int64_t first = 0; first < tokens; first += kErrorTokens) {
-    const std::int64_t count = std::min(kErrorTokens, tokens - first);
-    const auto part = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
-    at::Tensor difference = part(inputs.stream_reference) - part(inputs.stream);
-    at::addmm_out(difference, difference, part(inputs.reference) - part(inputs.x), weight.t(), shares.stream,
-                  shares.inputs);
-    accumulate_product(sums, difference, part(inputs.x));
+  const std::int64_t tokens = inputs.x.size(0), most = rounds(inputs.x) ? kErrorTokens : kWideErrorTokens;
+  for (std::int64_t first = 0; first < tokens; first += most) {
+    const std::int64_t count = std::min(most, tokens - first);
+    const auto some = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
+    const ResidualInputs part{some(inputs.x), some(inputs.reference), some(inputs.stream),
+                              some(inputs.stream_reference)};
+    accumulate_product(sums, (rounds(inputs.x) ? rounded_differences : wide_differences)(part, weight, shares), part.x);
   }
 }
 
-std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype) {
-  const std::int64_t differences = kErrorTokens * (rows + features);
-  return static_cast<std::uint64_t>(differences) * c10::elementSize(dtype) + gram_workspace_bytes(rows, dtype) +
-         gram_workspace_bytes(features, dtype);
+std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
+                                           int threads) {
+  const std::uint64_t packed = gram_workspace_bytes(rows, dtype) + gram_workspace_bytes(features, dtype);
+  if (multiplies_pairs(dtype))
+    return static_cast<std::uint64_t>(kErrorTokens * (rows + features)) * c10::elementSize(dtype) + packed;
+  // The stream's differences follow the product, whose result takes as much.
+  const std::uint64_t product = linear_workspace_bytes(kWideErrorTokens, features, at::kFloat, threads);
+  return static_cast<std::uint64_t>(kWideErrorTokens * (2 * rows + features)) * sizeof(float) +
+         std::max(packed, product);
 }
 
 at::Tensor output_cross_reference(const ResidualInputs& inputs, const at::Tensor& weight,

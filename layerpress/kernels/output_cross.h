@@ -20,13 +20,13 @@ struct ResidualShares {
 };
 
 /// sums += EᵀX with E = inputs (X̃ - X)Wᵀ + stream (r̃ - r) for W [rows, features] of the inputs' dtype: what the original
-/// stream has more behind the linear. sums is fp32 [rows, features]. The differences are formed in fp32 and rounded once to
-/// the inputs' dtype, and so is E; products and sums are as in accumulate_product.
+/// stream has more behind the linear. sums is fp32 [rows, features]. Where bf16 is multiplied as such, the differences are
+/// formed in fp32 and rounded once to the inputs' dtype, and so is E; else they stay in fp32. Products and sums are as in accumulate_product.
 void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, const at::Tensor& weight,
                              const ResidualShares& shares);
 
 /// Most memory that accumulate_output_cross allocates on a CPU for inputs of this dtype, in bytes.
-std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype);
+std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads);
 
 /// The same in double precision: the tests' reference.
 at::Tensor output_cross_reference(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares);

@@ -3,41 +3,16 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <optional>
 #include <tuple>
 
-#include "layerpress/kernels/cpu/table.h"
-#include "layerpress/kernels/tasks.h"
-#include "layerpress/kernels/tensor_bits.h"
+#include "layerpress/kernels/attention_tiles.h"
+#include "layerpress/kernels/product.h"
 #include "layerpress/kernels/transformer.h"
 
 namespace layerpress::kernels {
 namespace {
-
-/// 64-byte aligned scratch memory.
-class Scratch {
- public:
-  explicit Scratch(std::int64_t bytes)
-      : memory_(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 63) / 64 * 64))) {
-    if (memory_ == nullptr) throw std::bad_alloc();
-  }
-  ~Scratch() { std::free(memory_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* get() const { return memory_; }
-
- private:
-  void* memory_;
-};
-
-/// Whether the kernel runs it; narrower values are widened to it by zeros.
-bool has_fused_attention(at::ScalarType dtype, const AttentionShape& shape) {
-  return dtype == at::kBFloat16 && cpu::table().attention_bf16 != nullptr && shape.head_dim % 16 == 0 &&
-         shape.soft_cap == 0 && shape.value_dim() <= shape.head_dim;
-}
 
 /// Whether ATen's scaled_dot_product_attention does it.
 bool is_plain(const AttentionShape& shape) { return shape.soft_cap == 0 && shape.value_dim() == shape.head_dim; }
@@ -46,37 +21,6 @@ std::int64_t longest_sample(const std::vector<std::int64_t>& offsets) {
   std::int64_t longest = 0;
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
   return longest;
-}
-
-/// The kernel, where heads of v are as wide as those of k.
-at::Tensor fused_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                           const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
-  const cpu::Table& kernels = cpu::table();
-  const at::Tensor q = query.contiguous(), k = key.contiguous(), v = value.contiguous();
-  at::Tensor output = at::empty_like(q);
-  const auto samples = static_cast<std::int64_t>(offsets.size()) - 1;
-  const std::int64_t group = shape.heads / shape.kv_heads, longest = longest_sample(offsets);
-  share_tasks(samples * shape.kv_heads, [&](auto&& next) {
-    const Scratch scratch(kernels.attention_workspace(longest, shape.head_dim));
-    for (std::int64_t item = next(); item < samples * shape.kv_heads; item = next()) {
-      const std::int64_t first = offsets[item / shape.kv_heads], head = item % shape.kv_heads;
-      cpu::AttentionTask task;
-      task.query_stride = q.size(1);
-      task.key_stride = k.size(1);
-      task.q = bits(q) + first * task.query_stride + head * group * shape.head_dim;
-      task.k = bits(k) + first * task.key_stride + head * shape.head_dim;
-      task.v = bits(v) + first * task.key_stride + head * shape.head_dim;
-      task.output = mutable_bits(output) + first * task.query_stride + head * group * shape.head_dim;
-      task.length = offsets[item / shape.kv_heads + 1] - first;
-      task.heads = group;
-      task.head_dim = shape.head_dim;
-      task.window = shape.window;
-      task.scale = static_cast<float>(shape.scale);
-      task.workspace = scratch.get();
-      if (task.length > 0) kernels.attention_bf16(task);
-    }
-  });
-  return output;
 }
 
 /// Values [tokens, kv_heads * value_dim] as [tokens, kv_heads, head_dim], widened by zeros.
@@ -91,11 +35,14 @@ at::Tensor narrowed_heads(const at::Tensor& mixed, const AttentionShape& shape) 
   return mixed.slice(-1, 0, shape.value_dim()).reshape({mixed.size(0), shape.heads * shape.value_dim()});
 }
 
-/// One sample through the kernel, its values widened by zeros. Returns [length, heads * value_dim].
+/// One sample through the kernel for bf16 dot products, its values widened by zeros. Returns [length, heads * value_dim].
 at::Tensor widened_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                              const AttentionShape& shape) {
   const std::int64_t length = q.size(0);
-  const at::Tensor mixed = fused_attention(q, k, widened_values(v, shape).reshape({length, -1}), {0, length}, shape);
+  AttentionShape wide = shape;
+  wide.value_head_dim = 0;
+  const at::Tensor values = widened_values(v, shape).reshape({length, -1});
+  const at::Tensor mixed = attention_on_tiles(q, k, values, {0, length}, wide, /*pairs=*/true);
   return narrowed_heads(mixed.reshape({length, shape.heads, shape.head_dim}), shape);
 }
 
@@ -176,10 +123,11 @@ std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets
     const std::int64_t wide = is_plain(shape) ? 0 : (shape.kv_heads + shape.heads) * shape.head_dim * 2;
     return static_cast<std::uint64_t>(offsets.back() * (shape.heads * 4 + wide));
   }
-  if (device.is_cpu() && has_fused_attention(dtype, shape)) {
+  if (device.is_cpu() && has_value_type(dtype)) {
+    const bool pairs = has_pairs_attention(dtype, shape);
     const std::int64_t widened =
-        is_plain(shape) ? 0 : length * (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * 2;
-    return static_cast<std::uint64_t>(threads * cpu::table().attention_workspace(length, shape.head_dim) + widened);
+        is_plain(shape) || !pairs ? 0 : length * (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim * 2;
+    return static_cast<std::uint64_t>(threads * attention_tiles_bytes(length, shape, pairs) + widened);
   }
   if (!is_plain(shape)) return block_bytes(length, shape);
   // Per sample: keys and values spread over the heads, the result, its copy in the order of the tokens, and a mask.
@@ -191,16 +139,15 @@ std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
   if (has_packed_attention(q.device(), q.scalar_type(), shape)) return packed_attention(q, k, v, offsets, shape);
-  const bool fused = q.is_cpu() && has_fused_attention(q.scalar_type(), shape);
-  if (is_plain(shape)) {
-    if (fused) return fused_attention(q, k, v, offsets, shape);
-    return attention_reference(q, k, v, offsets, shape);
-  }
+  const bool on_tiles = q.is_cpu() && has_value_type(q.scalar_type());
+  const bool pairs = on_tiles && has_pairs_attention(q.scalar_type(), shape);
+  if (on_tiles && (!pairs || is_plain(shape))) return attention_on_tiles(q, k, v, offsets, shape, pairs);
+  if (is_plain(shape)) return attention_reference(q, k, v, offsets, shape);
   at::Tensor output = at::empty({q.size(0), shape.heads * shape.value_dim()}, q.options());
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const auto sample = [&](const at::Tensor& x) { return x.slice(0, offsets[i], offsets[i + 1]); };
     if (offsets[i] == offsets[i + 1]) continue;
-    sample(output).copy_(fused ? widened_attention(sample(q), sample(k), sample(v), shape)
+    sample(output).copy_(pairs ? widened_attention(sample(q), sample(k), sample(v), shape)
                                : attention_in_blocks(sample(q), sample(k), sample(v), shape));
   }
   return output;

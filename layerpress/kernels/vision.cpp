@@ -2,11 +2,16 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/kernels/attention_tiles.h"
+#include "layerpress/kernels/product.h"
+
 namespace layerpress::kernels {
 
 at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const FullAttentionShape& shape) {
   if (q.size(0) == 0) return at::empty_like(q);
+  if (q.is_cpu() && has_value_type(q.scalar_type()) && !multiplies_pairs(q.scalar_type()))
+    return full_attention_on_tiles(q, k, v, shape);
   // Heads that share keys become heads of one element of a batch: keys are then expanded instead of copied.
   const std::int64_t shared = shape.heads / shape.kv_heads;
   const at::Tensor queries = q.reshape({q.size(0), shape.kv_heads, shared, shape.head_dim}).permute({1, 2, 0, 3});

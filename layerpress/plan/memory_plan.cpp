@@ -181,7 +181,7 @@ class Simulation {
       const auto& linear = std::get<graph::Linear>(request_.graph.nodes[outputs->second.linear].operation);
       rows = linear.out_features;
       products = 2;
-      workspace = kernels::output_cross_workspace_bytes(rows, features, dtype);
+      workspace = kernels::output_cross_workspace_bytes(rows, features, dtype, request_.threads);
       if (!can_stay(linear.weight)) workspace += bytes_of(rows * features, dtype);
     }
     hold_matrix(value, reference_->stored_as(value), rows, workspace);
@@ -263,7 +263,7 @@ class Simulation {
   void note(std::uint64_t bytes) {
     const std::uint64_t computing = bytes + gram_bytes_ + onloaded_;
     const bool on_host = request_.placement.device.is_cpu();
-    Memory now{request_.baseline + expert_code_ + pinned_, 0};
+    Memory now{request_.baseline + pinned_, 0};
     (on_host ? now.host : now.device) += computing;
     (request_.activation_home.is_cpu() ? now.host : now.device) += stored_memory_;
     own().peak.host = std::max(own().peak.host, now.host);
@@ -362,8 +362,6 @@ class Simulation {
   }
 
   const PlanRequest& request_;
-  const std::uint64_t expert_code_ =
-      request_.batches.empty() ? 0 : execution::expert_code_bytes(request_.graph, request_.placement.dtype);
   std::optional<graph::ReferenceStream> reference_ = schedule::reference_stream(request_.graph, request_.assignments);
   MemoryPlan plan_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;

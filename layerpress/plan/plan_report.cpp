@@ -43,6 +43,7 @@ Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan) {
   return {{"pipeline", pipeline_name(setup.pipeline)},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},
+          {"arithmetic", setup::arithmetic_words(setup.placement)},
           {"threads", setup.threads},
           {"peak_bytes", plan.memory.peak.host},
           {"device_peak_bytes", plan.memory.peak.device},

@@ -7,7 +7,6 @@
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/graph/image_geometry.h"
-#include "layerpress/kernels/linear.h"
 #include "layerpress/plan/plan_maker.h"
 
 namespace layerpress::plan {
@@ -156,12 +155,10 @@ std::vector<std::string> advice_for(const PlanInput& input) {
 
 }  // namespace
 
-std::uint64_t process_baseline(setup::Pipeline pipeline, at::ScalarType dtype, const graph::Graph& graph) {
+std::uint64_t process_baseline(setup::Pipeline pipeline, const graph::Graph& graph) {
   // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied, and
-  // the code that they make for the model's products.
-  const bool on_tiles =
-      kernels::runs_on_tiles(dtype) && !graph::image_geometry(graph);  // attention to images is theirs
-  const std::uint64_t multiplying = on_tiles ? 10 : 16;
+  // the code that they make for attention to images.
+  const std::uint64_t multiplying = graph::image_geometry(graph) ? 16 : 10;
   return anonymous_bytes() + (pipeline == setup::Pipeline::kDatafree ? 4 : multiplying) * kMebibyte;
 }
 

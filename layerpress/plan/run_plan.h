@@ -46,7 +46,7 @@ struct RunPlan {
 RunPlan plan_run(const PlanInput& input);
 
 /// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work in `dtype`.
-std::uint64_t process_baseline(setup::Pipeline pipeline, at::ScalarType dtype, const graph::Graph& graph);
+std::uint64_t process_baseline(setup::Pipeline pipeline, const graph::Graph& graph);
 
 /// Packs samples into batches as make_batches does for the model that `graph` is, without what is in them: numbers of tokens, of
 /// images and of tiles.

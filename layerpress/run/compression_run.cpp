@@ -14,7 +14,7 @@ namespace {
 /// The pool may hold what the plan counts, which is everything beyond the process itself.
 void limit_memory(Rank& rank, const Work& work) {
   const setup::RunSetup& setup = work.setup;
-  const std::uint64_t now = plan::process_baseline(setup.pipeline, setup.placement.dtype, setup.model.traced.graph);
+  const std::uint64_t now = plan::process_baseline(setup.pipeline, setup.model.traced.graph);
   const std::uint64_t process = now - std::min(now, rank.memory.used_bytes());
   const std::uint64_t peak = work.plan.memory.peak.host;
   residency::restart_peak_device_bytes(setup.placement.device);

@@ -186,7 +186,7 @@ Json Evaluation::to_json() const {
 Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
   const Timer timer;
-  setup::set_threads(options.threads);
+  const int threads = setup::set_threads(options.threads);
   Evaluated model = open(options.model, options);
   std::optional<Evaluated> reference;
   if (!options.reference.empty()) {
@@ -197,6 +197,9 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
     if (graph::image_geometry(reference->model.traced.graph) != graph::image_geometry(model.model.traced.graph))
       throw UsageError("[options] --reference: it does not take the images that the model takes; name its original");
   }
+  control.message(LogLevel::kInfo,
+                  fmt::format("products in {}, values in {}, {} threads", setup::arithmetic_words(model.placement),
+                              setup::dtype_word(model.placement.dtype), threads));
   const data::CalibrationSet set = load(options, model.model, control);
   const graph::Graph& graph = model.model.traced.graph;
   const auto batches = setup::make_batches(set, setup::choose_batch_tokens(options.batch_tokens, graph), graph);

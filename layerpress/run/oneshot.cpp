@@ -220,10 +220,19 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
   }
 }
 
+/// One of the log's first lines.
+void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
+  if (setup.pipeline == setup::Pipeline::kDatafree || !rank.group.is_first()) return;
+  rank.control.message(LogLevel::kInfo, fmt::format("products in {}, values in {}, {} threads",
+                                                    setup::arithmetic_words(setup.placement),
+                                                    setup::dtype_word(setup.placement.dtype), setup.threads));
+}
+
 /// One run, from options to the finished folder, as one rank goes through it.
 OneshotSummary go_through(Rank& rank, Claim& claim) {
   const c10::InferenceMode inference;
   open(rank, claim);
+  say_arithmetic(rank, claim.setup);
   if (claim.folder->is_complete()) return run::already_complete(rank);
   setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refused, if at all, before a folder is there

@@ -80,6 +80,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"recipe", recipe::to_yaml(setup.recipe)},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},
+          {"arithmetic", setup::arithmetic_words(setup.placement)},
           {"world_size", group.size()},
           {"threads", setup.threads},
           {"samples", samples},

@@ -8,6 +8,7 @@
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/image_geometry.h"
+#include "layerpress/kernels/instruction_set.h"
 #include "layerpress/model/weight_names.h"
 
 namespace layerpress::setup {
@@ -104,9 +105,14 @@ residency::Placement choose_placement(const std::string& device, const std::stri
   throw UsageError("[options] --dtype: '{}' is not known; auto, bfloat16, float16 and float32 are", dtype);
 }
 
+std::string arithmetic_words(const residency::Placement& placement) {
+  if (!placement.device.is_cpu()) return fmt::format("{} on {}", dtype_word(placement.dtype), placement.device.str());
+  return fmt::format("{} on {}", dtype_word(kernels::arithmetic(placement.dtype)), kernels::instruction_set());
+}
+
 int set_threads(int threads) {
   if (threads < 0) throw UsageError("[options] --threads: {} is negative", threads);
-  const int count = threads > 0 ? threads : usable_cores();
+  const int count = threads > 0 ? threads : usual_threads();
   at::set_num_threads(count);
   return count;
 }

@@ -36,6 +36,9 @@ OpenedModel open_model(const std::string& model, ExpertTokens tokens = ExpertTok
 /// checkpoints are computed in fp32 on a CPU. Throws UsageError.
 residency::Placement choose_placement(const std::string& device, const std::string& dtype, at::ScalarType stored);
 
+/// What products are formed in there: "float32 on avx2", say.
+std::string arithmetic_words(const residency::Placement& placement);
+
 /// Sets the number of CPU threads; 0 means all usable cores. Returns the number. Throws UsageError when negative.
 int set_threads(int threads);
 

@@ -111,10 +111,7 @@ TEST(TakeRouted, RowsTakenBeforeTheProductsAreThoseTakenAfter) {
       const at::Tensor before = gated_rows("silu", x, places, gate, up);
       const at::Tensor after = take_rows(kernels::gated_linear("silu", x, gate, up), places);
       ASSERT_EQ(before.sizes(), after.sizes());
-      if (kernels::runs_on_tiles(dtype))
-        EXPECT_TRUE(at::equal(before, after));
-      else
-        EXPECT_TRUE(at::allclose(before.to(at::kFloat), after.to(at::kFloat), 2e-2, 1e-4));
+      EXPECT_TRUE(at::equal(before, after));
     }
 }
 

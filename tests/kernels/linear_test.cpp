@@ -25,7 +25,7 @@ const std::vector<ProductShape> kShapes = {{1, 1, 2},     {1, 33, 30},   {13, 16
 
 TEST(Linear, EqualsTheDefinition) {
   at::manual_seed(1);
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat})
     for (const auto& [rows, outputs, features] : kShapes) {
       const at::Tensor x = at::randn({rows, features}).to(dtype), weight = at::randn({outputs, features}).to(dtype);
       const at::Tensor bias = at::randn({outputs}).to(dtype);
@@ -49,13 +49,19 @@ TEST(Linear, TakesViewsAndMoreDimensions) {
 }
 
 TEST(Linear, PassesOnWhatIsNotFinite) {
-  at::Tensor x = at::ones({14, 64}, at::kBFloat16);
-  x[3][5] = std::numeric_limits<float>::infinity();
-  x[13][63] = std::numeric_limits<float>::quiet_NaN();
-  const at::Tensor y = kernels::linear(x, at::ones({20, 64}, at::kBFloat16)).to(at::kFloat);
-  EXPECT_TRUE(y[3].isinf().all().item<bool>());
-  EXPECT_TRUE(y[13].isnan().all().item<bool>());
-  EXPECT_TRUE(y[0].eq(64).all().item<bool>());
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    at::Tensor x = at::ones({14, 64}, dtype);
+    x[3][5] = std::numeric_limits<float>::infinity();
+    x[13][63] = std::numeric_limits<float>::quiet_NaN();
+    const at::Tensor y = kernels::linear(x, at::ones({20, 64}, dtype)).to(at::kFloat);
+    EXPECT_TRUE(y[3].isinf().all().item<bool>());
+    EXPECT_TRUE(y[13].isnan().all().item<bool>());
+    EXPECT_TRUE(y[0].eq(64).all().item<bool>());
+  }
+  // What is too large for float16 becomes infinite, what is small is not lost.
+  const at::Tensor large = at::full({1, 2}, 200.0).to(at::kHalf), small = at::full({1, 2}, 0x1p-12).to(at::kHalf);
+  EXPECT_TRUE(kernels::linear(large, large).isinf().all().item<bool>());
+  EXPECT_EQ(kernels::linear(small, small).item<float>(), 0x1p-23f);
 }
 
 /// Runs `function` with this many threads.
@@ -69,13 +75,23 @@ at::Tensor with_threads(int threads, Function&& function) {
 }
 
 TEST(Linear, BitsOfAnOutputDependOnItsOwnRowAndColumnOnly) {
-  if (!runs_on_tiles(at::kBFloat16)) GTEST_SKIP() << "no bf16 dot products here";
   at::manual_seed(3);
-  const at::Tensor x = at::randn({700, 2090}).to(at::kBFloat16), weight = at::randn({83, 2090}).to(at::kBFloat16);
-  const at::Tensor y = with_threads(1, [&] { return kernels::linear(x, weight); });
-  EXPECT_TRUE(at::equal(with_threads(3, [&] { return kernels::linear(x, weight); }), y));
-  EXPECT_TRUE(at::equal(kernels::linear(x.slice(0, 5, 42), weight), y.slice(0, 5, 42)));
-  EXPECT_TRUE(at::equal(kernels::linear(x, weight.slice(0, 3, 50)), y.slice(1, 3, 50)));
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const at::Tensor x = at::randn({700, 2090}).to(dtype), weight = at::randn({83, 2090}).to(dtype);
+    const at::Tensor y = with_threads(1, [&] { return kernels::linear(x, weight); });
+    EXPECT_TRUE(at::equal(with_threads(3, [&] { return kernels::linear(x, weight); }), y));
+    EXPECT_TRUE(at::equal(kernels::linear(x.slice(0, 5, 42), weight), y.slice(0, 5, 42)));
+    EXPECT_TRUE(at::equal(kernels::linear(x, weight.slice(0, 3, 50)), y.slice(1, 3, 50)));
+  }
+}
+
+TEST(Linear, TakesWeightsOfAnotherType) {
+  at::manual_seed(5);
+  const at::Tensor x = at::randn({77, 130}), weight = at::randn({50, 130}).to(at::kBFloat16);
+  const at::Tensor bias = at::randn({50}).to(at::kHalf);
+  const at::Tensor y = kernels::linear(x, weight, bias);
+  EXPECT_EQ(y.scalar_type(), at::kFloat);
+  EXPECT_LT(relative_difference(y, product(x, weight.to(at::kFloat), bias)), 2e-6);
 }
 
 TEST(GatedLinear, IsTheProductsGated) {

@@ -85,21 +85,22 @@ Workspace split(void* memory, std::int64_t keys, std::int64_t head_dim) {
 
 /// Keys transposed to [pair of features][key]; values to [pair of keys][feature]. Padding is zero.
 void pack(const AttentionTask& task, std::int64_t keys, const Workspace& space) {
+  const auto *k = static_cast<const Bits16*>(task.k), *v = static_cast<const Bits16*>(task.v);
   // By tiles of 16 keys, so that each store fills a cache line.
   for (std::int64_t first = 0; first < keys; first += kWidth) {
     for (std::int64_t p = 0; p < task.head_dim / 2; ++p) {
       Pair line[kWidth] = {};
       for (std::int64_t key = 0; key < kWidth && first + key < task.length; ++key)
-        std::memcpy(&line[key], task.k + (first + key) * task.key_stride + 2 * p, sizeof(Pair));
+        std::memcpy(&line[key], k + (first + key) * task.key_stride + 2 * p, sizeof(Pair));
       std::memcpy(space.keys + p * keys + first, line, sizeof(line));
     }
   }
   for (std::int64_t p = 0; p < keys / 2; ++p) {
-    const Bits16* even = task.v + 2 * p * task.key_stride;
+    const Bits16* even = v + 2 * p * task.value_stride;
     const bool has_even = 2 * p < task.length, has_odd = 2 * p + 1 < task.length;
     for (std::int64_t d = 0; d < task.head_dim; ++d) {
       const Pair low = has_even ? even[d] : 0;
-      const Pair high = has_odd ? even[task.key_stride + d] : 0;
+      const Pair high = has_odd ? even[task.value_stride + d] : 0;
       space.values[p * task.head_dim + d] = low | (high << 16);
     }
   }
@@ -130,7 +131,7 @@ void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row
   const std::int64_t oldest = task.window > 0 && first_row + 1 > task.window ? first_row + 1 - task.window : 0;
   const std::int64_t begin = oldest / kKeyTile * kKeyTile;
   const std::int64_t end = padded(first_row + rows);
-  const Bits16* q = task.q + first_row * task.query_stride + head * task.head_dim;
+  const Bits16* q = static_cast<const Bits16*>(task.q) + first_row * task.query_stride + head * task.head_dim;
   multiply(reinterpret_cast<const Pair*>(q), task.query_stride / 2, space.keys + begin, keys, space.scores + begin,
            keys, rows, end - begin, task.head_dim / 2);
   float factor[kRows];
@@ -142,7 +143,7 @@ void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row
   multiply(reinterpret_cast<const Pair*>(space.weights + begin), keys / 2, space.values + begin / 2 * task.head_dim,
            task.head_dim, space.output, task.head_dim, rows, task.head_dim, (end - begin) / 2);
   for (std::int64_t r = 0; r < rows; ++r) {
-    Bits16* out = task.output + (first_row + r) * task.query_stride + head * task.head_dim;
+    Bits16* out = static_cast<Bits16*>(task.output) + (first_row + r) * task.output_stride + head * task.head_dim;
     for (std::int64_t d = 0; d < task.head_dim; ++d)
       out[d] = narrow_bf16(space.output[r * task.head_dim + d] * factor[r]);
   }

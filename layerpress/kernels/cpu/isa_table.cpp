@@ -3,6 +3,7 @@
 #include "layerpress/kernels/cpu/gram.h"
 #include "layerpress/kernels/cpu/product.h"
 #include "layerpress/kernels/cpu/quantization.h"
+#include "layerpress/kernels/cpu/wide_tile.h"
 
 #define LAYERPRESS_TEXT_OF(name) #name
 #define LAYERPRESS_TEXT(name) LAYERPRESS_TEXT_OF(name)
@@ -33,13 +34,20 @@ const Table& isa_table() {
                                .column_block_try = column_block_try,
                                .attention_bf16 = attention_entry,
                                .attention_workspace = attention_workspace_entry,
+                               .attention_wide = attention_wide,
+                               .attention_wide_workspace = attention_wide_workspace,
                                .gram_pack = gram_pack_entry,
                                .gram_pack_difference = gram_pack_difference_entry,
                                .gram_tile = gram_tile_entry,
+                               .wide_rows = kWideRows,
+                               .wide_tile = wide_tile,
+                               .wide_pack_rows = wide_pack_rows,
+                               .wide_pack_columns = wide_pack_columns,
+                               .wide_pack_difference = wide_pack_difference,
                                .product_pack = product_pack_entry,
                                .product_tile = product_tile_entry,
-                               .product_round = product_round_entry,
-                               .product_gate = product_gate_entry};
+                               .product_round = product_round,
+                               .product_gate = product_gate};
   return kTable;
 }
 

@@ -29,6 +29,32 @@ inline Bits16 narrow_bf16(float value) {
   return static_cast<Bits16>(is_nan ? 0x7FC0u : rounded >> 16);
 }
 
+/// float16 bits, as a type of their own.
+struct Half {
+  std::uint16_t bits;
+};
+
+/// A multiplication takes the exponent from float16's range to float's, and makes normal numbers of subnormal ones.
+inline float widen(Half value) {
+  const std::uint32_t magnitude = value.bits & 0x7FFFu, sign = static_cast<std::uint32_t>(value.bits & 0x8000u) << 16;
+  const float scaled = bit_cast<float>(magnitude << 13) * bit_cast<float>((127u + 112u) << 23);
+  // Infinity and NaN, by the bits: these files are compiled as if there were neither.
+  const std::uint32_t wide = magnitude >= 0x7C00u ? (magnitude << 13) | 0x7F800000u : bit_cast<std::uint32_t>(scaled);
+  return bit_cast<float>(wide | sign);
+}
+
+/// Rounds to nearest even; NaN stays NaN, and what is too large becomes infinite.
+inline Half narrow_half(float value) {
+  const auto bits = bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu, sign = (bits >> 16) & 0x8000u;
+  const std::uint32_t normal = (magnitude + 0xFFFu + ((magnitude >> 13) & 1u) - (112u << 23)) >> 13;
+  // Added to 0.5, a float's last bit is the smallest subnormal number.
+  const std::uint32_t subnormal = bit_cast<std::uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3F000000u;
+  const std::uint32_t finite = magnitude < (113u << 23) ? subnormal : normal;
+  const std::uint32_t large = magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u;
+  return Half{static_cast<std::uint16_t>(sign | (magnitude >= 0x477FF000u ? large : finite))};
+}
+
 template <typename T>
 inline T narrow(float value);
 template <>
@@ -36,8 +62,23 @@ inline Bits16 narrow<Bits16>(float value) {
   return narrow_bf16(value);
 }
 template <>
+inline Half narrow<Half>(float value) {
+  return narrow_half(value);
+}
+template <>
 inline float narrow<float>(float value) {
   return value;
+}
+
+/// Calls function with a value of the type that stands for values stored so.
+template <typename Function>
+inline void with_type(ValueType type, Function&& function) {
+  if (type == ValueType::kBFloat16)
+    function(Bits16{});
+  else if (type == ValueType::kHalf)
+    function(Half{});
+  else
+    function(float{});
 }
 
 /// Round half to even for |x| < 2^22; beyond, x is returned with an error below 1 (all callers clamp to +-448).
@@ -65,6 +106,18 @@ inline float exponential(float x) {
   p = p * r * r + r + 1.0f;
   const auto power = static_cast<std::int32_t>(n) + 127;
   return p * bit_cast<float>(power << 23);
+}
+
+/// tanh(x), relative error below 4e-7.
+inline float hyperbolic_tangent(float x) {
+  const float square = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * square + 2.06390887954e-2f;
+  p = p * square - 5.37397155531e-2f;
+  p = p * square + 1.33314422036e-1f;
+  p = p * square - 3.33332819422e-1f;
+  const float small = p * square * x + x, large = 1.0f - 2.0f / (exponential(2.0f * x) + 1.0f);
+  return square < 0.390625f ? small : large;
 }
 
 /// silu(a) b, rounded to the dtype after either.

@@ -1,5 +1,4 @@
-// Instruction sets without bf16 dot products offer no fused attention, no tiles of Gram matrices and products; callers use
-// ATen.
+// Instruction sets without bf16 dot products: callers take the kernels in fp32.
 #include "layerpress/kernels/cpu/attention.h"
 #include "layerpress/kernels/cpu/gram.h"
 #include "layerpress/kernels/cpu/product.h"
@@ -14,8 +13,5 @@ void (*const gram_pack_difference_entry)(const Bits16*, const Bits16*, std::int6
 void (*const gram_tile_entry)(const GramTile&) = nullptr;
 void (*const product_pack_entry)(const Bits16*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) = nullptr;
 void (*const product_tile_entry)(const ProductTile&) = nullptr;
-void (*const product_round_entry)(const float*, std::int64_t, std::int64_t, const Bits16*, Bits16*,
-                                  std::int64_t) = nullptr;
-void (*const product_gate_entry)(const float*, std::int64_t, std::int64_t, Bits16*, std::int64_t) = nullptr;
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

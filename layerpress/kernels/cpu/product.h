@@ -8,9 +8,8 @@ namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 extern void (*const product_pack_entry)(const Bits16* weight, std::int64_t stride, std::int64_t rows,
                                         std::int64_t pairs, std::uint32_t* panel);
 extern void (*const product_tile_entry)(const ProductTile& tile);
-extern void (*const product_round_entry)(const float* sums, std::int64_t rows, std::int64_t columns, const Bits16* bias,
-                                         Bits16* y, std::int64_t stride);
-extern void (*const product_gate_entry)(const float* sums, std::int64_t rows, std::int64_t columns, Bits16* y,
-                                        std::int64_t stride);
+
+void product_round(const ProductResult& result);
+void product_gate(const ProductResult& result);
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

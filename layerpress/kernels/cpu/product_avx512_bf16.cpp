@@ -99,42 +99,9 @@ void pack_half(const Bits16* weight, std::int64_t stride, std::int64_t rows, std
   }
 }
 
-void round_sums(const float* sums, std::int64_t rows, std::int64_t columns, const Bits16* bias, Bits16* y,
-                std::int64_t stride) {
-  float added[kProductPanel] = {};
-  for (std::int64_t c = 0; bias != nullptr && c < columns; ++c) added[c] = widen(bias[c]);
-  for (std::int64_t r = 0; r < rows; ++r, sums += kProductPanel, y += stride) {
-    Bits16 rounded[kProductPanel];
-    for (std::int64_t c = 0; c < kProductPanel; ++c) rounded[c] = narrow_bf16(sums[c] + added[c]);
-    std::memcpy(y, rounded, static_cast<std::size_t>(columns) * sizeof(Bits16));
-  }
-}
-
-/// Gates stand in the first half of a row, what they are multiplied with in the second. The same as silu_multiply_bf16() of
-/// rounded sums, which stay in registers here.
-void gate_sums(const float* sums, std::int64_t rows, std::int64_t columns, Bits16* y, std::int64_t stride) {
-  constexpr std::int64_t kTogether = 8;  // rows: enough values for whole registers, one after the other
-  for (std::int64_t first = 0; first < rows; first += kTogether) {
-    const std::int64_t count = rows - first < kTogether ? rows - first : kTogether;
-    alignas(64) float gate[kTogether * kLanes], up[kTogether * kLanes];
-    alignas(64) Bits16 result[kTogether * kLanes];
-    for (std::int64_t r = 0; r < count; ++r, sums += kProductPanel) {
-      _mm512_store_ps(gate + r * kLanes, _mm512_load_ps(sums));
-      _mm512_store_ps(up + r * kLanes, _mm512_load_ps(sums + kLanes));
-    }
-    for (std::int64_t i = 0; i < count * kLanes; ++i)
-      result[i] = silu_multiply(narrow_bf16(gate[i]), narrow_bf16(up[i]));
-    for (std::int64_t r = 0; r < count; ++r, y += stride)
-      std::memcpy(y, result + r * kLanes, static_cast<std::size_t>(columns) * sizeof(Bits16));
-  }
-}
-
 }  // namespace
 
 void (*const product_pack_entry)(const Bits16*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) = pack_half;
 void (*const product_tile_entry)(const ProductTile&) = multiply_panel;
-void (*const product_round_entry)(const float*, std::int64_t, std::int64_t, const Bits16*, Bits16*,
-                                  std::int64_t) = round_sums;
-void (*const product_gate_entry)(const float*, std::int64_t, std::int64_t, Bits16*, std::int64_t) = gate_sums;
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -9,6 +9,17 @@ namespace layerpress::kernels::cpu {
 /// bfloat16 bits.
 using Bits16 = std::uint16_t;
 
+/// What values are stored as; all kernels compute in fp32.
+enum class ValueType { kBFloat16, kHalf, kFloat };
+
+/// Some rows of a matrix.
+struct StoredRows {
+  const void* values = nullptr;
+  ValueType type = ValueType::kBFloat16;
+  std::int64_t count = 0;
+  std::int64_t stride = 0;  ///< in elements
+};
+
 /// How a real number becomes a code: q = clamp(round_half_even(x / scale + zero_point)), or the nearest fp8 e4m3 value.
 struct Codebook {
   bool fp8 = false;
@@ -18,17 +29,24 @@ struct Codebook {
 
 /// Attention of one key/value head over one sample. Row strides count elements.
 struct AttentionTask {
-  const Bits16* q = nullptr;  ///< first query head of the group, [length, query_stride]
-  const Bits16* k = nullptr;
-  const Bits16* v = nullptr;
-  Bits16* output = nullptr;  ///< like q
+  ValueType type = ValueType::kBFloat16;
+  const void* q = nullptr;  ///< first query head of the group, [length, query_stride]
+  const void* k = nullptr;
+  const void* v = nullptr;
+  void* output = nullptr;  ///< [length, output_stride]
   std::int64_t query_stride = 0;
   std::int64_t key_stride = 0;
+  std::int64_t value_stride = 0;
+  std::int64_t output_stride = 0;
   std::int64_t length = 0;
+  std::int64_t keys = 0;
   std::int64_t heads = 0;  ///< query heads that share this key/value head, one after the other in q
   std::int64_t head_dim = 0;
+  std::int64_t value_dim = 0;
+  bool causal = true;       ///< queries see the keys up to their own place; as many keys as queries then
   std::int64_t window = 0;  ///< 0: no window
   float scale = 1;
+  float soft_cap = 0;         ///< 0: none
   void* workspace = nullptr;  ///< attention_workspace() bytes, 64-byte aligned
 };
 
@@ -92,8 +110,39 @@ struct ProductTile {
   float* sums = nullptr;                 ///< 64-byte aligned
   bool adds = false;
 };
+
+/// sums[rows, columns] = or += leftᵀ right in fp32, for panels of fp32 values. Rows come in groups of Table::wide_rows that lie
+/// beside each other, columns in blocks of kWideColumns, of which the last may be read to its end.
+struct WideTile {
+  const float* left = nullptr;
+  std::int64_t left_stride = 0;  ///< from one step of the depth to the next
+  std::int64_t left_group = 0;   ///< from one group of rows to the next
+  const float* right = nullptr;
+  std::int64_t right_stride = 0;
+  std::int64_t right_block = 0;  ///< from one block of columns to the next
+  std::int64_t depth = 0;
+  float* sums = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  bool adds = false;
+  bool on_diagonal = false;  ///< of a triangle: what is below may stay unsummed
+};
+constexpr std::int64_t kWideColumns = 16;
+
 constexpr std::int64_t kProductPanel = 32;
 constexpr std::int64_t kProductHalf = 16;
+
+/// What is made of a tile's sums [rows, kProductPanel].
+struct ProductResult {
+  const float* sums = nullptr;  ///< 64-byte aligned
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;               ///< of y
+  const void* bias = nullptr;             ///< [columns] or null
+  ValueType type = ValueType::kBFloat16;  ///< of bias and y
+  void* y = nullptr;                      ///< [rows, stride]
+  std::int64_t stride = 0;
+};
 
 /// The kernels of one instruction set. A null entry: not offered, the caller has another way.
 struct Table {
@@ -137,8 +186,12 @@ struct Table {
   double (*column_block_end)(const ColumnBlockTask& task, float* running);
   /// What that sum would be, of each row: loss [kColumnTile]. Changes nothing.
   void (*column_block_try)(const ColumnBlockTask& task, const float* running, float* loss);
+  /// For bf16 and causal attention without a cap, where value_dim is head_dim and a multiple of 16.
   void (*attention_bf16)(const AttentionTask& task);
   std::int64_t (*attention_workspace)(std::int64_t length, std::int64_t head_dim);
+  void (*attention_wide)(const AttentionTask& task);
+  /// In bytes, for the task's numbers.
+  std::int64_t (*attention_wide_workspace)(const AttentionTask& task);
   /// Packs `columns` (at most kGramPanel) columns of x [tokens, stride] into panel [(tokens + 1) / 2, kGramPanel].
   void (*gram_pack)(const Bits16* x, std::int64_t tokens, std::int64_t stride, std::int64_t columns,
                     std::uint32_t* panel);
@@ -146,16 +199,24 @@ struct Table {
   void (*gram_pack_difference)(const Bits16* a, const Bits16* b, std::int64_t tokens, std::int64_t stride,
                                std::int64_t columns, std::uint32_t* panel);
   void (*gram_tile)(const GramTile& tile);
+  /// Rows that wide_tile() takes at once.
+  std::int64_t wide_rows;
+  void (*wide_tile)(const WideTile& tile);
+  /// Transposes `width` rows of `depth` values each into panel [depth, width]; zero where there is no row.
+  void (*wide_pack_rows)(const StoredRows& rows, std::int64_t depth, std::int64_t width, float* panel);
+  /// Widens `columns` (at most kGramPanel) columns of some rows into panel [rows, kGramPanel], zero behind them.
+  void (*wide_pack_columns)(const StoredRows& rows, std::int64_t columns, float* panel);
+  /// The same of minuend - rows, of one type.
+  void (*wide_pack_difference)(const StoredRows& minuend, const StoredRows& rows, std::int64_t columns, float* panel);
   /// Packs pairs of features of up to kProductHalf rows of a weight [rows, stride] into one half of a panel [pairs,
   /// kProductPanel], which begins at `panel`; zero where there is no row.
   void (*product_pack)(const Bits16* weight, std::int64_t stride, std::int64_t rows, std::int64_t pairs,
                        std::uint32_t* panel);
   void (*product_tile)(const ProductTile& tile);
-  /// y[rows, columns] = sums + bias, rounded; bias [columns] or null.
-  void (*product_round)(const float* sums, std::int64_t rows, std::int64_t columns, const Bits16* bias, Bits16* y,
-                        std::int64_t stride);
-  /// y[rows, columns] = silu(first half of sums) * second half, both rounded before: as silu_multiply_bf16.
-  void (*product_gate)(const float* sums, std::int64_t rows, std::int64_t columns, Bits16* y, std::int64_t stride);
+  /// y = sums + bias, rounded.
+  void (*product_round)(const ProductResult& result);
+  /// y = silu(first half of sums) * second half, both rounded before: as silu_multiply.
+  void (*product_gate)(const ProductResult& result);
 };
 
 /// The table of the best instruction set that this machine and the build have. LAYERPRESS_CPU (baseline, avx2, avx512,

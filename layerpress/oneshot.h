@@ -54,6 +54,9 @@ struct OneshotOptions {
   bool resume = false;
   std::int64_t timeout = 600;
   std::string summary;
+  /// Names of options whose value the caller has stated, even where it is the default's: beside a recipe such options are
+  /// refused, and what differs from its default counts as stated anyway. The command line fills it in.
+  std::vector<std::string> given;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {

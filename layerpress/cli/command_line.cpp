@@ -18,6 +18,14 @@ std::string quoted(const std::string& argument) {
   return text + "'";
 }
 
+/// Lists the options that the command line states, even where it states the default.
+void list_given(const CLI::App& command, OneshotOptions& options) {
+  OneshotOptions::visit(options, [&](const char* name, const auto&, const char*) {
+    const CLI::Option* option = command.get_option_no_throw(std::string("--") + name);
+    if (option != nullptr && option->count() > 0) options.given.emplace_back(name);
+  });
+}
+
 void add_oneshot(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("oneshot", "Compress a model in one shot");
   add_model_argument(*command, line.oneshot.model);
@@ -26,6 +34,7 @@ void add_oneshot(CLI::App& app, CommandLine& line) {
                                            "show memory, disk and time that the run would take, and stop there");
   command->add_flag("--json", line.json, "with --dry-run: print JSON")->needs(dry_run);
   add_common_options(*command, line.common);
+  command->callback([&line, command] { list_given(*command, line.oneshot); });
 }
 
 void add_eval(CLI::App& app, CommandLine& line) {
@@ -53,7 +62,8 @@ void add_inspect(CLI::App& app, CommandLine& line) {
   command->add_flag("--json", line.json, "print JSON");
   command->add_flag("--architectures", line.architectures, "list the supported model families; takes no MODEL");
   add_common_options(*command, line.common);
-  command->callback([&line, model] {
+  command->callback([&line, command, model] {
+    list_given(*command, line.inspect.run);
     if (model->empty() != line.architectures)
       throw CLI::ValidationError(line.architectures ? "--architectures takes no MODEL" : "MODEL is required");
   });

@@ -106,6 +106,17 @@ class Modifier {
   /// The scheme this modifier gives a module, or null when the module is not among its targets.
   virtual const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const = 0;
 
+  /// A group of modules and its scheme, by the name that the recipe gives it.
+  struct SchemeGroup {
+    std::string name;
+    const quant::QuantizationScheme* scheme = nullptr;
+  };
+  /// All schemes that scheme_for() may return.
+  virtual std::vector<SchemeGroup> scheme_groups() const { return {}; }
+
+  /// Arguments that were given and change nothing here.
+  virtual std::vector<std::string> arguments_without_effect() const { return {}; }
+
   /// Whether it can work without calibration data.
   virtual bool needs_data() const = 0;
 

@@ -9,13 +9,13 @@
 namespace layerpress::modifier {
 namespace {
 
-using Factory = std::function<std::unique_ptr<compression::Modifier>(const Json&, const std::string&)>;
+using Factory = std::function<std::unique_ptr<compression::Modifier>(const OrderedJson&, const std::string&)>;
 
 /// Adding a modifier: its files, and a line here.
 const std::vector<std::pair<std::string, Factory>>& factories() {
   static const std::vector<std::pair<std::string, Factory>> kAll = {
       {"GPTQModifier",
-       [](const Json& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); }},
+       [](const OrderedJson& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); }},
       {"QuantizationModifier", make_quantization_modifier},
   };
   return kAll;
@@ -45,7 +45,7 @@ std::vector<std::string> modifier_types() {
   return types;
 }
 
-std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const Json& arguments,
+std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where) {
   for (const auto& [known, factory] : factories())
     if (known == type) return factory(arguments, where);

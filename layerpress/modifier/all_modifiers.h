@@ -11,7 +11,7 @@ namespace layerpress::modifier {
 
 /// Makes the modifier of a type, "GPTQModifier". Throws RecipeError: a type of LLM Compressor that is not implemented yet
 /// is named as such, an unknown one with the nearest known name.
-std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const Json& arguments,
+std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where);
 
 /// The types that make_modifier makes.

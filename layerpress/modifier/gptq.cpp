@@ -15,28 +15,73 @@ std::string both(const std::string& first, const std::string& second) {
   return first.empty() || second.empty() ? first + second : first + ", " + second;
 }
 
+/// LLM Compressor takes null for neither.
+template <typename Number>
+void refuse_null(const Json& arguments, const char* key, Number usual, const std::string& where) {
+  if (arguments.contains(key) && arguments[key].is_null())
+    throw RecipeError("[recipe.modifier] {}: {} is null; give a number, or leave it out for {}", where, key, usual);
+}
+
+/// Whether batched_quantization says how many groups to solve at once, which the runtime decides.
+bool names_batches(const Json& arguments, const std::string& where) {
+  const auto found = arguments.find("batched_quantization");
+  if (found == arguments.end() || found->is_null() || *found == Json("auto")) return false;
+  if (!found->is_number_integer() || found->get<std::int64_t>() < 1)
+    throw RecipeError("[recipe.modifier] {}: batched_quantization must be \"auto\", a positive whole number or null",
+                      where);
+  return true;
+}
+
+/// LLM Compressor's rule for the modifier's actorder and those of its groups: what is given at one place holds, also a null
+/// of the modifier; where nothing is given it is "static". Given twice it must be the same.
+class ActivationOrder {
+ public:
+  ActivationOrder(const Json& arguments, const std::string& where) : given_(arguments.contains("actorder")) {
+    if (!given_ || arguments["actorder"].is_null()) return;
+    order_ = json_get<std::string>(arguments, "actorder", where);
+    if (*order_ == "group" || *order_ == "dynamic")
+      throw RecipeError(
+          "[recipe.modifier] {}: actorder '{}' needs a stored index per column, which the format no longer has; write "
+          "static, weight or null",
+          where, *order_);
+    if (!is_static(order_))
+      throw RecipeError("[recipe.modifier] {}: actorder '{}' is not supported; static, weight or null are", where,
+                        *order_);
+  }
+
+  std::optional<std::string> operator()(const std::optional<std::string>& own, const std::string& where) const {
+    if (!own) return given_ ? order_ : "static";
+    // Both words mean one thing, and LLM Compressor itself writes recipes with one here and the other there.
+    if (given_ && is_static(order_) != is_static(own))
+      throw RecipeError("[recipe.modifier] {}: actorder is '{}' and the modifier's is null; give only one of them",
+                        where, *own);
+    return own;
+  }
+
+ private:
+  static bool is_static(const std::optional<std::string>& order) { return order == "static" || order == "weight"; }
+  bool given_ = false;
+  std::optional<std::string> order_;
+};
+
 }  // namespace
 
-GptqModifier::GptqModifier(const Json& arguments, const std::string& where, BlockSolverOf block_solver)
+GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver)
     : QuantizingModifier(arguments, where,
                          {"block_size", "dampening_frac", "actorder", "batched_quantization", "error_propagation"},
                          quant::Observer::kHessian),
       block_solver_(block_solver),
       propagation_(parse_error_propagation(arguments, where)) {
-  block_size_ = json_get_or<std::int64_t>(arguments, "block_size", where, 128);
-  dampening_ = json_get_or<double>(arguments, "dampening_frac", where, 0.01);
+  const Json plain(arguments);
+  refuse_null(plain, "block_size", 128, where);
+  refuse_null(plain, "dampening_frac", 0.01, where);
+  block_size_ = json_get_or<std::int64_t>(plain, "block_size", where, 128);
+  dampening_ = json_get_or<double>(plain, "dampening_frac", where, 0.01);
   if (block_size_ < 1) throw RecipeError("[recipe.modifier] {}: block_size must be positive", where);
   if (!(dampening_ >= 0) || dampening_ > 1e6)
     throw RecipeError("[recipe.modifier] {}: dampening_frac must not be negative", where);
-  std::optional<std::string> actorder = "static";
-  if (arguments.contains("actorder")) {
-    actorder.reset();
-    if (!arguments["actorder"].is_null()) actorder = json_get<std::string>(arguments, "actorder", where);
-  }
-  if (actorder && *actorder != "static" && *actorder != "weight")
-    throw RecipeError("[recipe.modifier] {}: actorder '{}' is not supported; static, weight or null are", where,
-                      *actorder);
-  set_default_actorder(actorder);
+  if (names_batches(plain, where)) note_without_effect("batched_quantization");
+  set_actorder(ActivationOrder(plain, where));
 }
 
 std::vector<CompressedModule> GptqModifier::compress(const std::vector<LinearWeight>& linears,
@@ -169,7 +214,7 @@ void GptqModifier::require_statistics(const std::vector<LinearWeight>& linears,
   if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
 }
 
-std::unique_ptr<compression::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where,
+std::unique_ptr<compression::Modifier> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
                                                           BlockSolverOf block_solver) {
   return std::make_unique<GptqModifier>(arguments, where, block_solver);
 }

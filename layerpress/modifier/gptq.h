@@ -14,8 +14,9 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 
 /// GPTQ (arXiv 2210.17323) with static groups: columns are quantized one after the other, and the error of each moves
 /// the ones behind it so that the layer's outputs change least. Own arguments: block_size 128, dampening_frac 0.01,
-/// actorder static|weight|null (columns by descending Gram diagonal, in groups of the original order),
-/// batched_quantization (accepted; groups are always solved as one stack). Default observer: hessian.
+/// actorder static|weight|null (columns by descending Gram diagonal, each with the scale of its place; static unless the
+/// modifier or a group says otherwise), batched_quantization (changes nothing: groups are always solved as one stack). Default
+/// observer: hessian.
 ///
 /// With observer gptq the scale of each group is chosen when its turn comes (kernels::GroupSearch), and activation order keeps a
 /// group's columns together. Whole channels, groups of more than 128 columns and linears that fall back are observed as by
@@ -34,7 +35,7 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 /// Where `block_solver` has one for the device, groups of equal shapes, such as experts', are compressed several at a time;
 /// those whose inputs or factorization need a fallback one by one after them. Not with error_propagation, and not where linears of
 /// a group differ in their schemes.
-std::unique_ptr<compression::Modifier> make_gptq_modifier(const Json& arguments, const std::string& where,
+std::unique_ptr<compression::Modifier> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
                                                           BlockSolverOf block_solver = kernels::column_block_solver);
 
 }  // namespace layerpress::modifier

@@ -32,7 +32,7 @@ std::int64_t rows_of_group(const std::vector<Linear>& linears) {
 /// make_gptq_modifier()'s; its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
 class GptqModifier : public QuantizingModifier {
  public:
-  GptqModifier(const Json& arguments, const std::string& where, BlockSolverOf block_solver);
+  GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver);
 
   std::string type() const override { return "GPTQModifier"; }
   bool needs_data() const override { return true; }

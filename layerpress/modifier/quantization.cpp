@@ -9,7 +9,7 @@ using quant::Observer;
 
 class QuantizationModifier : public QuantizingModifier {
  public:
-  QuantizationModifier(const Json& arguments, const std::string& where)
+  QuantizationModifier(const OrderedJson& arguments, const std::string& where)
       : QuantizingModifier(arguments, where, {}, Observer::kMse) {
     if (any_observer(Observer::kGptq))
       throw RecipeError(
@@ -47,7 +47,8 @@ class QuantizationModifier : public QuantizingModifier {
 
 }  // namespace
 
-std::unique_ptr<compression::Modifier> make_quantization_modifier(const Json& arguments, const std::string& where) {
+std::unique_ptr<compression::Modifier> make_quantization_modifier(const OrderedJson& arguments,
+                                                                  const std::string& where) {
   return std::make_unique<QuantizationModifier>(arguments, where);
 }
 

@@ -4,6 +4,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
+#include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/quant/row_transfer.h"
 
 namespace layerpress::modifier {
@@ -20,24 +21,27 @@ std::vector<std::string> string_list(const Json& value, const std::string& where
   return list;
 }
 
-bool is_given(const Json& arguments, const char* key) {
+template <typename AnyJson>
+bool is_given(const AnyJson& arguments, const char* key) {
   const auto found = arguments.find(key);
   return found != arguments.end() && !found->is_null();
 }
 
-/// Keys that LLM Compressor's modifiers accept and that say nothing here unless they are set to something.
-bool is_lifecycle_key(const std::string& key) {
-  return key == "index" || key == "group" || key == "start" || key == "end" || key == "update";
-}
-
-void refuse_unknown_keys(const Json& arguments, const std::string& where, const std::vector<std::string>& known) {
+/// Known arguments that say nothing in one shot; throws for unknown ones.
+std::vector<std::string> check_keys(const Json& arguments, const std::string& where,
+                                    const std::vector<std::string>& known) {
+  std::vector<std::string> without_effect;
   for (const auto& [key, value] : arguments.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    if (is_lifecycle_key(key) && value.is_null()) continue;
+    if (is_lifecycle_argument(key, value, where)) {
+      if (!value.is_null()) without_effect.push_back(key);
+      continue;
+    }
     const std::string nearest = nearest_name(key, known);
     throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where, key,
                       nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
   }
+  return without_effect;
 }
 
 /// The observer that the modifier's own arguments name for weights, if any.
@@ -66,85 +70,89 @@ std::optional<std::string> weight_observer(const Json& arguments, const std::str
 
 }  // namespace
 
-QuantizingModifier::QuantizingModifier(const Json& arguments, const std::string& where,
+QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::string& where,
                                        const std::vector<std::string>& own_keys, quant::Observer default_observer) {
   if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
   std::vector<std::string> known = {
       "targets",         "ignore",         "scheme",          "config_groups", "kv_cache_scheme",
       "weight_observer", "input_observer", "output_observer", "observer",      "bypass_divisibility_checks"};
   known.insert(known.end(), own_keys.begin(), own_keys.end());
-  refuse_unknown_keys(arguments, where, known);
-  if (is_given(arguments, "kv_cache_scheme"))
+  const Json plain(arguments);
+  without_effect_ = check_keys(plain, where, known);
+  if (is_given(plain, "kv_cache_scheme"))
     throw RecipeError("[recipe.modifier] {}: kv_cache_scheme is not implemented yet", where);
-  if (json_get_or<bool>(arguments, "bypass_divisibility_checks", where, false))
+  if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))
     throw RecipeError(
         "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);
-  named_observer_ = weight_observer(arguments, where);
+  named_observer_ = weight_observer(plain, where);
+  if (is_given(plain, "ignore")) ignore_.emplace(string_list(plain["ignore"], where, "ignore"), where + ".ignore");
+  read_groups(arguments, where, default_observer);
+  std::vector<quant::GroupTargets::Group> groups;
+  for (const Group& group : groups_) groups.push_back({group.scheme.targets, group.where});
+  targets_.emplace(groups);
+}
 
-  std::vector<std::string> targets = {"Linear"};
-  if (is_given(arguments, "targets")) targets = string_list(arguments["targets"], where, "targets");
-  if (is_given(arguments, "ignore"))
-    ignore_.emplace(string_list(arguments["ignore"], where, "ignore"), where + ".ignore");
-
+void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::string& where,
+                                     quant::Observer default_observer) {
   const bool has_scheme = is_given(arguments, "scheme"), has_groups = is_given(arguments, "config_groups");
   if (has_scheme == has_groups)
     throw RecipeError("[recipe.modifier] {}: give {} of 'scheme' and 'config_groups'", where,
                       has_scheme ? "only one" : "one");
   if (has_scheme && arguments["scheme"].is_string()) {
-    quant::QuantizationScheme scheme = quant::preset_scheme(arguments["scheme"].get<std::string>());
-    scheme.targets = targets;
-    add_group(std::move(scheme), where, default_observer);
-  } else {
-    const Json& mapping = arguments[has_scheme ? "scheme" : "config_groups"];
-    if (!mapping.is_object() || mapping.empty())
-      throw RecipeError("[recipe.modifier] {}: '{}' must be a {}non-empty mapping", where,
-                        has_scheme ? "scheme" : "config_groups", has_scheme ? "preset name or a " : "");
-    for (const auto& [name, value] : mapping.items()) {
-      const std::string group_where = where + "." + name;
-      quant::QuantizationScheme scheme =
-          has_scheme ? quant::preset_scheme(name) : quant::parse_quantization_scheme(value, group_where);
-      if (has_scheme) scheme.targets = string_list(value, where, name.c_str());
-      add_group(std::move(scheme), group_where, default_observer);
-    }
+    const auto name = arguments["scheme"].get<std::string>();
+    quant::QuantizationScheme scheme = quant::preset_scheme(name);
+    scheme.targets = {"Linear"};
+    if (is_given(arguments, "targets")) scheme.targets = string_list(arguments["targets"], where, "targets");
+    return add_group(name, where, std::move(scheme), default_observer);
+  }
+  const OrderedJson& mapping = arguments[has_scheme ? "scheme" : "config_groups"];
+  if (!mapping.is_object() || mapping.empty())
+    throw RecipeError("[recipe.modifier] {}: '{}' must be a {}non-empty mapping", where,
+                      has_scheme ? "scheme" : "config_groups", has_scheme ? "preset name or a " : "");
+  for (const auto& [name, value] : mapping.items()) {
+    const std::string group_where = where + "." + name;
+    quant::QuantizationScheme scheme =
+        has_scheme ? quant::preset_scheme(name) : quant::parse_quantization_scheme(value, group_where);
+    if (has_scheme) scheme.targets = string_list(value, where, name.c_str());
+    add_group(name, group_where, std::move(scheme), default_observer);
   }
 }
 
-void QuantizingModifier::add_group(quant::QuantizationScheme scheme, const std::string& where,
+void QuantizingModifier::add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
                                    quant::Observer default_observer) {
   quant::require_supported(scheme, where);
   quant::QuantizationArgs& weights = *scheme.weights;
   quant::ObserverSettings observer;
-  if (named_observer_)
-    observer = quant::parse_observer(*named_observer_, weights.observer_kwargs, where);
-  else if (weights.observer)
+  if (named_observer_) weights.observer = named_observer_;
+  if (weights.observer) {  // it stays as it is written
     observer = quant::parse_observer(*weights.observer, weights.observer_kwargs, where);
-  else
+  } else {
     observer.observer = default_observer;
-  weights.observer = quant::observer_name(observer.observer);
+    weights.observer = quant::observer_name(default_observer);
+  }
   if (scheme.format.empty()) scheme.format = quant::infer_format(scheme);
-  quant::TargetList targets(scheme.targets, where + ".targets");
-  groups_.push_back({std::move(scheme), std::move(targets), observer});
+  groups_.push_back({name, where, std::move(scheme), observer});
 }
 
-void QuantizingModifier::set_default_actorder(const std::optional<std::string>& actorder) {
+void QuantizingModifier::set_actorder(
+    const std::function<std::optional<std::string>(const std::optional<std::string>& own, const std::string& where)>&
+        change) {
   for (Group& group : groups_) {
     std::optional<std::string>& own = group.scheme.weights->actorder;
-    if (group.scheme.weights->strategy == quant::Strategy::kGroup && !own) own = actorder;
+    own = change(own, group.where);
   }
 }
 
 const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::ModuleName& module) const {
   if (ignore_ && ignore_->matches(module)) return nullptr;
-  const Group* best = nullptr;
-  auto best_match = quant::TargetList::Match::kNone;
-  for (const Group& group : groups_) {
-    const auto match = group.targets.match(module);
-    if (match > best_match) {  // exact name before regex before class; the first group wins among equals
-      best = &group;
-      best_match = match;
-    }
-  }
-  return best == nullptr ? nullptr : &best->scheme;
+  const int group = targets_->group_of(module);
+  return group < 0 ? nullptr : &groups_[static_cast<std::size_t>(group)].scheme;
+}
+
+std::vector<compression::Modifier::SchemeGroup> QuantizingModifier::scheme_groups() const {
+  std::vector<SchemeGroup> groups;
+  for (const Group& group : groups_) groups.push_back({group.name, &group.scheme});
+  return groups;
 }
 
 std::int64_t QuantizingModifier::row_step(const compression::LinearShape& linear) const {

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/quant/group_targets.h"
 #include "layerpress/quant/observer.h"
 
 namespace layerpress::modifier {
@@ -16,16 +16,23 @@ namespace layerpress::modifier {
 class QuantizingModifier : public compression::Modifier {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
+  std::vector<SchemeGroup> scheme_groups() const override;
+  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
-  /// weight_observer / observer {weights}, kv_cache_scheme (only null). `own_keys` are the derived class's arguments.
-  QuantizingModifier(const Json& arguments, const std::string& where, const std::vector<std::string>& own_keys,
+  /// weight_observer / observer {weights}, kv_cache_scheme (only null), bypass_divisibility_checks (only false).
+  /// `own_keys` are the derived class's arguments.
+  QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<std::string>& own_keys,
                      quant::Observer default_observer);
 
-  /// Fills in actorder where a group scheme names none ("static" or null).
-  void set_default_actorder(const std::optional<std::string>& actorder);
+  /// Gives each group its activation order: what change() makes of the one that its own scheme names. `where` says whose.
+  void set_actorder(const std::function<std::optional<std::string>(const std::optional<std::string>& own,
+                                                                   const std::string& where)>& change);
+
+  /// Notes an argument for arguments_without_effect().
+  void note_without_effect(const std::string& key) { without_effect_.push_back(key); }
 
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
@@ -54,16 +61,20 @@ class QuantizingModifier : public compression::Modifier {
 
  private:
   struct Group {
+    std::string name, where;
     quant::QuantizationScheme scheme;
-    quant::TargetList targets;
     quant::ObserverSettings observer;
   };
-  void add_group(quant::QuantizationScheme scheme, const std::string& where, quant::Observer default_observer);
+  void read_groups(const OrderedJson& arguments, const std::string& where, quant::Observer default_observer);
+  void add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
+                 quant::Observer default_observer);
   /// Rows of the whole weight beside those of `linear`.
   static std::vector<kernels::OtherRows> others_of(const compression::LinearWeight& linear, const ObservedRows& observed);
   std::vector<Group> groups_;
+  std::optional<quant::GroupTargets> targets_;
   std::optional<quant::TargetList> ignore_;
   std::optional<std::string> named_observer_;
+  std::vector<std::string> without_effect_;
 };
 
 /// "4-bit int, group 64" and the like.

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <cctype>
 #include <cmath>
 
 #include "layerpress/base/text.h"
@@ -43,9 +44,16 @@ kernels::ScaleSearch search_of(const ObserverSettings& settings) {
   return search;
 }
 
+/// LLM Compressor's registry takes upper case for lower and a hyphen for an underscore.
+std::string registered(std::string name) {
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
 }  // namespace
 
-ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where) {
+ObserverSettings parse_observer(const std::string& given, const Json& kwargs, const std::string& where) {
+  const std::string name = registered(given);
   ObserverSettings settings;
   if (name == "minmax" || name == "memoryless_minmax" || name == "static_minmax") {
     settings.observer = Observer::kMinMax;
@@ -59,7 +67,7 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
     const std::string nearest =
         nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian", "gptq"});
     throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, hessian and gptq are",
-                      where, name, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
+                      where, given, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed once, so a moving average has nothing to average.

@@ -31,8 +31,8 @@ struct ObserverSettings {
   int patience = 5;
 };
 
-/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq") and its
-/// kwargs; throws RecipeError naming `where` for unknown names (with the nearest known one) and keys.
+/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq"; case does
+/// not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
 /// "minmax", "mse", "hessian" or "gptq".

@@ -1,7 +1,8 @@
 #include "layerpress/quant/quantization_config.h"
 
-#include <algorithm>
 #include <set>
+
+#include "layerpress/quant/group_targets.h"
 
 namespace layerpress::quant {
 namespace {
@@ -12,11 +13,8 @@ constexpr const char* kLayoutVersion = "0.19.0";
 Json optional_args(const std::optional<QuantizationArgs>& args) { return args ? to_json(*args) : Json(nullptr); }
 
 Json group_to_json(const QuantizationScheme& scheme) {
-  Json weights = optional_args(scheme.weights);
-  // Readers before 0.16 refuse an activation order outside groups, where it means nothing anyway.
-  if (scheme.weights && scheme.weights->strategy != Strategy::kGroup) weights["actorder"] = nullptr;
   return Json{{"targets", scheme.targets},
-              {"weights", std::move(weights)},
+              {"weights", optional_args(scheme.weights)},
               {"input_activations", optional_args(scheme.input_activations)},
               {"output_activations", optional_args(scheme.output_activations)},
               {"format", resolved_format(scheme)}};
@@ -60,36 +58,10 @@ std::string format_at_top(const Json& object, const std::string& where) {
   return concrete ? format : "";
 }
 
-struct Candidate {
-  std::string target;
-  int group = -1;
-  TargetList list;
-};
-
-bool is_pattern(const std::string& target) { return target.find("re:") != std::string::npos; }
-
-/// All targets of all groups, plain ones before patterns, each sorted; the last group that has a target owns it.
-std::vector<Candidate> sorted_candidates(const QuantizationConfig& config) {
-  std::map<std::pair<bool, std::string>, int> owners;
-  for (std::size_t i = 0; i < config.groups.size(); ++i)
-    for (const std::string& target : config.groups[i].second.targets)
-      owners[{is_pattern(target), target}] = static_cast<int>(i);
-  std::vector<Candidate> candidates;
-  for (const auto& [key, group] : owners)
-    candidates.push_back(
-        {key.second, group,
-         TargetList({key.second}, "targets of " + config.groups[static_cast<std::size_t>(group)].first)});
-  return candidates;
-}
-
-int assign_group(const ModuleName& module, const std::vector<Candidate>& candidates) {
-  int by_class = -1;
-  for (const Candidate& candidate : candidates) {
-    const TargetList::Match how = candidate.list.match(module);
-    if (how == TargetList::Match::kName || how == TargetList::Match::kRegex) return candidate.group;
-    if (how == TargetList::Match::kClass && by_class < 0) by_class = candidate.group;
-  }
-  return by_class;
+GroupTargets targets_of(const QuantizationConfig& config) {
+  std::vector<GroupTargets::Group> groups;
+  for (const auto& [name, scheme] : config.groups) groups.push_back({scheme.targets, "config_groups." + name});
+  return GroupTargets(groups);
 }
 
 }  // namespace
@@ -128,11 +100,10 @@ QuantizationConfig parse_quantization_config(const Json& object, const std::stri
 
 std::vector<int> assign_groups(const QuantizationConfig& config, const std::vector<ModuleName>& modules) {
   const TargetList ignore(config.ignore, "ignore");
-  const std::vector<Candidate> candidates = sorted_candidates(config);
+  const GroupTargets targets = targets_of(config);
   std::vector<int> groups;
   groups.reserve(modules.size());
-  for (const ModuleName& module : modules)
-    groups.push_back(ignore.matches(module) ? -1 : assign_group(module, candidates));
+  for (const ModuleName& module : modules) groups.push_back(ignore.matches(module) ? -1 : targets.group_of(module));
   return groups;
 }
 

@@ -45,7 +45,7 @@ void parse_group(const std::string& where, const OrderedJson& group, Recipe& rec
     const std::string modifier_where = where + "." + type;
     if (!arguments.is_null() && !arguments.is_object())
       refuse(modifier_where, fmt::format("arguments must be a mapping, found {}", kind_of(arguments)));
-    recipe.modifiers.push_back({type, arguments.is_null() ? Json::object() : Json(arguments), modifier_where});
+    recipe.modifiers.push_back({type, arguments.is_null() ? OrderedJson::object() : arguments, modifier_where});
   }
 }
 

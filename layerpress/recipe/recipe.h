@@ -11,10 +11,11 @@
 
 namespace layerpress::recipe {
 
-/// One modifier as the recipe names it, its arguments as plain JSON (parsed by the modifier itself).
+/// One modifier as the recipe names it, its arguments as JSON in the order of the file, which decides where targets overlap
+/// (parsed by the modifier itself).
 struct ModifierEntry {
   std::string type;  ///< "GPTQModifier"
-  Json arguments = Json::object();
+  OrderedJson arguments = OrderedJson::object();
   std::string where;  ///< "recipe.yaml: quant_stage.quant_modifiers.GPTQModifier", for messages
 };
 
@@ -30,11 +31,13 @@ Recipe read_recipe_file(const std::filesystem::path& path);
 /// Several stages and groups run in file order. Shapes which LLM Compressor accepts and then silently does nothing for
 /// (modifiers without a stage, a bare modifier, a list of modifiers) are refused with what to write instead, so that a
 /// recipe never yields no modifier. YAML scalars become JSON bool/int/float/null/string by YAML 1.1 core rules (quoted
-/// stay strings); anchors work, aliases that explode and nesting deeper than 50 are refused. Throws RecipeError with the line.
+/// stay strings); anchors work, aliases that explode and nesting deeper than 50 are refused. A word of compressed-tensors that
+/// LLM Compressor wrote as a Python object (`!!python/object/apply:…ActivationOrdering [static]`) is that word. Throws
+/// RecipeError with the line.
 Recipe parse_recipe(const std::string& text, const std::string& where);
 
 /// The recipe.yaml that goes into the output folder:
-/// `default_stage: default_modifiers: <Type>: {...}`, deterministic, readable by LLM Compressor.
+/// `default_stage: default_modifiers: <Type>: {...}`, arguments in their order, readable by LLM Compressor.
 std::string to_yaml(const Recipe& recipe);
 
 }  // namespace layerpress::recipe

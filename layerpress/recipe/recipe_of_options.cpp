@@ -1,5 +1,7 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
+#include <algorithm>
+
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::recipe {
@@ -8,16 +10,16 @@ namespace {
 /// Options that a recipe file replaces must not be given beside it; silence would ignore one of the two.
 void refuse_with_recipe_file(const OneshotOptions& options) {
   const OneshotOptions defaults;
-  const auto refuse = [](const char* option, bool given) {
-    if (given)
-      throw UsageError("[options] {} and --recipe: the recipe file says this already; give only one of them", option);
+  const auto refuse = [&](const std::string& option, bool differs) {
+    if (differs || std::find(options.given.begin(), options.given.end(), option) != options.given.end())
+      throw UsageError("[options] --{} and --recipe: the recipe file says this already; give only one of them", option);
   };
-  refuse("--algorithm", options.algorithm != defaults.algorithm);
-  refuse("--scheme", options.scheme != defaults.scheme);
-  refuse("--group-size", options.group_size != 0);
-  refuse("--observer", !options.observer.empty());
-  refuse("--targets", options.targets != defaults.targets);
-  refuse("--ignore", options.ignore != defaults.ignore);
+  refuse("algorithm", options.algorithm != defaults.algorithm);
+  refuse("scheme", options.scheme != defaults.scheme);
+  refuse("group-size", options.group_size != 0);
+  refuse("observer", !options.observer.empty());
+  refuse("targets", options.targets != defaults.targets);
+  refuse("ignore", options.ignore != defaults.ignore);
 }
 
 quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
@@ -36,18 +38,20 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
 }
 
 /// Null is what the modifiers take for an observer that nobody named.
-bool names(const Json& arguments, const char* key) { return arguments.contains(key) && !arguments[key].is_null(); }
+bool names(const OrderedJson& arguments, const char* key) {
+  return arguments.contains(key) && !arguments[key].is_null();
+}
 
 /// Names an observer where none is.
-void take_observer(Json& arguments, const char* observer) {
+void take_observer(OrderedJson& arguments, const char* observer) {
   if (names(arguments, "weight_observer") || names(arguments, "observer")) return;
   if (!names(arguments, "config_groups")) {
     arguments["weight_observer"] = observer;
     return;
   }
-  Json& groups = arguments["config_groups"];
+  OrderedJson& groups = arguments["config_groups"];
   if (!groups.is_object()) return;  // the modifier says what is wrong with it
-  for (Json& group : groups)
+  for (OrderedJson& group : groups)
     if (group.is_object() && group.contains("weights") && group["weights"].is_object() &&
         !names(group["weights"], "observer"))
       group["weights"]["observer"] = observer;

@@ -39,14 +39,14 @@ std::string quoted(const std::string& text) {
 std::string key_text(const std::string& key) { return is_plain_key(key) ? key : quoted(key); }
 
 /// YAML 1.1 takes an exponent for a number only after a point.
-std::string number_text(const Json& number) {
+std::string number_text(const OrderedJson& number) {
   std::string text = number.dump();
   const std::size_t exponent = text.find('e');
   if (exponent != std::string::npos && text.find('.') == std::string::npos) text.insert(exponent, ".0");
   return text;
 }
 
-std::string inline_text(const Json& value) {
+std::string inline_text(const OrderedJson& value) {
   if (value.is_string()) return quoted(value.get<std::string>());
   if (value.is_number()) return number_text(value);
   if (!value.is_structured()) return value.dump();
@@ -59,7 +59,7 @@ std::string inline_text(const Json& value) {
   return text + (value.is_array() ? "]" : "}");
 }
 
-void append_members(const Json& object, std::size_t indent, std::string& text) {
+void append_members(const OrderedJson& object, std::size_t indent, std::string& text) {
   for (const auto& [key, value] : object.items()) {
     text += std::string(indent, ' ') + key_text(key) + ":";
     if (value.is_object() && !value.empty()) {

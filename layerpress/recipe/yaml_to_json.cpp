@@ -81,6 +81,18 @@ bool looks_like_float(std::string_view text) {
   return digits() > 0 && i == text.size();
 }
 
+/// LLM Compressor writes its recipe with a dumper that knows Python's objects: a word of one of compressed-tensors' enumerations
+/// can be there as `!!python/object/apply:…ActivationOrdering [static]`. Nothing else of the kind is read.
+bool is_library_word(const YAML::Node& node) {
+  constexpr std::string_view kBegin =
+      "tag:yaml.org,2002:python/object/apply:compressed_tensors.quantization.quant_args.";
+  const std::string_view tag = node.Tag();
+  return tag.starts_with(kBegin) &&
+         is_one_of(tag.substr(kBegin.size()),
+                   {"ActivationOrdering", "DynamicType", "QuantizationStrategy", "QuantizationType"}) &&
+         node.IsSequence() && node.size() == 1 && node[0].IsScalar();
+}
+
 class Converter {
  public:
   explicit Converter(const std::string& where) : where_(where) {}
@@ -88,6 +100,7 @@ class Converter {
   OrderedJson convert(const YAML::Node& node, int depth) {
     if (depth > kDeepest) refuse(node, fmt::format("nested deeper than {} levels", kDeepest));
     if (++nodes_ > kMostNodes) refuse(node, fmt::format("more than {} values, counting aliases", kMostNodes));
+    if (is_library_word(node)) return scalar(node[0]);
     if (!node.IsScalar() && !is_one_of(node.Tag(), {"", "?", "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}))
       refuse(node, fmt::format("unknown tag '{}'; remove it", node.Tag()));
     switch (node.Type()) {

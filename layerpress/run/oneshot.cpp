@@ -21,6 +21,7 @@
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/publication.h"
 #include "layerpress/setup/rank_agreement.h"
+#include "layerpress/setup/recipe_notes.h"
 #include "layerpress/setup/run_identity.h"
 
 namespace layerpress {
@@ -239,6 +240,8 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   claim.folder->open();
   const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
   if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
+  for (const std::string& note : setup::recipe_notes(claim.setup.modifiers, claim.setup.assignments))
+    rank.control.message(LogLevel::kWarning, note);
   for (const std::string& warning : setup::kernel_warnings(claim.setup.model, claim.setup.assignments))
     rank.control.message(LogLevel::kWarning, warning);
   Planned planned = prepare(rank, claim, earlier);

@@ -7,6 +7,8 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/reader_support.h"
+#include "layerpress/recipe/inherited_schemes.h"
+#include "layerpress/recipe/written_targets.h"
 
 namespace layerpress::setup {
 namespace {
@@ -15,30 +17,39 @@ const graph::Linear& linear_of(const graph::Graph& graph, graph::NodeId node) {
   return std::get<graph::Linear>(graph.nodes[node].operation);
 }
 
-/// Group sizes that divide `columns`, from the usual ones.
-std::string fitting_group_sizes(std::int64_t columns) {
+/// Group sizes that divide all of `columns`, from the usual ones.
+std::string fitting_group_sizes(const std::set<std::int64_t>& columns) {
   std::vector<std::string> sizes;
   for (const std::int64_t size : {32, 64, 128, 256})
-    if (columns % size == 0) sizes.push_back(fmt::format("{}", size));
+    if (std::all_of(columns.begin(), columns.end(), [&](std::int64_t count) { return count % size == 0; }))
+      sizes.push_back(fmt::format("{}", size));
   return sizes.empty() ? "none of 32, 64, 128, 256; use a channel scheme" : join(sizes);
 }
 
+/// Modules whose columns a group size does not divide: by group size and columns.
+using OddModules = std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::string>>;
+
+[[noreturn]] void refuse_group_sizes(const OddModules& odd) {
+  std::vector<std::string> parts;
+  std::set<std::int64_t> columns;
+  for (const auto& [sizes, modules] : odd) {
+    columns.insert(sizes.second);
+    const std::string more = modules.size() > 1 ? fmt::format(" and {} more", modules.size() - 1) : "";
+    parts.push_back(fmt::format("group size {} does not divide the {} columns of {}{}", sizes.first, sizes.second,
+                                modules[0], more));
+  }
+  throw RecipeError("[recipe.check] {}; group sizes that fit: {}", join(parts), fitting_group_sizes(columns));
+}
+
 void check_group_sizes(const graph::Graph& graph, const compression::Assignments& assignments) {
-  std::vector<std::string> names;
-  std::int64_t columns = 0, group_size = 0;
+  OddModules odd;
   for (const auto& [node, assignment] : assignments) {
     const quant::QuantizationArgs& weights = *assignment.scheme->weights;
-    const graph::Linear& linear = linear_of(graph, node);
-    if (weights.strategy != quant::Strategy::kGroup || linear.in_features % *weights.group_size == 0) continue;
-    names.push_back(graph.module_name(graph.nodes[node]));
-    columns = linear.in_features, group_size = *weights.group_size;
+    const std::int64_t columns = linear_of(graph, node).in_features;
+    if (weights.strategy == quant::Strategy::kGroup && columns % *weights.group_size != 0)
+      odd[{*weights.group_size, columns}].push_back(graph.module_name(graph.nodes[node]));
   }
-  if (names.empty()) return;
-  const std::size_t more = names.size() > 3 ? names.size() - 3 : 0;
-  if (more > 0) names.resize(3);
-  throw RecipeError("[recipe.check] group size {} does not divide the {} columns of {}{}; group sizes that fit: {}",
-                    group_size, columns, join(names), more > 0 ? fmt::format(" and {} more", more) : "",
-                    fitting_group_sizes(columns));
+  if (!odd.empty()) refuse_group_sizes(odd);
 }
 
 /// Same numbers, whatever targets and observers say.
@@ -89,7 +100,7 @@ void check_uniform(const OpenedModel& model, const std::map<std::string, const q
 Modifiers make_modifiers(const recipe::Recipe& recipe) {
   if (recipe.modifiers.empty()) throw RecipeError("[recipe] no modifier; nothing would be done");
   Modifiers modifiers;
-  for (const recipe::ModifierEntry& entry : recipe.modifiers)
+  for (const recipe::ModifierEntry& entry : recipe::with_inherited_schemes(recipe).modifiers)
     modifiers.push_back(modifier::make_modifier(entry.type, entry.arguments, entry.where));
   return modifiers;
 }
@@ -126,45 +137,27 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
 
 quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
-  quant::QuantizationConfig config;
-  std::vector<const quant::QuantizationScheme*> schemes;
-  std::vector<quant::ModuleName> modules;
-  std::vector<int> wanted;
-  std::vector<std::vector<std::string>> members;
+  std::vector<const quant::QuantizationScheme*> known;
+  recipe::GroupedModules grouped;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     if (!std::holds_alternative<graph::Linear>(graph.nodes[n].operation)) continue;
     const std::string& name = graph.module_name(graph.nodes[n]);
     std::vector<std::string> names = model::other_names(model.traced, name);  // a reader knows one of them
     names.insert(names.begin(), name);
-    for (const std::string& one : names) modules.push_back({one, {"Linear"}});
-    const auto assigned = assignments.find(n);
-    if (assigned == assignments.end()) {
-      config.ignore.insert(config.ignore.end(), names.begin(), names.end());
-      wanted.insert(wanted.end(), names.size(), -1);
-      continue;
+    int group = -1;
+    if (const auto assigned = assignments.find(n); assigned != assignments.end()) {
+      const auto found = std::find(known.begin(), known.end(), assigned->second.scheme);
+      group = static_cast<int>(found - known.begin());
+      if (found == known.end()) known.push_back(assigned->second.scheme);
     }
-    auto known = std::find(schemes.begin(), schemes.end(), assigned->second.scheme);
-    if (known == schemes.end()) {
-      schemes.push_back(assigned->second.scheme);
-      members.emplace_back();
-      known = schemes.end() - 1;
+    for (const std::string& one : names) {
+      grouped.modules.push_back({one, {"Linear"}});
+      grouped.groups.push_back(group);
     }
-    const auto group = known - schemes.begin();
-    wanted.insert(wanted.end(), names.size(), static_cast<int>(group));
-    members[group].insert(members[group].end(), names.begin(), names.end());
   }
-  for (std::size_t g = 0; g < schemes.size(); ++g) config.groups.emplace_back(fmt::format("group_{}", g), *schemes[g]);
-
-  // Readers resolve overlapping targets by different rules; only targets that no other group shares are kept.
-  bool disjoint = quant::assign_groups(config, modules) == wanted;
-  for (std::size_t g = 0; g < schemes.size() && disjoint; ++g) {
-    const quant::TargetList list(schemes[g]->targets, "targets");
-    for (std::size_t m = 0; m < modules.size(); ++m)
-      if (wanted[m] >= 0 && wanted[m] != static_cast<int>(g) && list.matches(modules[m])) disjoint = false;
-  }
-  if (!disjoint)
-    for (std::size_t g = 0; g < schemes.size(); ++g) config.groups[g].second.targets = members[g];
-  return config;
+  std::vector<quant::QuantizationScheme> schemes;
+  for (const quant::QuantizationScheme* scheme : known) schemes.push_back(*scheme);
+  return recipe::with_targets(schemes, grouped);
 }
 
 std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments) {

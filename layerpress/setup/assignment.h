@@ -20,8 +20,8 @@ Modifiers make_modifiers(const recipe::Recipe& recipe);
 /// that fit); modules that engines fuse (q/k/v, gate/up) are compressed alike or not at all. Throws RecipeError.
 compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers);
 
-/// The quantization_config for what `assign` decided: one group per scheme. Targets are the recipe's where they single
-/// out exactly the group's modules for every reader, else the modules' names.
+/// The quantization_config for what `assign` decided: one group per scheme, with the recipe's targets where all readers
+/// understand them (with_targets).
 quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments);
 
 /// One line for each kind of compressed module that no common vLLM kernel runs.

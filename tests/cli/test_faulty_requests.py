@@ -101,6 +101,21 @@ def test_recipe_without_a_modifier(text, model, refused, samples, tmp_path):
     refused(model, "--recipe", write_recipe(tmp_path, text, "recipe.yaml"), "--dataset", samples, fragments=["recipe"])
 
 
+@pytest.mark.parametrize("option", [["--scheme", "W4A16"], ["--algorithm", "gptq"], ["--ignore", "lm_head"]])
+def test_options_that_the_recipe_replaces(option, model, refused, samples, tmp_path):
+    """Also where they state their default."""
+    recipe = write_recipe(tmp_path, {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}})
+    refused(model, "--recipe", recipe, "--dataset", samples, *option, fragments=[f"{option[0]} and --recipe"], code=2)
+
+
+def test_group_size_names_the_columns_of_each(model, refused, samples, tmp_path):
+    groups = {"g": {"targets": ["Linear"], "weights": {**W4, "group_size": 48}}}
+    recipe = write_recipe(tmp_path, {"GPTQModifier": {"config_groups": groups, "ignore": ["lm_head"]}})
+    refused(model, "--recipe", recipe, "--dataset", samples,
+            fragments=["the 64 columns of model.layers.0.self_attn.q_proj and 17 more",
+                       "the 128 columns of model.layers.0.mlp.down_proj and 2 more", "sizes that fit: 32, 64"])
+
+
 def test_recipe_file_missing(model, refused, samples, tmp_path):
     refused(model, "--recipe", tmp_path / "none.yaml", "--dataset", samples, fragments=["none.yaml", "no such file"])
     refused(model, "--recipe", tmp_path, "--dataset", samples, fragments=[str(tmp_path)])

@@ -123,3 +123,16 @@ def test_arguments_change_the_result(model, results, samples, tmp_path):
     # A block size only says how the work is cut.
     equal = results_by_argument["blocks"].view("uint8") == results_by_argument["base"].view("uint8")
     assert equal.mean() > 0.98
+
+
+def test_what_has_no_effect_is_said(model, results, tmp_path):
+    """One line for arguments that mean nothing in one shot, and one for a group that compresses nothing."""
+    group = {"weights": {"num_bits": 4, "strategy": "group", "group_size": 32}}
+    arguments = {"ignore": ["lm_head"], "start": 0, "index": 2, "requires_calibration_data": False, "config_groups": {
+        "all": {"targets": ["Linear"], **group}, "hidden": {"targets": ["re:.*no_such.*"], **group}}}
+    recipe = tmp_path / "r.json"
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": arguments}}}))
+    outcome = program.run("oneshot", model, "--output", results / "out", "--recipe", recipe)
+    lines = [line for line in outcome.errors.splitlines() if "warning" in line]
+    assert sum("index, requires_calibration_data, start have no effect" in line for line in lines) == 1, lines
+    assert sum("group 'hidden' compresses nothing" in line for line in lines) == 1, lines

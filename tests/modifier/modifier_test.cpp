@@ -7,7 +7,7 @@
 namespace layerpress::modifier {
 namespace {
 
-std::string error_of(const std::string& type, const Json& arguments) {
+std::string error_of(const std::string& type, const OrderedJson& arguments) {
   try {
     make_modifier(type, arguments, "test.yaml");
   } catch (const RecipeError& error) {
@@ -48,6 +48,106 @@ TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
   EXPECT_EQ(bits("a.down_proj"), 3);
   EXPECT_EQ(modifier->scheme_for({"lm_head", {"Linear"}}), nullptr);
   EXPECT_EQ(modifier->scheme_for({"norm", {"LlamaRMSNorm"}}), nullptr);
+}
+
+/// What a modifier does not use, joined.
+std::string without_effect(const std::string& type, Json arguments) {
+  arguments["scheme"] = "W4A16";
+  std::string names;
+  for (const std::string& name : make_modifier(type, arguments, "test.yaml")->arguments_without_effect())
+    names += name + " ";
+  return names;
+}
+
+TEST(Arguments, FieldsOfTrainingAreAcceptedAndNamed) {
+  const Json all = {{"index", 3},
+                    {"group", "quant"},
+                    {"start", 0},
+                    {"end", 1.5},
+                    {"update", 0.5},
+                    {"requires_calibration_data", true},
+                    {"initialized_", false},
+                    {"ended_", false},
+                    {"offload_hessians", false},
+                    {"bypass_divisibility_checks", false}};
+  for (const char* type : {"GPTQModifier", "QuantizationModifier"})
+    EXPECT_EQ(without_effect(type, all),
+              "end ended_ group index initialized_ offload_hessians requires_calibration_data start update ");
+  EXPECT_EQ(without_effect("GPTQModifier", {{"index", nullptr}, {"start", nullptr}, {"batched_quantization", "auto"}}),
+            "");
+  EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", 4}}), "batched_quantization ");
+}
+
+TEST(Arguments, FieldsOfTrainingHaveTheirTypes) {
+  const Json wrong = {{"index", 1.5},
+                      {"group", 2},
+                      {"start", "x"},
+                      {"initialized_", true},
+                      {"requires_calibration_data", 1},
+                      {"batched_quantization", 0}};
+  for (const auto& [key, value] : wrong.items())
+    EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {key, value}}), key)) << key;
+  for (const char* key : {"block_size", "dampening_frac"})
+    EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {key, nullptr}}), std::string(key) + " is null"));
+}
+
+Json group_of(const Json& targets, Json weights) {
+  weights["type"] = weights["strategy"] == "block" ? "float" : "int";
+  if (weights["strategy"] == "group") weights["group_size"] = 32;
+  if (weights["strategy"] == "block") weights["block_structure"] = {16, 16};
+  return {{"targets", targets}, {"weights", weights}};
+}
+
+/// The activation order of a group under the modifier's; "given" is left out where it is false.
+Json actorder_of(const std::string& strategy, const Json& own, const Json& given) {
+  Json group = group_of({"Linear"}, {{"strategy", strategy}});
+  if (own != Json(false)) group["weights"]["actorder"] = own;
+  Json arguments = {{"config_groups", {{"a", group}}}};
+  if (given != Json(false)) arguments["actorder"] = given;
+  const auto modifier = make_modifier("GPTQModifier", arguments, "test");
+  const auto& order = modifier->scheme_for({"m", {"Linear"}})->weights->actorder;
+  return order ? Json(*order) : Json();
+}
+
+TEST(Gptq, ActivationOrderIsLLMCompressors) {
+  for (const char* strategy : {"tensor", "channel", "group", "block"}) {
+    EXPECT_EQ(actorder_of(strategy, false, false), "static") << strategy;
+    EXPECT_EQ(actorder_of(strategy, nullptr, false), "static") << strategy;
+    EXPECT_EQ(actorder_of(strategy, false, nullptr), nullptr) << strategy;
+    EXPECT_EQ(actorder_of(strategy, nullptr, "weight"), "weight") << strategy;
+    EXPECT_EQ(actorder_of(strategy, "weight", false), "weight") << strategy;
+    EXPECT_EQ(actorder_of(strategy, "static", "static"), "static") << strategy;
+    EXPECT_EQ(actorder_of(strategy, "weight", "static"), "weight") << strategy;
+    EXPECT_THROW(actorder_of(strategy, "static", nullptr), RecipeError) << strategy;
+    EXPECT_THROW(actorder_of(strategy, "group", false), RecipeError) << strategy;
+    EXPECT_THROW(actorder_of(strategy, false, "dynamic"), RecipeError) << strategy;
+  }
+}
+
+TEST(Observers, StayAsTheyAreWritten) {
+  for (const char* name :
+       {"memoryless_minmax", "minmax", "static_minmax", "mse", "memoryless_mse", "MSE", "memoryless-mse"})
+    for (const char* key : {"weight_observer", "observer"}) {
+      const auto modifier = make_modifier("QuantizationModifier", {{"scheme", "W4A16"}, {key, name}}, "test");
+      EXPECT_EQ(modifier->scheme_for({"m", {"Linear"}})->weights->observer, name);
+    }
+}
+
+TEST(SchemeFor, OverlappingPatternsAreAskedByAlphabet) {
+  const auto bits = [](const OrderedJson& groups, const char* name) {
+    return make_modifier("GPTQModifier", {{"config_groups", groups}}, "test")
+        ->scheme_for({name, {"Linear"}})
+        ->weights->num_bits;
+  };
+  const Json eight = {{"strategy", "channel"}, {"num_bits", 8}}, four = {{"strategy", "channel"}, {"num_bits", 4}};
+  const OrderedJson groups = {{"a", group_of({"re:.*mlp.*"}, eight)}, {"b", group_of({"re:.*down_proj"}, four)}};
+  EXPECT_EQ(bits(groups, "m.mlp.down_proj"), 4);
+  EXPECT_EQ(bits(groups, "m.mlp.up_proj"), 8);
+  // One target in two groups is the later one's, in the order of the file.
+  OrderedJson twice;
+  twice["z"] = group_of({"Linear"}, eight);
+  twice["a"] = group_of({"Linear"}, four);
+  EXPECT_EQ(bits(twice, "m"), 4);
 }
 
 /// A GPTQ run on one module under a given Gram matrix.

@@ -139,14 +139,14 @@ TEST(QuantizationConfigTest, ReadsBackWhatItWrote) {
   }
 }
 
-TEST(QuantizationConfigTest, DropsActivationOrderOutsideGroups) {
+TEST(QuantizationConfigTest, WritesTheActivationOrderOfEveryStrategy) {
   QuantizationConfig config;
   config.groups.emplace_back("group_0", observed_preset("W4A16", {"Linear"}));
   config.groups.emplace_back("group_1", observed_preset("W8A8", {"Linear"}));
   for (auto& [name, scheme] : config.groups) scheme.weights->actorder = "static";
   const Json groups = to_json(config)["config_groups"];
   EXPECT_EQ(groups["group_0"]["weights"]["actorder"], "static");
-  EXPECT_TRUE(groups["group_1"]["weights"]["actorder"].is_null());
+  EXPECT_EQ(groups["group_1"]["weights"]["actorder"], "static");
 }
 
 TEST(QuantizationConfigTest, AGroupWithoutFormatTakesTheOneAtTheTop) {

@@ -111,6 +111,20 @@ TEST_F(QualityOfRecipeTest, KeysOfTheRecipeWin) {
   EXPECT_FALSE(groups.contains("weight_observer"));
 }
 
+TEST_F(QualityOfRecipeTest, OptionsThatTheRecipeReplacesAreRefused) {
+  for (const char* option : {"algorithm", "scheme", "group-size", "observer", "targets", "ignore"}) {
+    OneshotOptions stated = options("balanced", "GPTQModifier: {scheme: W4A16}");
+    stated.given = {"recipe", "quality", option};  // with its default's value
+    EXPECT_TRUE(says(usage_error(stated), std::string("--") + option + " and --recipe")) << usage_error(stated);
+  }
+  OneshotOptions differing = options("balanced", "GPTQModifier: {scheme: W4A16}");
+  differing.scheme = "W8A8";
+  EXPECT_TRUE(says(usage_error(differing), "--scheme and --recipe"));
+  OneshotOptions other = options("balanced", "GPTQModifier: {scheme: W4A16}");
+  other.given = {"recipe", "quality", "threads"};
+  EXPECT_EQ(usage_error(other), "no error");
+}
+
 TEST_F(QualityOfRecipeTest, BestNeedsGptq) {
   EXPECT_TRUE(says(usage_error(options("best", "QuantizationModifier: {scheme: W4A16}")), "--quality best"));
 }

@@ -66,7 +66,8 @@ TEST(RecipeParseTest, ModifiersOfOneStage) {
   EXPECT_EQ(recipe.modifiers[0].type, "SmoothQuantModifier");
   EXPECT_EQ(recipe.modifiers[0].arguments["smoothing_strength"], 0.8);
   EXPECT_EQ(recipe.modifiers[0].arguments["mappings"][0][1], "re:.*input_layernorm");
-  EXPECT_EQ(recipe.modifiers[1].arguments, Json::parse(R"({"scheme":"W8A8","targets":"Linear","ignore":["lm_head"]})"));
+  EXPECT_EQ(Json(recipe.modifiers[1].arguments),
+            Json::parse(R"({"scheme":"W8A8","targets":"Linear","ignore":["lm_head"]})"));
   EXPECT_EQ(recipe.modifiers[1].where, "recipe.yaml: quant_stage.quant_modifiers.GPTQModifier");
 }
 
@@ -90,14 +91,35 @@ args: {}
   ASSERT_EQ(recipe.modifiers.size(), 3u);
   EXPECT_EQ(recipe.modifiers[0].arguments["scheme"], "W4A16");
   EXPECT_EQ(recipe.modifiers[1].arguments["scheme"], "W8A8");
-  EXPECT_EQ(recipe.modifiers[2].arguments, Json::object());
+  EXPECT_EQ(recipe.modifiers[2].arguments, OrderedJson::object());
+}
+
+TEST(RecipeParseTest, ArgumentsKeepTheOrderOfTheFile) {
+  const Recipe recipe = parse(
+      "a_stage: {m_modifiers: {GPTQModifier: {targets: [x], config_groups: {z: {targets: [a]}, b: {targets: [c]}}, "
+      "ignore: []}}}");
+  EXPECT_EQ(recipe.modifiers.at(0).arguments.dump(),
+            R"({"targets":["x"],"config_groups":{"z":{"targets":["a"]},"b":{"targets":["c"]}},"ignore":[]})");
+  EXPECT_EQ(parse(to_yaml(recipe)).modifiers.at(0).arguments.dump(), recipe.modifiers.at(0).arguments.dump());
+}
+
+TEST(RecipeParseTest, WordsThatWereWrittenAsPythonObjects) {
+  const std::string library = "!!python/object/apply:compressed_tensors.quantization.quant_args.";
+  EXPECT_EQ(value_of(library + "ActivationOrdering [static]"), "static");
+  EXPECT_EQ(value_of(library + "ActivationOrdering\n - weight"), "weight");
+  for (const std::string& hostile :
+       {library + "ActivationOrdering [static, weight]", library + "ActivationOrdering [[static]]",
+        library + "ActivationOrdering static", library + "QuantizationArgs [static]",
+        std::string("!!python/object/apply:os.system [static]")})
+    expect_recipe_error([&] { value_of(hostile); }, {"unknown tag"});
 }
 
 TEST(RecipeParseTest, JsonIsYaml) {
   const Recipe recipe = parse(
       "{\"q_stage\":{\"q_modifiers\":{\n\t\"GPTQModifier\":{\"dampening_frac\":1e-2,\"ignore\":[],\"a\\/"
       "b\":\"\\u00e9\"}}}}");
-  EXPECT_EQ(recipe.modifiers.at(0).arguments, Json::parse(R"({"dampening_frac":0.01,"ignore":[],"a/b":"\u00e9"})"));
+  EXPECT_EQ(Json(recipe.modifiers.at(0).arguments),
+            Json::parse(R"({"dampening_frac":0.01,"ignore":[],"a/b":"\u00e9"})"));
 }
 
 TEST(RecipeParseTest, ShapesThatWouldDoNothingAreRefused) {
@@ -268,9 +290,9 @@ TEST(RecipeTextTest, LooksAsExpected) {
             "default_stage:\n"
             "  default_modifiers:\n"
             "    GPTQModifier:\n"
-            "      dampening_frac: 1.0e-07\n"
+            "      scheme: \"W4A16\"\n"
             "      ignore: [\"lm_head\"]\n"
-            "      scheme: \"W4A16\"\n");
+            "      dampening_frac: 1.0e-07\n");
 }
 
 }  // namespace

@@ -1,0 +1,50 @@
+#include "layerpress/modifier/lifecycle_arguments.h"
+
+#include <functional>
+#include <map>
+
+namespace layerpress::modifier {
+namespace {
+
+struct Field {
+  std::function<bool(const Json&)> takes;
+  const char* rule;
+};
+
+const std::map<std::string, Field>& fields() {
+  static const Field kNumber{[](const Json& value) { return value.is_null() || value.is_number(); },
+                             "it must be a number or null"};
+  static const Field kFlag{[](const Json& value) { return value.is_boolean(); }, "it must be true or false"};
+  // Set, it would mean a modifier that has run already.
+  static const Field kState{[](const Json& value) { return value == Json(false); }, "it must be false"};
+  static const std::map<std::string, Field> kAll{
+      {"index",
+       {[](const Json& value) { return value.is_null() || value.is_number_integer(); },
+        "it must be a whole number or null"}},
+      {"group", {[](const Json& value) { return value.is_null() || value.is_string(); }, "it must be a name or null"}},
+      {"start", kNumber},
+      {"end", kNumber},
+      {"update", kNumber},
+      {"requires_calibration_data", kFlag},
+      {"offload_hessians", kFlag},
+      {"sequential_update", kFlag},
+      {"initialized_", kState},
+      {"finalized_", kState},
+      {"started_", kState},
+      {"ended_", kState},
+  };
+  return kAll;
+}
+
+}  // namespace
+
+bool is_lifecycle_argument(const std::string& key, const Json& value, const std::string& where) {
+  const auto field = fields().find(key);
+  if (field == fields().end()) return false;
+  if (!field->second.takes(value))
+    throw RecipeError("[recipe.modifier] {}: {} is {}; {}", where, key,
+                      value.dump(-1, ' ', false, Json::error_handler_t::replace), field->second.rule);
+  return true;
+}
+
+}  // namespace layerpress::modifier

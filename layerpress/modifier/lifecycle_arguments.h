@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "layerpress/base/json.h"
+
+namespace layerpress::modifier {
+
+/// Whether `key` is a field that all modifiers of LLM Compressor have for runs that train, and that says nothing in one shot:
+/// index, group, start, end, update, requires_calibration_data, four that it fills in itself, and two that older releases had
+/// (offload_hessians, sequential_update). LLM Compressor writes some of them into a checkpoint's recipe.yaml. Throws
+/// RecipeError when the value is none that the field takes.
+bool is_lifecycle_argument(const std::string& key, const Json& value, const std::string& where);
+
+}  // namespace layerpress::modifier

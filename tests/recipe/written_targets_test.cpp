@@ -1,0 +1,90 @@
+#include "layerpress/recipe/written_targets.h"
+
+#include <gtest/gtest.h>
+
+#include "layerpress/quant/group_targets.h"
+
+namespace layerpress::recipe {
+namespace {
+
+using Lists = std::vector<std::vector<std::string>>;
+
+quant::QuantizationScheme scheme_with(std::vector<std::string> targets) {
+  quant::QuantizationScheme scheme = quant::preset_scheme("W4A16");
+  scheme.targets = std::move(targets);
+  return scheme;
+}
+
+/// A head without a group, and two layers of three linears; `group_of` says each linear's group.
+GroupedModules model(const std::function<int(const std::string&)>& group_of) {
+  GroupedModules grouped;
+  for (const char* layer : {"m.0.", "m.1."})
+    for (const char* part : {"attn.q_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      grouped.modules.push_back({std::string(layer) + part, {"Linear"}});
+      grouped.groups.push_back(group_of(grouped.modules.back().name));
+    }
+  grouped.modules.push_back({"lm_head", {"Linear"}});
+  grouped.groups.push_back(-1);
+  return grouped;
+}
+
+bool has(const std::string& name, const char* part) { return name.find(part) != std::string::npos; }
+
+Lists written(const Lists& targets, const GroupedModules& grouped) {
+  std::vector<quant::QuantizationScheme> schemes;
+  for (const auto& list : targets) schemes.push_back(scheme_with(list));
+  const quant::QuantizationConfig config = with_targets(schemes, grouped);
+  EXPECT_EQ(config.ignore, std::vector<std::string>{"lm_head"});
+  Lists result;
+  for (const auto& [name, scheme] : config.groups) result.push_back(scheme.targets);
+  return result;
+}
+
+TEST(WrittenTargetsTest, ClassesStayBesidePatterns) {
+  const auto grouped = model([](const std::string& name) { return has(name, "down") ? 1 : 0; });
+  EXPECT_EQ(written({{"Linear"}, {"re:.*down_proj"}}, grouped), (Lists{{"Linear"}, {"re:.*down_proj"}}));
+}
+
+TEST(WrittenTargetsTest, TheOrderSuitsReadersThatTakeTheFirst) {
+  const auto grouped = model([](const std::string& name) { return has(name, "down") ? 2 : has(name, "mlp") ? 1 : 0; });
+  EXPECT_EQ(written({{"re:.*attn.*"}, {"re:.*mlp.*"}, {"re:.*down_proj"}}, grouped),
+            (Lists{{"re:.*attn.*"}, {"re:.*down_proj"}, {"re:.*mlp.*"}}));
+}
+
+TEST(WrittenTargetsTest, NamesWhereTargetsSayTooLittle) {
+  // Two modifiers that both name Linear and ignore the other's modules: one group must be named, the smaller one.
+  const auto grouped = model([](const std::string& name) { return has(name, "attn") ? 1 : 0; });
+  EXPECT_EQ(written({{"Linear"}, {"Linear"}}, grouped), (Lists{{"Linear"}, {"m.0.attn.q_proj", "m.1.attn.q_proj"}}));
+}
+
+TEST(WrittenTargetsTest, AModuleKnownByTwoNamesIsFoundByBoth) {
+  GroupedModules grouped = model([](const std::string& name) { return has(name, "attn") ? 0 : 1; });
+  const auto size = grouped.modules.size();
+  for (std::size_t m = 0; m + 1 < size; ++m) {
+    grouped.modules.push_back({"other." + grouped.modules[m].name, {"Linear"}});
+    grouped.groups.push_back(grouped.groups[m]);
+  }
+  const Lists lists = written({{"re:m.*attn"}, {"Linear"}}, grouped);
+  ASSERT_EQ(lists.size(), 2u);
+  EXPECT_EQ(lists[0].size(), 4u);  // the pattern misses the other names
+  EXPECT_EQ(lists[1], std::vector<std::string>{"Linear"});
+}
+
+TEST(WrittenTargetsTest, ManyGroupsSortAsTheyAreNumbered) {
+  GroupedModules grouped;
+  Lists targets;
+  for (int i = 0; i < 12; ++i) {
+    grouped.modules.push_back({fmt::format("m.{}.up", i), {"Linear"}});
+    grouped.groups.push_back(i);
+    targets.push_back({fmt::format("re:m\\.{}\\.", i)});
+  }
+  std::vector<quant::QuantizationScheme> schemes;
+  for (const auto& list : targets) schemes.push_back(scheme_with(list));
+  const auto config = with_targets(schemes, grouped);
+  EXPECT_EQ(config.groups.front().first, "group_00");
+  EXPECT_EQ(config.groups.back().first, "group_11");
+  EXPECT_EQ(config.groups.back().second.targets, targets.back());
+}
+
+}  // namespace
+}  // namespace layerpress::recipe

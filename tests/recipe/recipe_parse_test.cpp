@@ -219,7 +219,7 @@ s_stage:
       <<: *base
       scheme: W8A8
 )");
-  EXPECT_EQ(recipe.modifiers.at(1).arguments,
+  EXPECT_EQ(Json(recipe.modifiers.at(1).arguments),
             Json::parse(R"({"scheme":"W8A8","ignore":["lm_head"],"block_size":128})"));
   expect_refused("a_stage:\n  <<: 3\n", {"line 2", "merges"});
 }

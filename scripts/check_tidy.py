@@ -5,7 +5,8 @@ because most of clang-tidy's time goes to libtorch's headers.
     python check_tidy.py FILE...                             these
     python check_tidy.py --all                               everything
 
-Without --base: since the branch left origin's default branch, else since the last commit's parent.
+Without --base: since the branch left origin's default branch, else since the last commit's parent. Of what changed, the sources
+that changed most are read (--at-most); scripts/nightly reads all.
 """
 import argparse
 import json
@@ -36,15 +37,20 @@ def base_commit() -> str | None:
 
 
 def changed_files(base: str | None) -> list[Path]:
-    listed = (git("diff", "--name-only", "--diff-filter=d", base or "HEAD") or "").splitlines()
+    """Files that differ from `base`, those with most changed lines first."""
+    counts = (git("diff", "--numstat", "--no-renames", "--diff-filter=d", base or "HEAD") or "").splitlines()
+    lines = {name: added + removed for added, removed, name in (
+        (int(a), int(r), name) for a, r, name in (count.split("\t") for count in counts) if a != "-")}
+    listed = sorted(lines, key=lambda name: -lines[name])
     listed += (git("ls-files", "--others", "--exclude-standard") or "").splitlines()
-    return [Path(name) for name in dict.fromkeys(listed)]
+    return [Path(name) for name in listed]
 
 
 def sources_of(files: list[Path]) -> list[Path]:
     """Sources to read; a header is read through the source of its name."""
-    sources = [file.with_suffix(".cpp") for file in files if file.suffix in (".h", ".cpp")]
-    return sorted({source for source in sources if (ROOT / source).exists()})
+    sources = [file.with_suffix(".cpp") for file in files if file.suffix in (".h", ".cpp")
+               and file.parts[0] in ("layerpress", "tests")]
+    return [source for source in dict.fromkeys(sources) if (ROOT / source).exists()]
 
 
 def without_precompiled(command: str) -> list[str]:
@@ -115,6 +121,7 @@ def main() -> int:
     parser.add_argument("files", nargs="*", type=Path)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--base", default=os.environ.get("LAYERPRESS_BASE") or None)
+    parser.add_argument("--at-most", type=int, default=24, help="sources to read of what changed")
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     arguments = parser.parse_args()
     if arguments.all:
@@ -123,7 +130,10 @@ def main() -> int:
         files = [path.resolve().relative_to(ROOT) for path in arguments.files]
     else:
         files = changed_files(arguments.base or base_commit())
-    sources = sources_of([file for file in files if file.parts[0] in ("layerpress", "tests")])
+    sources = sources_of(files)
+    if not arguments.all and not arguments.files and len(sources) > arguments.at_most:
+        print(f"tidy: {len(sources)} sources changed; {len(sources) - arguments.at_most} are left to scripts/nightly")
+        sources = sources[:arguments.at_most]
     cut, foreign = units(sources, Commands(arguments.build.resolve()))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda unit: check(*unit), cut))

@@ -15,12 +15,12 @@ struct Slice {
 /// / ranks). Sizes differ by at most one. REQUIRES: count >= 0, 0 <= rank < ranks.
 Slice partition(std::int64_t count, int rank, int ranks);
 
-/// What a division of work among ranks goes by, the same on all ranks: rough speeds of one rank, and the shapes. Constants and their
-/// measurements: docs/distributed.md.
+/// What a division of work among ranks goes by, the same on all ranks: rough speeds of one rank, and the shapes.
+/// Constants and their measurements: docs/distributed.md.
 struct DivisionRates {
-  double update_flops = 6e10;       ///< per second, of the column updates and factorizations on one thread
-  double network_bytes = 1e9;       ///< per second and rank, in collective operations
-  double operation_seconds = 1e-4;  ///< that every collective operation takes, however small
+  double update_flops = 6e10;       ///< column updates and factorizations, per second on one thread
+  double network_bytes = 1e9;       ///< collective operations, per second and rank
+  double operation_seconds = 1e-4;  ///< minimum duration of a collective operation
 };
 
 }  // namespace layerpress::dist

@@ -14,17 +14,18 @@
 
 namespace layerpress::execution {
 
-/// Some of a batch's samples, which pass a stage together.
+/// Some of a batch's samples, which pass through a stage together.
 struct BatchPiece {
   Batch batch;
-  std::int64_t first_token = 0;  ///< in the whole batch
-  bool is_last = false;          ///< of the batch
+  std::int64_t first_token = 0;  ///< position in the whole batch
+  bool is_last = false;          ///< whether it is the last piece of the batch
 
-  std::set<graph::ValueId> collected;  ///< whose statistics have these samples already; another try leaves them out
-  bool is_collecting = false;          ///< statistics are incomplete: there is no other try
-  std::map<graph::ValueId, at::Tensor> kept;  ///< what the stage keeps, by what it is stored as
+  std::set<graph::ValueId> collected;  ///< values whose statistics already include these samples; a retry skips them
+  bool is_collecting = false;          ///< statistics are being updated: no retry is possible
+  std::map<graph::ValueId, at::Tensor> kept;  ///< values that the stage keeps, by their id in the store
 
-  /// Calls add(), which adds these samples to what is collected of `value`: once, however often they are tried.
+  /// Calls add(), which adds these samples to the statistics of `value`. Calls it only once, even if the samples are
+  /// retried.
   template <typename Add>
   void collect(graph::ValueId value, Add&& add) {
     if (collected.count(value) != 0) return;
@@ -35,20 +36,20 @@ struct BatchPiece {
   }
 };
 
-/// Runs batches whole while the device's memory suffices, else in pieces: the piece for which it did not is cut in half and
-/// run again, and what comes after it is cut as small from the start.
+/// Runs whole batches as long as the device's memory suffices. If it does not, the piece is cut in half and run again,
+/// and all later pieces have at most that size.
 class BatchPieces {
  public:
-  /// Calls run_piece for samples of `whole` in their order until all have passed; returns the pieces. A piece comes again, in
-  /// halves, when run_piece throws c10::OutOfMemoryError. Throws MemoryError when it is not `divisible`, has one sample, or
-  /// was being collected.
+  /// Calls run_piece for the samples of `whole` in order, and returns the pieces. If run_piece throws
+  /// c10::OutOfMemoryError, the piece is retried in halves. Throws MemoryError if it is not `divisible`, has only one
+  /// sample, or was being collected.
   std::vector<BatchPiece> run(const Batch& whole, bool divisible, const std::function<void(BatchPiece&)>& run_piece);
 
  private:
-  std::int64_t most_tokens_ = std::numeric_limits<std::int64_t>::max();  // that pass at once
+  std::int64_t most_tokens_ = std::numeric_limits<std::int64_t>::max();  // in one piece
 };
 
-/// What pieces keep of a value, one after the other. Takes it out of them.
+/// The kept tensors of a value, concatenated over the pieces. Removes them from the pieces.
 at::Tensor join_kept(std::vector<BatchPiece>& pieces, graph::ValueId stored);
 
 }  // namespace layerpress::execution

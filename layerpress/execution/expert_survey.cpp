@@ -7,7 +7,7 @@
 namespace layerpress::execution {
 namespace {
 
-/// No score is higher.
+/// Higher than any score.
 constexpr float kNone = 2;
 
 at::Tensor highest(const at::Tensor& scores, std::int64_t count) {
@@ -30,7 +30,7 @@ void ExpertSurvey::add(const at::Tensor& logits, const at::Tensor& routing) {
 void ExpertSurvey::merge(dist::Group& group) {
   if (group.size() > 1) {
     group.all_reduce(routed_);
-    // Every rank sends as many scores, or none where it saw too few tokens.
+    // Every rank sends the same number of scores, filled up if it saw too few tokens.
     at::Tensor sent = at::full({best_.size(0), min_tokens_}, -1, at::kFloat);
     sent.narrow(1, 0, best_.size(1)).copy_(best_);
     if (min_tokens_ > 0) best_ = at::cat(group.all_gather(sent), 1);

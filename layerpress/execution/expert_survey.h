@@ -11,20 +11,21 @@
 
 namespace layerpress::execution {
 
-/// How many tokens of all ranks are routed to each expert of one router, and which more it is calibrated on when they are too
-/// few: those whose score for it (its softmax probability) is highest among the tokens that went elsewhere.
+/// Counts the tokens of all ranks that are routed to each expert of one router. If they are too few, it also determines
+/// the additional tokens for calibration: those routed elsewhere with the highest scores (softmax probabilities) for
+/// the expert.
 class ExpertSurvey {
  public:
   ExpertSurvey(std::int64_t experts, std::int64_t min_tokens);
 
   /// Adds one batch: logits and routing [tokens, experts].
   void add(const at::Tensor& logits, const at::Tensor& routing);
-  /// The sum over ranks; collective. Afterwards nothing may be added.
+  /// Sums over ranks; collective. Nothing may be added afterwards.
   void merge(dist::Group& group);
 
   /// int64 [experts], on the CPU.
   const at::Tensor& routed() const { return routed_; }
-  /// Tokens with at least this score are selected, too; above 1 where no more are needed. REQUIRES: merge() was called.
+  /// Tokens with at least this score are also selected; above 1 if no more are needed. REQUIRES: merge() was called.
   float least_score(std::int64_t expert) const { return least_scores_.at(static_cast<std::size_t>(expert)); }
 
  private:
@@ -34,7 +35,7 @@ class ExpertSurvey {
   std::vector<float> least_scores_;
 };
 
-/// By the value that routes.
+/// By the routing value.
 using ExpertSurveys = std::map<graph::ValueId, ExpertSurvey>;
 
 }  // namespace layerpress::execution

@@ -11,18 +11,18 @@
 
 namespace layerpress::execution {
 
-/// Computes one node on its `inputs`; one that nobody else holds may be written to.
+/// Computes one node on its `inputs`. An input that nothing else holds may be overwritten.
 at::Tensor execute_node(const FusedNode& node, std::vector<at::Tensor> inputs, const residency::Onload& parameters,
                         BatchContext& context);
 
-/// Memory that a node needs beside its inputs and its output, in bytes; on a CPU.
+/// Memory that a node needs besides its inputs and its output, in bytes; on a CPU.
 std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& node, const Batch& batch,
                                    const residency::Placement& placement, int threads);
 
-/// Rows of a value in a batch; of selected tokens as many as an expert gets when all get as many.
+/// The number of rows of a value in a batch; for selected tokens, an equal share for each expert is assumed.
 double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch);
 
-/// Floating-point operations of a node over a batch (products counted twice; attention halved by causality).
+/// Floating-point operations of a node for a batch (a multiply-add counts two; causal attention counts half).
 double node_flops(const graph::Graph& graph, const FusedNode& node, const Batch& batch);
 
 }  // namespace layerpress::execution

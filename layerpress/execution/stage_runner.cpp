@@ -14,7 +14,7 @@ namespace layerpress::execution {
 
 namespace {
 
-/// The values of one batch inside a stage.
+/// The values of one batch during a stage.
 class Frame {
  public:
   Frame(const graph::Stage& stage, const std::vector<FusedNode>& nodes, const OnWanted& on_wanted)
@@ -24,13 +24,13 @@ class Frame {
     for (const graph::ValueId value : stage.keeps) ++readers_[value];
   }
 
-  /// A value that is there now. It stays while somebody reads it.
+  /// Adds a computed value, which is kept until its last reader.
   void set(graph::ValueId value, at::Tensor tensor) {
     if (std::find(stage_.wanted.begin(), stage_.wanted.end(), value) != stage_.wanted.end()) on_wanted_(value, tensor);
     if (readers_[value] > 0) values_[value] = std::move(tensor);
   }
 
-  /// What a node reads. Who reads a value last has it alone, if nobody else has stored it.
+  /// The inputs of a node. The last reader takes ownership of a value, unless the store also holds it.
   std::vector<at::Tensor> inputs_of(const FusedNode& node) {
     std::vector<at::Tensor> inputs;
     for (const graph::ValueId input : node.inputs) {

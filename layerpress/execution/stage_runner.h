@@ -16,7 +16,7 @@
 
 namespace layerpress::execution {
 
-/// Everything a pipeline runs with. Refers to what its caller owns.
+/// Everything that a pipeline needs for a run. Refers to objects of the caller.
 struct RunContext {
   const graph::Graph& graph;
   const residency::WeightSource& weights;
@@ -26,34 +26,32 @@ struct RunContext {
   PhaseTimes& times;
   dist::Group& group;
   dist::DivisionRates division_rates{};
-  std::int64_t all_tokens = 0;             ///< of all ranks' batches; used when there are several
-  std::int64_t min_tokens_per_expert = 0;  ///< on which an expert is calibrated at least, where tokens are selected
-  const residency::WeightSource* original =
-      nullptr;  ///< of the uncompressed model, where `weights` has compressed ones; null: the same
+  std::int64_t all_tokens = 0;                        ///< tokens of all ranks; used with several ranks
+  std::int64_t min_tokens_per_expert = 0;             ///< least tokens for an expert, if tokens are selected
+  const residency::WeightSource* original = nullptr;  ///< original weights, if `weights` has compressed ones; else null
 };
 
-/// What happens to the values that a stage is run for, as soon as each is there.
+/// Called with each wanted value of a stage as soon as it is computed.
 using OnWanted = std::function<void(graph::ValueId, const at::Tensor&)>;
 
-/// Beside what every stage needs.
+/// Options of a stage besides its usual inputs.
 struct StageOptions {
   OnWanted on_wanted{};
-  const ExpertSurveys* surveys = nullptr;  ///< for nodes that select tokens for experts
-  const graph::ReferenceStream* reference =
-      nullptr;  ///< when it is the original model's values that are read and stored
+  const ExpertSurveys* surveys = nullptr;             ///< for nodes that select experts' tokens
+  const graph::ReferenceStream* reference = nullptr;  ///< set if the original model's values are read and stored
 };
 
-/// Where a stage's inputs come from and what it keeps goes to, by what a value is stored as.
+/// The source of a stage's inputs and the destination of its kept values, by their ids in the store.
 struct StageValues {
   std::function<at::Tensor(graph::ValueId stored)> get;
   std::function<void(graph::ValueId stored, at::Tensor)> put;
 };
 
-/// Runs the nodes of `stage` on one batch. Values inside the stage live until their last reader.
+/// Runs the nodes of `stage` on one batch. Values inside the stage are freed after their last reader.
 void run_stage(const RunContext& run, const graph::Stage& stage, const residency::Onload& parameters,
                const Batch& batch, const StageValues& values, const StageOptions& options = {});
 
-/// The same for batch number `batch` of the run, with the store's values.
+/// The same for batch number `batch` of the run, with values from the store.
 void run_stage(const RunContext& run, const graph::Stage& stage, const residency::Onload& parameters, std::size_t batch,
                residency::ActivationStore& store, const StageOptions& options = {});
 

@@ -10,13 +10,13 @@
 
 namespace layerpress::execution {
 
-/// One implementation per kind of node that concerns images.
+/// One implementation per kind of image node.
 struct VisionExecution {
   const std::vector<at::Tensor>& inputs;
   const residency::Onload& parameters;
   BatchContext& context;
 
-  /// Reads the pixels of the batch itself, not its input.
+  /// Reads the batch's pixels instead of its input.
   at::Tensor operator()(const graph::PatchEmbedding& op) const;
   at::Tensor operator()(const graph::TileEmbedding& op) const;
   at::Tensor operator()(const graph::ClassEmbedding& op) const;
@@ -32,7 +32,7 @@ struct VisionExecution {
   at::Tensor operator()(const graph::MaskUnattending& op) const;
 };
 
-/// As node_workspace_bytes and node_flops; 0 for nodes of other kinds.
+/// Like node_workspace_bytes and node_flops; 0 for nodes of other kinds.
 std::uint64_t vision_workspace_bytes(const graph::Node& node, const Batch& batch,
                                      const residency::Placement& placement);
 double vision_flops(const graph::Node& node, const Batch& batch);

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kOtherPrefix = ".layerpress-journal-", kOtherSuffix = ".jsonl";
 constexpr int kMostSets = 1 << 20;  // beyond any number of processes
 
-/// The rank whose journal goes by this name, 0 for none and for the first rank's.
+/// The rank whose journal has this name; 0 if it is not such a name or the first rank's.
 int other_rank(std::string_view name) {
   if (name.size() <= kOtherPrefix.size() + kOtherSuffix.size() || !name.starts_with(kOtherPrefix) ||
       !name.ends_with(kOtherSuffix))
@@ -40,10 +40,10 @@ std::map<int, fs::path> other_journals(const fs::path& directory) {
   return journals;
 }
 
-/// Member `key` of a record, null when it is absent.
+/// Member `key` of a record, null if missing.
 Json member(const Json& record, const char* key) { return record.contains(key) ? record[key] : Json(); }
 
-/// What a record's "sets" names, without what is no number of a set.
+/// The sets in a record's "sets"; entries that are not set numbers are ignored.
 std::set<int> sets_of(const Json& record) {
   std::set<int> sets;
   for (const Json& set : member(record, "sets"))
@@ -51,14 +51,14 @@ std::set<int> sets_of(const Json& record) {
   return sets;
 }
 
-/// Takes the place of "boundary" in a rank's record: {"<rank>": boundary}.
+/// Replaces "boundary" in a rank's record by "boundaries": {"<rank>": boundary}.
 void name_boundary(Json& record, int rank) {
   if (!record.contains("boundary")) return;
   record["boundaries"] = Json::object({{std::to_string(rank), std::move(record["boundary"])}});
   record.erase("boundary");
 }
 
-/// Members that cannot be joined become null, so that nobody takes one rank's for all.
+/// Members that cannot be joined become null, so that one rank's member is not taken for all ranks'.
 void join_objects(Json& into, const Json& part, const char* key) {
   Json& joined = into[key];
   const auto more = part.find(key);
@@ -77,13 +77,14 @@ void join_arrays(Json& into, const Json& part, const char* key) {
     joined = nullptr;
 }
 
-/// Adds what another rank says about the same subgraph.
+/// Adds another rank's record of the same subgraph.
 void join_record(Json& into, const Json& part) {
   if (member(into, "ranks") == member(part, "ranks"))
     join_objects(into, part, "boundaries");
   else
     into["boundaries"] = Json::object();
-  // A crash right after rank 0 has taken over the other journals leaves those, too: what they say is known already.
+  // If rank 0 crashed right after taking over the other journals, these still exist, but their records are already
+  // known.
   const std::set<int> known = sets_of(into), added = sets_of(part);
   if (std::includes(known.begin(), known.end(), added.begin(), added.end())) return;
   join_arrays(into, part, "sets");
@@ -91,7 +92,7 @@ void join_record(Json& into, const Json& part) {
   join_arrays(into, part, "modules");
 }
 
-/// The records, one to a line, as a new file.
+/// Writes the records, one per line, to a new file.
 int write_anew(const std::filesystem::path& path, const std::string& text) {
   write_text_file(path, text);
   return ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
@@ -149,7 +150,7 @@ std::vector<Json> Journal::read_all(const fs::path& directory) {
   if (first.empty()) return {};
   std::map<std::uint64_t, Json> joined;
   const auto add = [&](int rank, const std::vector<Json>& records) {
-    for (std::size_t i = 1; i < records.size(); ++i) {  // behind the header
+    for (std::size_t i = 1; i < records.size(); ++i) {  // after the header
       const Json index = member(records[i], "index");
       if (!index.is_number_unsigned()) continue;
       Json record = records[i];

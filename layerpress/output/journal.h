@@ -10,40 +10,41 @@
 
 namespace layerpress::output {
 
-/// What a run has done so far: a file of JSON lines that only grows. Each record is on disk when append() returns, so what
-/// it names must have been synced before.
+/// The progress of a run: an append-only file of JSON lines. Each record is on disk when append() returns, so the data
+/// that it names must be synced before.
 ///
-/// Several processes (ranks) that write one output have a journal each in its folder. The first line is the header, the same
-/// in all; every other is what a rank did for one subgraph:
+/// If several ranks write one output, each has a journal in the output's folder. The first line is the header, the same
+/// in all of them; every other line says what a rank did for one subgraph:
 ///   {"record": "subgraph", "index", "name", "boundary", "ranks", "sets", "tensors": {name: checksum}, "modules"}
 /// `sets` are the sets of tensors that the rank wrote, of the header's "shard_sets".
 class Journal {
  public:
-  static constexpr const char* kFileName = ".layerpress-journal.jsonl";  ///< of rank 0, whose journal makes a run
+  static constexpr const char* kFileName =
+      ".layerpress-journal.jsonl";  ///< rank 0's journal, which must exist for a run
   static std::string file_name(int rank);
   static bool is_file_name(const std::string& name);
 
-  /// The journals of all ranks as one: the header of rank 0's, then for every subgraph of which all sets were written one
-  /// record, in the order of their indices. In it sets, tensors and modules are joined, and "boundaries" {rank: boundary}
-  /// has taken the place of "boundary"; it is empty where ranks disagree about how many they were. No journal of rank 0
-  /// gives no records.
+  /// The journals of all ranks, joined: rank 0's header, then one record for every subgraph whose sets were all
+  /// written, in the order of their indices. A joined record has the sets, tensors and modules of all ranks, and
+  /// "boundaries" {rank: boundary} instead of "boundary"; it is empty if the ranks' records disagree about the number
+  /// of ranks. Without a journal of rank 0 there are no records.
   static std::vector<Json> read_all(const std::filesystem::path& directory);
 
-  /// "shard_sets" of a header, 1 without. Throws CheckpointError when it is no sensible number.
+  /// "shard_sets" of a header, 1 if missing. Throws CheckpointError if it is not a plausible number.
   static int shard_sets(const Json& header);
-  /// Whether a record's "sets" are all of `shard_sets`.
+  /// Whether a record's "sets" include all of `shard_sets`.
   static bool has_all_sets(const Json& record, int shard_sets);
 
-  /// Removes the journals of all ranks but the first. Throws CheckpointError.
+  /// Removes the journals of all ranks except the first. Throws CheckpointError.
   static void remove_others(const std::filesystem::path& directory);
   /// Removes all journals, that of rank 0 last, so that an interruption leaves a run or none. Ignores failures.
   static void remove_all(const std::filesystem::path& directory) noexcept;
 
-  /// The records of a journal. A last line that a crash cut short is left out, and so is everything behind a line that
-  /// cannot be read; no file gives no records.
+  /// The records of a journal. Skips a last line that was truncated by a crash, and everything after an unreadable
+  /// line. Without a file there are no records.
   static std::vector<Json> read(const std::filesystem::path& path);
 
-  /// Starts a journal with `records` (written anew, atomically), or with those and what comes later.
+  /// Starts a journal with `records`, written atomically as a new file; later records are appended.
   Journal(std::filesystem::path path, const std::vector<Json>& records);
 
   /// Adds a record and waits until it is on disk. Throws CheckpointError.

@@ -11,33 +11,33 @@
 
 namespace layerpress::output {
 
-/// The output folder of a run while it is unfinished. Rank 0 makes, keeps and names it, the others write into it.
+/// The output folder of an unfinished run. Rank 0 creates, keeps and renames it; the other ranks write into it.
 class RunFolder {
  public:
-  /// Refuses what can be known to fail at the end: outputs inside the model, summaries that cannot be written. Throws
-  /// UsageError.
+  /// Checks for errors that would otherwise only show at the end: outputs inside the model, summaries that cannot be
+  /// written. Throws UsageError.
   RunFolder(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group);
 
-  /// Whether --resume finds the finished output of the same run. Throws UsageError for a finished one of another run.
-  /// Collective.
+  /// Whether --resume finds the finished output of the same run. Throws UsageError for a finished output of another
+  /// run. Collective.
   bool is_complete() const;
 
-  /// Makes the unfinished folder, or opens one that an earlier run left, and reads its journals. Throws UsageError when it may not
-  /// be used, DistributedError when a rank does not see it. Collective.
+  /// Creates the unfinished folder, or opens that of an earlier run and reads its journals. Throws UsageError if it may
+  /// not be used, and DistributedError if a rank does not see it. Collective.
   void open();
 
   const std::filesystem::path& path() const { return path_; }
   bool continued() const { return continued_; }
-  /// Records of the run that is continued, the header first (Journal::read_all); empty for a new one.
+  /// Records of the resumed run, the header first (Journal::read_all); empty for a new run.
   const std::vector<Json>& journal() const { return journal_; }
-  /// File for activations on disk, of this rank; empty when none may be used.
+  /// This rank's file for activations on disk; empty if none may be used.
   std::filesystem::path scratch() const;
 
-  /// Puts the folder in the output's place. Rank 0 does.
+  /// Moves the folder to the output's path. Called by rank 0.
   void commit();
-  /// Leaves it to be continued. Of use on rank 0.
+  /// Leaves the folder to be resumed. Has an effect only on rank 0.
   void keep();
-  /// Removes scratch files that lie elsewhere.
+  /// Removes scratch files outside the folder.
   void remove_scratch() const;
 
  private:

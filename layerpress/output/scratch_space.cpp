@@ -19,7 +19,7 @@ std::uint64_t bytes_on_disk(const setup::RunSetup& setup, const plan::RunPlan& p
   for (const plan::SubgraphPlan& subgraph : plan.memory.subgraphs)
     needed = std::max(needed, subgraph.activation_disk_bytes);
   if (needed == 0) return 0;
-  // The values behind the last subgraph stay until those behind the next are safe.
+  // The values after a subgraph stay until those after the next one are safe.
   for (const schedule::SubgraphSchedule& subgraph : plan.schedule) {
     std::uint64_t elements = 0;
     for (const graph::ValueId id : subgraph.boundary) {
@@ -33,7 +33,7 @@ std::uint64_t bytes_on_disk(const setup::RunSetup& setup, const plan::RunPlan& p
   return needed + boundary;
 }
 
-/// What ranks that write to one disk have in common.
+/// A name that is the same for ranks that write to one disk.
 std::string name_of_disk(const fs::path& folder, bool shared) {
   if (shared) return "shared";
   struct stat status {};

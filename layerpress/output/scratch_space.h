@@ -8,9 +8,9 @@
 
 namespace layerpress::output {
 
-/// Makes sure that the disk holds the activations of all ranks that put them on it, so that one that is too small shows now
-/// rather than hours later. `scratch` is this rank's file; what an earlier run left there is used again. `shared`: all hosts
-/// see the same folder. Throws MemoryError; warns of disks in memory. Collective.
+/// Checks that the disk has room for the activations of all ranks that use it, so that a disk that is too small shows
+/// now and not hours later. `scratch` is this rank's file; space that an earlier run left there is reused. `shared`:
+/// all hosts see the same folder. Throws MemoryError; warns about disks in memory. Collective.
 void require_scratch_space(const setup::RunSetup& setup, const plan::RunPlan& plan,
                            const std::filesystem::path& scratch, bool shared, dist::Group& group,
                            const RunControl& control);

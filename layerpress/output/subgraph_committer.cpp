@@ -41,7 +41,7 @@ void SubgraphCommitter::run() {
   for (;;) {
     changed_.wait(lock, [&] { return !queue_.empty() || stop_; });
     if (queue_.empty() || failure_) return;
-    // One wait for the disk serves everything that came in meanwhile.
+    // One sync serves all records that were queued in the meantime.
     const std::deque<std::pair<std::size_t, Json>> ready = std::exchange(queue_, {});
     busy_ = true;
     lock.unlock();

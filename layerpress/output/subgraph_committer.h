@@ -12,21 +12,21 @@
 
 namespace layerpress::output {
 
-/// Makes finished subgraphs durable in a thread of its own: waits for the disk, then adds the record to the journal, while
-/// the next subgraph is computed.
+/// Makes finished subgraphs durable on a separate thread while the next subgraph is computed: syncs the files, then
+/// adds the record to the journal.
 class SubgraphCommitter {
  public:
   SubgraphCommitter(checkpoint::CheckpointWriter& writer, Journal& journal);
-  /// Commits what was handed over; failures are lost here, see finish().
+  /// Commits all queued records; failures are lost here, see finish().
   ~SubgraphCommitter();
   SubgraphCommitter(const SubgraphCommitter&) = delete;
   SubgraphCommitter& operator=(const SubgraphCommitter&) = delete;
 
-  /// Hands over the record of subgraph `index`, whose tensors are all written. Throws what an earlier commit threw.
+  /// Queues the record of subgraph `index`, whose tensors are all written. Throws the exception of an earlier commit.
   void commit(std::size_t index, Json record);
-  /// Waits until everything is durable. Throws what a commit threw.
+  /// Waits until everything is durable. Throws the exception of a commit.
   void finish();
-  /// The last subgraph that is durable.
+  /// The last durable subgraph.
   std::optional<std::size_t> durable() const;
 
  private:
@@ -40,7 +40,7 @@ class SubgraphCommitter {
   std::exception_ptr failure_;
   bool busy_ = false;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when everything above is there
+  std::thread thread_;  // last member: starts after the others are initialized
 };
 
 }  // namespace layerpress::output

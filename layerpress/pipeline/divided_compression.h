@@ -9,12 +9,12 @@
 
 namespace layerpress::pipeline {
 
-/// This rank's parts of a group, in their order.
+/// This rank's parts of a group, in order.
 compression::CompressionTask own_rows(const execution::RunContext& run, const compression::CompressionTask& whole,
                                       const schedule::GroupDivision& division);
 
-/// What each rank did to its parts of the groups of one step, given to all ranks in few operations: one all-gather, or one
-/// broadcast of each rank that has any, where those are few. Results are packed to their bits as they come.
+/// Exchanges the ranks' results for the groups of one step in few operations: one all-gather, or, if few ranks have
+/// results, one broadcast for each of them. Results are packed to their bits as they arrive.
 class ResultExchange {
  public:
   struct Group {
@@ -22,13 +22,13 @@ class ResultExchange {
     const schedule::GroupDivision* division = nullptr;
   };
 
-  /// Every rank names the same groups.
+  /// All ranks pass the same groups.
   ResultExchange(const execution::RunContext& run, std::vector<Group> groups);
-  /// Takes this rank's results of a group, in the order of its parts.
+  /// Adds this rank's results of a group, in the order of its parts.
   void put(std::size_t group, const std::vector<compression::CompressedModule>& own);
-  /// Collective, once all is there. Phase "gather".
+  /// Collective; to be called after all results are added. Phase "gather".
   void trade();
-  /// All rows of all linears of a group, the same on every rank; reports are joined (errors averaged by rows).
+  /// All rows of all linears of a group, the same on every rank, with joined reports (errors averaged by rows).
   std::vector<compression::CompressedModule> take(std::size_t group,
                                                   const std::vector<compression::LinearWeight>& linears) const;
 
@@ -39,10 +39,10 @@ class ResultExchange {
   std::vector<at::Tensor> received_;  // by rank
 };
 
-/// Bytes that an exchange holds.
+/// Bytes that an exchange holds in its three phases.
 struct ExchangeBytes {
-  std::uint64_t own = 0;       ///< while results are put
-  std::uint64_t trading = 0;   ///< while they travel
+  std::uint64_t own = 0;       ///< while results are added
+  std::uint64_t trading = 0;   ///< while they are exchanged
   std::uint64_t received = 0;  ///< while they are taken
 };
 ExchangeBytes exchange_bytes(const std::vector<ResultExchange::Group>& groups);

@@ -9,18 +9,18 @@
 
 namespace layerpress::plan {
 
-/// What this machine does per second, measured in about a second with the run's own kernels, modifiers and threads.
+/// This machine's rates per second, measured in about a second with the run's own kernels, modifiers and threads.
 struct MachineRates {
   std::map<std::string, double> flops;  ///< by phase, as in SubgraphPlan::flops
-  double forward_bytes = 0;             ///< bytes of values that norms, activations and sums pass over
-  double read_bytes = 0;                ///< from the model's files, as they are cached now
+  double forward_bytes = 0;             ///< bytes that norms, activations and sums process
+  double read_bytes = 0;                ///< from the model's files, in their current state of caching
   double write_bytes = 0;               ///< to the disk of `output`
 };
 
-/// `output`: a folder that exists, or is to be made, on the disk that is written to.
+/// `output` is an existing or future folder on the disk to be written.
 MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::path& output);
 
-/// Seconds for a subgraph: arithmetic, or the disk where that is slower.
+/// Seconds for a subgraph: arithmetic or disk, whichever is slower.
 double estimated_seconds(const SubgraphPlan& plan, const MachineRates& rates);
 
 }  // namespace layerpress::plan

@@ -5,10 +5,10 @@
 
 namespace layerpress::plan {
 
-/// The plan's numbers without times, as they go into a run's summary.
+/// The plan's numbers without times, for a run's summary.
 Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan);
 
-/// The whole plan, as plan_oneshot() returns it.
+/// The whole plan, as returned by plan_oneshot().
 Json plan_report(const setup::RunSetup& setup, const RunPlan& plan, const MachineRates& rates);
 
 }  // namespace layerpress::plan

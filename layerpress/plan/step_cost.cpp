@@ -5,7 +5,7 @@
 namespace layerpress::plan {
 namespace {
 
-/// What a rank compresses of a group.
+/// The shapes of a rank's parts of a group.
 std::vector<compression::LinearShape> parts_of(const pipeline::ResultExchange::Group& group, std::size_t rank) {
   std::vector<compression::LinearShape> parts;
   for (const schedule::RowPart& part : group.division->parts[rank]) {
@@ -15,7 +15,7 @@ std::vector<compression::LinearShape> parts_of(const pipeline::ResultExchange::G
   return parts;
 }
 
-/// Parts of the rank that has most rows of a group.
+/// The parts of the rank with most rows of a group.
 std::vector<compression::LinearShape> largest_parts(const pipeline::ResultExchange::Group& group) {
   const std::vector<std::vector<schedule::RowPart>>& parts = group.division->parts;
   const auto most = std::max_element(parts.begin(), parts.end(),
@@ -66,7 +66,7 @@ StepCost step_cost(const graph::Graph& graph, const std::vector<schedule::GroupW
                               count * result_bytes(exchanged[first].linears)};
     if (cost.ranks == 1)
       cost.turns.push_back(turn);
-    else  // each rank has others of these groups; as many results as there are wait to be exchanged
+    else  // ranks have different groups; all results wait to be exchanged
       for (std::size_t i = first; i < first + count; ++i)
         cost.turns.push_back({1, turn.linears, turn.workspace_bytes, result_bytes(turn.linears)});
     first += count;

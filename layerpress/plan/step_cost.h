@@ -9,17 +9,17 @@
 
 namespace layerpress::plan {
 
-/// What compressing the groups of one step takes, with the ranks that divide them.
+/// The cost of compressing the groups of one step, divided among ranks.
 struct StepCost {
-  /// Groups alike that one process compresses at once, or one group that ranks divide.
+  /// Equal groups that one process compresses together, or one group that ranks divide.
   struct Turn {
     std::size_t groups = 1;
     std::vector<compression::LinearShape> linears;  ///< of each group
-    std::uint64_t workspace_bytes = 0;              ///< of the rank that has most of its rows, results included
-    std::uint64_t result_bytes = 0;                 ///< all rows of all linears of all these groups, in codes
+    std::uint64_t workspace_bytes = 0;              ///< of the rank with most of its rows, including results
+    std::uint64_t result_bytes = 0;                 ///< codes of all rows of all linears of these groups
   };
   std::vector<Turn> turns;
-  std::map<std::string, double> flops;  ///< of the rank that has most to do, by phase
+  std::map<std::string, double> flops;  ///< of the rank with the most work, by phase
   std::size_t ranks = 1;
   pipeline::ExchangeBytes exchange;
 };

@@ -9,14 +9,14 @@
 namespace layerpress::residency {
 namespace {
 
-/// Null where there is none that counts.
+/// Null if the device has no allocator that counts.
 c10::DeviceAllocator* counting_allocator(const at::Device& device) {
   if (device.is_cpu()) return nullptr;
-  at::globalContext().lazyInitDevice(device.type());  // before anything was computed there is no allocator
+  at::globalContext().lazyInitDevice(device.type());  // there is no allocator before the first computation
   return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
 }
 
-/// Of the current device where none is named.
+/// The index of the current device if none is named.
 c10::DeviceIndex index_of(const at::Device& device) {
   return device.has_index() ? device.index() : c10::impl::VirtualGuardImpl(device.type()).getDevice().index();
 }

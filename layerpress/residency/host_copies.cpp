@@ -13,7 +13,7 @@ namespace {
 
 using EventPointer = std::shared_ptr<c10::Event>;
 
-/// Two streams beside the one that computes, one for each direction.
+/// Two streams besides the computing one, one for each direction.
 class StreamCopies : public HostCopies {
  public:
   explicit StreamCopies(const at::Device& device)
@@ -23,7 +23,7 @@ class StreamCopies : public HostCopies {
         inwards_(guard_.getStreamFromGlobalPool(device_)) {}
 
   Arriving to_host(const at::Tensor& x) override {
-    if (x.is_cpu()) return {x.pin_memory(), event_on(outwards_)};  // joined from pieces
+    if (x.is_cpu()) return {x.pin_memory(), event_on(outwards_)};  // concatenated pieces are already on the host
     const at::Tensor source = x.contiguous();
     event_on(computing())->block(outwards_);
     const at::Tensor target = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
@@ -31,7 +31,7 @@ class StreamCopies : public HostCopies {
       const c10::StreamGuard guard(outwards_);
       target.copy_(source, /*non_blocking=*/true);
     }
-    source.record_stream(outwards_);  // its memory is not given away before
+    source.record_stream(outwards_);  // keeps its memory until the copy is done
     return {target, event_on(outwards_)};
   }
 

@@ -7,31 +7,30 @@
 
 namespace layerpress::residency {
 
-/// Copies of tensors between a device and pinned host memory that go on while the device computes. One thread uses it, but for
-/// await().
+/// Asynchronous copies of tensors between a device and pinned host memory. Only one thread uses it, except for await().
 class HostCopies {
  public:
-  /// A tensor on its way. Nothing may read it before it has arrived.
+  /// A tensor being copied. It must not be read before it has arrived.
   struct Arriving {
     at::Tensor tensor;
-    std::shared_ptr<void> arrival;  ///< the implementation's
+    std::shared_ptr<void> arrival;  ///< state of the implementation
   };
 
   virtual ~HostCopies() = default;
-  /// To pinned host memory: what the device's work so far leaves in `x`, into which nothing is written any more; or what is on
-  /// the host already.
+  /// Copies to pinned host memory: the contents of `x` after the device's work so far; `x` must not be modified any
+  /// more. `x` may already be on the host.
   virtual Arriving to_host(const at::Tensor& x) = 0;
-  /// To the device, once `x` has arrived on the host.
+  /// Copies to the device after `x` has arrived on the host.
   virtual Arriving to_device(const Arriving& x) = 0;
-  /// The tensor on the device: whatever the device is told to do from now on waits for it.
+  /// The tensor on the device; later work of the device waits for it.
   virtual at::Tensor on_device(const Arriving& x) = 0;
   /// Returns when a copy has arrived.
   virtual void await(const Arriving& x) const = 0;
-  /// Called before each batch: waits until all is done that was under way when it was called the last time, so that memory is
-  /// held for two batches at most.
+  /// Called before each batch. Waits until all copies that were in flight at the previous call are done, so that memory
+  /// is held for two batches at most.
   virtual void pace() = 0;
 
-  /// What a tensor of this size takes on the host: pinned memory comes in powers of two.
+  /// The size of a tensor on the host: pinned memory is allocated in powers of two.
   static std::uint64_t host_bytes(std::uint64_t bytes);
 };
 

@@ -17,10 +17,10 @@
 namespace layerpress::residency {
 namespace {
 
-constexpr std::size_t kPooled = 256u << 10;   // smaller blocks are the C library's
+constexpr std::size_t kPooled = 256u << 10;   // smaller blocks are left to the C library
 constexpr std::size_t kHugePages = 4u << 20;  // larger ones ask for huge pages
 constexpr std::uint64_t kKeptAtFirst = 64u << 20;
-constexpr std::uint64_t kBlocksBetweenLooks = 32;  // at what else the process holds, which takes some 20 microseconds
+constexpr std::uint64_t kBlocksBetweenLooks = 32;  // measuring the rest of the process takes about 20 microseconds
 
 class Pool {
  public:
@@ -32,7 +32,7 @@ class Pool {
         grown_bytes_ = growth();
         shrink();
       }
-      // A block that is a little larger will do; a much larger one would hold memory that others need.
+      // A slightly larger block is suitable; a much larger one would hold memory that others need.
       const auto found = kept_.lower_bound(length);
       if (found != kept_.end() && found->first <= length + length / 8) {
         void* block = found->second.memory;
@@ -56,7 +56,7 @@ class Pool {
     return block;
   }
 
-  /// False for a block that is not from here.
+  /// Returns false for a block that was not allocated here.
   bool give_back(void* block) {
     const std::lock_guard lock(mutex_);
     const auto found = lengths_.find(block);
@@ -94,8 +94,8 @@ class Pool {
     ByAge::iterator place;
   };
 
-  /// Returns kept blocks to the kernel until the limit holds: first those that nobody has wanted for longest. What a loop takes
-  /// and gives back stays.
+  /// Returns kept blocks to the kernel until the limit holds, beginning with those unused for longest. Blocks that a
+  /// loop allocates and frees repeatedly stay.
   void shrink() {
     const std::uint64_t most = beyond_use_ ? used_bytes_ + limit_ : limit_ - std::min(limit_, grown_bytes_);
     while (!kept_.empty() && used_bytes_ + kept_bytes_ > most) {
@@ -105,15 +105,15 @@ class Pool {
     }
   }
 
-  /// A kept block that is not kept any more.
+  /// Removes a block from the kept ones.
   void forget(ByLength::iterator block) {
     kept_bytes_ -= block->first;
     by_age_.erase(block->second.place);
     kept_.erase(block);
   }
 
-  /// What the process holds beside blocks, beyond what it held when the limit was set: small tensors, code that matrix
-  /// libraries make for the shapes they meet.
+  /// The growth of the process's other memory since the limit was set: small tensors, and code that matrix libraries
+  /// compile for new shapes.
   std::uint64_t growth() const {
     const std::uint64_t known = used_bytes_ + kept_bytes_ + other_bytes_, now = anonymous_bytes();
     return now - std::min(now, known);
@@ -121,18 +121,18 @@ class Pool {
 
   mutable std::mutex mutex_;
   ByLength kept_;
-  ByAge by_age_;                          // kept blocks, the one that was given back first in front
+  ByAge by_age_;                          // kept blocks, the oldest first
   std::map<void*, std::size_t> lengths_;  // of blocks in use
   std::uint64_t used_bytes_ = 0, kept_bytes_ = 0;
   std::uint64_t limit_ = 0, other_bytes_ = 0, grown_bytes_ = 0, taken_ = 0;
   bool beyond_use_ = true;
 };
 
-/// ATen keeps pointers to allocators in tensors, and its registry is one per process: so is this.
+/// ATen keeps pointers to allocators in tensors, and has one registry per process, so this allocator is a singleton.
 class PoolAllocator final : public c10::Allocator {
  public:
   static PoolAllocator& instance() {
-    static auto* allocator = new PoolAllocator();  // never destroyed: tensors in static storage may go later
+    static auto* allocator = new PoolAllocator();  // never destroyed: tensors in static storage may outlive it
     return *allocator;
   }
 

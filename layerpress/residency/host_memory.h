@@ -4,10 +4,10 @@
 
 namespace layerpress::residency {
 
-/// Allocates the CPU tensors of this process while it lives: large blocks come straight from the kernel and go back to it,
-/// so that the process holds what its tensors need and no more. Freed blocks are kept for the next tensor of about that size
-/// (new pages cost more than many an operation on them), but only as far as all blocks together stay inside the limit.
-/// One at a time; tensors may outlive it.
+/// Allocates this process's CPU tensors during its lifetime. Large blocks come directly from the kernel and return to
+/// it, so that the process holds little more than its tensors need. Freed blocks are kept for the next tensor of about
+/// the same size, because new pages cost more than many operations on them, but only as long as all blocks together
+/// stay below the limit. One instance at a time; tensors may outlive it.
 class HostMemory {
  public:
   HostMemory();
@@ -15,8 +15,9 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
-  /// Bytes that used and kept blocks may have together, less what the rest of the process grows from here on. Used blocks alone
-  /// may exceed it; then nothing is kept. 64 MiB beyond what is used until this is called.
+  /// Limits the bytes of used and kept blocks together, minus the growth of the rest of the process from now on. Used
+  /// blocks alone may exceed the limit; then no blocks are kept. Until this is called, the limit is 64 MiB above the
+  /// used blocks.
   void limit(std::uint64_t bytes);
   std::uint64_t used_bytes() const;
 };

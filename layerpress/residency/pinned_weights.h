@@ -9,8 +9,8 @@
 
 namespace layerpress::residency {
 
-/// Parameters for a device: what is fetched is copied to pinned memory meanwhile, by the thread that fetches, from where it
-/// reaches the device at the bus's speed.
+/// Parameters for a device. The fetching thread copies them to pinned memory, from which they reach the device at the
+/// speed of the bus.
 class PinnedWeights : public WeightSource {
  public:
   using Pin = std::function<at::Tensor(const at::Tensor&)>;

@@ -11,20 +11,20 @@
 
 namespace layerpress::residency {
 
-/// Reads the weights that are needed next in a thread of its own, while the current ones compute.
+/// Reads the next weights on a separate thread during the computation with the current ones.
 ///
 ///   prefetch.start(names of subgraph 0);
 ///   for each subgraph s:  prefetch.wait();  Onload parameters(...);  prefetch.start(names of s + 1);  compute
 class WeightPrefetch {
  public:
   explicit WeightPrefetch(const WeightSource& source);
-  ~WeightPrefetch();  ///< does not wait for what is not yet begun
+  ~WeightPrefetch();  ///< does not wait for parameters whose reading has not begun
   WeightPrefetch(const WeightPrefetch&) = delete;
   WeightPrefetch& operator=(const WeightPrefetch&) = delete;
 
-  /// Begins to fetch these parameters. REQUIRES: nothing is under way (wait() was called).
+  /// Starts fetching these parameters. REQUIRES: no fetch is in progress (wait() was called).
   void start(std::vector<std::string> names);
-  /// Returns when all of them are in memory. Throws what WeightSource::fetch threw.
+  /// Returns when all of them are in memory. Throws the exception of WeightSource::fetch.
   void wait();
 
  private:
@@ -36,7 +36,7 @@ class WeightPrefetch {
   std::exception_ptr failure_;
   bool busy_ = false;
   bool stop_ = false;
-  std::thread thread_;  // last: starts when everything above is there
+  std::thread thread_;  // last member: starts after the others are initialized
 };
 
 }  // namespace layerpress::residency

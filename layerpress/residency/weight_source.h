@@ -11,17 +11,17 @@
 
 namespace layerpress::residency {
 
-/// Where parameters come from, by their names in the graph. Thread-safe.
+/// The source of parameters, by their names in the graph. Thread-safe.
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
   /// The parameter on the CPU: a view of mapped memory where possible.
   virtual at::Tensor load(const std::string& name) const = 0;
-  /// Says that the parameter will be loaded soon.
+  /// Announces that the parameter will be loaded soon.
   virtual void will_need(const std::string& name) const = 0;
   /// Reads the parameter's bytes into memory and returns when they are there. Throws CheckpointError.
   virtual void fetch(const std::string& name) const { will_need(name); }
-  /// Lets the parameter's pages go. REQUIRES: no tensor from load() is read any more without loading it again.
+  /// Drops the parameter's pages. REQUIRES: tensors from earlier load() calls are not read any more.
   virtual void release(const std::string& name) const = 0;
 };
 
@@ -39,10 +39,10 @@ class CheckpointWeights : public WeightSource {
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
 };
 
-/// A checkpoint in compressed-tensors format: compressed weights are dequantized as they are loaded, to `dtype`.
+/// A checkpoint in compressed-tensors format. Compressed weights are dequantized to `dtype` when they are loaded.
 class CompressedWeights : public WeightSource {
  public:
-  /// `scheme_of`: weight name ("...q_proj.weight") to its scheme, for the compressed modules.
+  /// `scheme_of` maps the names of compressed weights ("...q_proj.weight") to their schemes.
   CompressedWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
                     std::map<std::string, quant::QuantizationScheme> scheme_of, at::ScalarType dtype)
       : checkpoint_(std::move(checkpoint)), scheme_of_(std::move(scheme_of)), dtype_(dtype) {}

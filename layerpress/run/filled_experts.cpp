@@ -25,7 +25,7 @@ FilledExperts filled_experts(const Json& modules) {
   for (const Json& module : modules) {
     const auto routed = module.find("routed_tokens");
     if (routed == module.end() || module["tokens"].get<std::int64_t>() <= routed->get<std::int64_t>()) continue;
-    const std::string expert = parent_name(module["module"].get<std::string>());  // of a linear
+    const std::string expert = parent_name(module["module"].get<std::string>());  // removes the linear's name
     experts.insert(expert);
     layers.insert(parent_name(expert));
   }

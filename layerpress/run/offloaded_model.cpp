@@ -33,7 +33,7 @@ struct OffloadedModel::State {
   residency::OffloadedWeights weights;
 };
 
-/// Parameters of one dtype share an Onload, which computes in one.
+/// Parameters of one dtype share an Onload, because an Onload has one computing dtype.
 struct OffloadedModel::Onloaded::State {
   std::map<std::string, const residency::Onload*> scope_of;
   std::vector<std::unique_ptr<residency::Onload>> scopes;
@@ -87,7 +87,7 @@ OffloadedModel::Onloaded OffloadedModel::onload(const std::vector<std::string>& 
 
 void OffloadedModel::save(const std::string& directory, const std::string& max_shard_size) const {
   PendingDirectory::Options target;
-  target.marker = output::Journal::kFileName;  // an unfinished run into the same place is not swept away
+  target.marker = output::Journal::kFileName;  // protects an unfinished run with the same output
   PendingDirectory pending(directory, target);
   std::vector<checkpoint::TensorSpec> specs;
   for (const std::string& name : names()) {

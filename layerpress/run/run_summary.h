@@ -6,7 +6,7 @@
 
 namespace layerpress::run {
 
-/// What one rank has to say of itself at the end.
+/// A rank's own report at the end of a run.
 struct RankReport {
   double seconds = 0;
   std::uint64_t peak_anonymous_bytes = 0;
@@ -14,11 +14,11 @@ struct RankReport {
   std::uint64_t spilled_bytes = 0;
   const PhaseTimes& times;
   const plan::RunPlan& plan;
-  std::vector<compression::ModuleReport> modules;  ///< those that this rank writes
+  std::vector<compression::ModuleReport> modules;  ///< modules that this rank writes
 };
 
-/// What a run did, as --summary writes it; rank 0's figures at the top, every rank's under "ranks". On other ranks than the first
-/// it is null. Collective.
+/// The run's summary, as written by --summary: rank 0's figures at the top level, every rank's under "ranks". Null on
+/// ranks other than the first. Collective.
 Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, const RankReport& report,
                  dist::Group& group);
 

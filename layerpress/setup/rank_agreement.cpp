@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTokenName = ".layerpress-ranks";
 
-/// Size and checksum of both ends: enough to tell other data or another build, without reading it all on every rank.
+/// Size and checksum of both ends: enough to detect different data or builds without reading everything on every rank.
 Json fingerprint(const fs::path& path) {
   std::error_code failure;
   if (!fs::is_regular_file(path, failure)) return nullptr;
@@ -33,7 +33,7 @@ Json fingerprint(const fs::path& path) {
   return {{"size", file->size()}, {"checksum", checksum.text()}};
 }
 
-/// Hosts may have copies of their own, made at different times; what they say must be the same.
+/// Hosts may have their own copies with different modification times, but the contents must be the same.
 Json model_files(const OpenedModel& model) {
   Json files = Json::object();
   for (const fs::path& path : model.checkpoint->weight_files()) files[path.filename().string()] = fingerprint(path);
@@ -84,7 +84,7 @@ std::string random_token() {
   return fmt::format("{:08x}{:08x}{:08x}{:08x}", device(), device(), device(), device());
 }
 
-/// Whether the folder holds the token; shared storage may show new files a little later.
+/// Whether the folder contains the token; on shared storage, new files may appear a little later.
 bool sees_token(const fs::path& folder, const std::string& token, dist::Group& group) {
   for (int attempt = 0; attempt < 25; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));

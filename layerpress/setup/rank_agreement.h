@@ -12,26 +12,26 @@
 
 namespace layerpress::setup {
 
-/// Makes sure that all ranks were asked for the same: options, recipe, model, dataset, program. Throws DistributedError on all
+/// Checks that all ranks have the same options, recipe, model, dataset and program. Throws DistributedError on all
 /// ranks, naming the first difference. Collective.
 void require_same_request(const OneshotOptions& options, const RunSetup& setup, dist::Group& group);
 
-/// Which rows the ranks read.
+/// The rows that the ranks read.
 struct DataDivision {
-  bool own_slices = false;  ///< every rank named a slice of its own; else the run divides what all named
-  std::string split;        ///< what all ranks together read, as one process would name it
+  bool own_slices = false;  ///< every rank names its own slice; otherwise all name one split, which is divided
+  std::string split;        ///< the rows of all ranks together, as a single process would name them
 };
-/// Throws DistributedError when ranks name different splits, or slices that overlap. Collective.
+/// Throws DistributedError if ranks name different splits, or overlapping slices. Collective.
 DataDivision agree_on_data(const std::string& split, dist::Group& group);
 
-/// Makes sure that all ranks see one and the same folder, which rank 0 has made. Throws DistributedError on all ranks naming one
-/// that does not. Collective.
+/// Checks that all ranks see the same folder, which rank 0 has created. Throws DistributedError on all ranks, naming a
+/// rank that does not. Collective.
 void require_shared_folder(const std::filesystem::path& folder, dist::Group& group);
 
-/// The same number on all ranks: the least.
+/// The minimum over all ranks.
 std::int64_t agree_on_least(std::int64_t own, dist::Group& group);
 
-/// Loaders that divide a dataset as the group's ranks.
+/// Lets the group's ranks divide a dataset.
 class RankLoaders : public data::LoaderGroup {
  public:
   explicit RankLoaders(dist::Group& group) : group_(group) {}

@@ -68,7 +68,7 @@ def test_table(folders):
     parent, _ = folders
     text = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", parent / "reference",
                        "--table").output
-    rows = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if line and not line.endswith((" %", "behind")))
+    rows = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if line and not line.endswith((" %", "after")))
     assert {"perplexity", "tokens", "KL divergence", "seconds", "model.layers.0"} <= rows.keys()
     assert float(rows["perplexity"]) > 1 and "top-1 agreement" in text
 

@@ -1,6 +1,7 @@
 #include "layerpress/plan/machine_rates.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -17,15 +18,24 @@ namespace {
 
 constexpr std::int64_t kFeatures = 1024, kTokens = 2048;
 
-/// Work per second of `function`: once to warm up, then for about a tenth of a second.
+/// Waits for the work that was queued on a device. On a CPU nothing is queued.
+void finish_queued(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+/// Work per second of `function` on `device`: one run to warm up, then runs for about a tenth of a second. A device gets
+/// several runs at once, because waiting for it takes longer than a short kernel.
 template <typename Function>
-double rate_of(double work, Function&& function) {
+double rate_of(at::Device device, double work, Function&& function) {
+  const int runs_at_once = device.is_cpu() ? 1 : 32;
   function();
+  finish_queued(device);
   const Timer timer;
   int runs = 0;
   do {
-    function();
-    ++runs;
+    for (int i = 0; i < runs_at_once; ++i) function();
+    finish_queued(device);
+    runs += runs_at_once;
   } while (timer.seconds() < 0.1);
   return work * runs / timer.seconds();
 }
@@ -44,14 +54,15 @@ std::int64_t sample_columns(const setup::RunSetup& setup) {
 void measure_modifiers(const setup::RunSetup& setup, MachineRates& rates) {
   // About as wide as the model's own: large factorizations are faster per operation. The first run warms up.
   const std::int64_t columns = sample_columns(setup);
-  const at::Tensor x = at::randn({512, columns});
+  const at::Device device = setup.placement.device;
+  const at::Tensor x = at::randn({512, columns}).to(device);
   compression::Statistics statistics;
   statistics.gram = at::mm(x.t(), x);
   statistics.tokens = x.size(0);
   std::set<const compression::Modifier*> seen;
   for (const auto& [node, assignment] : setup.assignments) {
     if (!seen.insert(assignment.modifier).second) continue;
-    const at::Tensor weight = at::randn({512, columns}).to(assignment.scale_dtype);
+    const at::Tensor weight = at::randn({512, columns}).to(device, assignment.scale_dtype);
     const std::vector<compression::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
     const compression::StatisticsWanted wanted = assignment.modifier->statistics_wanted();
     statistics.cross = wanted.cross ? at::zeros_like(statistics.gram) : at::Tensor();
@@ -101,30 +112,32 @@ double measure_write(std::filesystem::path folder) {
 MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::path& output) {
   const c10::InferenceMode inference;
   MachineRates rates;
-  const auto options = at::TensorOptions(setup.placement.device).dtype(setup.placement.dtype);
+  const at::Device device = setup.placement.device;
+  const auto options = at::TensorOptions(device).dtype(setup.placement.dtype);
   rates.read_bytes = measure_read(setup.model);
   rates.write_bytes = measure_write(output);
-  if (!setup.placement.device.is_cpu()) return rates;
   const at::Tensor x = at::randn({kTokens, kFeatures}).to(options),
                    weight = at::randn({kFeatures, kFeatures}).to(options);
-  at::Tensor gram = at::zeros({kFeatures, kFeatures}, at::kFloat);
+  at::Tensor gram = at::zeros({kFeatures, kFeatures}, at::TensorOptions(device).dtype(at::kFloat));
   if (setup.pipeline != setup::Pipeline::kDatafree) {
     const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
-    rates.flops["forward"] = rate_of(2 * tokens * features * features, [&] { return kernels::linear(x, weight); });
-    rates.flops["gram"] = rate_of(tokens * features * (features + 1), [&] { kernels::accumulate_gram(gram, x); });
+    rates.flops["forward"] =
+        rate_of(device, 2 * tokens * features * features, [&] { return kernels::linear(x, weight); });
+    rates.flops["gram"] =
+        rate_of(device, tokens * features * (features + 1), [&] { kernels::accumulate_gram(gram, x); });
     if (schedule::wants_reference(setup.assignments)) {
       rates.flops["reference"] = rates.flops["forward"];
       rates.flops["cross"] =
-          rate_of(2 * tokens * features * features, [&] { kernels::accumulate_cross_gram(gram, x, x); });
+          rate_of(device, 2 * tokens * features * features, [&] { kernels::accumulate_cross_gram(gram, x, x); });
     }
     const kernels::AttentionShape shape{8, 8, 64, 0.125, 0};
     const at::Tensor heads = x.slice(1, 0, 512).contiguous();
-    rates.flops["attention"] = rate_of(4 * tokens / 2 * 513.0 * 512.0, [&] {
+    rates.flops["attention"] = rate_of(device, 4 * tokens / 2 * 513.0 * 512.0, [&] {
       return kernels::attention(heads, heads, heads, {0, 512, 1024, 1536, 2048}, shape);
     });
     const at::Tensor ones = at::ones({kFeatures}).to(options);
     rates.forward_bytes =
-        rate_of(2 * static_cast<double>(x.nbytes()), [&] { return kernels::rms_norm(x, ones, 1e-5); });
+        rate_of(device, 2 * static_cast<double>(x.nbytes()), [&] { return kernels::rms_norm(x, ones, 1e-5); });
   }
   measure_modifiers(setup, rates);
   return rates;

@@ -67,8 +67,7 @@ std::string plan_text(const Json& plan) {
                       number(plan, "samples"), number(plan, "tokens"), number(plan, "batches"),
                       number(plan, "batch_tokens"), number(plan, "threads"), plan["dtype"].get<std::string>(),
                       plan["arithmetic"].get<std::string>());
-  text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}
-", bytes(plan, "peak_bytes"),
+  text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
                       number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                       bytes(plan, "smallest_budget_bytes"));
   if (number(plan, "device_peak_bytes") > 0)

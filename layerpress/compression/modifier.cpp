@@ -6,7 +6,7 @@ std::size_t Modifier::tasks_at_once(const std::vector<LinearShape>&) const { ret
 
 std::uint64_t Modifier::workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const {
   const CompressionCost each = cost(linears);
-  return each.workspace_bytes + (tasks - 1) * each.result_bytes;  // one after the other
+  return each.workspace_bytes + (tasks - 1) * each.result_bytes;  // one after the other, keeping results
 }
 
 std::vector<std::vector<CompressedModule>> Modifier::compress_together(const std::vector<CompressionTask>& tasks,

@@ -49,33 +49,33 @@ struct LinearWeight {
   at::Tensor whole{};  ///< that weight, for what depends on all of its rows; undefined where these are all
 };
 
-/// A linear as a plan sees it, before any weight is read.
+/// A linear in a plan, before any weight is read.
 struct LinearShape {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  at::ScalarType dtype = at::kBFloat16;  ///< as stored
+  at::ScalarType dtype = at::kBFloat16;  ///< stored dtype
   const quant::QuantizationScheme* scheme = nullptr;
-  std::int64_t group_rows = 0;   ///< of all linears that are compressed with it; 0: of those given together
-  at::Device device = at::kCPU;  ///< on which it is compressed
+  std::int64_t group_rows = 0;   ///< rows of all linears compressed with it; 0: of those passed together
+  at::Device device = at::kCPU;  ///< device that compresses it
   bool operator==(const LinearShape&) const = default;
 };
 
-/// What compress() costs for linears that read one value.
+/// The cost of compress() for linears that read one value.
 struct CompressionCost {
-  std::uint64_t workspace_bytes = 0;    ///< most that it allocates at once, results included, its inputs not
-  std::uint64_t result_bytes = 0;       ///< what the results hold when it returns
-  std::map<std::string, double> flops;  ///< by phase, as it adds them to PhaseTimes; "observe" counts its candidates
+  std::uint64_t workspace_bytes = 0;    ///< peak of its allocations, including results, excluding inputs
+  std::uint64_t result_bytes = 0;       ///< size of the results when it returns
+  std::map<std::string, double> flops;  ///< by phase, as in PhaseTimes; "observe" counts all candidates
 };
 
-/// What happened to one module; goes into the summary.
+/// The outcome for one module, for the summary.
 struct ModuleReport {
   std::string module;
   std::string scheme;                  ///< such as "4-bit int group 64"
-  std::string fallback;                ///< "" or what was done instead ("dampening 0.1", "round-to-nearest", ...)
-  std::optional<double> output_error;  ///< mean squared error of an output for a token; needs statistics
+  std::string fallback;                ///< "" or the fallback used ("dampening 0.1", "round-to-nearest", ...)
+  std::optional<double> output_error;  ///< mean squared error of an output per token; needs statistics
   double weight_error = 0;             ///< ‖W - dequantized‖ / ‖W‖; filled in by the pipeline
-  std::int64_t tokens = 0;             ///< tokens the statistics saw
-  /// Of an expert's linear that saw selected tokens only: those that the router gave it.
+  std::int64_t tokens = 0;             ///< tokens in the statistics
+  /// For an expert's linear with selected tokens: the number that the router gave it.
   std::optional<std::int64_t> routed_tokens{};
   Json to_json() const;
   static ModuleReport from_json(const Json& json);  ///< throws CheckpointError
@@ -84,11 +84,12 @@ struct ModuleReport {
 struct CompressedModule {
   quant::QuantizedWeight weight;
   ModuleReport report;
-  /// report.weight_error, fp64, while a device has not computed it; BackgroundSink fills it in. Filled in by the pipeline.
+  /// report.weight_error, fp64, while a device has not computed it; BackgroundSink fills it in. Filled in by the
+  /// pipeline.
   at::Tensor weight_error{};
 };
 
-/// Linears that read one value, and its statistics: null when none were wanted or the run has no data.
+/// Linears that read one value, and its statistics, which are null if none were wanted or the run has no data.
 struct CompressionTask {
   std::vector<LinearWeight> linears;
   const Statistics* statistics = nullptr;
@@ -100,7 +101,7 @@ class Modifier {
  public:
   virtual ~Modifier() = default;
 
-  /// Its type as recipes name it.
+  /// Its type in recipes.
   virtual std::string type() const = 0;
 
   /// The scheme this modifier gives a module, or null when the module is not among its targets.
@@ -129,17 +130,17 @@ class Modifier {
   /// Memory and arithmetic of compress() for linears of these shapes.
   virtual CompressionCost cost(const std::vector<LinearShape>& linears) const = 0;
 
-  /// Compresses linears that read one value, all assigned to this modifier; one result per entry, in order.
-  /// `statistics` is null when none were wanted or the run has no data. Measures its phases in `times`.
+  /// Compresses linears that read one value, all assigned to this modifier; one result per linear, in order.
+  /// `statistics` is null if none were wanted or the run has no data. Measures its phases in `times`.
   virtual std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears, const Statistics* statistics,
                                                  PhaseTimes& times) const = 0;
 
-  /// How many tasks with linears of these shapes compress_together() takes at once: more than one where a device would have
-  /// too little to do with one.
+  /// The number of tasks with linears of these shapes for one call of compress_together(): more than one if a single
+  /// task would not occupy the device.
   virtual std::size_t tasks_at_once(const std::vector<LinearShape>& linears) const;
-  /// CompressionCost::workspace_bytes of compress_together() for so many tasks with linears of these shapes.
+  /// CompressionCost::workspace_bytes of compress_together() for `tasks` tasks with linears of these shapes.
   virtual std::uint64_t workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const;
-  /// compress() for tasks that do not depend on each other and have linears of the same shapes; results by task.
+  /// compress() for several independent tasks with linears of the same shapes; results by task.
   virtual std::vector<std::vector<CompressedModule>> compress_together(const std::vector<CompressionTask>& tasks,
                                                                        PhaseTimes& times) const;
 };

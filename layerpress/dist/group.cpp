@@ -20,7 +20,7 @@ namespace layerpress::dist {
 
 using namespace std::chrono_literals;
 
-/// What an operation's own thread tells the one that waits for it.
+/// Passes the end of an operation from its own thread to the waiting one.
 struct Completion {
   std::mutex mutex;
   std::condition_variable changed;
@@ -48,7 +48,7 @@ struct Group::Connections {
   c10::intrusive_ptr<c10d::Store> store;
   std::unique_ptr<Heartbeat> heartbeat;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
-  std::unique_ptr<DeviceCollectives> devices;  // null: tensors on devices are staged
+  std::unique_ptr<DeviceCollectives> devices;  // null: device tensors are staged
   MeetingOptions meeting;
   std::vector<Peer> peers;
   bool serves_store = false;
@@ -94,7 +94,7 @@ Group::Group(const Environment& environment, std::chrono::milliseconds timeout, 
   local_size_ = static_cast<int>(local.size());
   local_rank_ = static_cast<int>(std::find(local.begin(), local.end(), rank()) - local.begin());
   cores_ = cores_of(connections->peers, own);
-  // A beat must not wait for an answer longer than others wait for the beat.
+  // A beat must not wait longer for an answer than others wait for the beat.
   meeting.timeout = std::max<std::chrono::milliseconds>(timeout / 2, 1s);
   auto beats = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(environment, false, meeting));
   connections->heartbeat =
@@ -119,7 +119,7 @@ Group::Group(const Environment& environment, std::chrono::milliseconds timeout, 
 
 Group::~Group() { leave(); }
 
-/// Ends the connections, and lets the store live until all others have taken their leave.
+/// Ends the connections, and keeps the store alive until all other ranks have left.
 void Group::leave() {
   if (!connections_) return;
   const bool devices_closed = !connections_->devices || close_devices();
@@ -133,10 +133,10 @@ void Group::leave() {
       while (!connections_->store->check(keys) && std::chrono::steady_clock::now() < until)
         std::this_thread::sleep_for(20ms);
     } catch (const std::exception&) {
-      // It is of no use to anybody any more.
+      // The store is no longer needed.
     }
   }
-  // Operations that will never end hold threads that cannot be waited for.
+  // Operations that never end hold threads that cannot be joined.
   if (failed) (void)connections_->gloo.release();
   if (failed || !ended || !devices_closed) {
     (void)connections_.release();
@@ -159,7 +159,7 @@ std::string Group::connect_devices(const at::Device& own) {
   const DeviceTransport transport = choose_transport(ranks);
   if (!transport.direct) return transport.reason;
   try {
-    // On one machine NCCL needs the network for a greeting at most.
+    // On one machine, NCCL needs the network at most for its handshake.
     const std::string interfaces = on_one_host(ranks) ? "" : network_interfaces(environment_, connections_->peers);
     connections_->devices = std::make_unique<DeviceCollectives>(
         make_device_backend(c10::make_intrusive<c10d::PrefixStore>("nccl", connections_->store), rank(), size(),
@@ -177,7 +177,7 @@ bool Group::travels_directly(const at::Tensor& tensor) const {
   return connections_ && connections_->devices && tensor.is_cuda();
 }
 
-/// While something is waited for.
+/// Called repeatedly while waiting.
 void Group::look() {
   if (connections_->heartbeat->has_failed())
     check();
@@ -200,7 +200,7 @@ void Group::wait(Pending::State& state) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    // A lost connection is what a lost rank looks like.
+    // A lost rank shows as a lost connection.
     state.direct ? heartbeat.find_lost(failed_between_devices(error)) : heartbeat.find_lost();
     check();
     throw;
@@ -247,7 +247,7 @@ Group::Pending Group::start(const at::Tensor& tensor, Launch&& launch) {
     notify_when_done(*state.work, state.completion);
     return pending;
   }
-  // NCCL connects ranks when they first need it, and waits for them.
+  // NCCL connects ranks on first use, and waits for them.
   const Heartbeat::Waiting waiting(*connections_->heartbeat, state.operation);
   try {
     state.work = launch(connections_->devices->backend(), tensors);
@@ -264,9 +264,9 @@ Group::Pending Group::start_exchange(const at::Tensor& own, at::Tensor& other) {
   return start(own, [&](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     at::Tensor sent = tensors.front().view(-1), received = at::empty_like(sent);
     other = received.view(own.sizes());
-    std::vector<std::int64_t> counts(2);  // all that there is goes to the other one and comes from it
+    std::vector<std::int64_t> counts(2);  // everything goes to and comes from the other rank
     counts[1 - static_cast<std::size_t>(rank())] = sent.numel();
-    std::vector<std::int64_t> received_counts = counts;  // c10d moves both away
+    std::vector<std::int64_t> received_counts = counts;  // c10d moves from both
     c10d::AllToAllOptions options;
     options.timeout = kForever;
     return backend.alltoall_base(received, sent, received_counts, counts, options);
@@ -354,7 +354,7 @@ void Group::fail(const std::string& cause, FailureKind kind) noexcept {
         fmt::format("rank {} ({}): {}", rank(), connections_->peers[static_cast<std::size_t>(rank())].host, cause),
         kind);
   } catch (...) {
-    // There is nobody left to tell.
+    // No rank is left to tell.
   }
 }
 

@@ -17,14 +17,14 @@ namespace layerpress::dist {
 
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
 ///
-/// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous; those on
-/// another device than the CPU are staged through host memory, unless connect_devices() has found a direct way. An operation
-/// waits until all ranks have come to it, as long as they are alive: a rank that does nothing for the time-out, or ends, ends
-/// them all, and every operation (and check()) throws DistributedError naming that rank, its step and what happened. A rank
-/// that waits for the others, uses the processor or calls check() is alive.
+/// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous. Tensors on
+/// devices are staged through host memory, unless connect_devices() has found a direct way. An operation waits until
+/// all ranks have reached it, as long as they are alive. A rank that ends, or does nothing for the time-out, ends all
+/// of them: every operation, and check(), then throws DistributedError naming that rank, its step and the cause. A rank
+/// that waits for others, uses the processor or calls check() is alive.
 class Group : public Supervisor {
  public:
-  /// An operation under way. Its tensor is in use until wait() returns.
+  /// An operation in progress. Its tensor is in use until wait() returns.
   class Pending {
    public:
     Pending();
@@ -40,10 +40,10 @@ class Group : public Supervisor {
     std::unique_ptr<State> state_;
   };
 
-  /// One process by itself.
+  /// A single process.
   Group();
-  /// Meets the other ranks at the store. Throws DistributedError when they do not come within the time-out, and what
-  /// control.check_stop() throws. The calling thread is the one whose work counts as a sign of life.
+  /// Meets the other ranks at the store. Throws DistributedError if they do not join within the time-out, and the
+  /// exceptions of control.check_stop(). Work of the calling thread counts as a sign of life.
   Group(const Environment& environment, std::chrono::milliseconds timeout, const RunControl& control = {});
   ~Group() override;
   Group(const Group&) = delete;
@@ -51,16 +51,17 @@ class Group : public Supervisor {
 
   int rank() const { return environment_.rank; }
   int size() const { return environment_.world_size; }
-  /// Among the ranks of this machine.
+  /// Rank and size among the ranks of this machine.
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
-  /// Cores that are this rank's: every core that it may use, divided by the ranks of this machine that may use it, too.
+  /// This rank's share of cores: each core that it may use is divided among the ranks of this machine that may also use
+  /// it.
   int cores() const { return cores_; }
   bool is_first() const { return rank() == 0; }
 
-  /// Lets tensors on GPUs travel between them by NCCL where every rank computes on a GPU of its own; `own` is this rank's
-  /// device. Collective; does nothing once it has succeeded. Returns why tensors are staged through host memory instead, ""
-  /// when they are not. Throws DistributedError where NCCL fails.
+  /// Lets tensors on GPUs travel from GPU to GPU by NCCL if every rank computes on a GPU of its own; `own` is this
+  /// rank's device. Collective; does nothing after it has succeeded. Returns the reason why tensors are staged through
+  /// host memory instead, or "" if they are not. Throws DistributedError if NCCL fails.
   std::string connect_devices(const at::Device& own);
 
   /// Adds the tensors of all ranks (same shape and dtype), in place.
@@ -76,28 +77,30 @@ class Group : public Supervisor {
   std::string broadcast_text(const std::string& own, int root);
   void barrier();
 
-  /// Tells all ranks why this one ends, unless another was faster. check() then throws InterruptedError for kOnRequest,
-  /// DamagedWeightsError for kHopeless, DistributedError else. Does nothing alone. Never throws.
+  /// Tells all ranks why this one ends, unless another was first. check() then throws InterruptedError for kOnRequest,
+  /// DamagedWeightsError for kHopeless, and DistributedError otherwise. Does nothing in a group of one. Never throws.
   void fail(const std::string& cause, FailureKind kind = FailureKind::kError) noexcept;
-  /// Why the ranks end, if they do: "rank 3: ..." or "rank 3 (host, process 17) ...". Looks once more at who is still there.
+  /// The reason why the ranks end, if they do: "rank 3: ..." or "rank 3 (host, process 17) ...". First checks all ranks
+  /// again.
   std::string failure() const;
-  /// Whether this rank is the one of its machine to say so.
+  /// Whether this rank reports the failure for its machine.
   bool reports_failure() const;
 
-  /// Supervisor: what this rank is at, for messages of others; and whether all ranks are still there.
+  /// Supervisor: records the current step for other ranks' messages; checks that all ranks are alive.
   void on_step(const std::string& step) override;
   void check() override;
 
-  /// Bytes that this rank has sent in collective operations, by their algorithms' formulas (docs/distributed.md).
+  /// Bytes that this rank has sent in collective operations, according to their algorithms' formulas
+  /// (docs/distributed.md).
   std::uint64_t sent_bytes() const { return sent_bytes_; }
-  /// Seconds spent waiting in operations.
+  /// Seconds spent waiting in collective operations.
   double waited_seconds() const { return waited_seconds_; }
 
  private:
   struct Connections;
   template <typename Launch>
   Pending start(const at::Tensor& tensor, Launch&& launch);
-  /// Between two ranks: sends `own` and receives the other's into `other`, on the host.
+  /// For two ranks: sends `own` and receives the other's tensor into `other`, on the host.
   Pending start_exchange(const at::Tensor& own, at::Tensor& other);
   bool travels_directly(const at::Tensor& tensor) const;
   std::vector<at::Tensor> all_gather_directly(const at::Tensor& own);
@@ -108,7 +111,7 @@ class Group : public Supervisor {
   Environment environment_;
   int local_rank_ = 0, local_size_ = 1, cores_ = 1;
   RunControl control_;
-  std::unique_ptr<Connections> connections_;  // null alone
+  std::unique_ptr<Connections> connections_;  // null in a group of one
   std::uint64_t operations_ = 0;
   std::uint64_t sent_bytes_ = 0;
   double waited_seconds_ = 0;

@@ -8,7 +8,7 @@
 namespace layerpress::execution {
 namespace {
 
-/// Fills cos and sin of positions [0, length) for given frequencies, in fp32 angles as transformers computes them.
+/// Fills cos and sin of positions [0, length) for given frequencies, with fp32 angles as in transformers.
 void fill_angles(const std::vector<double>& frequencies, double scaling, std::int64_t length, float* cosine,
                  float* sine) {
   for (std::int64_t position = 0; position < length; ++position)

@@ -19,7 +19,7 @@ struct Batch {
   at::Tensor token_ids;                  ///< int64 [tokens], on the CPU
   std::vector<std::int64_t> offsets{0};  ///< samples + 1; sample i is tokens [offsets[i], offsets[i + 1])
 
-  BatchImages images;  ///< of the samples; none for a model that takes none
+  BatchImages images;  ///< of the samples; empty for a model without images
 
   std::int64_t tokens() const { return offsets.back(); }
   /// Rows of a value; at most as many where tokens are selected.
@@ -30,7 +30,7 @@ struct Batch {
   }
 };
 
-/// What nodes need of a batch beside their inputs, derived on demand and kept while one stage runs on it.
+/// Data that nodes need of a batch besides their inputs, derived on demand and kept while one stage runs on the batch.
 class BatchContext {
  public:
   BatchContext(const Batch& batch, const graph::Graph& graph, const residency::Placement& placement)
@@ -46,7 +46,7 @@ class BatchContext {
   };
   const Angles& angles(std::int64_t table);
 
-  /// The patches that the embedding reads, in the computing dtype.
+  /// The patches for the embedding, in the computing dtype.
   at::Tensor pixels(const graph::PatchEmbedding& embedding) const {
     return unfolded_pixels(batch_.images, embedding, placement_.device, placement_.dtype);
   }
@@ -55,9 +55,9 @@ class BatchContext {
     return *image_rows_;
   }
 
-  /// Which more tokens experts get; null: none.
+  /// The surveys that say which additional tokens experts get; null: none.
   void use_surveys(const ExpertSurveys* surveys) { surveys_ = surveys; }
-  /// Tokens with at least this score for an expert of the router whose value `routing` is are selected for it.
+  /// Tokens with at least this score are selected for an expert of the router with the value `routing`.
   float least_score(graph::ValueId routing, std::int64_t expert) const;
 
  private:

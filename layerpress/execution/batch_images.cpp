@@ -26,7 +26,8 @@ ImageRows::Encoded encoded_rows(const graph::ImageGeometry& geometry, std::int64
   return {on_device(filled, device), on_device(rest, device)};
 }
 
-/// Vision rows of the tiles for which `chosen` (of all tiles of the sample's images) is not 0; of all tiles if it is 0 for all.
+/// Vision rows of the tiles for which `chosen` (over all tiles of the sample's images) is not 0; of all tiles if it is
+/// 0 everywhere.
 std::vector<std::int64_t> vision_rows_of(const std::string& chosen, std::int64_t first_tile, std::int64_t patches) {
   const bool none = std::all_of(chosen.begin(), chosen.end(), [](char one) { return one == 0; });
   std::vector<std::int64_t> rows;
@@ -38,13 +39,13 @@ std::vector<std::int64_t> vision_rows_of(const std::string& chosen, std::int64_t
   return rows;
 }
 
-/// Adds what the tokens of one sample attend to. Tokens are counted from `first`.
+/// Adds the vision rows that the tokens of one sample attend to. Tokens are counted from `first`.
 void add_readings(const BatchImages& images, std::size_t sample, std::int64_t first, at::Device device,
                   ImageRows& rows) {
   const at::Tensor mask = images.masks.at(sample).contiguous();
   const auto* bits = static_cast<const char*>(mask.const_data_ptr());
   const std::int64_t width = images.of_sample(sample) * images.geometry.tiles;
-  std::map<std::string, std::vector<std::int64_t>> tokens;  // by their row of the mask
+  std::map<std::string, std::vector<std::int64_t>> tokens;  // by their mask row
   for (std::int64_t token = 0; token < mask.size(0); ++token)
     tokens[std::string(bits + token * width, static_cast<std::size_t>(width))].push_back(first + token);
   for (const auto& [chosen, queries] : tokens)

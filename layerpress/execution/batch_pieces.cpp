@@ -12,7 +12,7 @@
 namespace layerpress::execution {
 namespace {
 
-/// Samples [first, last) of a piece that is cut, without what it has kept.
+/// Samples [first, last) of a piece being cut, without its kept values.
 BatchPiece part_of(const BatchPiece& piece, std::size_t first, std::size_t last) {
   const std::vector<std::int64_t>& offsets = piece.batch.offsets;
   BatchPiece part;
@@ -27,7 +27,7 @@ BatchPiece part_of(const BatchPiece& piece, std::size_t first, std::size_t last)
 
 std::size_t samples_of(const BatchPiece& piece) { return piece.batch.offsets.size() - 1; }
 
-/// Two pieces of whole samples with about as many tokens each.
+/// Two pieces of whole samples with about equal numbers of tokens.
 std::pair<BatchPiece, BatchPiece> halves_of(const BatchPiece& piece) {
   const std::vector<std::int64_t>& offsets = piece.batch.offsets;
   const auto half = std::lower_bound(offsets.begin(), offsets.end(), piece.batch.tokens() / 2);

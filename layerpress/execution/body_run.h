@@ -7,10 +7,10 @@
 
 namespace layerpress::execution {
 
-/// Runs a model over all batches, subgraph by subgraph, so that values can be looked at in between.
+/// Runs a model over all batches, subgraph by subgraph, so that values can be examined in between.
 class BodyRun {
  public:
-  /// Up to `wanted`, the last value that is computed. `run` is referred to.
+  /// Runs up to `wanted`, the last value to compute. Keeps a reference to `run`.
   BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted);
 
   std::size_t size() const { return subgraphs_.size(); }
@@ -18,10 +18,10 @@ class BodyRun {
   /// Whether subgraph `s` is one of the model's layers, rather than what stands before or behind them.
   bool is_layer(std::size_t s) const { return subgraphs_[s].holds_target; }
 
-  /// All batches through subgraph `s`; in order, each once.
+  /// Runs all batches through subgraph `s`. To be called once for each subgraph, in order.
   void run(std::size_t s);
-  /// What subgraph `s` hands on at its end, which is the residual stream behind a decoder layer, and its features. REQUIRES: it
-  /// is the one that ran last.
+  /// The last value that subgraph `s` passes on, which is the residual stream after a decoder layer. REQUIRES: `s` is
+  /// the subgraph that ran last.
   at::Tensor stream(std::size_t s, std::size_t batch) const { return store_.get(ends_[s], batch); }
   std::int64_t features(std::size_t s) const { return run_.graph.values[ends_[s]].features; }
   /// REQUIRES: all subgraphs have run.
@@ -30,9 +30,9 @@ class BodyRun {
  private:
   const RunContext& run_;
   graph::ValueId wanted_;
-  std::vector<graph::Subgraph> subgraphs_;  // those of which anything is needed
+  std::vector<graph::Subgraph> subgraphs_;  // only subgraphs that are needed
   std::vector<graph::Liveness> live_;
-  std::vector<graph::ValueId> ends_;  // by subgraph, the last value that it hands on
+  std::vector<graph::ValueId> ends_;  // for each subgraph, the last value that it passes on
   residency::ActivationStore store_;
 };
 

@@ -12,10 +12,10 @@
 namespace layerpress::execution {
 namespace {
 
-/// Rows of an expert that are computed at once.
+/// Rows of an expert that are computed together.
 constexpr std::int64_t kExpertRows = 2048;
 
-/// Scores by which experts are compared, where only those of the best groups may be chosen.
+/// Scores for choosing experts, if only experts of the best groups may be chosen.
 at::Tensor limited_to_groups(const graph::Route& op, const at::Tensor& scores) {
   if (op.top_groups == op.groups) return scores;
   const std::int64_t tokens = scores.size(0), members = op.experts / op.groups;
@@ -45,7 +45,7 @@ at::Tensor route(const graph::Route& op, const at::Tensor& logits, const at::Ten
 
 namespace {
 
-/// Which tokens an expert is calibrated on.
+/// The tokens that an expert is calibrated on.
 at::Tensor selected_mask(const at::Tensor& logits, const at::Tensor& routing, std::int64_t expert, float least_score) {
   const at::Tensor routed = routing.select(1, expert).ne(0);
   if (least_score > 1) return routed;
@@ -67,7 +67,7 @@ at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, 
 }
 
 at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places) {
-  // In order and each once: as many as there are means all of them.
+  // The indices are ordered and unique: if there are as many as rows, they are all rows.
   return places.size(0) == x.size(0) ? x : x.index_select(0, places);
 }
 
@@ -113,7 +113,7 @@ std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t int
 }
 
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
-  constexpr std::uint64_t kCopies = 5;  // logits and scores in fp32, compared ones, the order that topk makes
+  constexpr std::uint64_t kCopies = 5;  // logits and scores in fp32, compared scores, topk's order
   return kCopies * static_cast<std::uint64_t>(tokens * experts) * sizeof(float);
 }
 

@@ -8,7 +8,7 @@
 namespace layerpress::execution {
 namespace {
 
-/// Finds what can be computed at once in a stage.
+/// Finds nodes of a stage that can be computed together.
 class Fusion {
  public:
   Fusion(const graph::Graph& graph, const graph::Stage& stage, const residency::Placement& placement)
@@ -36,7 +36,7 @@ class Fusion {
   }
 
  private:
-  /// The node of a kind that gives `value` to one reader alone, or kNone.
+  /// The node of the given kind that produces `value` for a single reader, or kNone.
   template <typename Operation>
   graph::NodeId sole_producer(graph::ValueId value) const {
     const auto found = producer_.find(value);
@@ -57,7 +57,8 @@ class Fusion {
                                        placement_.dtype);
   }
 
-  /// Where an activation's linears read one input and only it reads them: `own` begins with that input then.
+  /// Fuses an activation's linears if they read one input and no other node reads their outputs. `own` then begins with
+  /// that input.
   void fuse_linears(graph::NodeId activation, FusedNode& own) const {
     const std::vector<graph::ValueId>& inputs = graph_.nodes[activation].inputs;
     const graph::NodeId gate = sole_linear(inputs[0]), up = sole_linear(inputs[1]);

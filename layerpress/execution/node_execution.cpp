@@ -80,7 +80,7 @@ struct Execute {
     return VisionExecution{inputs, parameters, context}(op);
   }
 
-  /// Places among the rows of what they are taken from.
+  /// Indices among the rows of the value they are taken from.
   at::Tensor routed_places(const graph::TakeRouted& op) const {
     const bool of_selected = context.graph().values[node.inputs[0]].rows == graph::Rows::kSelected;
     return execution::routed_places(op, inputs[1], inputs[2], of_selected,
@@ -135,7 +135,7 @@ std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& f
 
 namespace {
 
-/// The part of the tokens that an expert gets when all get as many.
+/// An expert's share of the tokens if all experts get equally many.
 double expert_share(const graph::Graph& graph, graph::ValueId routing) {
   const auto* route = std::get_if<graph::Route>(&graph.nodes[graph.values[routing].producer].operation);
   return route == nullptr ? 1 : static_cast<double>(route->top_k) / static_cast<double>(route->experts);
@@ -163,7 +163,7 @@ double node_flops(const graph::Graph& graph, const FusedNode& fused, const Batch
   if (const auto* expert = std::get_if<graph::Expert>(&node.operation))
     return product(expected_rows(graph, node.inputs[0], batch), expert->intermediate, expert->features);
   if (const auto* attention = std::get_if<graph::Attention>(&node.operation)) {
-    double pairs = 0;  // (query, key) pairs that see each other
+    double pairs = 0;  // visible (query, key) pairs
     for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
       const auto length = static_cast<double>(batch.offsets[i + 1] - batch.offsets[i]);
       const auto window = static_cast<double>(attention->window);

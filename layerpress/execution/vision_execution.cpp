@@ -9,13 +9,13 @@
 namespace layerpress::execution {
 namespace {
 
-/// [rows, features] seen as [tiles of all images, rows of a tile, features].
+/// [rows, features] viewed as [tiles of all images, rows of a tile, features].
 at::Tensor by_tile(const at::Tensor& x, std::int64_t patches) {
   const std::int64_t rows = graph::padded_rows(patches);
   return x.view({x.size(0) / rows, rows, x.size(1)});
 }
 
-/// The same rows, to be changed in place.
+/// A copy of the rows, to be modified in place.
 at::Tensor copy_of(const at::Tensor& x) { return x.clone(at::MemoryFormat::Contiguous); }
 
 }  // namespace
@@ -131,7 +131,7 @@ std::uint64_t vision_workspace_bytes(const graph::Node& node, const Batch& batch
   if (const auto* position = std::get_if<graph::PatchPosition>(&node.operation))  // a row of the table, scaled
     return 2 * bytes(position->tiles * position->patches * position->features);
   if (const auto* encoded = std::get_if<graph::VisionAttention>(&node.operation)) {
-    // Of one image: queries, the result twice, and keys and values of the filled tiles.
+    // For one image: queries, the result twice, and keys and values of the filled tiles.
     return 5 * bytes(encoded->tiles * graph::padded_rows(encoded->patches) * encoded->heads * encoded->head_dim);
   }
   if (const auto* cross = std::get_if<graph::CrossAttention>(&node.operation)) {

@@ -26,7 +26,7 @@ Stage ReferenceStream::stage(const Stage& stage) const {
   };
   own.wanted = those_that_differ(stage.wanted);
   own.keeps = those_that_differ(stage.keeps);
-  // Values that do not differ are in the store when the compressed model has passed the stage, if they were kept.
+  // Values that do not differ are in the store after the compressed model's stage, if they were kept.
   std::set<ValueId> available(stage.inputs.begin(), stage.inputs.end());
   for (const ValueId value : stage.keeps)
     if (!differs(value)) available.insert(value);

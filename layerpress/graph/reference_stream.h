@@ -7,21 +7,22 @@
 
 namespace layerpress::graph {
 
-/// What the original model computes beside the compressed one, on the same batches: its values, as far as they differ. A value
-/// differs when it depends on a linear that is compressed; the others are computed once and serve both. Values that differ
-/// have a second identity, under which they are stored.
+/// The values of the original model, computed beside the compressed one on the same batches, where they differ. A value
+/// differs if it depends on a compressed linear; all other values are computed once and serve both models. Values that
+/// differ have a second id, under which they are stored.
 class ReferenceStream {
  public:
   /// `compressed`: the linears that have other weights in the compressed model.
   ReferenceStream(const Graph& graph, const std::set<NodeId>& compressed);
 
   bool differs(ValueId value) const { return differs_.at(static_cast<std::size_t>(value)); }
-  /// What the original model's value is stored as: itself when it does not differ.
+  /// The id under which the original model's value is stored: the value itself if it does not differ.
   ValueId stored_as(ValueId value) const { return differs(value) ? value + count_ : value; }
-  /// What has to run in the original model when `stage` runs in the compressed one: what the values that differ need.
+  /// The stage to run in the original model when `stage` runs in the compressed one: the nodes for the values that
+  /// differ.
   Stage stage(const Stage& stage) const;
 
-  /// The value of the graph that `stored` is one of.
+  /// The graph's value for the id `stored`.
   static ValueId value_of(const Graph& graph, ValueId stored) {
     return stored % static_cast<ValueId>(graph.values.size());
   }

@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::int64_t kStackElements = 1 << 26;
 
-/// Consecutive weights whose rows are solved as one.
+/// Consecutive weights whose rows are solved together.
 using Stack = std::vector<const GptqWeight*>;
 
-/// Blocks of rows that share a scale are alike in a stack and must not span two weights.
+/// Blocks of rows that share a scale have the same size in all of a stack, and must not span two weights.
 bool continues(const Stack& stack, const GptqWeight& weight) {
   const GptqWeight& last = *stack.back();
   return last.weight.size(0) % last.scales.rows_per_group == 0 &&
@@ -37,7 +37,7 @@ std::vector<Stack> cut_into_stacks(const std::vector<GptqWeight>& weights) {
   return stacks;
 }
 
-/// A tensor of each weight of the stacks, one below the other.
+/// One tensor per weight of the stacks, concatenated by rows.
 template <typename Part>
 at::Tensor joined(const std::vector<Stack>& stacks, Part&& part) {
   std::vector<at::Tensor> parts;
@@ -52,7 +52,7 @@ std::int64_t rows_of(const Stack& stack) {
   return rows;
 }
 
-/// Solves problems of equal shapes, of which each is a stack.
+/// Solves problems of equal shapes, each of which is a stack.
 class StackSolver {
  public:
   /// `factors`: of each problem.
@@ -75,7 +75,7 @@ class StackSolver {
     });
   }
 
-  /// Codes and losses of each problem.
+  /// The codes and the loss of each problem.
   std::vector<GptqResult> solve(std::int64_t block_size, const std::optional<GroupSearch>& search) {
     const std::int64_t columns = residual_.size(2);
     if (search) group_on_host_ = group_[0].cpu();
@@ -105,7 +105,7 @@ class StackSolver {
  private:
   const ColumnScales& scales() const { return stacks_.front().front()->scales; }
 
-  /// Calls function(problem, its first row there, weight).
+  /// Calls function(problem, the weight's first row in the problem, weight).
   template <typename Function>
   void each_weight(Function&& function) const {
     for (std::size_t problem = 0; problem < stacks_.size(); ++problem) {
@@ -161,7 +161,7 @@ class StackSolver {
     solver_(task);
   }
 
-  /// Of each row's range, [candidates, rows].
+  /// The candidates for each row's scale, [candidates, rows].
   static ChosenScales candidates_of(const at::Tensor& running, const GroupSearch& search) {
     const at::Tensor low = running.amin(1).clamp_max(0), high = running.amax(1).clamp_min(0);
     std::vector<at::Tensor> scales, zero_points;
@@ -179,8 +179,8 @@ class StackSolver {
   cuda::Codebook codebook_;
   at::Tensor scale_, zero_point_;
   at::Tensor group_;             // int32 [problems, K], group of each column in the order of quantization
-  at::Tensor group_on_host_;     // of the first problem
-  at::Tensor residual_, codes_;  // [problems, rows, K] in that order
+  at::Tensor group_on_host_;     // group_ of the first problem
+  at::Tensor residual_, codes_;  // [problems, rows, K] in the order of quantization
   at::Tensor loss_;              // fp64 [problems, rows]
 };
 
@@ -231,12 +231,12 @@ std::int64_t problems_at_once(std::int64_t rows, std::int64_t columns) {
 }
 
 std::uint64_t gptq_by_blocks_workspace(std::int64_t rows, std::int64_t columns) {
-  // A stack ends with the weight that fills it, and one weight may be larger.
+  // A stack ends with the weight that fills it, and a single weight may be larger than a stack.
   return gptq_together_workspace(1, std::min(rows, 2 * kStackElements / columns + 1), columns);
 }
 
 std::uint64_t gptq_together_workspace(std::int64_t problems, std::int64_t rows, std::int64_t columns) {
-  // Residuals and codes, and so much of a weight in another order.
+  // Residuals and codes, and parts of a weight in another order.
   const std::int64_t per_row = columns * (4 + 1) + (2 * cuda::kMaximumBlock + 64) * 4;
   return static_cast<std::uint64_t>(problems * (rows * per_row + columns * 64) + rows * columns * 4);
 }

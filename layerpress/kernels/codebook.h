@@ -8,7 +8,7 @@ namespace cpu {
 struct Codebook;
 }
 
-/// What codes there are: integers [minimum, maximum], or the fp8 e4m3fn values.
+/// The set of codes: integers [minimum, maximum], or the fp8 e4m3fn values.
 struct Codebook {
   bool fp8 = false;
   int minimum = -8;
@@ -23,10 +23,10 @@ at::Tensor nearest_level(const at::Tensor& x, const at::Tensor& scale, const at:
 /// (level - zero_point) * scale.
 at::Tensor level_value(const at::Tensor& level, const at::Tensor& scale, const at::Tensor& zero_point);
 
-/// Levels as int8: integers as they are, fp8 values as their bytes.
+/// Levels as int8: integers unchanged, fp8 values as their bytes.
 at::Tensor level_codes(const at::Tensor& level, const Codebook& codebook);
 
-/// The code book as the vector kernels take it.
+/// The code book in the form that the vector kernels use.
 cpu::Codebook cpu_codebook(const Codebook& codebook);
 
 }  // namespace layerpress::kernels

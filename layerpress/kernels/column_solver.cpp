@@ -15,12 +15,12 @@ namespace layerpress::kernels {
 namespace {
 
 constexpr std::int64_t kTile = cpu::kColumnTile;
-// Up to so many columns the feedback matrix stays in the caches near a core, and tiles go through it one at a time.
-// Beyond, tiles that go together share what is read of it, from a copy without gaps.
+// With at most so many columns, the feedback matrix stays in the caches near a core, and tiles are processed one at a
+// time. With more columns, several tiles share each part of the matrix, read from a contiguous copy.
 constexpr std::int64_t kCachedColumns = 1024;
 constexpr std::int64_t kMostTilesTogether = 8;
 
-/// Tiles that a task takes through the columns; fewer where threads would have nothing to do.
+/// The number of tiles that a task processes together; fewer if threads would be idle otherwise.
 std::int64_t tiles_together(std::int64_t columns, std::int64_t tiles) {
   if (columns <= kCachedColumns) return 1;
   const std::int64_t tasks_wanted = 2 * at::get_num_threads();
@@ -52,23 +52,23 @@ struct FeedbackBlock {
   std::int64_t stride = 0;
 };
 
-/// A tile on its way through the columns; its rows are lanes.
+/// The state of a tile; its rows are lanes.
 struct TileState {
-  at::Tensor residual;    ///< fp32 [K, kTile] in the order of quantization: weights, block by block the residual
+  at::Tensor residual;    ///< fp32 [K, kTile] in the order of quantization: the weights; block by block, the residuals
   at::Tensor codes;       ///< int8 [K, kTile] in the weight's order
   at::Tensor scale;       ///< fp32 [groups, kTile]
   at::Tensor zero_point;  ///< the same, or undefined
   double loss = 0;
 };
 
-/// What a thread uses for all its tasks.
+/// Memory that a thread reuses for all its tasks.
 struct Workspace {
   std::vector<TileState> tiles;
   std::vector<float> wide_rows;
   at::Tensor feedback;
 };
 
-/// Solves stacks of rows on the CPU, tiles over threads.
+/// Solves stacks of rows on the CPU; threads share the tiles.
 class ColumnSolver {
  public:
   ColumnSolver(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
@@ -88,7 +88,8 @@ class ColumnSolver {
   double solve(std::vector<at::Tensor>& codes) const {
     const auto count = static_cast<std::int64_t>(tiles_.size());
     const std::int64_t together = tiles_together(columns_, count), tasks = (count + together - 1) / together;
-    // One slot per tile, so that the sum depends neither on which thread ends first nor on how many tiles go together.
+    // One slot per tile, so that the sum depends neither on which thread ends first nor on how many tiles are processed
+    // together.
     std::vector<double> losses(tiles_.size(), 0.0);
     share_tasks(tasks, [&](auto&& next) {
       Workspace workspace;
@@ -121,7 +122,7 @@ class ColumnSolver {
     }
   }
 
-  /// Blocks are groups where scales are searched.
+  /// Blocks are groups if scales are searched.
   std::int64_t block_end(std::int64_t begin) const {
     if (!search_) return std::min(begin + block_size_, columns_);
     const std::int32_t* group = group_.const_data_ptr<std::int32_t>();
@@ -149,7 +150,7 @@ class ColumnSolver {
     if (state.zero_point.defined()) load_scales(tile, scales.zero_point, state.zero_point);
   }
 
-  /// Scales or zero points of a tile's rows; lanes beyond the last row repeat it.
+  /// Loads scales or zero points of a tile's rows; lanes beyond the last row repeat it.
   void load_scales(const Tile& tile, const at::Tensor& blocks, at::Tensor& lanes) const {
     const std::int64_t rows_per_group = weights_[tile.weight].scales.rows_per_group;
     float* target = lanes.data_ptr<float>();
@@ -160,7 +161,7 @@ class ColumnSolver {
     }
   }
 
-  /// Columns [begin, end), copied where tiles go together.
+  /// Columns [begin, end), copied if several tiles are processed together.
   FeedbackBlock feedback_block(std::int64_t begin, std::int64_t end, Workspace& workspace) const {
     const float* source = factor_.feedback.const_data_ptr<float>() + begin;
     if (columns_ <= kCachedColumns) return {begin, end, source, columns_};
@@ -191,7 +192,7 @@ class ColumnSolver {
     state.loss += cpu::table().column_block_end(task, running);
   }
 
-  /// Of the candidates for the scale of each row's group, which the block is, takes the one with the least loss.
+  /// Chooses the candidate with the smallest loss as the scale of each row's group. The block is this group.
   void search_scales(const cpu::ColumnBlockTask& task, const float* running, TileState& state) const {
     const GroupSearch& search = *search_;
     std::array<Range, kTile> ranges;
@@ -240,7 +241,7 @@ class ColumnSolver {
   const std::optional<GroupSearch>& search_;
   cpu::Codebook codebook_;
   std::int64_t block_size_, columns_, groups_;
-  at::Tensor place_;  // int64 [K]: when each column of the weight is quantized
+  at::Tensor place_;  // int64 [K]: position of each column in the order of quantization
   at::Tensor group_;  // int32 [K], group of each column in the order of quantization
   std::vector<Tile> tiles_;
 };
@@ -248,7 +249,7 @@ class ColumnSolver {
 }  // namespace
 
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups) {
-  // Weights are not known: each row may be a tile of its own.
+  // The weights are unknown: each row may be a tile of its own.
   const std::int64_t threads = std::min<std::int64_t>(rows, at::get_num_threads());
   const std::int64_t per_tile = kTile * (columns * 5 + groups * 8);  // residual, codes, scales and zero points
   const std::int64_t copied = columns <= kCachedColumns ? 0 : columns * cpu::kMaximumBlock;

@@ -12,9 +12,9 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kElementsAtOnce = 1 << 14;  // per thread: they stay in the first caches
+constexpr std::int64_t kElementsAtOnce = 1 << 14;  // per thread: they stay in the L1 cache
 
-/// Writes rows of dequantized values; for one thread.
+/// Dequantizes rows; used by one thread.
 class RowDequantizer {
  public:
   RowDequantizer(const at::Tensor& codes, const ScaleGrid& grid, const Codebook& codebook, const ChosenScales& scales)
@@ -26,7 +26,7 @@ class RowDequantizer {
         scale_(scales.scale.const_data_ptr<float>()),
         zero_point_(scales.zero_point.defined() ? scales.zero_point.const_data_ptr<float>() : nullptr) {}
 
-  /// Rows [first, first + rows) into `target`, contiguous and of `dtype`.
+  /// Writes rows [first, first + rows) to `target`, contiguous and of `dtype`.
   void run(std::int64_t first, std::int64_t rows, at::ScalarType dtype, void* target) {
     for (std::int64_t r = 0; r < rows; ++r) {
       if (dtype == at::kBFloat16) {

@@ -11,8 +11,8 @@ namespace layerpress::kernels {
 at::Tensor dequantize(const at::Tensor& codes, const ScaleGrid& grid, const Codebook& codebook,
                       const ChosenScales& scales, at::ScalarType dtype);
 
-/// relative_error of the weight and its codes dequantized to the weight's dtype, row by row in cache: nothing of the
-/// weight's size is allocated. CPU.
+/// The relative_error between a weight and its codes dequantized to the weight's dtype. Works row by row in cache;
+/// allocates nothing of the weight's size. CPU.
 double quantization_error(const at::Tensor& weight, const at::Tensor& codes, const ScaleGrid& grid,
                           const Codebook& codebook, const ChosenScales& scales);
 

@@ -11,7 +11,7 @@
 // What tensors and code books are to the kernels of a device, whose headers know neither.
 namespace layerpress::kernels {
 
-/// Nothing for a dtype that kernels do not read.
+/// Nothing for a dtype that the kernels do not support.
 inline std::optional<cuda::Number> device_number(at::ScalarType dtype) {
   if (dtype == at::kBFloat16) return cuda::Number::kBf16;
   if (dtype == at::kHalf) return cuda::Number::kHalf;

@@ -6,11 +6,11 @@
 
 namespace layerpress::kernels {
 
-/// Whether no element is NaN or infinite. Any float dtype and device; bf16, fp16 and fp32 on the CPU are read once, on all
-/// threads, and nothing is allocated.
+/// Whether no element is NaN or infinite. Any float dtype and device. On the CPU, bf16, fp16 and fp32 are read once, on
+/// all threads, without allocations.
 bool all_finite(const at::Tensor& tensor);
 
-/// The same for some tensors, each for itself; a device is asked once for all that lie there.
+/// The same for several tensors, with one result each; synchronizes with a device once for all its tensors.
 std::vector<bool> each_finite(const std::vector<at::Tensor>& tensors);
 
 }  // namespace layerpress::kernels

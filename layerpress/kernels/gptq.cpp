@@ -9,7 +9,7 @@
 namespace layerpress::kernels {
 namespace {
 
-/// The recursion of one weight with ATen operations.
+/// The recursion for one weight with ATen operations.
 class ColumnwiseSolver {
  public:
   ColumnwiseSolver(const GptqWeight& task, const HessianFactor& factor, const Codebook& codebook)
@@ -21,7 +21,7 @@ class ColumnwiseSolver {
         groups_(factor.order.floor_divide(scales_.columns_per_group).cpu()),
         loss_(at::zeros({}, residual_.options().dtype(at::kDouble))) {}
 
-  /// The codes; adds the loss.
+  /// Returns the codes and adds the loss to `total_loss`.
   at::Tensor solve(const std::optional<GroupSearch>& search, double& total_loss) {
     const std::int64_t columns = residual_.size(1);
     for (std::int64_t begin = 0, end = 0; begin < columns; begin = end) {
@@ -44,7 +44,7 @@ class ColumnwiseSolver {
     return blocks.select(1, group).repeat_interleave(scales_.rows_per_group).narrow(0, 0, residual_.size(0));
   }
 
-  /// Quantizes columns of one group, of which `running` is known and used up; the loss of each row.
+  /// Quantizes columns of one group, starting from `running`, which is modified. Returns the loss of each row.
   at::Tensor quantize(at::Tensor running, std::int64_t begin, bool keeps) {
     const at::Tensor scale = per_row(scales_.scale, group_of(begin)),
                      zero = per_row(scales_.zero_point, group_of(begin));

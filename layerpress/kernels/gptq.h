@@ -12,7 +12,7 @@
 
 namespace layerpress::kernels {
 
-/// Scales per block of rows and group of columns, in fp32 (already rounded to what is stored).
+/// Scales per block of rows and group of columns, in fp32 (already rounded to the stored dtype).
 struct ColumnScales {
   at::Tensor scale;       ///< [ceil(N / rows_per_group), ceil(K / columns_per_group)]
   at::Tensor zero_point;  ///< same shape, or undefined
@@ -20,13 +20,13 @@ struct ColumnScales {
   std::int64_t rows_per_group = 1;
 };
 
-/// A weight [N, K] of any float dtype and its scales.
+/// A weight [N, K] of any float dtype, and its scales.
 struct GptqWeight {
   at::Tensor weight;
   ColumnScales scales;
 };
 
-/// Whether scales of such blocks can be chosen that way.
+/// Whether the scales of such blocks can be chosen during the solve.
 bool searches_groups(const ScaleGrid& grid);
 
 struct GptqResult {
@@ -34,11 +34,11 @@ struct GptqResult {
   double loss = 0;                ///< sum over all rows of (w - q) H (w - q)ᵀ, damping included
 };
 
-/// Quantizes weights that read one input as one stack of rows, column by column with error feedback; `block_size`
-/// columns at a time (it does not change the codes). All weights have zero points or none has.
+/// Quantizes weights that read one input, as one stack of rows, column by column with error feedback, `block_size`
+/// columns at a time (which does not change the codes). Either all weights have zero points or none has.
 ///
-/// With `search` the weights' scales are results: their tensors, contiguous and of the right shape, are written to. A group's
-/// columns must follow one another in the factor's order.
+/// With `search` the weights' scales are results: they are written to the given tensors, which must be contiguous and
+/// of the right shape. The columns of a group must be consecutive in the factor's order.
 ///
 /// Rows are independent: on the CPU threads take tiles of them through all columns, and no row's result depends on the
 /// others or on the number of threads. Beside the codes there are in fp32 only the tiles under way.
@@ -49,12 +49,12 @@ GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& fac
 GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
                            const Codebook& codebook, const std::optional<GroupSearch>& search = {});
 
-/// Bytes that gptq allocates at most on the CPU beside the codes for a stack of `rows` in all, with `groups` column
-/// groups per row.
+/// Bytes that gptq allocates at most on the CPU besides the codes, for a stack of `rows` rows in total with `groups`
+/// column groups per row.
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups);
 
-/// The textbook GPTQ through the inverse's Cholesky factor, in double precision, one column at a time: the tests'
-/// reference. `gram` as for factorize.
+/// Reference implementation for tests: the textbook GPTQ with the Cholesky factor of the inverse, in double precision,
+/// one column at a time. `gram` as for factorize.
 GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
                           const ColumnScales& scales, const Codebook& codebook,
                           const std::optional<GroupSearch>& search = {});

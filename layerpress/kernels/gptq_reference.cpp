@@ -22,7 +22,7 @@ GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, cons
   const auto per_row = [&](const at::Tensor& blocks, std::int64_t group) {
     return blocks.select(1, group).repeat_interleave(scales.rows_per_group).slice(0, 0, w.size(0)).to(at::kDouble);
   };
-  /// Quantizes column j of `from` and feeds it back to those before `last`; leaves its levels.
+  /// Quantizes column j of `from` and feeds its error back to the columns before `last`; stores its levels.
   const auto take_column = [&](at::Tensor& from, std::int64_t j, std::int64_t last, at::Tensor& level) {
     const std::int64_t group = order[j].item<std::int64_t>() / scales.columns_per_group;
     const at::Tensor scale = per_row(scales.scale, group);
@@ -32,7 +32,7 @@ GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, cons
     from.slice(1, j, last).sub_(error.outer(inverse_factor[j].slice(0, j, last)));
     return error.square();
   };
-  /// Tries every candidate on the columns of the group that begins with column `first`, whole groups following one another.
+  /// Tries every candidate on the columns of the group that begins with column `first`; groups are consecutive.
   const auto search_group = [&](const at::Tensor& from, std::int64_t first) {
     const std::int64_t group = order[first].item<std::int64_t>() / scales.columns_per_group;
     const std::int64_t last = std::min(first + scales.columns_per_group, from.size(1));

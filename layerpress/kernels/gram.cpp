@@ -35,7 +35,7 @@ void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& reference, 
   });
 }
 
-/// The same for the product of two unlike matrices.
+/// The same for the product of two different matrices.
 void accumulate_product_on_device(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x) {
   for_each_block({0, left.size(1)}, [&](std::int64_t row, std::int64_t rows) {
     sums.narrow(0, row, rows).add_(product_on_device(left.narrow(1, row, rows), x));
@@ -104,7 +104,7 @@ std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) 
 }
 
 std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
-  return 2 * gram_workspace_bytes(features, dtype);  // the inputs, and the difference beside them
+  return 2 * gram_workspace_bytes(features, dtype);  // the inputs and the difference
 }
 
 at::Tensor gram_reference(const at::Tensor& x) {

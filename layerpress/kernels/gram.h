@@ -12,20 +12,20 @@ namespace layerpress::kernels {
 /// shapes only.
 void accumulate_gram(at::Tensor& gram, const at::Tensor& x);
 
-/// Rows of the triangle that accumulate_gram_rows takes as a unit.
+/// accumulate_gram_rows divides the rows of the triangle into units of this size.
 inline constexpr std::int64_t kGramRowStep = 192;
 
-/// The same for rows [first, last) of the triangle only; first is a multiple of kGramRowStep, last too or the end. All rows,
-/// part after part, give the same bits as accumulate_gram.
+/// The same for rows [first, last) of the triangle only. first is a multiple of kGramRowStep; last is one, too, or the
+/// end. Computing all rows part by part gives the same bits as accumulate_gram.
 void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& x, std::int64_t first, std::int64_t last);
 
-/// Most memory that accumulate_gram allocates on a CPU for inputs of this width and dtype, in bytes.
+/// The most memory, in bytes, that accumulate_gram allocates on a CPU for inputs of this width and dtype.
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 
-/// cross += (reference - x)ᵀ x for reference and x [tokens, features] of one dtype; cross is fp32 [features, features],
-/// the whole square. The difference is formed in fp32; of bf16 inputs it is then rounded to bf16 where products are
-/// formed in bf16. Products and sums are as above. (Not the difference of two Gram matrices, of whose digits little would
-/// be left.)
+/// cross += (reference - x)ᵀ x for reference and x [tokens, features] of one dtype, where `reference` is x in the
+/// original model. cross is fp32 [features, features], the whole square. The difference is computed in fp32 and, where
+/// bf16 inputs are multiplied in bf16, rounded to bf16. Products and sums are as above. (A difference of two Gram
+/// matrices would lose almost all digits.)
 void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x);
 
 /// The same for rows [first, last) of the square, with bounds and bits as for the triangle.
@@ -36,10 +36,10 @@ void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, 
 /// features]. Products and sums are as above.
 void accumulate_product(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x);
 
-/// Most memory that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype, in bytes.
+/// The most memory, in bytes, that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype.
 std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 
-/// The same in double precision, whole matrices: the tests' reference.
+/// Reference implementations for tests: the same in double precision, whole matrices.
 at::Tensor gram_reference(const at::Tensor& x);
 at::Tensor cross_gram_reference(const at::Tensor& reference, const at::Tensor& x);
 

@@ -6,8 +6,8 @@
 
 namespace layerpress::kernels {
 
-/// The instruction set whose kernels run on this machine: "baseline", "avx2", "avx512" or "avx512_bf16". Results differ in
-/// the last bits between them.
+/// The instruction set whose kernels run on this machine: "baseline", "avx2", "avx512" or "avx512_bf16". The last bits
+/// of results differ between them.
 inline const char* instruction_set() { return cpu::table_name(); }
 
 /// What values of this dtype are multiplied as on a CPU: bf16 where the instruction set has dot products of it, else fp32.

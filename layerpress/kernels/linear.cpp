@@ -27,7 +27,7 @@ void multiply_on_tiles(const Product& product) {
     multiply_wide(product);
 }
 
-/// [..., features] as contiguous rows, and a result's rows as [..., outputs].
+/// Reshapes [..., features] to contiguous rows, and a result's rows to [..., outputs].
 at::Tensor rows_of(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
 at::Tensor shaped_like(const at::Tensor& x, const at::Tensor& y) {
   std::vector<std::int64_t> shape = x.sizes().vec();

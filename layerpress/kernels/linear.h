@@ -17,12 +17,13 @@ namespace layerpress::kernels {
 /// bf16, fp16 or fp32.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias = std::nullopt);
 
-/// gated_activation(function, linear(x, gate), linear(x, up)), the same bits; on tiles without the two products in memory.
+/// gated_activation(function, linear(x, gate), linear(x, up)), with the same bits; on tiles, the two products are not
+/// stored.
 at::Tensor gated_linear(const std::string& function, const at::Tensor& x, const at::Tensor& gate, const at::Tensor& up);
 /// Whether it runs so on a CPU.
 bool fuses_gated_linear(const std::string& function, at::ScalarType dtype);
 
-/// Most memory that either takes on a CPU beside its result, for x [rows, features], in bytes.
+/// The most memory, in bytes, that either function needs on a CPU besides its result, for x [rows, features].
 std::uint64_t linear_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads);
 
 }  // namespace layerpress::kernels

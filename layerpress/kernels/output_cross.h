@@ -6,17 +6,17 @@
 
 namespace layerpress::kernels {
 
-/// What a linear that writes into the residual stream reads (x), and that stream before it, in the compressed model and in
-/// the original one (reference). All of one dtype.
+/// The input x of a linear that writes into the residual stream, and the stream before it, both in the compressed model
+/// and in the original model (`reference`). All of one dtype.
 struct ResidualInputs {
   at::Tensor x, reference;              ///< [tokens, features]
   at::Tensor stream, stream_reference;  ///< [tokens, rows]
 };
 
-/// How much of their differences counts.
+/// The shares of the two differences that count.
 struct ResidualShares {
-  double inputs = 0;  ///< of what the linear makes of X̃ - X
-  double stream = 0;  ///< of r̃ - r
+  double inputs = 0;  ///< share of (X̃ - X)Wᵀ
+  double stream = 0;  ///< share of r̃ - r
 };
 
 /// sums += EᵀX with E = inputs (X̃ - X)Wᵀ + stream (r̃ - r) for W [rows, features] of the inputs' dtype: what the original
@@ -28,7 +28,7 @@ void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, con
 /// Most memory that accumulate_output_cross allocates on a CPU for inputs of this dtype, in bytes.
 std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads);
 
-/// The same in double precision: the tests' reference.
+/// Reference implementation for tests: the same in double precision.
 at::Tensor output_cross_reference(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares);
 
 }  // namespace layerpress::kernels

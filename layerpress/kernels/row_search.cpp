@@ -12,7 +12,7 @@ namespace {
 ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                         const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
                         Improving& improving) {
-  const c10::DeviceGuard guard(weight.device());  // kernels go to the current device
+  const c10::DeviceGuard guard(weight.device());  // kernels are launched on the current device
   const at::Tensor rows = (device_number(weight.scalar_type()) ? weight : weight.to(at::kFloat)).contiguous();
   const at::TensorOptions wide = rows.options().dtype(at::kFloat);
   const at::Tensor shrink = at::tensor(search.shrink, at::kFloat).to(rows.device());

@@ -5,10 +5,10 @@
 
 namespace layerpress::kernels {
 
-/// Searches all blocks of one weight, on the device that the task's pointers belong to.
+/// Searches all blocks of one weight on the device of the task's pointers.
 using RowSearcher = void (*)(const cuda::ScaleSearchTask& task);
 
-/// The searcher of a device's memory; null where this build has none for it.
+/// The searcher for a device; null if this build has none.
 RowSearcher row_searcher(at::Device device);
 
 /// search_scales() for blocks of one row by a device's kernel.

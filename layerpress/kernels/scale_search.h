@@ -11,7 +11,8 @@
 
 namespace layerpress::kernels {
 
-/// A weight [rows, columns] cut into blocks that share one scale: [ceil(rows/block_rows), ceil(columns/block_columns)].
+/// Cuts a weight [rows, columns] into blocks that share one scale: [ceil(rows/block_rows),
+/// ceil(columns/block_columns)].
 struct ScaleGrid {
   std::int64_t block_rows = 1;
   std::int64_t block_columns = 0;
@@ -31,23 +32,24 @@ struct ScaleSearch {
 using OtherRows = std::function<at::Tensor()>;
 
 /// Range of codes and how a range becomes a scale. Symmetric integers: scale = amax / ((2^bits - 1) / 2); asymmetric:
-/// (max - min) / (2^bits - 1) and zero_point = round(clamp(minimum - min / scale)); fp8: amax / 448. Each operation is rounded
-/// to the dtype that the scale is stored in, as compressed-tensors computes.
+/// (max - min) / (2^bits - 1) and zero_point = round(clamp(minimum - min / scale)); fp8: amax / 448. Each operation is
+/// rounded to the dtype that the scale is stored in, as compressed-tensors computes.
 struct RangeRule {
   Codebook codebook;
   bool symmetric = true;
 };
 
-/// How to choose the scale of each row's group of columns when its turn comes, instead of before: of candidates for the range
-/// that the weights then have, the one with the least loss. GPTQ's loss is a sum over columns of what is left when all later
-/// ones make good what they can, so the group's own columns, quantized once per candidate, say all there is to say.
+/// Chooses the scale of each row's group of columns during the solve, when the group is next to be quantized.
+/// Candidates are clippings of the range that the weights have by then; the one with the smallest loss is kept. GPTQ's
+/// loss is a sum over columns of the error that later columns cannot compensate, so quantizing the group's own columns
+/// once per candidate shows the full cost of the candidate.
 struct GroupSearch {
   RangeRule rule;
   std::vector<double> shrink{1.0};  ///< candidates, as in ScaleSearch
   at::ScalarType stored = at::kBFloat16;
 };
 
-/// Smallest and largest value of a block, and 0.
+/// Smallest and largest value of a block; both include 0.
 struct Range {
   float minimum = 0;
   float maximum = 0;
@@ -77,10 +79,10 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
 
 /// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
 /// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
-/// `importance`: fp32 [columns] or undefined. `others`: the rest of the weight that these rows are of; only patience asks for
-/// them, and only where these rows do not show how far it goes. Non-finite weights: the caller checks. Multi-threaded on the
-/// CPU; weights on other devices are searched there, by a kernel where blocks have one row (kernels/row_search.h), else with
-/// ATen.
+/// `importance`: fp32 [columns] or undefined. `others`: the rest of the weight that these rows are of; only patience
+/// asks for them, and only where these rows do not show how far it goes. Non-finite weights: the caller checks.
+/// Multi-threaded on the CPU; weights on other devices are searched there, by a kernel where blocks have one row
+/// (kernels/row_search.h), else with ATen.
 ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                            const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
                            const std::vector<OtherRows>& others = {});
@@ -88,7 +90,8 @@ ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, cons
 /// The scale of a block of zeros: the dtype's epsilon (compressed-tensors' rule).
 double smallest_scale(at::ScalarType stored);
 
-/// search_scales by ATen operations over many rows at once: any device, and the tests' reference.
+/// search_scales with ATen operations over many rows at once, for any device; also the reference implementation for
+/// tests.
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
                                      const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
                                      const std::vector<OtherRows>& others = {});
@@ -96,8 +99,8 @@ ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& 
 /// Bytes that search_scales_reference allocates at most.
 std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid);
 
-/// Bytes that search_scales allocates at most on `device` for a weight [rows, columns] with so many candidates, its result
-/// included.
+/// Bytes that search_scales allocates at most on `device` for a weight [rows, columns] with so many candidates,
+/// including its result.
 std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
                                std::int64_t candidates, at::Device device = at::kCPU);
 
@@ -109,10 +112,10 @@ at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, con
 at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
                                       const ChosenScales& scales);
 
-/// Bytes that round_to_nearest allocates at most on `device` beside its result.
+/// Bytes that round_to_nearest allocates at most on `device` besides its result.
 std::uint64_t round_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, at::Device device);
 
-/// A per-block tensor spread over all weights [rows, columns].
+/// A per-block tensor expanded to all weights [rows, columns].
 at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std::int64_t rows, std::int64_t columns);
 
 }  // namespace layerpress::kernels

@@ -1,5 +1,5 @@
-// Causal attention over packed samples: through the instruction set's kernel or the device's where there is one, else
-// through ATen sample by sample.
+// Causal attention over packed samples: with the kernel of the instruction set or the device if there is one, otherwise
+// with ATen, sample by sample.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ at::Tensor widened_values(const at::Tensor& v, const AttentionShape& shape) {
   return missing == 0 ? heads : at::constant_pad_nd(heads, {0, missing});
 }
 
-/// What came of widened values [tokens, heads, head_dim] as [tokens, heads * value_dim].
+/// The result for padded values, [tokens, heads, head_dim], as [tokens, heads * value_dim].
 at::Tensor narrowed_heads(const at::Tensor& mixed, const AttentionShape& shape) {
   return mixed.slice(-1, 0, shape.value_dim()).reshape({mixed.size(0), shape.heads * shape.value_dim()});
 }
@@ -46,7 +46,7 @@ at::Tensor widened_attention(const at::Tensor& q, const at::Tensor& k, const at:
   return narrowed_heads(mixed.reshape({length, shape.heads, shape.head_dim}), shape);
 }
 
-/// Whether ATen's flash attention for packed samples does it.
+/// Whether ATen's flash attention for packed samples supports this.
 bool has_packed_attention(at::Device device, at::ScalarType dtype, const AttentionShape& shape) {
   constexpr std::int64_t kWidest = 256, kStep = 8;
   const bool half = dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -60,7 +60,7 @@ at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::
   const auto heads = [&](const at::Tensor& x, std::int64_t count) {
     return x.reshape({x.size(0), count, shape.head_dim});
   };
-  // Through pinned memory, so that the copy waits for nothing that the device still does.
+  // Through pinned memory, so that the copy does not wait for earlier work on the device.
   const at::Tensor starts = at::tensor(offsets, at::kInt).pin_memory().to(q.device(), /*non_blocking=*/true);
   const std::int64_t longest = longest_sample(offsets);
   std::optional<std::int64_t> before, behind;
@@ -74,7 +74,7 @@ at::Tensor packed_attention(const at::Tensor& q, const at::Tensor& k, const at::
 /// Query rows whose scores are in memory at once.
 constexpr std::int64_t kQueryRows = 256;
 
-/// One sample in fp32 matrix products, a block of query rows at a time.
+/// Computes one sample with fp32 matrix products, a block of query rows at a time.
 at::Tensor attention_in_blocks(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                                const AttentionShape& shape) {
   const std::int64_t length = query.size(0), group = shape.heads / shape.kv_heads;
@@ -119,7 +119,7 @@ std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets
                                         at::Device device, at::ScalarType dtype, int threads) {
   const std::int64_t length = longest_sample(offsets);
   if (has_packed_attention(device, dtype, shape)) {
-    // The softmax's sums, and values and result before they are narrow again.
+    // The softmax's sums, and the padded values and result.
     const std::int64_t wide = is_plain(shape) ? 0 : (shape.kv_heads + shape.heads) * shape.head_dim * 2;
     return static_cast<std::uint64_t>(offsets.back() * (shape.heads * 4 + wide));
   }
@@ -130,7 +130,7 @@ std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets
     return static_cast<std::uint64_t>(threads * attention_tiles_bytes(length, shape, pairs) + widened);
   }
   if (!is_plain(shape)) return block_bytes(length, shape);
-  // Per sample: keys and values spread over the heads, the result, its copy in the order of the tokens, and a mask.
+  // Per sample: keys and values repeated for the heads, the result, its copy in the order of the tokens, and a mask.
   const std::int64_t row = shape.heads * shape.head_dim;
   return static_cast<std::uint64_t>(length * row * 4) * c10::elementSize(dtype) +
          (shape.window > 0 && shape.window < length ? static_cast<std::uint64_t>(length * length * 7) : 0);

@@ -11,7 +11,7 @@ namespace {
 
 using Factory = std::function<std::unique_ptr<compression::Modifier>(const OrderedJson&, const std::string&)>;
 
-/// Adding a modifier: its files, and a line here.
+/// A new modifier is its files and a line here.
 const std::vector<std::pair<std::string, Factory>>& factories() {
   static const std::vector<std::pair<std::string, Factory>> kAll = {
       {"GPTQModifier",
@@ -21,7 +21,7 @@ const std::vector<std::pair<std::string, Factory>>& factories() {
   return kAll;
 }
 
-/// Modifiers that recipes of LLM Compressor may name and that are not implemented yet.
+/// Modifiers in LLM Compressor's recipes that are not implemented yet.
 const std::vector<std::string>& not_implemented() {
   static const std::vector<std::string> kNames = {"AWQModifier",
                                                   "SmoothQuantModifier",

@@ -14,7 +14,7 @@ namespace layerpress::modifier {
 std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where);
 
-/// The types that make_modifier makes.
+/// All types that make_modifier supports.
 std::vector<std::string> modifier_types();
 
 }  // namespace layerpress::modifier

@@ -9,7 +9,7 @@
 
 namespace layerpress::modifier {
 
-/// The solver for a device's memory, or null.
+/// Returns the solver for a device, or null.
 using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 
 /// GPTQ (arXiv 2210.17323) with static groups: columns are quantized one after the other, and the error of each moves
@@ -18,19 +18,20 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 /// modifier or a group says otherwise), batched_quantization (changes nothing: groups are always solved as one stack). Default
 /// observer: hessian.
 ///
-/// With observer gptq the scale of each group is chosen when its turn comes (kernels::GroupSearch), and activation order keeps a
-/// group's columns together. Whole channels, groups of more than 128 columns and linears that fall back are observed as by
-/// hessian.
+/// With observer gptq, the scale of each group is chosen during the solve (kernels::GroupSearch), and activation order
+/// keeps a group's columns together. Whole channels, groups of more than 128 columns and linears with a fallback are
+/// observed as by hessian.
 ///
-/// error_propagation (null): true or {strength: 0.8, damping: 0.3, residual: 0.4} moves weights towards the original model's
-/// outputs before they are quantized (kernels/error_propagation.h); residual is the part of the residual stream's own error
-/// that linears which write into it take over. Where that fails, or nothing was compressed before, it is plain GPTQ.
+/// error_propagation (null): true or {strength: 0.8, damping: 0.3, residual: 0.4} moves weights towards the original
+/// model's outputs before they are quantized (kernels/error_propagation.h). residual is the share of the residual
+/// stream's own error for which linears that write into the stream compensate. If that fails, or if nothing was
+/// compressed before, it is plain GPTQ.
 ///
-/// When the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
+/// If the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
 /// round-to-nearest; the report says which. Columns that no token touched keep their round-to-nearest value.
 ///
-/// cost() is that of a factorization that succeeds in single precision; one in double precision holds a second [K, K]. It
-/// counts on cross matrices; with output cross matrices moving takes fewer operations.
+/// cost() assumes a factorization that succeeds in single precision; one in double precision holds a second [K, K]. It
+/// assumes cross matrices; with output cross matrices, moving takes fewer operations.
 ///
 /// Where `block_solver` has one for the device, groups of equal shapes, such as experts', are compressed several at a time;
 /// those whose inputs or factorization need a fallback one by one after them. Not with error_propagation, and not where linears of

@@ -1,4 +1,4 @@
-// What GptqModifier::compress takes.
+// The cost of GptqModifier::compress.
 #include <algorithm>
 
 #include "layerpress/modifier/gptq_modifier.h"

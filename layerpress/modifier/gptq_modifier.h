@@ -20,7 +20,7 @@ inline std::int64_t rows_of(const compression::LinearShape& linear) { return lin
 inline std::int64_t columns_of(const compression::LinearWeight& linear) { return linear.weight.size(1); }
 inline std::int64_t columns_of(const compression::LinearShape& linear) { return linear.columns; }
 
-/// Rows of the group that the linears belong to.
+/// The number of rows of the linears' whole group.
 template <typename Linear>
 std::int64_t rows_of_group(const std::vector<Linear>& linears) {
   if (linears.front().group_rows > 0) return linears.front().group_rows;
@@ -29,7 +29,7 @@ std::int64_t rows_of_group(const std::vector<Linear>& linears) {
   return rows;
 }
 
-/// make_gptq_modifier()'s; its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
+/// Implements make_gptq_modifier(); its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
 class GptqModifier : public QuantizingModifier {
  public:
   GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver);
@@ -58,14 +58,14 @@ class GptqModifier : public QuantizingModifier {
       const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const override;
 
  private:
-  /// What all stacks share; the factorization is that of the stacks under way.
+  /// State shared by all stacks; the factorization is that of the current stacks.
   struct Solution {
     const compression::Statistics& statistics;
     Propagation propagation;
     Factorization factorization;
   };
 
-  /// Indices of linears that have one scheme; their rows are solved as one stack.
+  /// Indices of linears with one scheme, whose rows are solved as one stack.
   using Stack = std::vector<std::size_t>;
 
   /// How scales are chosen during the solve, if they are.
@@ -81,8 +81,8 @@ class GptqModifier : public QuantizingModifier {
     return {by_activation, quant::scale_grid(args, 1, columns).block_columns};
   }
 
-  /// Stacks in the order of the linears, by the order of their columns: those of one order share one factorization, and only
-  /// one is held at a time.
+  /// Stacks in the order of the linears, grouped by the order of their columns. Stacks of one order share one
+  /// factorization, and only one factorization is in memory.
   template <typename Linear>
   std::map<ColumnOrder, std::vector<Stack>> stacks_of(const std::vector<Linear>& linears) const {
     std::map<ColumnOrder, std::vector<Stack>> result;
@@ -96,14 +96,14 @@ class GptqModifier : public QuantizingModifier {
     return result;
   }
 
-  /// Rows whose weights are moved at once: their copies in fp32 take 64 MiB, or are few.
+  /// The number of rows whose weights are moved at once: their fp32 copies take 64 MiB, or they are few.
   static std::int64_t rows_moved_at_once(std::int64_t columns) {
     constexpr std::int64_t kElements = 1 << 24, kFewest = 256;
     return std::max(kFewest, kElements / std::max<std::int64_t>(1, columns));
   }
 
-  /// Members of a stack that are compressed at once: all; or, where weights are moved before, some, because moved weights
-  /// are copies in fp32.
+  /// Members of a stack that are compressed at once: all of them, or, if weights are moved, only some, because moved
+  /// weights are fp32 copies.
   template <typename Linear>
   static std::vector<Stack> batches_of(const std::vector<Linear>& linears, const Stack& stack, bool moves) {
     if (!moves) return {stack};
@@ -123,7 +123,7 @@ class GptqModifier : public QuantizingModifier {
 
   Factorization factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const;
 
-  /// What the statistics ask for: nothing without a cross matrix, as where nothing was compressed before.
+  /// The propagation for the statistics: none without a cross matrix, as when nothing was compressed before.
   Propagation propagation_of(const std::vector<compression::LinearWeight>& linears,
                              const compression::Statistics& statistics, PhaseTimes& times) const;
 
@@ -131,7 +131,7 @@ class GptqModifier : public QuantizingModifier {
                       const Solution& solution, PhaseTimes& times,
                       std::vector<compression::CompressedModule>& results) const;
 
-  /// Compresses members of a stack, moved before; returns their loss.
+  /// Moves and compresses members of a stack; returns their loss.
   double compress_batch(const std::vector<compression::LinearWeight>& linears, const Stack& batch,
                         const Solution& solution, PhaseTimes& times,
                         std::vector<compression::CompressedModule>& results) const;
@@ -139,10 +139,11 @@ class GptqModifier : public QuantizingModifier {
   static void require_statistics(const std::vector<compression::LinearWeight>& linears,
                                  const compression::Statistics* statistics);
 
-  /// Room for the scales of a linear that are chosen during the solve.
+  /// Uninitialized scales of a linear, for those chosen during the solve.
   static kernels::ChosenScales scales_to_choose(const compression::LinearWeight& linear);
 
-  /// Solves the stacked rows of all members at once; codes of each, scales if they are searched, and the loss of all rows.
+  /// Solves the stacked rows of all members at once. Returns the codes of each; writes searched scales and the loss of
+  /// all rows.
   std::vector<at::Tensor> solve(const std::vector<compression::LinearWeight>& members,
                                 const std::vector<kernels::ChosenScales>& scales, const kernels::HessianFactor& factor,
                                 const std::optional<kernels::GroupSearch>& search, double& loss,
@@ -154,23 +155,24 @@ class GptqModifier : public QuantizingModifier {
   static void add_solve_flops(const std::vector<compression::LinearWeight>& linears,
                               const std::optional<kernels::GroupSearch>& search, PhaseTimes& times);
 
-  /// Results of tasks whose Gram matrices can be factorized at once; others' are empty.
+  /// Results of tasks whose Gram matrices can be factorized together; the results of other tasks are empty.
   std::vector<std::vector<compression::CompressedModule>> solve_together(
       const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const;
 
-  /// Of all tasks at once; one whose inputs say nothing counts as not definite.
+  /// Factorizes for all tasks at once. A task whose inputs contain no information counts as not definite.
   kernels::HessianFactors factorize(const std::vector<compression::CompressionTask>& tasks, const ColumnOrder& order,
                                     PhaseTimes& times) const;
 
-  /// Each element takes up feedback from half of all columns, and per candidate for its scale from half of its group's.
+  /// Each element receives feedback from half of all columns and, per candidate for its scale, from half of its
+  /// group's.
   static double solve_flops(double elements, double columns, std::int64_t group_columns,
                             const std::optional<kernels::GroupSearch>& search);
 
-  /// Adds what making a mover and moving all weights costs; returns the bytes that the mover holds.
+  /// Adds the cost of making a mover and moving all weights; returns the bytes that the mover holds.
   static std::uint64_t add_propagation_cost(const std::vector<compression::LinearShape>& linears,
                                             compression::CompressionCost& cost);
 
-  /// Adds what compress_stack costs, with `held` bytes of factors, to what earlier stacks cost.
+  /// Adds the cost of compress_stack, while `held` bytes of factors are in memory, to that of earlier stacks.
   void add_stack_cost(const std::vector<compression::LinearShape>& linears, const Stack& stack, std::uint64_t held,
                       compression::CompressionCost& cost) const;
 

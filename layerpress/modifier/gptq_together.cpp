@@ -1,4 +1,4 @@
-// Groups of equal shapes at once, for devices.
+// Compresses groups of equal shapes together, for devices.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::uint64_t GptqModifier::workspace_together(const std::vector<compression::Li
   const std::uint64_t factors = tasks * kernels::factor_bytes(columns), results = tasks * each.result_bytes;
   const std::uint64_t solving =
       factors + results + std::max(search, kernels::gptq_together_workspace(count, rows, columns));
-  // What cannot be solved with the others is compressed by itself, when all others are done.
+  // Tasks that cannot be solved with the others are compressed one by one after them.
   return std::max({kernels::factorize_together_workspace(count, columns), solving, results + each.workspace_bytes});
 }
 
@@ -75,7 +75,7 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
   const std::vector<kernels::GptqResult> found =
       kernels::gptq_together(problems, solved.factors, quant::codebook_of(*scheme.weights), block_size_, search,
                              block_solver_(like.weight.device()));
-  std::vector<LinearWeight> linears;  // whose results are used
+  std::vector<LinearWeight> linears;  // the linears whose results are used
   std::vector<kernels::ChosenScales> used;
   std::vector<std::vector<CompressedModule>> results(tasks.size());
   for (std::size_t t = 0; t < tasks.size(); ++t) {

@@ -6,7 +6,7 @@ namespace layerpress::modifier {
 namespace {
 
 double number_up_to(double most, const Json& value, const std::string& key, const std::string& where) {
-  // Not json_get, which takes true for 1.
+  // Not json_get, which accepts true as 1.
   if (!value.is_number() || !(value.get<double>() >= 0 && value.get<double>() <= most))
     throw RecipeError("[recipe.modifier] {}.{} is {}; it must be a number between 0 and {:g}", where, key,
                       value.dump().substr(0, 40), most);

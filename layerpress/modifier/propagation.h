@@ -9,7 +9,7 @@
 
 namespace layerpress::modifier {
 
-/// The argument error_propagation: null or false (also when it is not there): none; true: the defaults; else a mapping of
+/// Parses the argument error_propagation. Null, false or missing: none; true: the defaults; otherwise a mapping of
 /// strength (0 to 2), damping (not negative) and residual (0 to 2). Throws RecipeError naming `where` and the key.
 std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arguments, const std::string& where);
 
@@ -18,14 +18,12 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
 class Propagation {
  public:
   Propagation() = default;
-  /// `group_rows`: of all linears that read the value. Measured as "propagate".
+  /// `group_rows` counts the rows of all linears that read the value. Measured as "propagate".
   Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
               const kernels::ErrorPropagation& options, PhaseTimes& times);
 
   bool moves() const { return mover_.has_value(); }
-  const std::string& fallback() const {
-    return fallback_;
-  }  ///< why weights are not moved although they should be, or ""
+  const std::string& fallback() const { return fallback_; }  ///< why requested moving was not possible, or ""
 
   /// The linear with its weight moved, in fp32. Measured as "propagate".
   compression::LinearWeight moved(compression::LinearWeight linear, PhaseTimes& times) const;

@@ -217,7 +217,7 @@ void QuantizingModifier::add_rounding_cost(const compression::LinearShape& linea
   const auto elements = static_cast<double>(linear.rows) * static_cast<double>(linear.columns);
   cost.flops["observe"] += quant::observe_flops(settings, elements);
   cost.flops["quantize"] += quant::round_flops(elements);
-  // Codes come after the search; counting both at once errs by its buffers, a few rows.
+  // Codes are made after the search; counting both at once overestimates by its buffers, which are a few rows.
   const std::uint64_t result = quant::quantized_bytes(args, linear.rows, linear.columns, linear.dtype);
   const std::uint64_t search = quant::observe_workspace(args, settings, linear.rows, linear.columns, linear.device);
   const std::uint64_t rounding = kernels::round_workspace(

@@ -44,7 +44,7 @@ class QuantizingModifier : public compression::Modifier {
   kernels::ChosenScales observe(const compression::LinearWeight& linear, const at::Tensor& importance, PhaseTimes& times,
                                 const ObservedRows& observed = {}) const;
 
-  /// Throws RecipeError naming the module when a scale has overflowed the dtype that it is stored in.
+  /// Throws RecipeError naming the module if a scale has overflowed its stored dtype.
   static void require_finite(const std::vector<compression::LinearWeight>& linears,
                              const std::vector<kernels::ChosenScales>& scales);
 
@@ -69,7 +69,8 @@ class QuantizingModifier : public compression::Modifier {
   void add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
                  quant::Observer default_observer);
   /// Rows of the whole weight beside those of `linear`.
-  static std::vector<kernels::OtherRows> others_of(const compression::LinearWeight& linear, const ObservedRows& observed);
+  static std::vector<kernels::OtherRows> others_of(const compression::LinearWeight& linear,
+                                                   const ObservedRows& observed);
   std::vector<Group> groups_;
   std::optional<quant::GroupTargets> targets_;
   std::optional<quant::TargetList> ignore_;
@@ -77,7 +78,7 @@ class QuantizingModifier : public compression::Modifier {
   std::vector<std::string> without_effect_;
 };
 
-/// "4-bit int, group 64" and the like.
+/// A short description, such as "4-bit int, group 64".
 std::string describe(const quant::QuantizationScheme& scheme);
 
 }  // namespace layerpress::modifier

@@ -11,16 +11,16 @@
 namespace layerpress::output {
 namespace {
 
-/// Tensors that one rank writes together: what replaces a linear's weight, or a tensor that is copied.
+/// Tensors that one rank writes together: the replacement of a linear's weight, or a copied tensor.
 struct Part {
-  std::size_t subgraph;                 // the first that reads it, or one behind the last
-  std::optional<graph::NodeId> linear;  // that it is the weight of, when compressed
+  std::size_t subgraph;                 // the first subgraph that reads it, or the number of subgraphs
+  std::optional<graph::NodeId> linear;  // the compressed linear whose weight it is
   std::vector<checkpoint::TensorSpec> tensors;
   std::uint64_t bytes = 0;
   int set = 0;
 };
 
-/// What takes the place of a compressed linear's weight.
+/// The tensors that replace a compressed linear's weight.
 std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
                                                      const compression::Assignment& assignment) {
   const auto& linear = std::get<graph::Linear>(graph.nodes[n].operation);
@@ -66,9 +66,9 @@ std::vector<Part> output_parts(const setup::OpenedModel& model, const compressio
   return parts;
 }
 
-/// Each part goes to the set that has the fewest bytes so far: subgraph by subgraph, in each the largest parts first, so
-/// that ranks have about the same to write all the time. Subgraphs with the largest tensors (embedding, head) come first,
-/// because only what comes after them can make good for them. With `linears_first` all linears come before what is copied.
+/// Assigns each part to the set with the fewest bytes so far: subgraph by subgraph, the largest parts of each first, so
+/// that ranks always have about equal amounts to write. Subgraphs with the largest tensors (embedding, head) come
+/// first, because only later parts can even them out. With `linears_first`, all linears come before copied tensors.
 void divide_into_sets(std::vector<Part>& parts, int sets, bool linears_first) {
   std::map<std::size_t, std::uint64_t> largest;
   std::vector<Part*> order;
@@ -89,7 +89,7 @@ void divide_into_sets(std::vector<Part>& parts, int sets, bool linears_first) {
   }
 }
 
-/// Weights that are not compressed are not looked at anywhere else; one NaN in them spoils every statistic after it.
+/// Weights that are not compressed are not checked anywhere else, and a single NaN in them spoils all later statistics.
 void require_finite(const std::string& name, const at::Tensor& tensor) {
   if (at::isFloatingType(tensor.scalar_type()) && !kernels::all_finite(tensor))
     throw DamagedWeightsError("[output] tensor '{}' holds NaN or infinite values; the checkpoint is damaged", name);
@@ -134,7 +134,7 @@ void OutputWriter::lay_out() {
   writer_ = std::make_unique<checkpoint::CheckpointWriter>(options_.directory, specs, std::move(files));
 }
 
-/// Whatever else an earlier run left is half written or will be written again.
+/// All other leftovers of an earlier run are incomplete or will be written again.
 void OutputWriter::remove_leftovers() const {
   std::set<std::string> wanted;
   for (const std::string& name : writer_->file_names()) wanted.insert(name);
@@ -157,7 +157,7 @@ void OutputWriter::remove_scratch(const std::filesystem::path& directory) {
 
 namespace {
 
-/// Whether the record's module reports can be read.
+/// Whether the record's module reports are readable.
 bool has_reports(const Json& record) {
   const auto modules = record.find("modules");
   if (modules == record.end() || !modules->is_array()) return false;
@@ -210,7 +210,7 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
     const auto index = json_get_or<std::size_t>(record, "index", "journal", subgraphs_.size());
     const auto tensors = record.find("tensors");
     if (index >= subgraphs_.size() || finished_[index] || tensors == record.end() || !tensors->is_object()) continue;
-    if (!Journal::has_all_sets(record, options_.shard_sets)) continue;  // somebody was not yet done with it
+    if (!Journal::has_all_sets(record, options_.shard_sets)) continue;  // some rank had not finished it
     if (has_reports(record) && accept_tensors(index, *tensors)) {
       finished_[index] = true;
       records_[index] = record;

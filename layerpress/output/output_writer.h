@@ -13,71 +13,75 @@
 
 namespace layerpress::output {
 
-/// Writes a compressed checkpoint while the run goes on: codes as they come, plain tensors when their subgraph is done; and
-/// the journal, by which a later run goes on from there.
+/// Writes a compressed checkpoint during the run: codes as they arrive, plain tensors when their subgraph is done. It
+/// also writes the journal from which a later run continues.
 ///
-/// Several ranks write one checkpoint: the tensors of the output are divided into sets, set s is written by rank s modulo
-/// the number of ranks, and each rank keeps a journal of its own. All ranks call the same functions; where the order among
+/// Several ranks write one checkpoint. The tensors of the output are divided into sets; rank s modulo the number of
+/// ranks writes set s, and each rank has its own journal. All ranks call the same functions; where the order among
 /// ranks matters, the function says so.
 class OutputWriter : public pipeline::ResultSink {
  public:
-  /// Name of the scratch file of activations when it lies in the directory; those of several ranks begin with it.
+  /// Name of the scratch file of activations if it is in the directory; the names of several ranks begin with it.
   static constexpr const char* kScratchName = ".activations";
 
   struct Options {
     std::filesystem::path directory;  ///< exists
     std::uint64_t max_shard_bytes = 0;
-    bool reopen = false;  ///< the directory holds what an earlier run of the same kind left
+    bool reopen = false;  ///< the directory contains the output of an earlier run with the same identity
     int rank = 0;
     int ranks = 1;
-    int shard_sets = 1;  ///< number of ranks of the run that began the output, Journal::shard_sets of its header
-    /// Ranks compress what they write, so linears are divided evenly before what is copied. Else all bytes are.
+    int shard_sets = 1;  ///< ranks of the run that began the output: Journal::shard_sets of its header
+    /// Divide linears evenly before copied tensors, because ranks compress what they write. Otherwise all bytes are
+    /// divided.
     bool linears_first = false;
   };
-  /// Reserves all files that are this rank's at once; throws CheckpointError when the disk is too small. With `reopen`,
-  /// rank 0 also removes what earlier runs left beside weight files, journals and scratch files; it comes before the others.
+  /// Reserves all files of this rank at once; throws CheckpointError if the disk is too small. With `reopen`, rank 0
+  /// also removes leftovers of earlier runs other than weight files, journals and scratch files; it must call this
+  /// before the others.
   OutputWriter(const setup::OpenedModel& model, const compression::Assignments& assignments,
                const std::vector<graph::Subgraph>& subgraphs, const Options& options);
 
-  /// Takes over the subgraphs that an earlier run's records (Journal::read_all) name, if the tensors that are this rank's
-  /// still have the bytes they had; those of others are not looked at. Returns the names of those that are damaged and have
-  /// to be done again.
+  /// Takes over the subgraphs in an earlier run's records (Journal::read_all) if this rank's tensors still have the
+  /// same bytes; tensors of other ranks are not checked. Returns the names of damaged subgraphs, which have to be done
+  /// again.
   std::vector<std::string> accept(const std::vector<Json>& records);
-  /// Gives up a subgraph that was accepted here, because another rank found it damaged: it is done again. Does nothing for
-  /// one that was not accepted. REQUIRES: start_journal() was not called.
+  /// Reverts the acceptance of a subgraph that another rank found damaged, so that it is done again. Does nothing if it
+  /// was not accepted. REQUIRES: start_journal() was not called.
   void reject(std::size_t index);
-  /// From here on finished subgraphs go into this rank's journal in the directory, which begins with `header` and the number
-  /// of sets. Rank 0's goes on with what was accepted, and takes the place of all earlier journals: the other ranks come
-  /// after it.
+  /// From now on, finished subgraphs are recorded in this rank's journal in the directory, which begins with `header`
+  /// and the number of sets. Rank 0's journal also has the accepted subgraphs and replaces all earlier journals, so the
+  /// other ranks call this after it.
   void start_journal(const Json& header);
 
-  /// Whether this rank writes what replaces the weight of this linear. REQUIRES: the linear is assigned to a modifier.
+  /// Whether this rank writes the tensors that replace the weight of this linear. REQUIRES: the linear is assigned to a
+  /// modifier.
   bool owns(graph::NodeId linear) const override { return is_own(set_of_linear_.at(linear)); }
 
-  /// A result for a linear that is not own is ignored and may be empty.
+  /// A result for a linear of another rank is ignored and may be empty.
   void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                      const compression::CompressedModule& result) override;
   void on_subgraph_done(std::size_t index, const Json& boundary) override;
   std::optional<std::size_t> durable_subgraph() override;
 
-  /// Copies what no subgraph reads, as far as it is this rank's, and closes this rank's weight files.
+  /// Copies this rank's share of the tensors that no subgraph reads, and closes this rank's weight files.
   void finish();
-  /// Writes the index over the files of all ranks, where one is needed; rank 0 does, once.
+  /// Writes the index over the files of all ranks, if one is needed. Rank 0 calls it, once.
   void write_index() { writer_->write_index(); }
-  /// Removes the scratch files of all ranks, which an earlier run with more ranks may have left, from `directory`.
+  /// Removes the scratch files of all ranks from `directory`, including those of an earlier run with more ranks.
   static void remove_scratch(const std::filesystem::path& directory);
 
-  /// Per subgraph, whether it is done.
+  /// Whether each subgraph is done.
   const std::vector<bool>& finished() const { return finished_; }
   /// Records of the accepted and finished subgraphs, by index.
   const std::map<std::size_t, Json>& records() const { return records_; }
-  /// Where this rank's values behind an accepted or finished subgraph are stored (ActivationStore::boundary). Null when they
-  /// are not, or when another number of ranks stored them, which divides the samples otherwise.
+  /// Where this rank's values after an accepted or finished subgraph are stored (ActivationStore::boundary). Null if
+  /// they are not stored, or if another number of ranks stored them, because samples were then divided differently.
   Json boundary(std::size_t index) const;
   bool has(const std::string& tensor) const { return announced_.count(tensor) != 0; }
-  /// Of the modules that this rank writes, in the order of the subgraphs; all ranks' together are each module's once.
+  /// Reports of the modules that this rank writes, in the order of the subgraphs. Together, the ranks report each
+  /// module once.
   std::vector<compression::ModuleReport> reports() const;
-  /// Of all ranks.
+  /// Over all ranks.
   std::uint64_t total_bytes() const { return writer_->total_bytes(); }
   const checkpoint::CheckpointWriter& files() const { return *writer_; }
 
@@ -94,16 +98,16 @@ class OutputWriter : public pipeline::ResultSink {
   const std::vector<graph::Subgraph>& subgraphs_;
   const Options options_;
   std::map<graph::NodeId, int> set_of_linear_;
-  std::set<std::string> own_modules_;  // compressed ones
+  std::set<std::string> own_modules_;  // compressed modules that this rank writes
   std::set<std::string> announced_;    // all tensors of the output
   std::set<std::string> plain_;  // those that are copied as they are, whoever does, and are not known to be written
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::vector<bool> finished_;
   std::map<std::size_t, Json> records_;
-  std::vector<std::string> written_;                // tensors of the subgraph under way
+  std::vector<std::string> written_;                // tensors of the current subgraph
   std::vector<compression::ModuleReport> reports_;  // its modules
   std::unique_ptr<Journal> journal_;
-  std::unique_ptr<SubgraphCommitter> committer_;  // last: its thread uses what stands above
+  std::unique_ptr<SubgraphCommitter> committer_;  // last member: its thread uses the others
 };
 
 }  // namespace layerpress::output

@@ -23,7 +23,7 @@ void check_output(const OneshotOptions& options, const fs::path& model_directory
     throw UsageError("[options] --offload-dir: {} is no directory", options.offload_dir);
 }
 
-/// Found out now rather than after the work.
+/// Checked now rather than after the work.
 void check_summary(const std::string& path) {
   if (path.empty()) return;
   std::error_code failure;
@@ -67,7 +67,7 @@ bool RunFolder::is_complete() const {
   return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";
 }
 
-/// Config, recipe, and all weights that are copied; which data it was calibrated on cannot be seen any more.
+/// Compares config, recipe, and all copied weights. The calibration data can no longer be determined.
 bool RunFolder::holds_this_output() const {
   const fs::path folder = options_.output;
   try {
@@ -82,13 +82,13 @@ bool RunFolder::holds_this_output() const {
         return false;
     return true;
   } catch (const CheckpointError&) {
-    return false;  // no checkpoint, or a damaged one
+    return false;  // not a checkpoint, or a damaged one
   }
 }
 
 void RunFolder::open() {
   if (group_.is_first()) {
-    // An unfinished folder is kept whatever was asked, until it is clear what it holds.
+    // An unfinished folder is kept, whatever the options, until its contents are known.
     pending_ = std::make_unique<PendingDirectory>(
         options_.output, PendingDirectory::Options{.overwrite = options_.overwrite,
                                                    .resume = options_.resume || !options_.overwrite,
@@ -97,7 +97,7 @@ void RunFolder::open() {
     if (continued_) read_journal();
   }
   setup::require_shared_folder(path_, group_);
-  // One rank reads: storage may show others something else.
+  // Only one rank reads, because storage may show other ranks something else.
   const Json found =
       Json::parse(group_.broadcast_text(Json{{"continued", continued_}, {"journal", journal_}}.dump(), 0));
   continued_ = found["continued"].get<bool>();
@@ -127,7 +127,7 @@ fs::path RunFolder::scratch() const {
 void RunFolder::commit() {
   if (!pending_) return;
   pending_->commit();
-  // Last: until the folder has its name, the journal says how to get there.
+  // Last, because the journal is needed until the folder has its name.
   Journal::remove_all(options_.output);
 }
 

@@ -76,7 +76,7 @@ void BackgroundSink::run() {
   for (;;) {
     changed_.wait(lock, [&] { return !tasks_.empty() || stop_; });
     if (tasks_.empty()) return;
-    Task& task = tasks_.front();  // a deque's elements stay where they are while others are added
+    Task& task = tasks_.front();  // adding to a deque does not move its elements
     if (!failed_) {
       lock.unlock();
       std::exception_ptr failure;

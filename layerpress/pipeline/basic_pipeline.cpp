@@ -35,7 +35,7 @@ class BasicRun {
   }
 
  private:
-  /// Each batch passes the whole model at once, one stage per value whose statistics are wanted.
+  /// Each batch passes through the whole model at once, with one stage per value whose statistics are wanted.
   void calibrate() {
     graph::Subgraph whole{"model", {}};
     for (std::size_t n = 0; n < run_.graph.nodes.size(); ++n) whole.nodes.push_back(static_cast<graph::NodeId>(n));
@@ -45,7 +45,7 @@ class BasicRun {
     std::vector<graph::NodeId> nodes;
     for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
     const residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, nodes), run_.placement);
-    // A rank without samples adds nothing, and still takes part.
+    // A rank without samples adds nothing but takes part.
     if (run_.batches.empty())
       for (const auto& [value, users] : users_of_statistics_) statistics_.add_last_and_merge(run_, value, {}, {});
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {

@@ -5,7 +5,8 @@
 namespace layerpress::pipeline {
 namespace {
 
-/// Weights that are read for the next subgraph to be done, or nothing. Of several ranks each reads what it compresses.
+/// The weights to read for the next subgraph that is not done. With several ranks, each reads the weights that it
+/// compresses.
 std::vector<std::string> next_weights(const execution::RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
                                       const compression::Assignments& assignments, const std::vector<bool>& finished,
                                       const ResultSink& sink, std::size_t s) {
@@ -21,7 +22,7 @@ std::vector<std::string> next_weights(const execution::RunContext& run, const st
 
 void run_datafree(const execution::RunContext& run, const std::vector<graph::Subgraph>& subgraphs,
                   const compression::Assignments& assignments, const std::vector<bool>& finished, ResultSink& sink) {
-  // What a rank does here concerns no other.
+  // The work of one rank does not involve the others.
   dist::Group nobody_else;
   const execution::RunContext alone{run.graph,   run.weights, run.placement, run.batches,
                                     run.control, run.times,   nobody_else};

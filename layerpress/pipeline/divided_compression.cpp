@@ -12,7 +12,7 @@
 namespace layerpress::pipeline {
 namespace {
 
-/// A part's report travels with its rows, in a place of this size.
+/// A part's report is sent with its rows, in a field of this size.
 constexpr std::uint64_t kReportBytes = 1024;
 
 std::uint64_t part_bytes(const compression::LinearShape& linear, const schedule::RowPart& part) {
@@ -23,7 +23,7 @@ std::uint64_t part_bytes(const compression::LinearShape& linear, const schedule:
 }
 
 void write_report(compression::ModuleReport report, std::uint8_t* place) {
-  report.module.clear();  // everybody knows it
+  report.module.clear();  // all ranks know it
   std::string text = report.to_json().dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() >= kReportBytes) throw InternalError("[pipeline.exchange] a report is too long: {}", text);
   text.resize(kReportBytes);
@@ -46,18 +46,18 @@ std::uint64_t bytes_of(const ResultExchange::Group& group, std::size_t rank) {
   return bytes;
 }
 
-/// Where a group's parts begin in what a rank sends; behind the last group, all that it sends.
+/// The offset of a group's parts in the data that a rank sends; after the last group, the total size.
 std::uint64_t place_of(const Groups& groups, std::size_t group, std::size_t rank) {
   std::uint64_t place = 0;
   for (std::size_t i = 0; i < group; ++i) place += bytes_of(groups[i], rank);
   return place;
 }
 
-/// Who sends how much, and how.
+/// How much each rank sends, and how.
 struct Traffic {
   std::vector<std::uint64_t> bytes;  // by rank
   std::uint64_t most = 0, all = 0;
-  bool one_by_one = false;  // broadcasts; an all-gather sends as much for each rank as for the one that has most
+  bool one_by_one = false;  // broadcasts; in an all-gather, each rank sends as much as the one with most
 
   explicit Traffic(const Groups& groups) {
     const std::size_t ranks = groups.empty() ? 0 : groups.front().division->parts.size();
@@ -71,7 +71,7 @@ struct Traffic {
     one_by_one = 2 * senders <= ranks;
   }
 
-  /// That a rank allocates for what it sends.
+  /// Bytes that a rank allocates for the data it sends.
   std::uint64_t sent(std::size_t rank) const { return one_by_one ? bytes[rank] : most; }
 };
 
@@ -147,7 +147,7 @@ void ResultExchange::trade() {
   own_.reset();
 }
 
-/// Parts come in the order of the stacked rows, rank by rank.
+/// Parts are in the order of the stacked rows, rank by rank.
 std::vector<compression::CompressedModule> ResultExchange::take(
     std::size_t group, const std::vector<compression::LinearWeight>& linears) const {
   const auto phase = run_.times.measure("gather");
@@ -179,7 +179,7 @@ ExchangeBytes exchange_bytes(const std::vector<ResultExchange::Group>& groups) {
   const std::uint64_t ranks = traffic.bytes.size();
   if (ranks <= 1) return {};
   if (traffic.one_by_one) return {traffic.most, traffic.all, traffic.all};
-  // What is sent, what comes from every rank, and that laid end to end, as c10d receives it; two ranks need less.
+  // The sent data, the data of every rank, and its concatenation, as c10d receives it; two ranks need less.
   return {traffic.most, (2 * ranks + 1) * traffic.most, ranks * traffic.most};
 }
 

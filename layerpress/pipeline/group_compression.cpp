@@ -50,7 +50,7 @@ std::vector<compression::LinearWeight> weights_of(const execution::RunContext& r
   return linears;
 }
 
-/// Of works [first, first + count); weights are checked.
+/// The tasks of works [first, first + count); checks the weights.
 std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& run,
                                                    const std::vector<schedule::GroupWork>& works, std::size_t first,
                                                    std::size_t count, const compression::Assignments& assignments,
@@ -63,7 +63,7 @@ std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& 
   return tasks;
 }
 
-/// Everything that follows once all ranks have a work's results.
+/// Uses the results of a work after all ranks have them.
 void use_results(const execution::RunContext& run, const schedule::GroupWork& work,
                  const std::vector<compression::LinearWeight>& linears,
                  std::vector<compression::CompressedModule> results, residency::Onload* replaced, ResultSink& sink) {
@@ -86,14 +86,14 @@ void use_results(const execution::RunContext& run, const schedule::GroupWork& wo
     }
     const auto phase = run.times.measure("write");
     sink.on_compressed(node, *linears[i].scheme, results[i]);
-    results[i].weight = {};  // its codes are not needed any more
+    results[i].weight = {};  // its codes are no longer needed
   }
 }
 
 /// Compresses this rank's parts of all works.
 void compress_own_rows(const execution::RunContext& run, const std::vector<schedule::GroupWork>& works,
                        const std::vector<compression::CompressionTask>& whole, ResultExchange& exchange) {
-  std::vector<std::size_t> groups;  // of which this rank has any
+  std::vector<std::size_t> groups;  // groups of which this rank has parts
   std::vector<compression::CompressionTask> own;
   std::vector<TaskShape> shapes;
   for (std::size_t i = 0; i < works.size(); ++i) {

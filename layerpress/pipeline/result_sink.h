@@ -8,11 +8,11 @@
 
 namespace layerpress::pipeline {
 
-/// Receives results while a run goes on.
+/// Receives results during a run.
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
-  /// Whether this process is the one that stores a linear's results; without data it is also the only one to make them.
+  /// Whether this process stores a linear's results. Without data, only this process computes them.
   virtual bool owns(graph::NodeId) const { return true; }
   /// A module's codes, as soon as they are final.
   virtual void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
@@ -20,7 +20,7 @@ class ResultSink {
   /// All weights that only subgraph `index` reads are final; the uncompressed ones may be copied. `boundary`: where the
   /// values that later subgraphs read are stored on disk (ActivationStore::boundary), or null.
   virtual void on_subgraph_done(std::size_t index, const Json& boundary) = 0;
-  /// The last subgraph whose results and boundary would outlive a crash at this moment.
+  /// The last subgraph whose results and boundary would survive a crash now.
   virtual std::optional<std::size_t> durable_subgraph() { return std::nullopt; }
 };
 

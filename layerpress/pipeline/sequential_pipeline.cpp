@@ -41,7 +41,7 @@ class SequentialRun {
   }
 
  private:
-  /// Starts to read the weights of the next subgraph that needs any.
+  /// Starts reading the weights of the next subgraph that needs any.
   void fetch_from(std::size_t s) {
     while (s < schedule_.size() && schedule_[s].weights.empty()) ++s;
     if (s < schedule_.size()) prefetch_.start(schedule_[s].weights);
@@ -83,7 +83,7 @@ class SequentialRun {
       if (statistics_.has(value) && --users_of_statistics_[value] == 0) statistics_.drop(value);
   }
 
-  /// Of the expert for which the rows of `value` were selected, if they were.
+  /// The number of tokens routed to the expert for which the rows of `value` were selected, if they were.
   std::optional<std::int64_t> routed_tokens(graph::ValueId value) const {
     if (run_.graph.values[value].rows != graph::Rows::kSelected) return std::nullopt;
     const graph::Node& node = graph::selection_of(run_.graph, value);
@@ -139,9 +139,9 @@ class SequentialRun {
     const bool whole = piece.batch.offsets.size() == run_.batches[b].offsets.size();
     const auto get = [&](graph::ValueId stored) {
       if (whole) return store_.get(stored, b);
-      // What the compressed model has just computed may serve the original one, too.
+      // A value that the compressed model has just computed may also be an input of the original model.
       if (const auto kept = piece.kept.find(stored); kept != piece.kept.end()) return kept->second;
-      // Who reads a value last may write into it; what is stored stays as it is.
+      // The last reader of a value may overwrite it; the stored value must not change.
       return store_.get(stored, b).narrow(0, piece.first_token, piece.batch.tokens()).clone();
     };
     const auto put = [&](graph::ValueId stored, at::Tensor rows) {
@@ -162,7 +162,7 @@ class SequentialRun {
                           .reference = &*reference_});
   }
 
-  /// Whether what a step reads and keeps has one row per token, so that samples can pass it one after the other.
+  /// Whether the values that a step reads and keeps have one row per token, so that samples can be run separately.
   bool can_be_cut(const schedule::Step& step, std::size_t b) const {
     const auto by_token = [&](graph::ValueId value) {
       return run_.graph.is_input(value) || run_.graph.values[value].rows == graph::Rows::kTokens;

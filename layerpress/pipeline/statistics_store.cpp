@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kStripsUnderWay = 2;
 
-/// Elements of rows [first, last) of the upper triangle.
+/// The number of elements in rows [first, last) of the upper triangle.
 std::int64_t elements(const dist::Slice& rows, std::int64_t features) {
   return rows.size() * features - (rows.first + rows.last - 1) * rows.size() / 2;
 }
@@ -235,7 +235,7 @@ void StatisticsStore::add_and_merge_cross(const execution::RunContext& run, comp
 
 void StatisticsStore::finish_merging(const execution::RunContext& run) {
   merge_->finish(run);
-  std::vector<std::int64_t> counts;  // of rows that are not simply the tokens
+  std::vector<std::int64_t> counts;  // counts of rows other than tokens
   for (const graph::ValueId value : merging_) {
     if (run.graph.values[value].rows == graph::Rows::kTokens)
       statistics_.at(value).tokens = run.all_tokens;

@@ -45,7 +45,7 @@ void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, e
         piece);
 }
 
-/// The router's logits come first, what goes into it behind them.
+/// The router's logits arrive before the routing.
 void StepCollection::survey(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
   if (value != *step_.survey) {
     logits_ = x;

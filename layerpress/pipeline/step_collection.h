@@ -12,28 +12,28 @@
 
 namespace layerpress::pipeline {
 
-/// What is collected while a step's stage runs: statistics of its groups' inputs, where they are not there yet, or a survey of
-/// a router. Batch by batch the compressed model's values come first, then the original model's, where both are wanted.
+/// Collects statistics or a survey while a step's stage runs: statistics of the groups' inputs that are not there yet,
+/// or a router's survey. If both models' values are wanted, those of the compressed model come first in each batch.
 class StepCollection {
  public:
-  /// What statistics and surveys are added to.
+  /// Where statistics and surveys are added.
   struct Targets {
     StatisticsStore& statistics;
     execution::ExpertSurveys& surveys;
   };
-  /// `parameters`: with the weights of the step's groups, as they are in the original model.
+  /// `parameters` has the original weights of the step's groups.
   StepCollection(const execution::RunContext& run, const schedule::Step& step,
                  const std::vector<schedule::GroupWork>& works, const residency::Onload& parameters,
                  const Targets& targets);
 
-  /// A value of samples of the batch under way, with all its rows; those that count are collected.
+  /// A value for samples of the current batch, with all its rows; only those that count are collected.
   void take(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
   void take_reference(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
-  /// Which batch is under way.
+  /// Starts a batch.
   void begin(std::size_t batch) { last_batch_ = batch + 1 == run_.batches.size(); }
-  /// A rank without samples adds nothing, and still takes part.
+  /// For a rank without samples, which adds nothing but takes part.
   void take_nothing(const std::vector<graph::ValueId>& wanted);
-  /// When all batches have passed. Collective.
+  /// To be called after all batches. Collective.
   void finish();
 
  private:

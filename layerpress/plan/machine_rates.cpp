@@ -40,7 +40,7 @@ double rate_of(at::Device device, double work, Function&& function) {
   return work * runs / timer.seconds();
 }
 
-/// The power of two below the widest compressed linear, within what takes a fraction of a second.
+/// The largest power of two below the widest compressed linear, limited to a fraction of a second of work.
 std::int64_t sample_columns(const setup::RunSetup& setup) {
   std::int64_t widest = 0;
   for (const auto& [node, assignment] : setup.assignments)
@@ -52,7 +52,8 @@ std::int64_t sample_columns(const setup::RunSetup& setup) {
 
 /// Runs each kind of modifier on a small group and takes its rates from the phases it measures itself.
 void measure_modifiers(const setup::RunSetup& setup, MachineRates& rates) {
-  // About as wide as the model's own: large factorizations are faster per operation. The first run warms up.
+  // About as wide as the model's linears, because large factorizations are faster per operation. The first run warms
+  // up.
   const std::int64_t columns = sample_columns(setup);
   const at::Device device = setup.placement.device;
   const at::Tensor x = at::randn({512, columns}).to(device);
@@ -71,7 +72,7 @@ void measure_modifiers(const setup::RunSetup& setup, MachineRates& rates) {
       try {
         assignment.modifier->compress(linears, wanted.gram ? &statistics : nullptr, times);
       } catch (const Error&) {
-        break;  // a group size that does not divide the sample's columns, say: its phases stay unknown
+        break;  // for example, the group size does not divide the columns: its rates stay unknown
       }
       for (const auto& [phase, measured] : times.phases())
         if (!warming && measured.flops > 0 && measured.seconds > 0)
@@ -89,7 +90,7 @@ double measure_read(const setup::OpenedModel& model) {
   return static_cast<double>(length) / std::max(timer.seconds(), 1e-6);
 }
 
-/// Writes into a file without a name, so that nothing is left whatever happens. 0 where that is not possible.
+/// Writes into an unnamed file, so that nothing is left behind. Returns 0 if that is not possible.
 double measure_write(std::filesystem::path folder) {
   std::error_code failure;
   folder = std::filesystem::absolute(folder, failure);

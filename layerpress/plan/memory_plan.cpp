@@ -19,12 +19,12 @@
 namespace layerpress::plan {
 namespace {
 
-/// Follows a run step by step without data and notes the most memory held at once.
+/// Follows a run step by step without data and records the peak of memory.
 class Simulation {
  public:
   explicit Simulation(const PlanRequest& request) : request_(request) {}
 
-  /// `compressed`: weights that are replaced before anything computes with them.
+  /// `compressed` are the weights that are replaced before they are used.
   void begin(const std::string& name, const std::vector<std::string>& weights, const std::set<std::string>& compressed,
              const std::vector<std::string>& reference_weights = {}) {
     plan_.subgraphs.emplace_back();
@@ -37,8 +37,8 @@ class Simulation {
     note(0);
   }
 
-  /// What lies in pinned host memory from here on: this subgraph's weights, and the next one's as they are fetched; and
-  /// results that wait to be written.
+  /// The contents of pinned host memory from now on: this subgraph's weights, the next subgraph's as they are fetched,
+  /// and results waiting to be written.
   void pin(const std::vector<std::string>& weights, const std::vector<std::string>& next) {
     if (request_.placement.device.is_cpu()) return;
     pinned_ = 0;
@@ -49,7 +49,7 @@ class Simulation {
     pinned_ += pipeline::BackgroundSink::kMostBytes;
   }
 
-  /// `kept`, `dropped`: weights as SubgraphSchedule has them.
+  /// `kept` and `dropped` are weights as in SubgraphSchedule.
   void end(const std::vector<std::string>& kept = {}, const std::vector<std::string>& dropped = {}) {
     const auto bytes = [&](const std::string& weight) {
       return bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
@@ -59,7 +59,7 @@ class Simulation {
     onloaded_ = kept_bytes_;
   }
 
-  /// All batches through a step's stage, in the original model, too, where it runs.
+  /// Runs all batches through a step's stage, also in the original model if it runs.
   void run_stage(const schedule::Step& step) {
     gram_workspace_ = 0;
     for (const graph::ValueId value : step.grams) {
@@ -101,7 +101,7 @@ class Simulation {
     if (cost.ranks == 1) return;
     note(originals + cost.exchange.trading);
     for (const StepCost::Turn& turn : cost.turns) {
-      note(originals + cost.exchange.received + 2 * turn.result_bytes);  // joined from parts
+      note(originals + cost.exchange.received + 2 * turn.result_bytes);  // results are concatenated from parts
       use(turn.linears, originals + cost.exchange.received + turn.result_bytes, replace);
     }
   }
@@ -125,7 +125,7 @@ class Simulation {
   }
 
  private:
-  /// Results are dequantized, packed and written, one after the other, while `held` bytes are.
+  /// Results are dequantized, packed and written one after the other, while `held` bytes are in use.
   void use(const std::vector<compression::LinearShape>& linears, std::uint64_t held, bool replace) {
     for (const compression::LinearShape& shape : linears) {
       if (replace) onloaded_ += bytes_of(shape.rows * shape.columns, request_.placement.dtype);
@@ -203,11 +203,11 @@ class Simulation {
     return bytes;
   }
 
-  /// Values between stages wait on the host while a device computes, and come and go meanwhile (HostCopies).
+  /// Whether values between stages wait on the host and are copied while a device computes (HostCopies).
   bool copies() const { return request_.activation_home.is_cpu() && !request_.placement.device.is_cpu(); }
 
-  /// Of a step's values on the device, where they wait on the host: what the batch before has read and what the next one
-  /// will read are there, too, and what the batch before has kept is still on its way.
+  /// Bytes on the device of a step's values that wait on the host: values that the previous batch has read, values that
+  /// the next batch will read, and values of the previous batch that are still being copied.
   std::uint64_t copied_bytes(const schedule::Step& step, std::size_t batch) const {
     if (!copies()) return 0;
     std::uint64_t bytes = 0;
@@ -228,8 +228,8 @@ class Simulation {
     return bytes_of(request_.batches[batch].rows(stored.rows) * stored.features, request_.placement.dtype);
   }
 
-  /// Of a value that a stage keeps. All experts' routed rows together are as many as are expected; as their numbers differ,
-  /// many get a block of memory that was larger before, by an eighth at most.
+  /// Bytes of a value that a stage keeps. All experts' routed rows together are as many as expected; because their
+  /// numbers differ, many are in reused blocks of memory that are larger by up to an eighth.
   std::uint64_t kept_bytes(graph::ValueId stored, std::size_t batch) const {
     const graph::ValueId value = graph::ReferenceStream::value_of(request_.graph, stored);
     const graph::NodeId producer = request_.graph.values[value].producer;
@@ -247,7 +247,7 @@ class Simulation {
     if (is_replaced) return;
     const bool original = !request_.mapped || request_.mapped(weight);
     const bool in_place = can_stay(weight);
-    if (!original) note(2 * static_cast<std::uint64_t>(elements));  // packed and unpacked codes while it is read back
+    if (!original) note(2 * static_cast<std::uint64_t>(elements));  // packed and unpacked codes while it is read
     if (!in_place || !original) onloaded_ += bytes_of(elements, request_.placement.dtype);
     own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
   }
@@ -259,7 +259,7 @@ class Simulation {
     return shapes_.at(weight);
   }
 
-  /// Something of `bytes` is held on the computing device right now, beside what lasts.
+  /// Records that `bytes` are in use on the computing device for a moment, besides lasting memory.
   void note(std::uint64_t bytes) {
     const std::uint64_t computing = bytes + gram_bytes_ + onloaded_;
     const bool on_host = request_.placement.device.is_cpu();
@@ -270,7 +270,7 @@ class Simulation {
     own().peak.device = std::max(own().peak.device, now.device);
   }
 
-  /// Rows of a value that count in statistics, in all batches.
+  /// The number of rows of a value that count in statistics, over all batches.
   double expected_rows(graph::ValueId value) const {
     const graph::Rows kind = request_.graph.values[value].rows;
     double rows = 0;
@@ -280,14 +280,14 @@ class Simulation {
     return rows;
   }
 
-  /// Where only some rows of a value count, they are copied.
+  /// If only some rows of a value count, they are copied.
   std::uint64_t counted_bytes(graph::ValueId value, const execution::Batch& batch) const {
     const graph::Value& of = request_.graph.values[value];
     const std::int64_t counted = execution::count_of_counted_rows(batch, of.rows);
     return counted == batch.rows(of.rows) ? 0 : bytes_of(counted * of.features, request_.placement.dtype);
   }
 
-  /// `held`: bytes of values that wait beside it, or will when it is done.
+  /// `held` is the size of values that are in use besides the batch's, or will be when it is done.
   void run_batch(const graph::Stage& stage, std::size_t b, const std::set<graph::ValueId>& collect, std::uint64_t held,
                  bool in_original) {
     const execution::Batch& batch = request_.batches[b];
@@ -386,7 +386,7 @@ std::map<graph::ValueId, int> users_of(const std::vector<graph::LinearGroup>& gr
   return users;
 }
 
-/// What is left of a step whose stage does not run.
+/// The remaining part of a step whose stage does not run.
 schedule::Step only_dropping(const schedule::Step& step) {
   schedule::Step left;
   left.drops = step.drops;
@@ -447,7 +447,8 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
   std::vector<graph::NodeId> nodes;
   for (const graph::Stage& stage : stages) nodes.insert(nodes.end(), stage.nodes.begin(), stage.nodes.end());
   simulation.begin("calibration", graph::weight_names(request.graph, nodes), {});
-  // All batches pass one stage here and all stages one batch there; what is kept goes at once in both.
+  // Here all batches pass through one stage; in the pipeline, one batch passes through all stages. Both keep the same
+  // values at once.
   for (std::size_t s = 0; s < wanted.size(); ++s) {
     schedule::Step step;
     step.stage = stages[s];

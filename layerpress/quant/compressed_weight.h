@@ -43,18 +43,19 @@ std::vector<CompressedTensorSpec> compressed_layout(const QuantizationScheme& sc
 std::vector<std::pair<std::string, at::Tensor>> compress(const QuantizationScheme& scheme,
                                                          const QuantizedWeight& weight);
 
-/// Reads a compressed weight back. `tensor(suffix)` returns the stored tensor or nothing. Dtypes, shapes and codes are
+/// Reads back a compressed weight. `tensor(suffix)` returns the stored tensor or nothing. Dtypes, shapes and codes are
 /// validated (CheckpointError naming `module`).
 QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& module,
                            const std::function<std::optional<at::Tensor>(const std::string& suffix)>& tensor);
 
-/// (codes - zero_point) * scale in fp32, rounded to `dtype`; [N, K] on the codes' device. compressed-tensors multiplies in
-/// the scale's dtype: for scales already in `dtype` that is the same bits, because the product of a code and a 16-bit scale
-/// is exact in fp32; for wider `dtype` this is what it gives once the scales are converted to `dtype`.
+/// (codes - zero_point) * scale in fp32, rounded to `dtype`; [N, K] on the codes' device. compressed-tensors multiplies
+/// in the scale's dtype. For scales in `dtype` this gives the same bits, because the product of a code and a 16-bit
+/// scale is exact in fp32. For a wider `dtype`, the result is that of compressed-tensors after the scales are converted
+/// to `dtype`.
 at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype);
 
-/// ‖original - Q‖ / ‖original‖, where Q is the weight dequantized to the original's dtype; 0 for a zero original. On the
-/// CPU nothing of the weight's size is allocated.
+/// ‖original - Q‖ / ‖original‖, where Q is the weight dequantized to the original's dtype; 0 for a zero original. On
+/// the CPU nothing of the weight's size is allocated.
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight);
 
 /// Bytes that the codes, scales and zero points of a weight [rows, columns] hold.

@@ -35,7 +35,7 @@ kernels::ScaleSearch search_of(const ObserverSettings& settings) {
     search.exponent = settings.norm;
     search.patience = settings.patience;
   } else if (weighs_inputs(settings.observer)) {
-    // Each is a solve of the group; so many bring what twice as many do.
+    // Each candidate is a solve of the group, and this many are as good as twice as many.
     const int steps = settings.observer == Observer::kGptq ? 10 : 20;
     constexpr double kSmallest = 0.6;
     search.shrink.clear();
@@ -70,7 +70,7 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
                       where, given, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
-    // A weight is observed once, so a moving average has nothing to average.
+    // A weight is observed only once, so a moving average has no effect.
     const bool known = settings.observer == Observer::kMse &&
                        (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience" ||
                         key == "triton_error_buffer");  // when LLM Compressor's kernel for GPUs gives up a group

@@ -14,11 +14,11 @@ namespace layerpress::quant {
 
 /// How the scales of weights are chosen.
 /// - kMinMax: the range of the weights.
-/// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2,
-///   grid 100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
+/// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2, grid
+///   100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
 ///   and scales are LLM Compressor's in the dtype of the weight; errors are summed in fp32 whatever that is.
-/// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the diagonal
-///   of the inputs' Gram matrix, which estimates the error of the layer's outputs.
+/// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the
+///   diagonal of the inputs' Gram matrix, which estimates the error of the layer's outputs.
 /// - kGptq: of every second of these ranges the one with which GPTQ leaves the smallest loss, tried when a group's turn
 ///   comes (kernels::GroupSearch); where that cannot be done, as kHessian with as many.
 enum class Observer { kMinMax, kMse, kHessian, kGptq };
@@ -48,22 +48,22 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
                                     const ObserverSettings& settings, at::ScalarType stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others = {});
 
-/// How GPTQ chooses the scales of weights on its way; nothing unless that is the observer and their blocks allow it.
+/// How GPTQ chooses scales during the solve; nothing for other observers, or if the weights' blocks do not allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
                                                  at::ScalarType stored, std::int64_t columns);
 
-/// Bytes that choose_scales allocates at most on `device` for a weight [rows, columns], its result included.
+/// Bytes that choose_scales allocates at most on `device` for a weight [rows, columns], including its result.
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
                                 std::int64_t columns, const at::Device& device);
 
-/// Operations that choose_scales needs at most for a weight of so many elements: 2 for the range, and per candidate 12 to
+/// Operations of choose_scales for a weight of so many elements, at most: 2 for the range, and per candidate 12 to
 /// quantize, dequantize and sum a squared error, or 48 for a power other than 2 (a logarithm and an exponential).
 double observe_flops(const ObserverSettings& settings, double elements);
 
-/// Operations that rounding so many elements to nearest needs: 8 each.
+/// Operations for rounding so many elements to nearest: 8 each.
 double round_flops(double elements);
 
-/// Codes (int8 bytes) and scales as kernels produce them, in the shapes and dtypes that are stored.
+/// Codes (int8 bytes) and scales as kernels produce them, converted to the stored shapes and dtypes.
 QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
                                     const kernels::ChosenScales& scales, at::ScalarType stored);
 

@@ -1,5 +1,5 @@
-// Eight codes make exactly `bits` bytes of the little-endian stream, whatever the width: so every width is packed eight
-// codes at a time inside one 64-bit register, and 32-bit words need no attention except at the end of a row.
+// Eight codes take exactly `bits` bytes of the little-endian stream, for every width. Codes are therefore packed eight
+// at a time inside a 64-bit register, and 32-bit words matter only at the end of a row.
 #include "layerpress/quant/pack.h"
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "checkpoints are littl
 
 constexpr std::int64_t kElementsPerTask = 1 << 16;
 
-/// `value` in each of the lanes of `lane_bits` that a 64-bit register holds.
+/// `value` in each of the lanes of `lane_bits` bits of a 64-bit register.
 constexpr std::uint64_t in_lanes(int lane_bits, std::uint64_t value) {
   std::uint64_t all = 0;
   for (int lane = 0; lane < 64; lane += lane_bits) all |= value << lane;
@@ -29,7 +29,7 @@ constexpr std::uint64_t low_bits(int count) {
   return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
 }
 
-/// Moves the value in the upper half of every lane down next to the one in the lower half; each has `width` bits.
+/// Moves the value in the upper half of every lane down next to the value in the lower half; each has `width` bits.
 constexpr std::uint64_t join_halves(std::uint64_t x, int lane_bits, int width) {
   return (x & in_lanes(lane_bits, low_bits(width))) |
          ((x >> (lane_bits / 2 - width)) & in_lanes(lane_bits, low_bits(width) << width));

@@ -6,12 +6,13 @@
 
 namespace layerpress::quant {
 
-/// Packs signed codes int8 [rows, columns] of `num_bits` (1..8) along the columns into int32 [rows, ceil(columns*bits/32)]:
-/// offset binary (q + 2^(bits-1)), little-endian bit stream per row, elements straddling words, zero padding bits.
-/// compressed-tensors >= 0.18, "pack-quantized". Multi-threaded.
+/// Packs signed codes int8 [rows, columns] of `num_bits` (1..8) along the columns into int32 [rows,
+/// ceil(columns*bits/32)]: offset binary (q + 2^(bits-1)), little-endian bit stream per row, elements straddling words,
+/// zero padding bits. compressed-tensors >= 0.18, "pack-quantized". Multi-threaded.
 at::Tensor pack_int32(const at::Tensor& codes, int num_bits);
 
-/// The inverse: int32 [rows, words] to int8 [rows, columns]. Throws CheckpointError when words do not fit columns.
+/// The inverse: int32 [rows, words] to int8 [rows, columns]. Throws CheckpointError if the number of words does not
+/// fit.
 at::Tensor unpack_int32(const at::Tensor& packed, int num_bits, std::int64_t columns);
 
 }  // namespace layerpress::quant

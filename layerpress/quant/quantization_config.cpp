@@ -7,7 +7,7 @@
 namespace layerpress::quant {
 namespace {
 
-// The release of compressed-tensors whose layout is written: since 0.18 odd bit widths are packed densely.
+// The release of compressed-tensors whose layout is written; since 0.18, odd bit widths are packed densely.
 constexpr const char* kLayoutVersion = "0.19.0";
 
 Json optional_args(const std::optional<QuantizationArgs>& args) { return args ? to_json(*args) : Json(nullptr); }
@@ -42,7 +42,7 @@ void require_header(const Json& object, const std::string& where) {
       throw CheckpointError("[quant.config] {}: {} cannot be read here; only weights may be compressed", where, key);
 }
 
-/// A group, or the targets of the preset that its name is.
+/// A group, or the targets of the preset that it is named after.
 QuantizationScheme read_group(const std::string& name, const Json& group, const std::string& where) {
   if (!group.is_array()) return parse_quantization_scheme(group, where);
   QuantizationScheme scheme = preset_scheme(name);
@@ -50,7 +50,7 @@ QuantizationScheme read_group(const std::string& name, const Json& group, const 
   return scheme;
 }
 
-/// Readers take the format at the top where a group names none.
+/// The top-level format, which readers use if a group names none.
 std::string format_at_top(const Json& object, const std::string& where) {
   const auto format = json_get_or<std::string>(object, "format", where, "");
   const bool concrete = format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
@@ -92,7 +92,7 @@ QuantizationConfig parse_quantization_config(const Json& object, const std::stri
       require_supported(scheme, group_where);
       config.groups.emplace_back(name, std::move(scheme));
     }
-  } catch (const RecipeError& error) {  // here the checkpoint is at fault, no recipe
+  } catch (const RecipeError& error) {  // here the checkpoint is at fault, not a recipe
     throw CheckpointError("{}", error.what());
   }
   return config;

@@ -1,4 +1,4 @@
-// Facts as of vLLM 0.33 on CUDA; a scheme passes when a kernel that ships with vLLM runs it on more than one generation.
+// Facts as of vLLM 0.33 on CUDA. A scheme passes if a kernel of vLLM runs it on more than one GPU generation.
 #include "layerpress/quant/reader_support.h"
 
 #include <algorithm>

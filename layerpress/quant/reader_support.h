@@ -8,9 +8,9 @@
 
 namespace layerpress::quant {
 
-/// Why no common vLLM kernel runs a linear of this scheme and shape ("3-bit weights have no common vLLM kernel ..."), or
-/// nothing when one does. Facts as of vLLM 0.33 (2, 3, 5, 6, 7 bits; group size 16; FP8_BLOCK with N or K no multiple of
-/// 128; asymmetric other than 4 bit; ...).
+/// The reason why no common vLLM kernel runs a linear of this scheme and shape ("3-bit weights have no common vLLM
+/// kernel ..."), or nothing if one does. Facts as of vLLM 0.33 (2, 3, 5, 6, 7 bits; group size 16; FP8_BLOCK with N or
+/// K not a multiple of 128; asymmetric other than 4 bit; ...).
 std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns);
 
 }  // namespace layerpress::quant

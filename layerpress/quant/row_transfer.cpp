@@ -84,7 +84,7 @@ std::int64_t rows_per_scale(const QuantizationArgs& weights) {
 QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts) {
   std::vector<at::Tensor> codes, scales, zero_points;
   for (const QuantizedWeight& part : parts) {
-    // Bytes, because not all operations know fp8.
+    // As bytes, because not all operations support fp8.
     codes.push_back(part.codes.view(at::kChar));
     scales.push_back(part.scale);
     if (part.zero_point.defined()) zero_points.push_back(part.zero_point);

@@ -14,14 +14,14 @@ std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows,
 /// Writes transfer_bytes bytes.
 void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target);
 
-/// Reads them back, as views of `source` (aligned to 8 bytes) where nothing needs to be unpacked.
+/// Reads them back, as views of `source` (aligned to 8 bytes) where nothing has to be unpacked.
 QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
                               at::ScalarType scale_dtype, std::uint8_t* source);
 
-/// Rows that must be quantized together under the scheme: a multiple of it may be cut off; 0 when all share a scale.
+/// The number of rows that share scales: a weight may be cut at its multiples; 0 if all rows share a scale.
 std::int64_t rows_per_scale(const QuantizationArgs& weights);
 
-/// Puts weights that are runs of rows of one weight together; the result owns its memory.
+/// Concatenates weights that are consecutive rows of one weight; the result owns its memory.
 QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts);
 
 }  // namespace layerpress::quant

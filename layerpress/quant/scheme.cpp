@@ -56,7 +56,7 @@ void require_known_keys(const Json& object, const std::vector<std::string>& know
       throw RecipeError("[quant.scheme] {}: unknown key '{}'; {}", where, key, did_you_mean(key, known));
 }
 
-/// Reads the members of one object; every complaint names where the object is and the key.
+/// Reads the members of one object; every error names the object's place and the key.
 class Fields {
  public:
   Fields(const Json& object, const std::string& where) : object_(object), where_(where) {}
@@ -67,13 +67,13 @@ class Fields {
                       found == object_.end() ? "missing" : quoted_value(*found), rule);
   }
 
-  /// Null when the key is absent or holds null.
+  /// Null if the key is missing or its value is null.
   const Json* find(const std::string& key) const {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
 
-  /// As find, for keys whose value may not be null.
+  /// Like find, for keys whose value must not be null.
   const Json* find_not_null(const std::string& key, const std::string& rule) const {
     if (object_.contains(key) && object_[key].is_null()) refuse(key, rule);
     return find(key);
@@ -160,7 +160,7 @@ Dynamic parse_dynamic(const Fields& fields) {
   return Dynamic::kLocal;
 }
 
-/// "weight" and "static" mean the same; orders that need a stored index per column no longer exist in the format.
+/// "weight" and "static" mean the same. Orders that need a stored index per column no longer exist in the format.
 std::optional<std::string> parse_actorder(const Fields& fields) {
   const Json* value = fields.find("actorder");
   if (value == nullptr || *value == Json(false)) return std::nullopt;
@@ -181,7 +181,7 @@ std::optional<std::string> parse_dtype(const Fields& fields, const std::string& 
   return fmt::format("torch.{}", name);
 }
 
-/// What the library fills in where a zero point exists and nobody named its type.
+/// The library's default if a zero point exists and its type is not given.
 std::optional<std::string> zero_point_dtype(const QuantizationArgs& args) {
   if (args.symmetric) return std::nullopt;
   if (args.zp_dtype.has_value()) return args.zp_dtype;
@@ -194,7 +194,7 @@ Strategy parse_strategy(const Fields& fields, const std::optional<std::int64_t>&
   return *group_size > 0 ? Strategy::kGroup : Strategy::kChannel;
 }
 
-/// The rules that tie strategy, group size, block and dynamic together.
+/// Checks the rules that connect strategy, group size, block and dynamic.
 void require_consistent(const QuantizationArgs& args, const Fields& fields) {
   const bool grouped = args.strategy == Strategy::kGroup || args.strategy == Strategy::kTensorGroup;
   const bool has_group_size = args.group_size.has_value() && *args.group_size > 0;

@@ -15,11 +15,12 @@ enum class NumberType { kInt, kFloat };
 enum class Strategy { kTensor, kChannel, kGroup, kBlock, kToken, kTensorGroup, kAttentionHead };
 enum class Dynamic { kFalse, kTrue, kLocal };
 
-/// The words of compressed-tensors: "int", "channel", ...
+/// The names in compressed-tensors: "int", "channel", ...
 std::string_view name_of(NumberType type);
 std::string_view name_of(Strategy strategy);
 
-/// How one tensor is quantized; the twelve keys of compressed-tensors' QuantizationArgs, same names, same defaults.
+/// How one tensor is quantized: the twelve keys of compressed-tensors' QuantizationArgs, with the same names and
+/// defaults.
 struct QuantizationArgs {
   int num_bits = 8;
   NumberType type = NumberType::kInt;
@@ -41,7 +42,7 @@ struct QuantizationArgs {
   int maximum_code() const { return (1 << (num_bits - 1)) - 1; }
 };
 
-/// What is done to the modules that `targets` names.
+/// How the modules named by `targets` are quantized.
 struct QuantizationScheme {
   std::vector<std::string> targets;
   std::optional<QuantizationArgs> weights;
@@ -52,22 +53,23 @@ struct QuantizationScheme {
   bool operator==(const QuantizationScheme&) const = default;
 };
 
-/// Parses and validates a QuantizationArgs object as compressed-tensors does (unknown keys, strategy inferred from
-/// group_size when absent, the rules between the fields). Throws RecipeError naming `where` and the key.
+/// Parses and validates a QuantizationArgs object like compressed-tensors (unknown keys, strategy inferred from
+/// group_size if missing, the rules between fields). Throws RecipeError naming `where` and the key.
 QuantizationArgs parse_quantization_args(const Json& object, const std::string& where);
 
-/// All twelve keys, as the library writes them.
+/// All twelve keys, in the library's form.
 Json to_json(const QuantizationArgs& args);
 
 /// Parses one config group ("targets", "weights", "input_activations", "output_activations", "format").
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where);
 
 /// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules, with one
-/// exception. Symmetric 4-bit weights per group of 128 with fp8 activations per token (W4AFP8) give pack-quantized, where
-/// compressed-tensors gives int-quantized: vLLM reads them as `weight_packed` only. docs/formats.md has the findings.
+/// exception. Symmetric 4-bit weights per group of 128 with fp8 activations per token (W4AFP8) give pack-quantized,
+/// where compressed-tensors gives int-quantized: vLLM reads them as `weight_packed` only. docs/formats.md has the
+/// findings.
 std::string infer_format(const QuantizationScheme& scheme);
 
-/// The scheme's own format when it has one, else infer_format.
+/// The scheme's own format if it has one, otherwise infer_format.
 std::string resolved_format(const QuantizationScheme& scheme);
 
 /// A preset such as "W4A16" (case-insensitive), without targets. Throws RecipeError with the nearest known name.
@@ -80,7 +82,8 @@ std::vector<std::string> preset_names();
 /// tensor_group, attn_head, output activations, ...). `where` says whose scheme it is.
 void require_supported(const QuantizationScheme& scheme, const std::string& where);
 
-/// Columns and rows of the block that shares one scale, for a weight [rows, columns]; tensor: everything.
+/// Rows and columns of the block that shares one scale, for a weight [rows, columns]; for a tensor scale, the whole
+/// weight.
 struct ScaleBlock {
   std::int64_t rows = 0;
   std::int64_t columns = 0;

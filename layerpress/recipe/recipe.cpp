@@ -79,7 +79,8 @@ void parse_top(const std::string& where, const std::string& key, const OrderedJs
   refuse(where, fmt::format("'{}' is no stage; names of stages must end in _stage", key));
 }
 
-/// The front matter of a Markdown recipe card; lines before it stay, empty, so that messages count right.
+/// The front matter of a Markdown recipe card. Lines before it become empty lines, so that line numbers in messages are
+/// right.
 std::string front_matter(const std::string& text, const std::string& where) {
   std::string result;
   std::string fence;
@@ -113,7 +114,7 @@ Recipe read_recipe_file(const std::filesystem::path& path) {
   std::string text;
   try {
     text = read_text_file(path, kLargestFile);
-  } catch (const CheckpointError& error) {  // the file layer takes every file for one of a checkpoint
+  } catch (const CheckpointError& error) {  // the file layer throws CheckpointError for every file
     throw RecipeError("[recipe.read] {}: {}", where, error.what());
   }
   return parse_recipe(path.extension() == ".md" ? front_matter(text, where) : text, where);

@@ -19,7 +19,7 @@ struct ModifierEntry {
   std::string where;  ///< "recipe.yaml: quant_stage.quant_modifiers.GPTQModifier", for messages
 };
 
-/// An LLM Compressor recipe: modifiers in the order they run. Stages and groups only order them.
+/// An LLM Compressor recipe: modifiers in the order in which they run. Stages and groups only determine the order.
 struct Recipe {
   std::vector<ModifierEntry> modifiers;
 };

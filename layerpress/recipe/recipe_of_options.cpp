@@ -7,7 +7,7 @@
 namespace layerpress::recipe {
 namespace {
 
-/// Options that a recipe file replaces must not be given beside it; silence would ignore one of the two.
+/// Refuses options that a recipe file replaces, because one of the two would be ignored silently.
 void refuse_with_recipe_file(const OneshotOptions& options) {
   const OneshotOptions defaults;
   const auto refuse = [&](const std::string& option, bool differs) {
@@ -57,14 +57,14 @@ void take_observer(OrderedJson& arguments, const char* observer) {
       group["weights"]["observer"] = observer;
 }
 
-/// Fills in what the quality means for the modifiers; what their arguments say wins.
+/// Fills in the arguments that the quality implies; explicit arguments take precedence.
 Recipe with_quality(Recipe recipe, const std::string& quality) {
   if (quality != "fast" && quality != "balanced" && quality != "best")
     throw UsageError("[options] --quality: '{}' is not known; fast, balanced and best are", quality);
   bool propagates = false;
   for (ModifierEntry& entry : recipe.modifiers) {
     const bool gptq = entry.type == "GPTQModifier";
-    if (!entry.arguments.is_object()) continue;  // the modifier says so
+    if (!entry.arguments.is_object()) continue;  // the modifier reports the error
     if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_observer(entry.arguments, "minmax");
     if (quality == "best" && gptq) {
       take_observer(entry.arguments, "gptq");

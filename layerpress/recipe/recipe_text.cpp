@@ -1,4 +1,4 @@
-// Writes a recipe as YAML that PyYAML (YAML 1.1) and yaml-cpp (1.2) read alike: strings are always quoted.
+// Writes a recipe as YAML that PyYAML (YAML 1.1) and yaml-cpp (1.2) read in the same way: strings are always quoted.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -17,7 +17,8 @@ bool is_plain_key(const std::string& key) {
                      [](unsigned char c) { return (c < 0x80 && std::isalnum(c) != 0) || c == '_'; });
 }
 
-/// A JSON string is a YAML one, except that YAML allows no raw DEL and no raw C1 control characters (U+0080 to U+009F).
+/// A JSON string is also a YAML string, except that YAML allows neither raw DEL nor raw C1 control characters (U+0080
+/// to U+009F).
 std::string quoted(const std::string& text) {
   const std::string json = Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string result;
@@ -85,7 +86,7 @@ void append_modifier(const ModifierEntry& entry, std::string& text) {
 
 std::string to_yaml(const Recipe& recipe) {
   std::string text = "default_stage:\n";
-  // A mapping holds a type once, so a repeated type begins a further group; the order stays.
+  // A mapping can have a type only once, so a repeated type begins another group; the order is unchanged.
   std::set<std::string> in_group;
   int group = -1;
   for (const ModifierEntry& entry : recipe.modifiers) {

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kDeepest = 50;
 constexpr std::size_t kMostNodes =
-    100'000;  // counts what aliases repeat, so that a short file cannot become a huge recipe
+    100'000;  // counts repetitions by aliases, so that a short file cannot become a huge recipe
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
@@ -35,7 +35,7 @@ std::optional<bool> as_bool(std::string_view text) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// Digits of an integer without sign, prefix and underscores, and the base they are in.
+/// The digits of an integer without sign, prefix and underscores, and their base.
 struct IntegerText {
   std::string digits;
   int base = 10;
@@ -140,7 +140,7 @@ class Converter {
       if (object.contains(key)) refuse(item.first, fmt::format("key '{}' appears twice; keep one", key));
       object[key] = std::move(value);
     }
-    // A key of the mapping itself wins over a merged one, and an earlier merge over a later.
+    // A key of the mapping itself takes precedence over a merged one, and an earlier merge over a later one.
     for (const OrderedJson& other : merged)
       for (const auto& [key, value] : other.items())
         if (!object.contains(key)) object[key] = value;
@@ -200,7 +200,7 @@ class Converter {
 OrderedJson yaml_to_json(const std::string& text, const std::string& where) {
   std::vector<YAML::Node> documents;
   try {
-    // The end marker makes yaml-cpp notice a quote that is never closed.
+    // The end marker lets yaml-cpp detect an unclosed quote.
     documents = YAML::LoadAll(text + "\n...\n");
   } catch (const YAML::DeepRecursion& error) {
     throw RecipeError("[recipe.yaml] {}, line {}: nested far deeper than {} levels", where, error.mark.line + 1,

@@ -133,7 +133,7 @@ void ActivationStore::boundary_is_durable(std::size_t index) {
   });
 }
 
-/// Claims one described place and checks its bytes; `slot` says which shape it must have.
+/// Claims one described position and checks its bytes; `slot` has the expected shape.
 bool ActivationStore::take(const Json& place, Slot& slot) {
   if (!place.is_object()) return false;
   const std::string where = options_.scratch.string();
@@ -170,7 +170,7 @@ bool ActivationStore::restore(const Json& boundary, const Expected& expected) {
       }
     }
   } catch (const Error&) {
-    complete = false;  // unreadable, or not what it should be: everything is computed again
+    complete = false;  // unreadable or different: everything is recomputed
   }
   if (complete) return true;
   values_.clear();

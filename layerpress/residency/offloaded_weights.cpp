@@ -8,7 +8,7 @@
 
 namespace layerpress::residency {
 
-/// The scratch file of one model, shared by everything that lies in it; removed with the last.
+/// The scratch file of one model, shared by all values in it; removed with the last one.
 struct OffloadedWeights::OffloadFile {
   explicit OffloadFile(const std::filesystem::path& path) : file(path, /*keep=*/false) {}
   ~OffloadFile() {
@@ -49,7 +49,7 @@ at::Tensor OffloadedWeights::load(const std::string& name) const {
     const std::lock_guard file_lock(modified.disk->scratch->mutex);
     return modified.disk->scratch->file.map(modified.disk->extent);
   }();
-  if (pages == nullptr) return at::empty(modified.shape, modified.dtype);  // nothing in it
+  if (pages == nullptr) return at::empty(modified.shape, modified.dtype);  // an empty tensor
   auto* bytes = const_cast<std::byte*>(pages.get());
   return at::from_blob(
       bytes, modified.shape, [pages = std::move(pages), disk = modified.disk](void*) {},
@@ -77,7 +77,7 @@ void OffloadedWeights::release(const std::string& name) const {
 }
 
 void OffloadedWeights::update(const std::string& name, const at::Tensor& value) {
-  (void)checkpoint_->spec(name);  // throws for a name that is not there
+  (void)checkpoint_->spec(name);  // throws for an unknown name
   const at::Tensor host = value.detach().to(at::kCPU).contiguous();
   const std::lock_guard lock(mutex_);
   const auto old = modified_.find(name);
@@ -87,7 +87,7 @@ void OffloadedWeights::update(const std::string& name, const at::Tensor& value) 
   modified.shape = host.sizes().vec();
   modified.dtype = host.scalar_type();
   if (held <= budget_ && host.nbytes() <= budget_ - held) {
-    modified.tensor = host.is_alias_of(value) ? host.clone() : host;  // the caller may change theirs
+    modified.tensor = host.is_alias_of(value) ? host.clone() : host;  // the caller may modify its tensor
   } else {
     if (folder_.empty())
       throw MemoryError(

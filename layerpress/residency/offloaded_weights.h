@@ -11,15 +11,16 @@
 
 namespace layerpress::residency {
 
-/// The parameters of a checkpoint, of which some have new values. Unmodified ones stay mapped, so that all processes of a
-/// node share one copy; modified ones are held in memory until the budget is used and then in a file of this process.
+/// The parameters of a checkpoint, some of which have new values. Unmodified parameters stay mapped, so that all
+/// processes of a node share one copy. Modified parameters are in memory until the budget is used, then in a file of
+/// this process.
 class OffloadedWeights : public WeightSource {
   struct OffloadFile;
 
  public:
   enum class Place { kMapped, kMemory, kDisk };
 
-  /// `offload_folder`: where modified parameters go beyond `memory_budget` bytes; empty: nowhere.
+  /// `offload_folder` is for modified parameters beyond `memory_budget` bytes; empty: none may exceed it.
   OffloadedWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::uint64_t memory_budget,
                    std::filesystem::path offload_folder);
   ~OffloadedWeights() override;  ///< removes the file
@@ -29,15 +30,16 @@ class OffloadedWeights : public WeightSource {
   void fetch(const std::string& name) const override;
   void release(const std::string& name) const override;
 
-  /// Gives a parameter a new value, of any dtype and shape; from any device. Tensors from earlier load() calls keep the old
-  /// one. Throws CheckpointError for a name that the checkpoint lacks, MemoryError when neither memory nor disk is left.
+  /// Sets a parameter to a new value of any dtype and shape, from any device. Tensors from earlier load() calls keep
+  /// the old value. Throws CheckpointError if the checkpoint has no parameter `name`, MemoryError if neither memory nor
+  /// disk has room.
   void update(const std::string& name, const at::Tensor& value);
 
   Place place(const std::string& name) const;
   std::uint64_t memory_bytes() const;
 
  private:
-  /// A piece of the scratch file, free again when the value and all views of it are gone.
+  /// An extent of the scratch file, freed when the value and all its views are destroyed.
   struct OnDisk;
   struct Modified {
     at::Tensor tensor;  // in memory, or undefined

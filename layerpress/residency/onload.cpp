@@ -15,13 +15,13 @@ Onload::Onload(const WeightSource& source, const std::vector<std::string>& names
 Onload::~Onload() {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : parameters_) names.push_back(name);
-  parameters_.clear();  // views must be gone before their pages are
+  parameters_.clear();  // destroy views before releasing their pages
   for (const std::string& name : names) source_.release(name);
 }
 
 namespace {
 
-/// From pinned memory the copy is one more thing that the device does in its order; else both wait for it.
+/// From pinned memory, the copy is queued on the device; otherwise host and device wait for it.
 at::Tensor moved(const at::Tensor& tensor, const at::Device& device, at::ScalarType dtype) {
   return tensor.to(device, dtype, /*non_blocking=*/!device.is_cpu() && tensor.is_pinned());
 }

@@ -5,7 +5,7 @@
 
 namespace layerpress::run {
 
-/// The data fields that oneshot's and prepare's options share. Throws UsageError for impossible values.
+/// The data options shared by oneshot and prepare. Throws UsageError for impossible values.
 template <typename Options>
 data::DatasetOptions dataset_options(const Options& options) {
   if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");

@@ -14,14 +14,14 @@
 namespace layerpress {
 namespace {
 
-/// A model and the hidden states before its head, one tensor per batch.
+/// A model and its hidden states before the head, one tensor per batch.
 struct Evaluated {
   setup::OpenedModel model;
   residency::Placement placement;
   std::vector<at::Tensor> hidden;
   at::Tensor head_weight, head_bias;
 
-  /// fp32 logarithms of the probabilities after tokens [begin, end) of a batch: [tokens, vocabulary].
+  /// fp32 log-probabilities after tokens [begin, end) of a batch: [tokens, vocabulary].
   at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
     const at::Tensor x = hidden[batch].slice(0, begin, end);
     const at::Tensor logits = kernels::linear(x, head_weight, head_bias);
@@ -43,7 +43,7 @@ const graph::Node& head_of(const graph::Graph& graph) {
   return head;
 }
 
-/// A model on its way through the batches, up to its head, with everything that this refers to.
+/// A model being run over the batches, up to its head, and everything that this run refers to.
 class RunningModel {
  public:
   RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)
@@ -77,7 +77,7 @@ class RunningModel {
   execution::BodyRun body_;
 };
 
-/// Whether subgraph by subgraph both hand on the same values.
+/// Whether both models pass on the same values after each subgraph.
 bool same_layers(const execution::BodyRun& a, const execution::BodyRun& b) {
   if (a.size() != b.size()) return false;
   for (std::size_t s = 0; s < a.size(); ++s)
@@ -98,8 +98,8 @@ double stream_error(const execution::BodyRun& model, const execution::BodyRun& r
   return sum / rows;
 }
 
-/// Runs the model, and the reference beside it where there is one: layer by layer, so that no more than one layer's values
-/// of both are held.
+/// Runs the model and, if there is one, the reference, layer by layer in turn, so that only one layer's values of both
+/// are in memory.
 std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference,
                                                const std::vector<execution::Batch>& batches,
                                                const RunControl& control) {
@@ -131,8 +131,8 @@ struct Sums {
   std::int64_t predicted = 0, tokens = 0;
 };
 
-/// Adds what `logs` say of the tokens that come next. Some that stand for other things than text (images) are beyond the head's
-/// vocabulary, so that no model predicts them; they do not count.
+/// Adds the predictions of the next tokens by `logits`. Tokens beyond the head's vocabulary (images) are not text and
+/// cannot be predicted; they do not count.
 void add_predictions(const at::Tensor& logs, const at::Tensor& next, Sums& sums) {
   const at::Tensor predictable = next.lt(logs.size(1));
   const at::Tensor given = logs.gather(1, next.clamp_max(logs.size(1) - 1).unsqueeze(1)).squeeze(1);

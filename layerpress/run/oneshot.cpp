@@ -248,7 +248,7 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   return carry_out(rank, claim, planned);
 }
 
-/// Of several ranks the first reports, and all watch each other.
+/// The first rank reports events, and all ranks watch each other.
 RunControl control_of(const RunControl& control, dist::Group& group) {
   if (group.size() == 1) return control;
   RunControl own = control;
@@ -257,13 +257,13 @@ RunControl control_of(const RunControl& control, dist::Group& group) {
   return own;
 }
 
-/// Runs `function` and lets the other ranks know when it throws.
+/// Runs `function` and tells the other ranks if it throws.
 template <typename Function>
 auto run_together(dist::Group& group, Function&& function) {
   try {
     return function();
   } catch (const InterruptedError& error) {
-    // The end of another rank can look like a request: its launcher stops the others.
+    // The end of another rank can look like a stop request, because its launcher stops the others.
     if (!group.failure().empty()) group.check();
     group.fail(error.what(), dist::FailureKind::kOnRequest);
     throw;

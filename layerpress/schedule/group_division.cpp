@@ -8,10 +8,10 @@
 namespace layerpress::schedule {
 namespace {
 
-/// Kernels work on this many rows at once.
+/// Kernels process this many rows at once.
 constexpr std::int64_t kTileRows = 16;
 
-/// Places in the stack of all rows where it may be cut.
+/// Positions in the stack of all rows at which it may be cut.
 std::vector<std::int64_t> cuts(const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& steps) {
   std::vector<std::int64_t> places = {0};
   std::int64_t before = 0;
@@ -49,7 +49,7 @@ GroupDivision owned_by(const DividedGroup& group, int owner, int ranks) {
   return division;
 }
 
-/// Seconds that a group takes all ranks when it is split; and its owner alone, and all ranks to send it there.
+/// Seconds of a group: for all ranks if it is split; for its owner alone; and for all ranks to send it to the owner.
 struct GroupSeconds {
   double split = 0, owner = 0, sending = 0;
 };
@@ -68,7 +68,7 @@ GroupSeconds seconds_of(const DividedGroup& group, const GroupDivision& split, c
   return {static_cast<double>(most) * row + factor + 2 * sending, static_cast<double>(rows) * row + factor, sending};
 }
 
-/// Gives groups to owners, the cheapest first, as long as that makes the step shorter.
+/// Assigns groups to owners, cheapest first, as long as this makes the step shorter.
 class Owners {
  public:
   Owners(const std::vector<GroupSeconds>& seconds, int ranks, int first)
@@ -79,7 +79,7 @@ class Owners {
                      [&](std::size_t a, std::size_t b) { return seconds[a].owner < seconds[b].owner; });
   }
 
-  /// By group; -1: it is split.
+  /// The owner of each group; -1: the group is split.
   std::vector<int> choose() {
     double split = 0, sending = 0;
     for (const GroupSeconds& group : seconds_) split += group.split;
@@ -99,7 +99,7 @@ class Owners {
   }
 
  private:
-  /// To the rank that has least to do, from the first one on.
+  /// Assigns a group to the rank with the least work, beginning with the first owner.
   int give(double seconds) {
     std::size_t idle = static_cast<std::size_t>(first_) % busy_.size();
     for (std::size_t next = 0; next < busy_.size(); ++next) {

@@ -17,14 +17,14 @@ struct RowPart {
 };
 std::int64_t rows_of(const std::vector<RowPart>& parts);
 
-/// Who compresses what of linears that read one value.
+/// The division of linears that read one value among ranks.
 struct GroupDivision {
   std::vector<std::vector<RowPart>> parts;  ///< by rank, in the order of the stacked rows
-  /// The rank that does everything, or -1: rows are split, and all ranks need the statistics and factorize them.
+  /// The rank that compresses everything, or -1: rows are split, and all ranks need the statistics and factorize them.
   int owner = -1;
 };
 
-/// Linears that one modifier compresses at once, as the division sees them.
+/// Linears that one modifier compresses together, as input of the division.
 struct DividedGroup {
   const compression::Modifier* modifier = nullptr;
   std::vector<compression::LinearShape> linears;
@@ -39,7 +39,8 @@ struct DividedGroup {
 std::vector<GroupDivision> divide_groups(const std::vector<DividedGroup>& groups, int ranks, int first_owner,
                                          const dist::DivisionRates& rates);
 
-/// Only the splitting: parts by rank for linears of `rows` rows that may be cut at multiples of `steps` (0: not at all).
+/// Only splits: the parts of each rank for linears of `rows` rows that may be cut at multiples of `steps` (0: not at
+/// all).
 std::vector<std::vector<RowPart>> split_rows(const std::vector<std::int64_t>& rows,
                                              const std::vector<std::int64_t>& steps, int ranks);
 

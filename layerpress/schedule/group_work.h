@@ -32,9 +32,9 @@ struct GroupWork {
   const compression::Modifier* modifier = nullptr;
   std::vector<graph::NodeId> linears;
   GroupDivision division;
-  bool everywhere = false;                              ///< all ranks have the statistics, whoever compresses
-  const compression::Statistics* statistics = nullptr;  ///< of the input, if there are any
-  std::optional<std::int64_t> routed_tokens;            ///< that the router gave the expert to which the linears belong
+  bool everywhere = false;                              ///< all ranks have the statistics, whichever rank compresses
+  const compression::Statistics* statistics = nullptr;  ///< statistics of the input, if any
+  std::optional<std::int64_t> routed_tokens;            ///< tokens that the router gave the linears' expert
 };
 
 /// Linears that are compressed together, as a plan sees them.

@@ -66,7 +66,7 @@ class ScheduleMaker {
     plan.reference_weights = graph::weight_names(graph_, nodes);
   }
 
-  /// Adds what is stored of the original model's values.
+  /// Adds the stored values of the original model.
   void add_references(std::vector<graph::ValueId>& values) const {
     if (!demand_.reference()) return;
     const std::vector<graph::ValueId> own = values;

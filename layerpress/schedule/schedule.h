@@ -35,16 +35,16 @@ struct Step {
   bool runs() const { return !grams.empty() || survey || !stage.keeps.empty(); }
 };
 
-/// What the sequential pipeline does with one subgraph, decided before anything runs.
+/// The sequential pipeline's work for one subgraph, decided before anything runs.
 struct SubgraphSchedule {
   std::string name;
-  bool finished = false;                       ///< compressed by an earlier run; only runs for later subgraphs
+  bool finished = false;                       ///< compressed by an earlier run; runs only for later subgraphs
   std::vector<Step> steps;                     ///< the last one has no groups
   std::vector<std::string> weights;            ///< to onload
-  std::vector<std::string> reference_weights;  ///< of the original model, for what runs in it
-  /// Weights compressed here that later subgraphs read, and those that none reads after this one.
+  std::vector<std::string> reference_weights;  ///< to onload for the original model
+  /// Weights compressed here that later subgraphs read, and weights that no subgraph reads after this one.
   std::vector<std::string> kept_weights, dropped_weights;
-  std::vector<graph::ValueId> boundary;  ///< values stored when the subgraph is done, the original model's among them
+  std::vector<graph::ValueId> boundary;  ///< values stored when the subgraph is done, including the original model's
   bool recomputes = false;               ///< some stage runs nodes of earlier ones again
 
   std::vector<graph::LinearGroup> groups() const;  ///< of all steps
@@ -52,13 +52,13 @@ struct SubgraphSchedule {
   bool has_work() const;
 };
 
-/// What a schedule is made from.
+/// The input of a schedule.
 struct ScheduleRequest {
   const graph::Graph& graph;
   const std::vector<graph::Subgraph>& subgraphs;
   const compression::Assignments& assignments;
   std::vector<bool> finished;                 ///< per subgraph: compressed in an earlier run (empty: none)
-  std::vector<graph::ValueId> available;      ///< values that are stored already
+  std::vector<graph::ValueId> available;      ///< values that are already stored
   std::vector<std::vector<bool>> keep_after;  ///< per subgraph and step, see graph::split_stages (empty: keep)
 };
 

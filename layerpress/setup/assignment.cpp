@@ -142,7 +142,7 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     if (!std::holds_alternative<graph::Linear>(graph.nodes[n].operation)) continue;
     const std::string& name = graph.module_name(graph.nodes[n]);
-    std::vector<std::string> names = model::other_names(model.traced, name);  // a reader knows one of them
+    std::vector<std::string> names = model::other_names(model.traced, name);  // a reader knows only one of them
     names.insert(names.begin(), name);
     int group = -1;
     if (const auto assigned = assignments.find(n); assigned != assignments.end()) {

@@ -24,7 +24,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
 /// understand them (with_targets).
 quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments);
 
-/// One line for each kind of compressed module that no common vLLM kernel runs.
+/// One line for each kind of compressed module that no common vLLM kernel supports.
 std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments);
 
 }  // namespace layerpress::setup

@@ -129,7 +129,7 @@ std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph) 
 
 namespace {
 
-/// Throws DataError when the model that takes images of this geometry does not take these.
+/// Throws DataError if these images do not fit the model's geometry.
 void check_images(const data::SampleImages& images, const graph::ImageGeometry& geometry, std::int64_t sample) {
   const auto require = [&](bool condition, const std::string& what) {
     if (!condition)

@@ -21,19 +21,19 @@ struct OpenedModel {
   std::string architecture;
   /// Schemes of compressed weights by weight name; empty for a plain checkpoint.
   std::map<std::string, quant::QuantizationScheme> compressed;
-  at::ScalarType stored_dtype = at::kBFloat16;  ///< of the first plain weight
+  at::ScalarType stored_dtype = at::kBFloat16;  ///< dtype of the first plain weight
 
   std::unique_ptr<residency::WeightSource> weights(at::ScalarType dtype) const;
 };
 
-/// What the experts of a mixture are calibrated on; their model's output is the same.
+/// The tokens that the experts of a mixture are calibrated on. The model's output is the same.
 enum class ExpertTokens { kAll, kRouted };
 
 /// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError.
 OpenedModel open_model(const std::string& model, ExpertTokens tokens = ExpertTokens::kAll);
 
-/// "auto", "cpu", "cuda", "cuda:1" and "auto", "bfloat16", "float16", "float32" to where and how to compute. fp16
-/// checkpoints are computed in fp32 on a CPU. Throws UsageError.
+/// The device ("auto", "cpu", "cuda", "cuda:1") and the computing dtype ("auto", "bfloat16", "float16", "float32"). On
+/// a CPU, fp16 checkpoints are computed in fp32. Throws UsageError.
 residency::Placement choose_placement(const std::string& device, const std::string& dtype, at::ScalarType stored);
 
 /// What products are formed in there: "float32 on avx2", say.
@@ -42,20 +42,20 @@ std::string arithmetic_words(const residency::Placement& placement);
 /// Sets the number of CPU threads; 0 means all usable cores. Returns the number. Throws UsageError when negative.
 int set_threads(int threads);
 
-/// Tokens per batch: as asked, or so many that a layer's widest activations stay near 32 MB.
+/// Tokens per batch: as requested, or such that a layer's widest activations stay near 32 MB.
 std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph);
 
-/// Packs the samples, with their images, for the model that `graph` is. Throws DataError naming the sample whose images it does
-/// not take.
+/// Packs the samples, with their images, into batches for the model. Throws DataError naming the sample if the model
+/// cannot use its images.
 std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens,
                                            const graph::Graph& graph);
 
-/// Cuts the model at the named targets, or at its decoder layers when `targets` is empty, `targets_per_subgraph` of them
-/// together. Throws UsageError when a target matches no module or the number is not positive.
+/// Cuts the model at the named targets, or at its decoder layers if `targets` is empty, with `targets_per_subgraph` of
+/// them in each subgraph. Throws UsageError if a target matches no module or the number is not positive.
 std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const std::vector<std::string>& targets,
                                        std::int64_t targets_per_subgraph = 1);
 
-/// The word for a dtype on the command line and in config.json.
+/// The name of a dtype on the command line and in config.json.
 std::string dtype_word(at::ScalarType dtype);
 
 }  // namespace layerpress::setup

@@ -11,9 +11,10 @@
 namespace layerpress::setup {
 namespace {
 
-constexpr int kFormat = 2;  // of the journal
+constexpr int kFormat = 2;  // format of the journal
 
-/// Options that say where and how fast, not what; and those that other parts of the identity stand for.
+/// Options that affect where and how fast a run works but not its output, and options that other parts of the identity
+/// cover.
 const std::set<std::string>& options_left_out() {
   static const std::set<std::string> kNames = {"output",
                                                "recipe",
@@ -36,7 +37,7 @@ const std::set<std::string>& options_left_out() {
 
 std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
 
-/// The first key with another value, as "<kind> KEY was A and is B".
+/// The first key with a different value, as "<kind> KEY was A and is B".
 std::string first_difference(const Json& then, const Json& now, const std::string& kind) {
   for (const auto& [key, value] : now.items()) {
     const Json before = then.is_object() && then.contains(key) ? then[key] : Json();

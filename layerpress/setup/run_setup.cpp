@@ -34,7 +34,7 @@ std::uint64_t host_budget(const std::string& asked) {
   return available == 0 ? kUnlimited : available + anonymous_bytes();
 }
 
-/// The original model runs beside the compressed one, batch by batch, and must see the same rows.
+/// The original model runs beside the compressed one, batch by batch, and must process the same rows.
 void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
   if (!schedule::wants_reference(setup.assignments)) return;
   if (setup.pipeline == Pipeline::kBasic)
@@ -50,7 +50,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
         "model routes them otherwise than the compressed one");
 }
 
-/// Enough for the scales of the largest groups of columns, if nothing is asked.
+/// If nothing is requested: enough for the scales of the largest groups of columns.
 std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
   if (asked < 0) throw UsageError("[options] --min-tokens-per-expert: {} is negative", asked);
   if (asked > 0) return asked;
@@ -61,7 +61,7 @@ std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
   return least;
 }
 
-/// Ranks of one machine compute on devices of their own.
+/// Each rank of a machine computes on its own device.
 void choose_own_device(const OneshotOptions& options, const dist::Group& group, at::Device& device) {
   if (!device.is_cuda() || group.local_size() == 1) return;
   if (options.device.find(':') != std::string::npos)

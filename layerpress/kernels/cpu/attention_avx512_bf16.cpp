@@ -1,5 +1,6 @@
-// Causal attention on AVX-512 bf16 dot products, a block of query rows at a time: scores = Q Kᵀ, a row softmax, P V.
-// Scores of a whole row are kept, so there is no running maximum; rows see only the keys they may attend to, in tiles.
+// Causal attention with AVX-512 bf16 dot products, a block of query rows at a time: scores = Q Kᵀ, a softmax per row, P
+// V. The scores of a whole row are kept, so there is no running maximum. Rows see only the keys they may attend to, in
+// tiles.
 #include <immintrin.h>
 
 #include "layerpress/kernels/cpu/attention.h"
@@ -12,12 +13,12 @@ constexpr std::int64_t kRows = 48;     // query rows that share one pass over th
 constexpr std::int64_t kKeyTile = 64;  // keys are padded to whole tiles
 constexpr std::int64_t kWidth = 16;    // floats of a register
 
-/// Two neighbouring bf16 values along the reduction, the unit of the dot product instruction.
+/// Two adjacent bf16 values along the reduction, the unit of the dot product instruction.
 using Pair = std::uint32_t;
 
 std::int64_t padded(std::int64_t length) { return (length + kKeyTile - 1) / kKeyTile * kKeyTile; }
 
-/// c[r][16 n] = sum over pairs of a[r] . b: kR rows by kN registers, accumulators never leave registers.
+/// c[r][16 n] = sum over pairs of a[r] . b: kR rows by kN registers; the accumulators never leave the registers.
 template <int kR, int kN>
 void multiply_tile(const Pair* a, std::int64_t a_stride, const Pair* b, std::int64_t b_stride, float* c,
                    std::int64_t c_stride, std::int64_t pairs) {
@@ -127,7 +128,7 @@ float softmax_row(const float* scores, Bits16* weights, std::int64_t first, std:
 /// Attention of query rows [first_row, first_row + rows) of one head.
 void attend(const AttentionTask& task, std::int64_t head, std::int64_t first_row, std::int64_t rows, std::int64_t keys,
             const Workspace& space) {
-  // Keys that any of the rows sees, widened to whole tiles.
+  // The keys that any of the rows sees, extended to whole tiles.
   const std::int64_t oldest = task.window > 0 && first_row + 1 > task.window ? first_row + 1 - task.window : 0;
   const std::int64_t begin = oldest / kKeyTile * kKeyTile;
   const std::int64_t end = padded(first_row + rows);

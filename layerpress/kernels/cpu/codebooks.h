@@ -4,7 +4,7 @@
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
-/// Integers with a zero point. level() is the code; value() what it stands for in units of the scale.
+/// Integers with a zero point. level() is the code; value() is its value in units of the scale.
 struct IntegerLevels {
   float minimum, maximum;
   explicit IntegerLevels(const Codebook& codebook) : minimum(codebook.minimum), maximum(codebook.maximum) {}
@@ -23,7 +23,7 @@ struct Fp8Levels {
   float decode(std::int8_t code) const { return decode_fp8(code); }
 };
 
-/// Calls function(levels) with the code book's type, so that loops inside are free of branches.
+/// Calls function(levels) with the code book's type, so that the loops inside have no branches.
 template <typename Function>
 auto with_levels(const Codebook& codebook, Function&& function) {
   return codebook.fp8 ? function(Fp8Levels(codebook)) : function(IntegerLevels(codebook));

@@ -4,7 +4,7 @@
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 namespace {
 
-// Sums that stay in registers while earlier columns go by, kStrip columns by kLanes rows: two vectors of each column.
+// The sums of kStrip columns by kLanes rows stay in registers while earlier columns are added: two vectors per column.
 #if defined(__AVX512F__)
 constexpr std::int64_t kVector = 16, kStrip = 8;
 #elif defined(__AVX__)
@@ -13,20 +13,20 @@ constexpr std::int64_t kVector = 8, kStrip = 4;
 constexpr std::int64_t kVector = 4, kStrip = 4;
 #endif
 constexpr std::int64_t kLanes = 2 * kVector;
-constexpr std::int64_t kDepth = 256;  // earlier columns at a time: their part of a tile fits in the first caches
+constexpr std::int64_t kDepth = 256;  // earlier columns at a time: their part of a tile fits into the L1 cache
 
-// Of plain arrays compilers keep some in memory.
+// With plain arrays, compilers keep some of them in memory.
 using Vector [[gnu::vector_size(kVector * sizeof(float)), gnu::aligned(alignof(float)), gnu::may_alias]] = float;
 
 inline Vector& vector_at(float* values) { return *reinterpret_cast<Vector*>(values); }
 inline const Vector& vector_at(const float* values) { return *reinterpret_cast<const Vector*>(values); }
 
-/// A block's columns with the feedback of earlier ones.
+/// The columns of a block, including the feedback of earlier columns.
 using Running = float (*)[kColumnTile];
 
 inline Running rows_of(float* running) { return reinterpret_cast<Running>(running); }
 
-/// running[0 .. kColumns) += sum over `count` earlier columns of residual * feedback; of kLanes rows.
+/// running[0 .. kColumns) += sum over `count` earlier columns of residual * feedback, for kLanes rows.
 template <std::int64_t kColumns>
 void add_strip(const float* residual, const float* feedback, std::int64_t stride, std::int64_t count, float* running) {
   Vector low[kColumns], high[kColumns];
@@ -49,7 +49,8 @@ void add_strip(const float* residual, const float* feedback, std::int64_t stride
   }
 }
 
-/// The feedback of columns [first, last) on columns [begin, end) of the block; `residual` is that of column `first`.
+/// Adds the feedback of columns [first, last) to columns [begin, end) of the block; `residual` is that of column
+/// `first`.
 void add_feedback(const ColumnBlockTask& task, const float* residual, std::int64_t first, std::int64_t last,
                   std::int64_t begin, std::int64_t end, Running running) {
   const float* feedback = task.feedback + first * task.feedback_stride;
@@ -63,7 +64,7 @@ void add_feedback(const ColumnBlockTask& task, const float* residual, std::int64
   }
 }
 
-/// Quantizes column j, of which `running` is known, to levels; leaves its residual.
+/// Quantizes column j from `running` to levels, and writes its residual.
 template <typename Levels>
 void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int64_t j, const float* running,
                      float* residual, float* chosen, float* loss) {
@@ -82,7 +83,7 @@ void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int
   }
 }
 
-/// The feedback of column j, whose residual is `own`, on later columns before `end`.
+/// Adds the feedback of column j, with residual `own`, to later columns before `end`.
 inline void feed_back(const ColumnBlockTask& task, std::int64_t j, const float* own, std::int64_t end,
                       Running running) {
   for (std::int64_t later = j + 1; later < end; ++later) {
@@ -92,8 +93,8 @@ inline void feed_back(const ColumnBlockTask& task, std::int64_t j, const float* 
   }
 }
 
-/// The recursion inside the block, of which `running` is known and used up: strip by strip, and inside a strip column by column.
-/// `residual` begins with the block's first column. keep(levels, j, chosen) gets the levels of column j.
+/// The recursion inside the block: strip by strip, and column by column inside a strip. Consumes `running`. `residual`
+/// begins with the block's first column. keep(levels, j, chosen) receives the levels of column j.
 template <typename Keep>
 void quantize_block(const ColumnBlockTask& task, float* residual, Running running, float* loss, Keep&& keep) {
   with_levels(task.codebook, [&](auto levels) {

@@ -6,7 +6,7 @@
 
 #include "layerpress/kernels/cpu/table.h"
 
-// Scalar building blocks that the compiler turns into vector code inside simple loops.
+// Scalar building blocks for simple loops, which the compiler vectorizes.
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
 template <typename To, typename From>
@@ -24,7 +24,7 @@ inline float widen(float value) { return value; }
 inline Bits16 narrow_bf16(float value) {
   const auto bits = bit_cast<std::uint32_t>(value);
   const std::uint32_t rounded = bits + 0x7FFFu + ((bits >> 16) & 1u);
-  // By the bits: these files are compiled as if floats were never NaN.
+  // On the bits, because these files are compiled as if floats were never NaN.
   const bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
   return static_cast<Bits16>(is_nan ? 0x7FC0u : rounded >> 16);
 }
@@ -83,7 +83,7 @@ inline void with_type(ValueType type, Function&& function) {
 
 /// Round half to even for |x| < 2^22; beyond, x is returned with an error below 1 (all callers clamp to +-448).
 inline float round_even(float x) {
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it leaves no fraction bits
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it removes all fraction bits
   return (x + kShift) - kShift;
 }
 
@@ -127,7 +127,7 @@ inline T silu_multiply(T a, T b) {
   return narrow<T>(widen(narrow<T>(x / (1.0f + exponential(-x)))) * widen(b));
 }
 
-/// log2(x) for normal x > 0, absolute error below 2e-6: enough to rank candidates. No division.
+/// log2(x) for normal x > 0, absolute error below 2e-6, which suffices to rank candidates. No division.
 inline float logarithm2(float x) {
   const auto bits = bit_cast<std::uint32_t>(x);
   const auto exponent = static_cast<float>(static_cast<std::int32_t>(bits >> 23) - 127);

@@ -4,7 +4,7 @@
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
-// Null where the instruction set has no bf16 dot products (no_bf16.cpp).
+// Null if the instruction set has no bf16 dot products (no_bf16.cpp).
 extern void (*const product_pack_entry)(const Bits16* weight, std::int64_t stride, std::int64_t rows,
                                         std::int64_t pairs, std::uint32_t* panel);
 extern void (*const product_tile_entry)(const ProductTile& tile);

@@ -1,5 +1,5 @@
-// Tiles of x weightᵀ on AVX-512 bf16 dot products. Features are taken in pairs, which lie beside each other in x and in
-// the weight: a panel holds, for each pair of features, that pair of each of kProductPanel rows of the weight.
+// Tiles of x weightᵀ with AVX-512 bf16 dot products. Features are processed in pairs, which are adjacent in x and in
+// the weight: for each pair of features, a panel has this pair of each of kProductPanel rows of the weight.
 #include <immintrin.h>
 
 #include "layerpress/kernels/cpu/lanes.h"
@@ -44,7 +44,7 @@ constexpr void (*kMultiply[])(const ProductTile&, std::int64_t) = {
     multiply_rows<5>,  multiply_rows<6>,  multiply_rows<7>, multiply_rows<8>, multiply_rows<9>,
     multiply_rows<10>, multiply_rows<11>, multiply_rows<12>};
 
-/// Rows are dealt out evenly, because a tile of few rows takes almost as long as one of many.
+/// Rows are divided evenly, because a tile of few rows takes almost as long as one of many.
 void multiply_panel(const ProductTile& tile) {
   for (std::int64_t first = 0, left = (tile.rows + kRows - 1) / kRows; left > 0; --left) {
     const std::int64_t rows = (tile.rows - first + left - 1) / left;
@@ -53,13 +53,13 @@ void multiply_panel(const ProductTile& tile) {
   }
 }
 
-/// Eight 128-bit quarters of two registers, as chosen. (With a mask, because g++ 12 warns of those without.)
+/// Selects eight 128-bit quarters of two registers. (Masked, because g++ 12 warns about the unmasked intrinsic.)
 template <int choice>
 __m512i quarters(__m512i a, __m512i b) {
   return _mm512_maskz_shuffle_i32x4(0xFFFF, a, b, choice);
 }
 
-/// Transposes 16 x 16 pairs: rows[i] becomes what stood in place i of every row.
+/// Transposes 16 x 16 pairs: rows[i] becomes element i of every row.
 void transpose(__m512i (&rows)[kLanes]) {
   __m512i other[kLanes];
   for (int i = 0; i < kLanes; i += 2) {

@@ -11,7 +11,7 @@ struct SquaredError {
 struct PowerError {
   float exponent;
   float operator()(float difference) const {
-    const float magnitude = std::fabs(difference) + 1e-30f;  // keeps the logarithm finite
+    const float magnitude = std::fabs(difference) + 1e-30f;  // keeps the logarithm finite for 0
     return exponential2(exponent * logarithm2(magnitude));
   }
 };

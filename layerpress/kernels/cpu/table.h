@@ -50,7 +50,8 @@ struct AttentionTask {
   void* workspace = nullptr;  ///< attention_workspace() bytes, 64-byte aligned
 };
 
-/// Rows that go through the GPTQ recursion side by side. A tile holds them transposed: [columns, kColumnTile].
+/// The number of rows that are processed together in the GPTQ recursion. A tile holds them transposed: [columns,
+/// kColumnTile].
 constexpr std::int64_t kColumnTile = 32;
 constexpr std::int64_t kMaximumBlock = 128;
 
@@ -59,11 +60,13 @@ constexpr std::int64_t kMaximumBlock = 128;
 struct ColumnBlockTask {
   std::int64_t begin = 0;  ///< first column of the block
   std::int64_t end = 0;    ///< at most begin + kMaximumBlock
-  std::int64_t rows = 0;   ///< of the tile that count for the loss, at most kColumnTile
-  /// Tile [end]: original - dequantized of columns before the block, and of the block's out; in, the block's original.
+  std::int64_t rows = 0;   ///< rows of the tile that count for the loss, at most kColumnTile
+  /// Tile [end]. In: original - dequantized for columns before the block, the originals for the block. Out: original -
+  /// dequantized.
   float* residual = nullptr;
-  std::int8_t* codes = nullptr;  ///< tile [columns of the weight], out: row order[j] is what became of column j
-  /// [end, feedback_stride], from column `begin` on: row i says how column i's residual moves the block's columns.
+  std::int8_t* codes = nullptr;  ///< tile [columns of the weight], out: row order[j] has the codes of column j
+  /// [end, feedback_stride], from column `begin` on: row i has the factors of column i's residual for the block's
+  /// columns.
   const float* feedback = nullptr;
   std::int64_t feedback_stride = 0;
   const float* pivots = nullptr;                  ///< [end]: weight of each column's squared error in the loss
@@ -74,7 +77,7 @@ struct ColumnBlockTask {
   Codebook codebook;
 };
 
-/// Candidates for one scale over one run of weights: adds sum(importance * |dequantize(quantize(w)) - w|^exponent).
+/// Candidate scales for consecutive weights: adds sum(importance * |dequantize(quantize(w)) - w|^exponent) for each.
 struct ScaleErrorTask {
   const float* weights = nullptr;
   const float* importance = nullptr;  ///< per weight, or null for 1
@@ -96,7 +99,7 @@ struct GramTile {
   std::int64_t stride = 0;
   std::int64_t rows = 0;     ///< columns of the left panel that exist
   std::int64_t columns = 0;  ///< columns of the right panel that exist
-  bool on_diagonal = false;  ///< left and right are the same panel of a triangle: what is below may stay unsummed
+  bool on_diagonal = false;  ///< left and right are the same panel of a triangle; elements below may be left out
 };
 constexpr std::int64_t kGramPanel = 48;
 
@@ -105,7 +108,7 @@ struct ProductTile {
   const Bits16* x = nullptr;  ///< [rows, stride]
   std::int64_t stride = 0;
   std::int64_t rows = 0;
-  std::int64_t pairs = 0;                ///< of features
+  std::int64_t pairs = 0;                ///< pairs of features
   const std::uint32_t* panel = nullptr;  ///< [pairs, kProductPanel], see Table::product_pack; 64-byte aligned
   float* sums = nullptr;                 ///< 64-byte aligned
   bool adds = false;
@@ -152,7 +155,8 @@ struct Table {
   void (*rms_norm_f32)(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps);
   void (*silu_multiply_bf16)(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count);
   void (*silu_multiply_f32)(const float* a, const float* b, float* y, std::int64_t count);
-  /// One token: heads runs of head_dim; the first 2 * pairs features of each are rotated, the rest copied.
+  /// One token with `heads` heads of head_dim features; the first 2 * pairs features of each are rotated, the others
+  /// copied.
   void (*rotary_bf16)(const Bits16* x, const float* cosine, const float* sine, Bits16* y, std::int64_t heads,
                       std::int64_t head_dim, std::int64_t pairs);
   void (*rotary_f32)(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
@@ -179,12 +183,13 @@ struct Table {
                            float* tile);
   /// Transposes a tile of codes into rows [rows, columns].
   void (*column_tile_store)(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);
-  /// running [block's columns, kColumnTile], 64-byte aligned: its originals with the feedback of all earlier columns.
+  /// Computes running [block's columns, kColumnTile], 64-byte aligned: the originals plus the feedback of all earlier
+  /// columns.
   void (*column_block_begin)(const ColumnBlockTask& task, float* running);
-  /// Quantizes the block, of which `running` is known and used up; leaves residuals and codes. Returns the sum of
-  /// pivot * (running - dequantized)^2, running being a column with the feedback of all earlier ones.
+  /// Quantizes the block from `running`, which is modified; writes residuals and codes. Returns the sum of
+  /// pivot * (running - dequantized)^2, where `running` is each column with the feedback of all earlier ones.
   double (*column_block_end)(const ColumnBlockTask& task, float* running);
-  /// What that sum would be, of each row: loss [kColumnTile]. Changes nothing.
+  /// The same sum for each row, loss [kColumnTile], without side effects.
   void (*column_block_try)(const ColumnBlockTask& task, const float* running, float* loss);
   /// For bf16 and causal attention without a cap, where value_dim is head_dim and a multiple of 16.
   void (*attention_bf16)(const AttentionTask& task);
@@ -195,7 +200,7 @@ struct Table {
   /// Packs `columns` (at most kGramPanel) columns of x [tokens, stride] into panel [(tokens + 1) / 2, kGramPanel].
   void (*gram_pack)(const Bits16* x, std::int64_t tokens, std::int64_t stride, std::int64_t columns,
                     std::uint32_t* panel);
-  /// The same of a - b, both [tokens, stride], rounded to bf16.
+  /// The same for a - b, both [tokens, stride], rounded to bf16.
   void (*gram_pack_difference)(const Bits16* a, const Bits16* b, std::int64_t tokens, std::int64_t stride,
                                std::int64_t columns, std::uint32_t* panel);
   void (*gram_tile)(const GramTile& tile);
@@ -209,7 +214,7 @@ struct Table {
   /// The same of minuend - rows, of one type.
   void (*wide_pack_difference)(const StoredRows& minuend, const StoredRows& rows, std::int64_t columns, float* panel);
   /// Packs pairs of features of up to kProductHalf rows of a weight [rows, stride] into one half of a panel [pairs,
-  /// kProductPanel], which begins at `panel`; zero where there is no row.
+  /// kProductPanel], beginning at `panel`; missing rows are zero.
   void (*product_pack)(const Bits16* weight, std::int64_t stride, std::int64_t rows, std::int64_t pairs,
                        std::uint32_t* panel);
   void (*product_tile)(const ProductTile& tile);
@@ -219,10 +224,10 @@ struct Table {
   void (*product_gate)(const ProductResult& result);
 };
 
-/// The table of the best instruction set that this machine and the build have. LAYERPRESS_CPU (baseline, avx2, avx512,
-/// avx512_bf16) in the environment asks for a lower one.
+/// The table of the best instruction set that both the machine and the build support. LAYERPRESS_CPU (baseline, avx2,
+/// avx512, avx512_bf16) in the environment selects a lower one.
 const Table& table();
-/// Its name, as LAYERPRESS_CPU takes it.
+/// Its name, one of the values of LAYERPRESS_CPU.
 const char* table_name();
 
 // One per compiled instruction set; defined in isa_table.cpp.

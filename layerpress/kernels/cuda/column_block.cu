@@ -5,9 +5,9 @@
 namespace layerpress::kernels::cuda {
 namespace {
 
-constexpr std::int32_t kResident = 3;  // blocks of a multiprocessor, for which it has shared memory
+constexpr std::int32_t kResident = 3;  // blocks per multiprocessor, limited by shared memory
 
-/// A warp per row; the block's part of the feedback matrix, which all rows of a problem read, in shared memory.
+/// A warp per row. The block's part of the feedback matrix, which all rows of a problem read, is in shared memory.
 template <typename Levels>
 __global__ void __launch_bounds__(kThreads, kResident) column_block(const ColumnBlockTask tasks, const Levels levels) {
   extern __shared__ float feedback[];  // [columns, kMaximumBlock]
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kThreads, kResident) column_block(const Column
 template <typename Levels>
 cudaError_t launch(const ColumnBlockTask& task, const Levels& levels, cudaStream_t stream) {
   const std::size_t shared = sizeof(float) * static_cast<std::size_t>(task.columns) * kMaximumBlock;
-  // Beyond 48 KiB a kernel has to ask for it.
+  // A kernel must request more than 48 KiB explicitly.
   const cudaError_t allowed = cudaFuncSetAttribute(column_block<Levels>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    static_cast<int>(sizeof(float) * kMaximumBlock * kMaximumBlock));
   if (allowed != cudaSuccess) return allowed;

@@ -11,7 +11,7 @@
 
 namespace layerpress::kernels::cuda {
 
-/// bfloat16 by its bits.
+/// bfloat16, given by its bits.
 struct Bf16 {
   std::uint16_t bits;
 };
@@ -28,7 +28,7 @@ template <>
 LAYERPRESS_LANES float narrow<float>(float value) {
   return value;
 }
-/// To nearest even; NaN stays NaN.
+/// Rounds to nearest even; NaN stays NaN.
 template <>
 LAYERPRESS_LANES Bf16 narrow<Bf16>(float value) {
   const std::uint32_t bits = bits_of(value);

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <cstring>
 
-// What kernels are written in so that the host compiles their lines, too: on a device one lane per thread, in tests lane after
-// lane.
+// Primitives for kernels that the host can compile, too: on a device each thread is one lane; in tests the lanes run
+// one after the other.
 #ifdef __CUDACC__
 #define LAYERPRESS_LANES __device__ __forceinline__
 #define LAYERPRESS_EVERYWHERE __host__ __device__
@@ -40,7 +40,7 @@ LAYERPRESS_LANES float float_of(std::uint32_t bits) {
 }
 
 #ifdef __CUDACC__
-/// The lanes of a warp, of which a thread is one.
+/// The lanes of a warp. A thread is one of them.
 template <typename Lane>
 struct DeviceWarp {
   std::int32_t index;
@@ -50,7 +50,7 @@ struct DeviceWarp {
   __device__ __forceinline__ void each(Function&& function) {
     function(index, lane);
   }
-  /// What `function` gives for lane `own`.
+  /// The value of `function` on lane `own`.
   template <typename Function>
   __device__ __forceinline__ float of(std::int32_t own, Function&& function) {
     float result = 0;
@@ -62,7 +62,7 @@ struct DeviceWarp {
     float result = function(lane);
 #pragma unroll
     for (std::int32_t apart = kWarp / 2; apart > 0; apart /= 2)
-      result += __shfl_xor_sync(0xFFFFFFFFu, result, apart);  // in pairs: every lane adds in the same order
+      result += __shfl_xor_sync(0xFFFFFFFFu, result, apart);  // pairwise, so that every lane adds in the same order
     return result;
   }
   template <typename Function>

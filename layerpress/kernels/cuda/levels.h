@@ -5,7 +5,8 @@
 #include "layerpress/kernels/cuda/column_block.h"
 #include "layerpress/kernels/cuda/conversions.h"
 
-// What codes stand for. level() is the code of a ratio to the scale as a number, value() what it stands for in units of the scale.
+// The values of codes. level() is the code, as a number, of a ratio to the scale; value() is the code's value in units
+// of the scale.
 namespace layerpress::kernels::cuda {
 
 /// Integers with a zero point.

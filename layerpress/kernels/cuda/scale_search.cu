@@ -5,9 +5,9 @@
 namespace layerpress::kernels::cuda {
 namespace {
 
-constexpr std::int32_t kResident = 4;  // blocks of a multiprocessor; more would have too few registers
+constexpr std::int32_t kResident = 4;  // blocks per multiprocessor; more would have too few registers
 
-/// A warp per block of one row. What its candidates read of the weight again is in the nearest cache.
+/// A warp per block of one row. When candidates read the weight again, it is in the L1 cache.
 template <typename T, typename Levels>
 __global__ void __launch_bounds__(kThreads, kResident) scale_search(const ScaleSearchTask task, const Levels levels) {
   DeviceWarp<SearchLane> warp;

@@ -30,7 +30,7 @@ struct ScaleSearchTask {
   LAYERPRESS_EVERYWHERE std::int64_t blocks_across() const { return (columns + block_columns - 1) / block_columns; }
 };
 
-/// Queues the search on `stream`, a cudaStream_t of the current device. Returns null, or what CUDA says is wrong.
+/// Queues the search on `stream`, a cudaStream_t of the current device. Returns null, or CUDA's error message.
 const char* launch_scale_search(const ScaleSearchTask& task, void* stream);
 
 }  // namespace layerpress::kernels::cuda

@@ -3,7 +3,7 @@
 #include "layerpress/kernels/cuda/levels.h"
 #include "layerpress/kernels/cuda/scale_search.h"
 
-// The search of a block's scale as a warp does it.
+// The search for a block's scale, as a warp computes it.
 namespace layerpress::kernels::cuda {
 
 struct SearchLane {
@@ -31,7 +31,7 @@ LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, 
   return {scale == 0 ? task.smallest : scale, rintf(fminf(fmaxf(zero_point, first), last))};
 }
 
-/// What the warp's columns lose with a candidate.
+/// The error of the warp's columns with a candidate.
 template <typename T, typename Warp, typename Levels>
 LAYERPRESS_LANES float error_of(Warp& warp, const ScaleSearchTask& task, const T* x, const float* importance,
                                 std::int64_t count, const Candidate& candidate, const Levels& levels) {

@@ -3,12 +3,12 @@
 #include "layerpress/kernels/cuda/column_block.h"
 #include "layerpress/kernels/cuda/levels.h"
 
-// The recursion inside a block of columns as a warp does it for one row.
+// The recursion inside a block of columns for one row, as a warp computes it.
 namespace layerpress::kernels::cuda {
 
 constexpr std::int32_t kSlots = kMaximumBlock / kWarp;
 
-/// The task of one of its problems.
+/// The task of one of the problems.
 LAYERPRESS_LANES ColumnBlockTask of_problem(ColumnBlockTask task, std::int64_t problem) {
   const std::int64_t rows = problem * task.rows;
   const std::int64_t scales = problem * ((task.rows + task.rows_per_group - 1) / task.rows_per_group) * task.groups;
@@ -26,16 +26,17 @@ LAYERPRESS_LANES ColumnBlockTask of_problem(ColumnBlockTask task, std::int64_t p
   return task;
 }
 
-/// Column slot * kWarp + l of a block is lane l's.
+/// Column slot * kWarp + l of a block belongs to lane l.
 struct Lane {
-  float original[kSlots], before[kSlots];  ///< of its columns: the weight, and that with the feedback of earlier blocks
-  float running[kSlots];                   ///< and with that of the block's own columns
+  float original[kSlots],
+      before[kSlots];     ///< of its columns: the weight; the weight plus the feedback of earlier blocks
+  float running[kSlots];  ///< the same plus the feedback of the block's own columns
   float scale[kSlots], zero_point[kSlots], pivot[kSlots];
   float residual[kSlots], level[kSlots];
   float loss;
 };
 
-/// Quantizes a lane's column; what is left of the original.
+/// Quantizes a lane's column; returns the residual.
 template <typename Levels>
 LAYERPRESS_LANES float quantize_column(Lane& lane, std::int32_t slot, const Levels& levels) {
   const float x = lane.running[slot], scale = lane.scale[slot], zero_point = lane.zero_point[slot];
@@ -47,7 +48,8 @@ LAYERPRESS_LANES float quantize_column(Lane& lane, std::int32_t slot, const Leve
   return lane.residual[slot];
 }
 
-/// The block's columns, one after the other; the row's loss. `feedback` is [columns, kMaximumBlock], 0 where there is none.
+/// Quantizes the block's columns in sequence; returns the row's loss. `feedback` is [columns, kMaximumBlock], 0 where
+/// undefined.
 template <typename Warp, typename Levels>
 LAYERPRESS_LANES float quantize_row(Warp& warp, const Levels& levels, const float* feedback, std::int32_t columns) {
   warp.each([](std::int32_t, Lane& lane) {
@@ -78,7 +80,7 @@ LAYERPRESS_LANES void set_scales(Lane& lane, float scale, float zero_point) {
   }
 }
 
-/// Of the candidates takes the one with the least loss, the first of equal ones.
+/// Chooses the candidate with the smallest loss, the first one if several are equal.
 template <typename Warp, typename Levels>
 LAYERPRESS_LANES void choose_scales(Warp& warp, const ColumnBlockTask& task, std::int64_t row, const Levels& levels,
                                     const float* feedback) {
@@ -103,7 +105,7 @@ LAYERPRESS_LANES void choose_scales(Warp& warp, const ColumnBlockTask& task, std
   });
 }
 
-/// What a lane needs of its columns; those that do not exist are never quantized.
+/// Loads a lane's values of its columns; columns that do not exist are never quantized.
 LAYERPRESS_LANES void load_lane(const ColumnBlockTask& task, std::int64_t row, std::int32_t index, Lane& lane) {
   LAYERPRESS_UNROLL
   for (std::int32_t slot = 0; slot < kSlots; ++slot) {
@@ -133,7 +135,7 @@ LAYERPRESS_LANES void store_lane(const ColumnBlockTask& task, std::int64_t row, 
   }
 }
 
-/// One row through the block.
+/// Processes one row of the block.
 template <typename Warp, typename Levels>
 LAYERPRESS_LANES void solve_row(Warp& warp, const ColumnBlockTask& task, std::int64_t row, const Levels& levels,
                                 const float* feedback) {

@@ -2,6 +2,8 @@
 
 namespace layerpress::compression {
 
+std::optional<double> Modifier::value_to_share(const LinearWeight&) const { return std::nullopt; }
+
 std::size_t Modifier::tasks_at_once(const std::vector<LinearShape>&) const { return 1; }
 
 std::uint64_t Modifier::workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const {

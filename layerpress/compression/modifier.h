@@ -43,10 +43,13 @@ struct LinearWeight {
   std::string module;
   at::Tensor weight;
   const quant::QuantizationScheme* scheme = nullptr;
-  at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored
+  at::ScalarType scale_dtype = at::kBFloat16;  ///< dtype in which scales are stored, unless the scheme names another
   std::int64_t group_rows = 0;                 ///< of all linears that are compressed with it, whoever compresses them
   std::int64_t first_row = 0;                  ///< where these rows begin in the whole weight
   at::Tensor whole{};  ///< that weight, for what depends on all of its rows; undefined where these are all
+  /// The greatest Modifier::value_to_share of the linear and of those that engines fuse with it. Nothing: the scheme has no such
+  /// value, or the weight is whole and fused with none.
+  std::optional<double> shared{};
 };
 
 /// A linear in a plan, before any weight is read.
@@ -123,6 +126,11 @@ class Modifier {
 
   virtual StatisticsWanted statistics_wanted() const = 0;
 
+  /// What a linear's whole weight contributes to a value that it has in common with the linears that engines fuse with it, such
+  /// as NVFP4's global scale. Each of them gets the greatest contribution (LinearWeight::shared), before rows are divided among
+  /// ranks. Nothing for a scheme without such a value.
+  virtual std::optional<double> value_to_share(const LinearWeight& linear) const;
+
   /// Rows of a weight are compressed independently, given the statistics: any run of rows that begins at a multiple of this
   /// gives the same codes as within the whole. 0: all rows belong together.
   virtual std::int64_t row_step(const LinearShape& linear) const = 0;
@@ -151,6 +159,7 @@ struct Assignment {
   const quant::QuantizationScheme* scheme = nullptr;
   at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
   at::Device device = at::kCPU;                ///< on which it is compressed
+  std::vector<graph::NodeId> fused{};          ///< other compressed linears that engines run with it as one
 };
 
 /// Compressed linears by node.

@@ -56,12 +56,12 @@ std::int64_t rows_of(const Stack& stack) {
 class StackSolver {
  public:
   /// `factors`: of each problem.
-  StackSolver(const std::vector<Stack>& stacks, const HessianFactor& factors, const Codebook& codebook,
+  StackSolver(const std::vector<Stack>& stacks, const HessianFactor& factors, const ElementType& element,
               ColumnBlockSolver solver)
       : stacks_(stacks),
         factors_(factors),
         solver_(solver),
-        codebook_(device_codebook(codebook)),
+        element_(element),
         scale_(joined(stacks, [](const GptqWeight& weight) { return weight.scales.scale; })),
         zero_point_(joined(stacks, [](const GptqWeight& weight) { return weight.scales.zero_point; })),
         group_(factors.order.floor_divide(scales().columns_per_group).to(at::kInt)) {
@@ -149,7 +149,7 @@ class StackSolver {
     task.rows_per_group = scales().rows_per_group;
     task.group_of_column = group_.const_data_ptr<std::int32_t>() + begin;
     task.columns_apart = residual_.size(2);
-    task.codebook = codebook_;
+    task.element = element_;
     task.loss = loss_.data_ptr<double>();
     const ChosenScales candidates = search ? candidates_of(running.flatten(0, 1), *search) : ChosenScales();
     if (search) {
@@ -176,7 +176,7 @@ class StackSolver {
   const std::vector<Stack>& stacks_;
   const HessianFactor& factors_;
   ColumnBlockSolver solver_;
-  cuda::Codebook codebook_;
+  ElementType element_;
   at::Tensor scale_, zero_point_;
   at::Tensor group_;             // int32 [problems, K], group of each column in the order of quantization
   at::Tensor group_on_host_;     // group_ of the first problem
@@ -190,14 +190,15 @@ std::int64_t columns_at_once(std::int64_t block_size) {
 
 }  // namespace
 
-GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
-                          std::int64_t block_size, const std::optional<GroupSearch>& search, ColumnBlockSolver solve) {
+GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
+                          const ElementType& element, std::int64_t block_size, const std::optional<GroupSearch>& search,
+                          ColumnBlockSolver solve) {
   const c10::DeviceGuard guard(factor.feedback.device());  // kernels go to the current device
   const HessianFactor factors{factor.order.unsqueeze(0), factor.feedback.unsqueeze(0), factor.pivots.unsqueeze(0)};
   GptqResult whole;
   for (const Stack& stack : cut_into_stacks(weights)) {
     const std::vector<Stack> one{stack};
-    GptqResult result = StackSolver(one, factors, codebook, solve).solve(columns_at_once(block_size), search).front();
+    GptqResult result = StackSolver(one, factors, element, solve).solve(columns_at_once(block_size), search).front();
     whole.loss += result.loss;
     for (at::Tensor& codes : result.codes) whole.codes.push_back(std::move(codes));
   }
@@ -205,7 +206,7 @@ GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianF
 }
 
 std::vector<GptqResult> gptq_together(const std::vector<std::vector<GptqWeight>>& problems,
-                                      const HessianFactor& factors, const Codebook& codebook, std::int64_t block_size,
+                                      const HessianFactor& factors, const ElementType& element, std::int64_t block_size,
                                       const std::optional<GroupSearch>& search, ColumnBlockSolver solve) {
   const c10::DeviceGuard guard(factors.feedback.device());
   std::vector<Stack> stacks;
@@ -215,7 +216,7 @@ std::vector<GptqResult> gptq_together(const std::vector<std::vector<GptqWeight>>
     if (rows_of(stacks.back()) != rows_of(stacks.front()))
       throw InternalError("[kernels.block_solver] problems that are solved together differ in their rows");
   }
-  return StackSolver(stacks, factors, codebook, solve).solve(columns_at_once(block_size), search);
+  return StackSolver(stacks, factors, element, solve).solve(columns_at_once(block_size), search);
 }
 
 bool can_solve_together(const std::vector<StackedRows>& weights, std::int64_t columns, bool searched) {

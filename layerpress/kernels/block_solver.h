@@ -13,13 +13,14 @@ ColumnBlockSolver column_block_solver(at::Device device);
 
 /// gptq() for a device: `solve` takes all rows of a stack through a block of columns at once, a matrix product adds the feedback
 /// of all earlier columns to the next. Weights go in several stacks where one would have more than 2^26 elements.
-GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
-                          std::int64_t block_size, const std::optional<GroupSearch>& search, ColumnBlockSolver solve);
+GptqResult gptq_by_blocks(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
+                          const ElementType& element, std::int64_t block_size, const std::optional<GroupSearch>& search,
+                          ColumnBlockSolver solve);
 
 /// The same for several problems of equal shapes at once, with all weights of a problem in one stack. `factors` has the
 /// factor of each problem, as factorize_together returns them. REQUIRES: can_solve_together().
 std::vector<GptqResult> gptq_together(const std::vector<std::vector<GptqWeight>>& problems,
-                                      const HessianFactor& factors, const Codebook& codebook, std::int64_t block_size,
+                                      const HessianFactor& factors, const ElementType& element, std::int64_t block_size,
                                       const std::optional<GroupSearch>& search, ColumnBlockSolver solve);
 
 /// The rows of a weight and the layout of their scales.

@@ -71,12 +71,12 @@ struct Workspace {
 /// Solves stacks of rows on the CPU; threads share the tiles.
 class ColumnSolver {
  public:
-  ColumnSolver(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+  ColumnSolver(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const ElementType& element,
                std::int64_t block_size, const std::optional<GroupSearch>& search)
       : weights_(weights),
         factor_(factor),
         search_(search),
-        codebook_(cpu_codebook(codebook)),
+        element_(element),
         block_size_(search ? cpu::kMaximumBlock : std::clamp<std::int64_t>(block_size, 1, cpu::kMaximumBlock)),
         columns_(factor.order.size(0)),
         groups_(weights.front().scales.scale.size(1)),
@@ -185,7 +185,7 @@ class ColumnSolver {
     if (state.zero_point.defined()) task.zero_points = state.zero_point.const_data_ptr<float>();
     task.group_of_column = group_.const_data_ptr<std::int32_t>();
     task.order = factor_.order.const_data_ptr<std::int64_t>();
-    task.codebook = codebook_;
+    task.element = element_;
     alignas(64) float running[cpu::kMaximumBlock * kTile];
     cpu::table().column_block_begin(task, running);
     if (search_) search_scales(task, running, state);
@@ -239,7 +239,7 @@ class ColumnSolver {
   const std::vector<GptqWeight>& weights_;
   const HessianFactor& factor_;
   const std::optional<GroupSearch>& search_;
-  cpu::Codebook codebook_;
+  ElementType element_;
   std::int64_t block_size_, columns_, groups_;
   at::Tensor place_;  // int64 [K]: position of each column in the order of quantization
   at::Tensor group_;  // int32 [K], group of each column in the order of quantization
@@ -258,7 +258,7 @@ std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64
   return static_cast<std::uint64_t>(threads * per_thread + lists);
 }
 
-double solve_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+double solve_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const ElementType& element,
                      std::int64_t block_size, const std::optional<GroupSearch>& search,
                      std::vector<at::Tensor>& codes) {
   std::vector<GptqWeight> contiguous;
@@ -267,7 +267,7 @@ double solve_columns(const std::vector<GptqWeight>& weights, const HessianFactor
     contiguous.push_back({weight.contiguous(),
                           {scales.scale.contiguous(), zero_point, scales.columns_per_group, scales.rows_per_group}});
   }
-  return ColumnSolver(contiguous, factor, codebook, block_size, search).solve(codes);
+  return ColumnSolver(contiguous, factor, element, block_size, search).solve(codes);
 }
 
 }  // namespace layerpress::kernels

@@ -17,9 +17,9 @@ constexpr std::int64_t kElementsAtOnce = 1 << 14;  // per thread: they stay in t
 /// Dequantizes rows; used by one thread.
 class RowDequantizer {
  public:
-  RowDequantizer(const at::Tensor& codes, const ScaleGrid& grid, const Codebook& codebook, const ChosenScales& scales)
+  RowDequantizer(const at::Tensor& codes, const ScaleGrid& grid, const ElementType& element, const ChosenScales& scales)
       : grid_(grid),
-        book_(cpu_codebook(codebook)),
+        element_(element),
         columns_(codes.size(1)),
         groups_(scales.scale.size(1)),
         codes_(static_cast<const std::int8_t*>(codes.const_data_ptr())),
@@ -49,12 +49,12 @@ class RowDequantizer {
     for (std::int64_t g = 0; g < groups_; ++g) {
       const std::int64_t column = g * grid_.block_columns;
       kernel(codes_ + row * columns_ + column, std::min(grid_.block_columns, columns_ - column), scale_[group + g],
-             zero_point_ == nullptr ? 0.0f : zero_point_[group + g], book_, target + column);
+             zero_point_ == nullptr ? 0.0f : zero_point_[group + g], element_, target + column);
     }
   }
 
   ScaleGrid grid_;
-  cpu::Codebook book_;
+  ElementType element_;
   std::int64_t columns_, groups_;
   const std::int8_t* codes_;
   const float* scale_;
@@ -70,7 +70,7 @@ void require_contiguous(const at::Tensor& codes, const ChosenScales& scales) {
 
 }  // namespace
 
-at::Tensor dequantize(const at::Tensor& codes, const ScaleGrid& grid, const Codebook& codebook,
+at::Tensor dequantize(const at::Tensor& codes, const ScaleGrid& grid, const ElementType& element,
                       const ChosenScales& scales, at::ScalarType dtype) {
   require_contiguous(codes, scales);
   at::Tensor values = at::empty(codes.sizes(), dtype);
@@ -78,13 +78,13 @@ at::Tensor dequantize(const at::Tensor& codes, const ScaleGrid& grid, const Code
   auto* target = static_cast<std::uint8_t*>(values.mutable_data_ptr());
   const std::int64_t grain = std::max<std::int64_t>(1, kElementsAtOnce / columns);
   at::parallel_for(0, codes.size(0), grain, [&](std::int64_t begin, std::int64_t end) {
-    RowDequantizer(codes, grid, codebook, scales).run(begin, end - begin, dtype, target + begin * row_bytes);
+    RowDequantizer(codes, grid, element, scales).run(begin, end - begin, dtype, target + begin * row_bytes);
   });
   return values;
 }
 
 double quantization_error(const at::Tensor& input, const at::Tensor& codes, const ScaleGrid& grid,
-                          const Codebook& codebook, const ChosenScales& scales) {
+                          const ElementType& element, const ChosenScales& scales) {
   require_contiguous(codes, scales);
   const at::Tensor weight = input.contiguous();
   const std::int64_t columns = codes.size(1), rows_at_once = std::max<std::int64_t>(1, kElementsAtOnce / columns);
@@ -94,7 +94,7 @@ double quantization_error(const at::Tensor& input, const at::Tensor& codes, cons
   // Fixed chunks, summed in order: the result does not depend on the thread count.
   std::vector<SquareSums> sums(static_cast<std::size_t>(chunks));
   at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
-    RowDequantizer dequantizer(codes, grid, codebook, scales);
+    RowDequantizer dequantizer(codes, grid, element, scales);
     std::vector<std::uint8_t> values(static_cast<std::size_t>(rows_at_once * row_bytes));
     for (std::int64_t c = begin; c < end; ++c) {
       const std::int64_t first = c * rows_at_once, count = std::min(rows_at_once, rows - first);

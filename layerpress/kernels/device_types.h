@@ -4,11 +4,9 @@
 
 #include <optional>
 
-#include "layerpress/kernels/codebook.h"
-#include "layerpress/kernels/cuda/column_block.h"
 #include "layerpress/kernels/cuda/number.h"
 
-// What tensors and code books are to the kernels of a device, whose headers know neither.
+// What tensors are to the kernels of a device, whose headers do not know them.
 namespace layerpress::kernels {
 
 /// Nothing for a dtype that the kernels do not support.
@@ -18,7 +16,5 @@ inline std::optional<cuda::Number> device_number(at::ScalarType dtype) {
   if (dtype == at::kFloat) return cuda::Number::kFloat;
   return std::nullopt;
 }
-
-cuda::Codebook device_codebook(const Codebook& codebook);
 
 }  // namespace layerpress::kernels

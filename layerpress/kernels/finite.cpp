@@ -6,48 +6,66 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 
 namespace layerpress::kernels {
 namespace {
 
-/// Whether the exponent of any value, given by its bits, is all ones. Signed, so that the maximum is a vector instruction
-/// everywhere.
+constexpr std::int64_t kChunk = 1 << 16;
+
+/// The greatest magnitude by its bits. Signed, so that the maximum is a vector instruction everywhere.
 template <typename Bits>
-bool any_at_or_above(const Bits* values, std::int64_t count, Bits magnitude_mask, Bits infinity) {
+std::int32_t largest_bits(const void* values, std::int64_t first, std::int64_t count) {
+  constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();
+  const Bits* bits = static_cast<const Bits*>(values) + first;
   Bits largest = 0;
-  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<Bits>(values[i] & magnitude_mask));
-  return largest >= infinity;
+  for (std::int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<Bits>(bits[i] & kMagnitude));
+  return largest;
 }
 
-bool any_not_finite(const at::Tensor& tensor, std::int64_t first, std::int64_t count) {
-  const auto* halves = static_cast<const std::int16_t*>(tensor.const_data_ptr());
-  switch (tensor.scalar_type()) {
-    case at::kBFloat16:
-      return any_at_or_above<std::int16_t>(halves + first, count, 0x7FFF, 0x7F80);
-    case at::kHalf:
-      return any_at_or_above<std::int16_t>(halves + first, count, 0x7FFF, 0x7C00);
-    default:
-      return any_at_or_above<std::int32_t>(static_cast<const std::int32_t*>(tensor.const_data_ptr()) + first, count,
-                                           0x7FFFFFFF, 0x7F800000);
-  }
+std::int32_t largest_bits(const at::Tensor& tensor, std::int64_t chunk) {
+  const std::int64_t first = chunk * kChunk, count = std::min(kChunk, tensor.numel() - first);
+  return tensor.element_size() == 2 ? largest_bits<std::int16_t>(tensor.const_data_ptr(), first, count)
+                                    : largest_bits<std::int32_t>(tensor.const_data_ptr(), first, count);
+}
+
+std::int32_t infinity_bits(at::ScalarType dtype) {
+  if (dtype == at::kBFloat16) return 0x7F80;
+  return dtype == at::kHalf ? 0x7C00 : 0x7F800000;
+}
+
+std::int64_t chunks_of(const at::Tensor& tensor) { return (tensor.numel() + kChunk - 1) / kChunk; }
+
+bool has_readable_bits(const at::Tensor& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return tensor.is_cpu() && tensor.is_contiguous() &&
+         (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);
 }
 
 }  // namespace
 
 bool all_finite(const at::Tensor& tensor) {
-  const at::ScalarType dtype = tensor.scalar_type();
-  const bool read_here = tensor.is_cpu() && tensor.is_contiguous() &&
-                         (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);
-  if (!read_here) return at::isfinite(tensor).all().item<bool>();
-  constexpr std::int64_t kChunk = 1 << 16;
-  const std::int64_t elements = tensor.numel(), chunks = (elements + kChunk - 1) / kChunk;
+  if (!has_readable_bits(tensor)) return at::isfinite(tensor).all().item<bool>();
   std::atomic<bool> finite{true};
-  at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+  at::parallel_for(0, chunks_of(tensor), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end && finite.load(std::memory_order_relaxed); ++c)
-      if (any_not_finite(tensor, c * kChunk, std::min(kChunk, elements - c * kChunk)))
+      if (largest_bits(tensor, c) >= infinity_bits(tensor.scalar_type()))
         finite.store(false, std::memory_order_relaxed);
   });
   return finite.load();
+}
+
+double largest_magnitude(const at::Tensor& weight) {
+  if (weight.numel() == 0) return 0;
+  if (!has_readable_bits(weight)) return weight.abs().amax().to(at::kDouble).item<double>();
+  std::vector<std::int32_t> largest(static_cast<std::size_t>(chunks_of(weight)));
+  at::parallel_for(0, chunks_of(weight), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t c = begin; c < end; ++c) largest[static_cast<std::size_t>(c)] = largest_bits(weight, c);
+  });
+  const std::int32_t bits = *std::max_element(largest.begin(), largest.end());
+  const at::Tensor integer = at::scalar_tensor(bits, at::kInt);
+  const at::Tensor number = weight.element_size() == 2 ? integer.to(at::kShort) : integer;
+  return number.view(weight.scalar_type()).to(at::kDouble).item<double>();
 }
 
 std::vector<bool> each_finite(const std::vector<at::Tensor>& tensors) {

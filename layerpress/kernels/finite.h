@@ -13,4 +13,7 @@ bool all_finite(const at::Tensor& tensor);
 /// The same for several tensors, with one result each; synchronizes with a device once for all its tensors.
 std::vector<bool> each_finite(const std::vector<at::Tensor>& tensors);
 
+/// The greatest magnitude in a weight of bf16, fp16 or fp32 without NaN, on any device; 0 for an empty one. Multi-threaded.
+double largest_magnitude(const at::Tensor& weight);
+
 }  // namespace layerpress::kernels

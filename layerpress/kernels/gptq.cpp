@@ -12,10 +12,10 @@ namespace {
 /// The recursion for one weight with ATen operations.
 class ColumnwiseSolver {
  public:
-  ColumnwiseSolver(const GptqWeight& task, const HessianFactor& factor, const Codebook& codebook)
+  ColumnwiseSolver(const GptqWeight& task, const HessianFactor& factor, const ElementType& element)
       : scales_(task.scales),
         factor_(factor),
-        codebook_(codebook),
+        element_(element),
         residual_(task.weight.to(at::kFloat).index_select(1, factor.order)),
         codes_(at::empty(residual_.sizes(), residual_.options().dtype(at::kChar))),
         groups_(factor.order.floor_divide(scales_.columns_per_group).cpu()),
@@ -52,14 +52,14 @@ class ColumnwiseSolver {
     at::Tensor loss = at::zeros({running.size(0)}, loss_.options());
     for (std::int64_t j = begin; j < end; ++j) {
       const at::Tensor own = running.select(1, j - begin);
-      const at::Tensor level = nearest_level(own, scale, zero, codebook_);
+      const at::Tensor level = nearest_level(own, scale, zero, element_);
       const at::Tensor value = level_value(level, scale, zero);
       const at::Tensor left = residual_.select(1, j) - value;
       loss += (own - value).to(at::kDouble).square() * factor_.pivots[j];
       running.slice(1, j + 1 - begin).add_(left.outer(factor_.feedback[j].slice(0, j + 1, end)));
       if (!keeps) continue;
       residual_.select(1, j).copy_(left);
-      codes_.select(1, j).copy_(level_codes(level, codebook_));
+      codes_.select(1, j).copy_(level_codes(level, element_));
     }
     return loss;
   }
@@ -92,31 +92,31 @@ class ColumnwiseSolver {
 
   const ColumnScales& scales_;
   const HessianFactor& factor_;
-  const Codebook& codebook_;
+  const ElementType& element_;
   at::Tensor residual_, codes_, groups_, loss_;
 };
 
 }  // namespace
 
 GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
-                           const Codebook& codebook, const std::optional<GroupSearch>& search) {
+                           const ElementType& element, const std::optional<GroupSearch>& search) {
   GptqResult result;
   for (const GptqWeight& weight : weights)
-    result.codes.push_back(ColumnwiseSolver(weight, factor, codebook).solve(search, result.loss));
+    result.codes.push_back(ColumnwiseSolver(weight, factor, element).solve(search, result.loss));
   return result;
 }
 
 bool searches_groups(const ScaleGrid& grid) { return grid.block_rows == 1 && grid.block_columns <= cpu::kMaximumBlock; }
 
-GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const ElementType& element,
                 std::int64_t block_size, const std::optional<GroupSearch>& search) {
   if (weights.empty()) return {};
   if (const ColumnBlockSolver solver = column_block_solver(factor.feedback.device()))
-    return gptq_by_blocks(weights, factor, codebook, block_size, search, solver);
-  if (!factor.feedback.is_cpu()) return gptq_by_columns(weights, factor, codebook, search);
+    return gptq_by_blocks(weights, factor, element, block_size, search, solver);
+  if (!factor.feedback.is_cpu()) return gptq_by_columns(weights, factor, element, search);
   GptqResult result;
   for (const GptqWeight& weight : weights) result.codes.push_back(at::empty(weight.weight.sizes(), at::kChar));
-  result.loss = solve_columns(weights, factor, codebook, block_size, search, result.codes);
+  result.loss = solve_columns(weights, factor, element, block_size, search, result.codes);
   return result;
 }
 

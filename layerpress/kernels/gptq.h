@@ -6,8 +6,8 @@
 #include <optional>
 #include <vector>
 
-#include "layerpress/kernels/codebook.h"
 #include "layerpress/kernels/factorize.h"
+#include "layerpress/kernels/levels.h"
 #include "layerpress/kernels/scale_search.h"
 
 namespace layerpress::kernels {
@@ -42,12 +42,12 @@ struct GptqResult {
 ///
 /// Rows are independent: on the CPU threads take tiles of them through all columns, and no row's result depends on the
 /// others or on the number of threads. Beside the codes there are in fp32 only the tiles under way.
-GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook,
+GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const ElementType& element,
                 std::int64_t block_size = 128, const std::optional<GroupSearch>& search = {});
 
 /// The same with ATen operations, column by column: any device.
 GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
-                           const Codebook& codebook, const std::optional<GroupSearch>& search = {});
+                           const ElementType& element, const std::optional<GroupSearch>& search = {});
 
 /// Bytes that gptq allocates at most on the CPU besides the codes, for a stack of `rows` rows in total with `groups`
 /// column groups per row.
@@ -56,7 +56,7 @@ std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64
 /// Reference implementation for tests: the textbook GPTQ with the Cholesky factor of the inverse, in double precision,
 /// one column at a time. `gram` as for factorize.
 GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                          const ColumnScales& scales, const Codebook& codebook,
+                          const ColumnScales& scales, const ElementType& element,
                           const std::optional<GroupSearch>& search = {});
 
 }  // namespace layerpress::kernels

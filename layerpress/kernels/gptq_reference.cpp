@@ -9,7 +9,7 @@
 namespace layerpress::kernels {
 
 GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                          const ColumnScales& scales, const Codebook& codebook,
+                          const ColumnScales& scales, const ElementType& element,
                           const std::optional<GroupSearch>& search) {
   const at::Tensor order = column_order(gram.diagonal(), options);
   at::Tensor hessian = symmetric_from_upper(gram.to(at::kDouble)).index_select(0, order).index_select(1, order);
@@ -27,7 +27,7 @@ GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, cons
     const std::int64_t group = order[j].item<std::int64_t>() / scales.columns_per_group;
     const at::Tensor scale = per_row(scales.scale, group);
     const at::Tensor zero = scales.zero_point.defined() ? per_row(scales.zero_point, group) : at::Tensor();
-    level = nearest_level(from.select(1, j), scale, zero, codebook);
+    level = nearest_level(from.select(1, j), scale, zero, element);
     const at::Tensor error = (from.select(1, j) - level_value(level, scale, zero)) / inverse_factor[j][j];
     from.slice(1, j, last).sub_(error.outer(inverse_factor[j].slice(0, j, last)));
     return error.square();
@@ -61,7 +61,7 @@ GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, cons
     if (search && j % scales.columns_per_group == 0) search_group(w, j);
     at::Tensor level;
     loss += take_column(w, j, w.size(1), level).sum().item<double>();
-    codes.select(1, j).copy_(level_codes(level, codebook));
+    codes.select(1, j).copy_(level_codes(level, element));
   }
   return {{codes.index_select(1, at::argsort(order))}, loss};
 }

@@ -10,7 +10,7 @@ namespace layerpress::kernels {
 namespace {
 
 ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                        const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                        const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                         Improving& improving) {
   const c10::DeviceGuard guard(weight.device());  // kernels are launched on the current device
   const at::Tensor rows = (device_number(weight.scalar_type()) ? weight : weight.to(at::kFloat)).contiguous();
@@ -27,10 +27,9 @@ ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const Sc
   task.shrink = shrink.const_data_ptr<float>();
   task.candidates = static_cast<std::int32_t>(search.shrink.size());
   task.exponent = static_cast<float>(search.exponent);
-  task.codebook = device_codebook(rule.codebook);
+  task.element = rule.element;
   task.symmetric = rule.symmetric;
-  task.stored = device_number(stored).value();
-  task.smallest = static_cast<float>(smallest_scale(stored));
+  task.stored = stored;
   ChosenScales chosen;
   chosen.scale = at::empty({task.rows, task.blocks_across()}, wide);
   task.scales = chosen.scale.data_ptr<float>();
@@ -54,7 +53,7 @@ ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const Sc
 }  // namespace
 
 ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid,
-                            const RangeRule& rule, const ScaleSearch& search, at::ScalarType stored,
+                            const RangeRule& rule, const ScaleSearch& search, const ScaleFormat& stored,
                             const at::Tensor& importance, const std::vector<OtherRows>& others) {
   return search_with_patience(
       weight, search, others, [&](const at::Tensor& rows, const ScaleSearch& candidates, Improving& improving) {

@@ -13,7 +13,7 @@ RowSearcher row_searcher(at::Device device);
 
 /// search_scales() for blocks of one row by a device's kernel.
 ChosenScales search_rows_by(RowSearcher searcher, const at::Tensor& weight, const ScaleGrid& grid,
-                            const RangeRule& rule, const ScaleSearch& search, at::ScalarType stored,
+                            const RangeRule& rule, const ScaleSearch& search, const ScaleFormat& stored,
                             const at::Tensor& importance, const std::vector<OtherRows>& others = {});
 
 }  // namespace layerpress::kernels

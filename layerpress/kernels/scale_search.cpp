@@ -9,6 +9,7 @@
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/row_search.h"
+#include "layerpress/kernels/scale_rounding.h"
 #include "layerpress/kernels/search_patience.h"
 #include "layerpress/kernels/wide_rows.h"
 
@@ -19,24 +20,13 @@ namespace {
 constexpr std::int64_t kStripElements = 1 << 18;
 constexpr std::int64_t kStripsAtOnce = 64;  // bounds what is remembered of strips
 
-float round_to(float value, at::ScalarType stored) {
-  switch (stored) {
-    case at::kBFloat16:
-      return static_cast<float>(at::BFloat16(value));
-    case at::kHalf:
-      return static_cast<float>(at::Half(value));
-    default:
-      return value;
-  }
-}
-
 /// What is searched, and how.
 struct Problem {
   const at::Tensor& weight;
   const ScaleGrid& grid;
   const RangeRule& rule;
   const ScaleSearch& search;
-  at::ScalarType stored;
+  const ScaleFormat& stored;
   const float* importance;
 
   std::int64_t candidates() const { return static_cast<std::int64_t>(search.shrink.size()); }
@@ -82,7 +72,7 @@ struct BlockRows {
            .zero_points = problem.rule.symmetric ? nullptr : candidates.zero_points.data(),
            .candidates = problem.candidates(),
            .exponent = static_cast<float>(problem.search.exponent),
-           .codebook = cpu_codebook(problem.rule.codebook),
+           .element = problem.rule.element,
            .errors = errors});
   }
 };
@@ -247,37 +237,28 @@ bool in_strips(const ScaleGrid& grid, std::int64_t columns) {
 
 }  // namespace
 
-double smallest_scale(at::ScalarType stored) {
-  switch (stored) {
+ScaleFormat scales_of_dtype(at::ScalarType dtype) {
+  switch (dtype) {
     case at::kBFloat16:
-      return 0.0078125;
+      return {ScaleType::kBf16};
     case at::kHalf:
-      return 9.765625e-4;
+      return {ScaleType::kHalf};
     default:
-      return std::numeric_limits<float>::epsilon();
+      return {ScaleType::kFloat};
   }
 }
 
-Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, at::ScalarType stored) {
+Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, const ScaleFormat& stored) {
   const auto factor = static_cast<float>(shrink);
-  const float least = round_to(whole.minimum * factor, stored), most = round_to(whole.maximum * factor, stored);
-  const auto low = static_cast<float>(rule.codebook.minimum), high = static_cast<float>(rule.codebook.maximum);
-  const float range = rule.symmetric ? std::max(-least, most) : round_to(most - least, stored);
-  const float levels = rule.codebook.fp8 ? 448.0f : rule.symmetric ? (high - low) / 2 : high - low;
-  Qparams result{round_to(range / levels, stored), 0};
-  if (!rule.symmetric && result.scale != 0)
-    result.zero_point = round_to(low - round_to(least / result.scale, stored), stored);
-  else if (!rule.symmetric && least != 0)
-    result.zero_point = high;  // as division by a scale of zero gives
-  if (!rule.symmetric) result.zero_point = std::nearbyint(std::clamp(result.zero_point, low, high));
-  if (result.scale == 0) result.scale = static_cast<float>(smallest_scale(stored));
-  return result;
+  const ScaleAndZero found =
+      range_parameters(stored, rule.element, rule.symmetric, whole.minimum * factor, whole.maximum * factor);
+  return {found.scale, found.zero_point};
 }
 
 namespace {
 
 ChosenScales search_on_cpu(const at::Tensor& input, const ScaleGrid& grid, const RangeRule& rule,
-                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                           const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                            Improving& improving) {
   const at::Tensor weight = input.contiguous();
   const at::Tensor weights_of_error = importance.defined() ? importance.to(at::kFloat).contiguous() : at::Tensor();
@@ -296,13 +277,13 @@ ChosenScales search_on_cpu(const at::Tensor& input, const ScaleGrid& grid, const
 }  // namespace
 
 ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                           const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                            const std::vector<OtherRows>& others) {
   if (weight.is_cpu())
-    return search_with_patience(
-        weight, search, others, [&](const at::Tensor& rows, const ScaleSearch& candidates, Improving& improving) {
-          return search_on_cpu(rows, grid, rule, candidates, stored, importance, improving);
-        });
+    return search_with_patience(weight, search, others,
+                                [&](const at::Tensor& rows, const ScaleSearch& candidates, Improving& improving) {
+                                  return search_on_cpu(rows, grid, rule, candidates, stored, importance, improving);
+                                });
   const RowSearcher searcher = row_searcher(weight.device());
   if (searcher == nullptr || grid.block_rows > 1)
     return search_scales_reference(weight, grid, rule, search, stored, importance, others);
@@ -325,14 +306,13 @@ std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const Sc
   return static_cast<std::uint64_t>(result + threads * kWide * buffered + remembered);
 }
 
-at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, const Codebook& codebook,
+at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, const ElementType& element,
                             const ChosenScales& scales) {
   const at::Tensor weight = input.contiguous();
   const std::int64_t rows = weight.size(0), columns = weight.size(1);
-  if (!weight.is_cpu()) return round_to_nearest_reference(weight, grid, codebook, scales);
+  if (!weight.is_cpu()) return round_to_nearest_reference(weight, grid, element, scales);
   at::Tensor codes = at::empty({rows, columns}, at::kChar);
   const std::int64_t column_blocks = scales.scale.size(1);
-  const cpu::Codebook book = cpu_codebook(codebook);
   at::parallel_for(0, rows, std::max<std::int64_t>(1, 65536 / columns), [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> buffer;
     for (std::int64_t row = begin; row < end; ++row) {
@@ -342,7 +322,7 @@ at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, cons
         const std::int64_t column = b * grid.block_columns;
         const float zero = scales.zero_point.defined() ? scales.zero_point.const_data_ptr<float>()[first + b] : 0.0f;
         cpu::table().quantize(wide + column, std::min(grid.block_columns, columns - column),
-                              scales.scale.const_data_ptr<float>()[first + b], zero, book,
+                              scales.scale.const_data_ptr<float>()[first + b], zero, element,
                               codes.data_ptr<std::int8_t>() + row * columns + column);
       }
     }

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "layerpress/kernels/codebook.h"
+#include "layerpress/kernels/levels.h"
 
 namespace layerpress::kernels {
 
@@ -35,7 +35,7 @@ using OtherRows = std::function<at::Tensor()>;
 /// (max - min) / (2^bits - 1) and zero_point = round(clamp(minimum - min / scale)); fp8: amax / 448. Each operation is
 /// rounded to the dtype that the scale is stored in, as compressed-tensors computes.
 struct RangeRule {
-  Codebook codebook;
+  ElementType element;
   bool symmetric = true;
 };
 
@@ -46,7 +46,7 @@ struct RangeRule {
 struct GroupSearch {
   RangeRule rule;
   std::vector<double> shrink{1.0};  ///< candidates, as in ScaleSearch
-  at::ScalarType stored = at::kBFloat16;
+  ScaleFormat stored;
 };
 
 /// Smallest and largest value of a block; both include 0.
@@ -66,7 +66,7 @@ struct Qparams {
 
 /// Scale and zero point of a range that is shrunk by a factor before. A scale of zero becomes the dtype's epsilon, with the
 /// zero point 0 for a range of nothing.
-Qparams qparams_of(const Range& range, double shrink, const RangeRule& rule, at::ScalarType stored);
+Qparams qparams_of(const Range& range, double shrink, const RangeRule& rule, const ScaleFormat& stored);
 
 struct ChosenScales {
   at::Tensor scale;       ///< fp32 [row blocks, column blocks], values representable in `stored`
@@ -75,7 +75,7 @@ struct ChosenScales {
 
 /// The same with ATen operations for tensors of minima (at most 0) and maxima (at least 0), on any device.
 ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, double shrink, const RangeRule& rule,
-                        at::ScalarType stored);
+                        const ScaleFormat& stored);
 
 /// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
 /// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
@@ -84,16 +84,16 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
 /// Multi-threaded on the CPU; weights on other devices are searched there, by a kernel where blocks have one row
 /// (kernels/row_search.h), else with ATen.
 ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                           const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                           const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                            const std::vector<OtherRows>& others = {});
 
-/// The scale of a block of zeros: the dtype's epsilon (compressed-tensors' rule).
-double smallest_scale(at::ScalarType stored);
+/// How scales of a checkpoint's dtype (bf16, fp16, fp32) are stored.
+ScaleFormat scales_of_dtype(at::ScalarType dtype);
 
 /// search_scales with ATen operations over many rows at once, for any device; also the reference implementation for
 /// tests.
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                                     const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                                      const std::vector<OtherRows>& others = {});
 
 /// Bytes that search_scales_reference allocates at most.
@@ -105,11 +105,11 @@ std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const Sc
                                std::int64_t candidates, at::Device device = at::kCPU);
 
 /// Rounds every weight to its nearest code: int8 [rows, columns] (bytes of fp8 values for fp8).
-at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
+at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
                             const ChosenScales& scales);
 
 /// round_to_nearest by ATen operations over many rows at once: any device, and the tests' reference.
-at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
+at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
                                       const ChosenScales& scales);
 
 /// Bytes that round_to_nearest allocates at most on `device` besides its result.

@@ -1,8 +1,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
+#include "layerpress/kernels/scale_rounding.h"
 #include "layerpress/kernels/scale_search.h"
 #include "layerpress/kernels/search_patience.h"
 
@@ -30,26 +32,65 @@ at::Tensor spread_blocks(const at::Tensor& per_block, const ScaleGrid& grid, std
       .slice(1, 0, columns);
 }
 
+namespace {
+
+at::ScalarType dtype_of(ScaleType type) {
+  switch (type) {
+    case ScaleType::kBf16:
+      return at::kBFloat16;
+    case ScaleType::kHalf:
+      return at::kHalf;
+    case ScaleType::kE4m3:
+      return at::kFloat8_e4m3fn;
+    default:
+      return at::kFloat;
+  }
+}
+
+at::Tensor rounded_to(const at::Tensor& x, ScaleType type) { return x.to(dtype_of(type)).to(at::kFloat); }
+
+/// By a tensor, because devices multiply by the reciprocal of a number.
+at::Tensor divided(const at::Tensor& x, double by) { return x / at::scalar_tensor(by, x.options()); }
+
+/// power_scale() by the bits of fp32 values.
+at::Tensor power_scales(const at::Tensor& range, double levels) {
+  const at::Tensor exponent = range.contiguous().view(at::kInt).add(0x200000).bitwise_right_shift(23);
+  const at::Tensor byte = exponent.sub_(std::ilogb(levels)).clamp_(0, 254);
+  return at::where(byte == 0, 0x00400000, byte.bitwise_left_shift(23)).to(at::kInt).view(at::kFloat);
+}
+
+/// stored_scale() with ATen operations.
+at::Tensor stored_scales(const ScaleFormat& format, const at::Tensor& range, double levels) {
+  if (format.type == ScaleType::kE8m0) return power_scales(range, levels);
+  at::Tensor scale = divided(range, levels);
+  if (format.type == ScaleType::kE4m3) {
+    const at::Tensor wide = rounded_to(scale, format.computed) * format.global;
+    scale = rounded_to(wide.clamp_max(kLargestE4m3), ScaleType::kE4m3) / format.global;
+  } else {
+    scale = rounded_to(scale, format.type);
+  }
+  return at::where(scale == 0, at::full_like(scale, smallest_scale(format)), scale);
+}
+
+}  // namespace
+
 ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, double shrink, const RangeRule& rule,
-                        at::ScalarType stored) {
-  const double low = rule.codebook.minimum, high = rule.codebook.maximum;
-  const auto rounded = [stored](const at::Tensor& x) { return x.to(stored).to(at::kFloat); };
-  const at::Tensor a = rounded(minimum * shrink), b = rounded(maximum * shrink);
-  // A tensor: devices multiply by the reciprocal of a number.
-  const at::Tensor levels = at::scalar_tensor(
-      rule.codebook.fp8 ? 448.0 : (high - low) / (rule.symmetric ? 2 : 1), minimum.options().dtype(at::kFloat));
-  at::Tensor scale = rounded((rule.symmetric ? at::maximum(-a, b) : rounded(b - a)) / levels);
-  at::Tensor zero_point;
-  if (!rule.symmetric)  // of a range of nothing: 0 / 0
-    zero_point = rounded(low - rounded(a / scale)).clamp(low, high).round().nan_to_num(0);
-  return {at::where(scale == 0, at::full_like(scale, smallest_scale(stored)), scale), zero_point};
+                        const ScaleFormat& stored) {
+  const double low = rule.element.minimum, high = rule.element.maximum;
+  const ScaleType computed = computed_in(stored);
+  const at::Tensor a = rounded_to(minimum * shrink, computed), b = rounded_to(maximum * shrink, computed);
+  if (rule.symmetric) return {stored_scales(stored, at::maximum(-a, b), rule.element.symmetric_range()), {}};
+  // Of a range of nothing: 0 / 0.
+  const at::Tensor range = rounded_to(b - a, computed), scale = rounded_to(divided(range, high - low), computed);
+  const at::Tensor zero_point = rounded_to(low - rounded_to(a / scale, computed), computed);
+  return {stored_scales(stored, range, high - low), zero_point.clamp(low, high).round().nan_to_num(0)};
 }
 
 namespace {
 
 /// `improved` gets what each candidate after the first improved, as a number on the weight's device.
 ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                         const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                         const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                          std::vector<at::Tensor>& improved) {
   const at::Tensor wide = weight.to(at::kFloat);
   const std::int64_t rows = wide.size(0), columns = wide.size(1);
@@ -61,7 +102,7 @@ ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const 
     const auto [scale, zero] = qparams_of(minimum, maximum, factor, rule, stored);
     const at::Tensor full_scale = spread_blocks(scale, grid, rows, columns);
     const at::Tensor full_zero = zero.defined() ? spread_blocks(zero, grid, rows, columns) : at::Tensor();
-    const at::Tensor level = nearest_level(wide, full_scale, full_zero, rule.codebook);
+    const at::Tensor level = nearest_level(wide, full_scale, full_zero, rule.element);
     at::Tensor error = (level_value(level, full_scale, full_zero) - wide).abs().pow(search.exponent);
     if (importance.defined()) error = error * importance.to(at::kFloat);
     error = reduce_blocks(error, grid, false);
@@ -96,7 +137,7 @@ void mark(const std::vector<at::Tensor>& improved, Improving& improving) {
 }  // namespace
 
 ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, at::ScalarType stored, const at::Tensor& importance,
+                                     const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
                                      const std::vector<OtherRows>& others) {
   const auto attempt = [&](const at::Tensor& input, const ScaleSearch& candidates, Improving& improving) {
     std::vector<at::Tensor> scales, zero_points, improved;
@@ -111,7 +152,7 @@ ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& 
   return search_with_patience(weight, search, others, attempt);
 }
 
-at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const Codebook& codebook,
+at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
                                       const ChosenScales& scales) {
   const std::int64_t rows = weight.size(0), columns = weight.size(1), step = rows_at_once(columns, grid);
   at::Tensor codes = at::empty({rows, columns}, weight.options().dtype(at::kChar));
@@ -123,8 +164,8 @@ at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid&
                                  : at::Tensor();
     };
     const at::Tensor level = nearest_level(weight.narrow(0, first, count).to(at::kFloat), spread(scales.scale),
-                                           spread(scales.zero_point), codebook);
-    codes.narrow(0, first, count).copy_(level_codes(level, codebook));
+                                           spread(scales.zero_point), element);
+    codes.narrow(0, first, count).copy_(level_codes(level, element));
   }
   return codes;
 }

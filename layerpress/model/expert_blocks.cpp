@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "layerpress/base/text.h"
+
 namespace layerpress::model {
 
 using graph::Symbol;
@@ -102,6 +104,12 @@ ExpertWeights weights_of_expert(const graph::Graph& graph, const graph::Node& ex
   return {&std::get<graph::Expert>(expert.operation), weight(activation.inputs[0]), weight(activation.inputs[1])};
 }
 
+/// "gate_proj" of "model.layers.0.mlp.experts.0.gate_proj.weight".
+std::string leaf_name(const std::string& weight) {
+  const std::string module = parent_name(weight);
+  return module.substr(module.rfind('.') + 1);
+}
+
 }  // namespace
 
 void describe_experts(TracedModel& model) {
@@ -113,6 +121,8 @@ void describe_experts(TracedModel& model) {
   for (const auto& [module, experts] : by_list) {
     const std::string& list = graph.modules[module].name;
     model.uniform_modules.push_back(list);
+    if (model.uniform_modules.size() == 1)
+      model.fused_modules.push_back({leaf_name(experts.front().gate), leaf_name(experts.front().up)});
     const auto count = static_cast<std::int64_t>(experts.size());
     const graph::Expert& first = *experts.front().operation;
     const std::int64_t features = first.features, inner = first.intermediate;

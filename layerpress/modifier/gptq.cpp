@@ -135,7 +135,7 @@ double GptqModifier::compress_batch(const std::vector<LinearWeight>& linears, co
   for (const std::size_t i : batch) members.push_back(solution.propagation.moved(linears[i], times));
   const auto& factor = solution.factorization.factor;
   const auto search =
-      factor ? group_search(scheme, members.front().scale_dtype, columns_of(members.front())) : std::nullopt;
+      factor ? group_search(scheme, scale_format(members.front()), columns_of(members.front())) : std::nullopt;
   const auto moved = [&](const at::Tensor& rows, std::int64_t first) {
     return solution.propagation.moved(rows, first, times);
   };
@@ -175,7 +175,7 @@ std::vector<at::Tensor> GptqModifier::solve(const std::vector<LinearWeight>& mem
   const quant::QuantizationArgs& args = *members.front().scheme->weights;
   const std::vector<kernels::GptqWeight> weights = problem_of(members, scales);
   add_solve_flops(members, search, times);
-  kernels::GptqResult result = kernels::gptq(weights, factor, quant::codebook_of(args), block_size_, search);
+  kernels::GptqResult result = kernels::gptq(weights, factor, quant::element_of(args), block_size_, search);
   if (search) require_finite(members, scales);
   loss = result.loss;
   return std::move(result.codes);

@@ -47,8 +47,8 @@ void GptqModifier::add_batch_cost(const std::vector<compression::LinearShape>& l
   for (const std::size_t i : batch) {
     const compression::LinearShape& linear = linears[i];
     const auto elements = static_cast<double>(linear.rows) * static_cast<double>(columns);
-    const auto searched = group_search(*linear.scheme, linear.dtype, columns);
-    if (!searched) cost.flops["observe"] += quant::observe_flops(settings, elements);
+    const auto searched = group_search(*linear.scheme, quant::scale_format(args, linear.dtype), columns);
+    if (!searched) cost.flops["observe"] += quant::observe_flops(args, settings, elements);
     const std::int64_t width = quant::scale_grid(args, linear.rows, columns).block_columns;
     cost.flops["solve"] += solve_flops(elements, static_cast<double>(columns), width, searched);
     search += quant::observe_workspace(args, settings, linear.rows, columns, linear.device);

@@ -12,6 +12,7 @@
 #include "layerpress/modifier/gptq.h"
 #include "layerpress/modifier/propagation.h"
 #include "layerpress/modifier/quantizing_modifier.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::modifier {
 
@@ -69,15 +70,15 @@ class GptqModifier : public QuantizingModifier {
   using Stack = std::vector<std::size_t>;
 
   /// How scales are chosen during the solve, if they are.
-  std::optional<kernels::GroupSearch> group_search(const quant::QuantizationScheme& scheme, at::ScalarType stored,
-                                                   std::int64_t columns) const {
+  std::optional<kernels::GroupSearch> group_search(const quant::QuantizationScheme& scheme,
+                                                   const kernels::ScaleFormat& stored, std::int64_t columns) const {
     return quant::group_search(*scheme.weights, observer_for(&scheme), stored, columns);
   }
 
   ColumnOrder column_order(const quant::QuantizationScheme& scheme, std::int64_t columns) const {
     const quant::QuantizationArgs& args = *scheme.weights;
     const bool by_activation = args.actorder && (*args.actorder == "static" || *args.actorder == "weight");
-    if (!by_activation || !group_search(scheme, at::kFloat, columns)) return {by_activation, 0};
+    if (!by_activation || !group_search(scheme, kernels::ScaleFormat(), columns)) return {by_activation, 0};
     return {by_activation, quant::scale_grid(args, 1, columns).block_columns};
   }
 

@@ -21,7 +21,8 @@ std::size_t GptqModifier::tasks_at_once(const std::vector<compression::LinearSha
     weights.push_back({linear.rows, quant::scale_grid(*first.scheme->weights, linear.rows, first.columns)});
     rows += linear.rows;
   }
-  const bool searched = group_search(*first.scheme, first.dtype, first.columns).has_value();
+  const bool searched =
+      group_search(*first.scheme, quant::scale_format(*first.scheme->weights, first.dtype), first.columns).has_value();
   if (!kernels::can_solve_together(weights, first.columns, searched)) return 1;
   return static_cast<std::size_t>(kernels::problems_at_once(rows, first.columns));
 }
@@ -60,7 +61,7 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
     const std::vector<compression::CompressionTask>& tasks, PhaseTimes& times) const {
   const LinearWeight& like = tasks.front().linears.front();
   const quant::QuantizationScheme& scheme = *like.scheme;
-  const auto search = group_search(scheme, like.scale_dtype, columns_of(like));
+  const auto search = group_search(scheme, scale_format(like), columns_of(like));
   const kernels::HessianFactors solved = factorize(tasks, column_order(scheme, columns_of(like)), times);
   std::vector<std::vector<kernels::ChosenScales>> scales;
   std::vector<std::vector<kernels::GptqWeight>> problems;
@@ -73,7 +74,7 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
   }
   const auto phase = times.measure("solve");
   const std::vector<kernels::GptqResult> found =
-      kernels::gptq_together(problems, solved.factors, quant::codebook_of(*scheme.weights), block_size_, search,
+      kernels::gptq_together(problems, solved.factors, quant::element_of(*scheme.weights), block_size_, search,
                              block_solver_(like.weight.device()));
   std::vector<LinearWeight> linears;  // the linears whose results are used
   std::vector<kernels::ChosenScales> used;

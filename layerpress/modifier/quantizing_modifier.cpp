@@ -6,6 +6,7 @@
 #include "layerpress/kernels/finite.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -122,6 +123,7 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
                                    quant::Observer default_observer) {
   quant::require_supported(scheme, where);
   quant::QuantizationArgs& weights = *scheme.weights;
+  quant::name_scale_dtype(weights);
   quant::ObserverSettings observer;
   if (named_observer_) weights.observer = named_observer_;
   if (weights.observer) {  // it stays as it is written
@@ -159,6 +161,16 @@ std::int64_t QuantizingModifier::row_step(const compression::LinearShape& linear
   return quant::rows_per_scale(*linear.scheme->weights);
 }
 
+std::optional<double> QuantizingModifier::value_to_share(const compression::LinearWeight& linear) const {
+  if (!quant::has_global_scale(*linear.scheme->weights)) return std::nullopt;
+  return kernels::largest_magnitude(linear.weight);
+}
+
+kernels::ScaleFormat QuantizingModifier::scale_format(const compression::LinearWeight& linear) const {
+  const std::optional<double> largest = linear.shared ? linear.shared : value_to_share(linear);
+  return quant::scale_format(*linear.scheme->weights, linear.scale_dtype, largest.value_or(0));
+}
+
 const quant::ObserverSettings& QuantizingModifier::observer_for(const quant::QuantizationScheme* scheme) const {
   for (const Group& group : groups_)
     if (&group.scheme == scheme) return group.observer;
@@ -193,8 +205,9 @@ kernels::ChosenScales QuantizingModifier::observe(const compression::LinearWeigh
                                                   PhaseTimes& times, const ObservedRows& observed) const {
   const auto phase = times.measure("observe");
   const quant::ObserverSettings& settings = observer_for(linear.scheme);
-  times.add_flops("observe", quant::observe_flops(settings, static_cast<double>(linear.weight.numel())));
-  return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, linear.scale_dtype, importance,
+  times.add_flops("observe",
+                  quant::observe_flops(*linear.scheme->weights, settings, static_cast<double>(linear.weight.numel())));
+  return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, scale_format(linear), importance,
                               others_of(linear, observed));
 }
 
@@ -215,7 +228,7 @@ void QuantizingModifier::add_rounding_cost(const compression::LinearShape& linea
   const quant::QuantizationArgs& args = *linear.scheme->weights;
   const quant::ObserverSettings& settings = observer_for(linear.scheme);
   const auto elements = static_cast<double>(linear.rows) * static_cast<double>(linear.columns);
-  cost.flops["observe"] += quant::observe_flops(settings, elements);
+  cost.flops["observe"] += quant::observe_flops(args, settings, elements);
   cost.flops["quantize"] += quant::round_flops(elements);
   // Codes are made after the search; counting both at once overestimates by its buffers, which are a few rows.
   const std::uint64_t result = quant::quantized_bytes(args, linear.rows, linear.columns, linear.dtype);
@@ -232,14 +245,15 @@ at::Tensor QuantizingModifier::round_to_nearest(const compression::LinearWeight&
   times.add_flops("quantize", quant::round_flops(static_cast<double>(linear.weight.numel())));
   const quant::QuantizationArgs& args = *linear.scheme->weights;
   return kernels::round_to_nearest(linear.weight, quant::scale_grid(args, linear.weight.size(0), linear.weight.size(1)),
-                                   quant::codebook_of(args), scales);
+                                   quant::element_of(args), scales);
 }
 
 compression::CompressedModule QuantizingModifier::result_of(const compression::LinearWeight& linear,
                                                             const at::Tensor& codes,
-                                                            const kernels::ChosenScales& scales, std::int64_t tokens) {
+                                                            const kernels::ChosenScales& scales,
+                                                            std::int64_t tokens) const {
   compression::CompressedModule result;
-  result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, linear.scale_dtype);
+  result.weight = quant::to_quantized_weight(*linear.scheme->weights, codes, scales, scale_format(linear));
   result.report.module = linear.module;
   result.report.scheme = describe(*linear.scheme);
   result.report.tokens = tokens;
@@ -252,6 +266,7 @@ std::string describe(const quant::QuantizationScheme& scheme) {
       fmt::format("{}-bit {}", weights.num_bits, weights.type == quant::NumberType::kFloat ? "float" : "int");
   if (!weights.symmetric) text += " asymmetric";
   switch (weights.strategy) {
+    case quant::Strategy::kTensorGroup:
     case quant::Strategy::kGroup:
       return text + fmt::format(", group {}", *weights.group_size);
     case quant::Strategy::kChannel:

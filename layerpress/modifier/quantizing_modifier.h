@@ -19,6 +19,7 @@ class QuantizingModifier : public compression::Modifier {
   std::vector<SchemeGroup> scheme_groups() const override;
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
+  std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
@@ -40,9 +41,12 @@ class QuantizingModifier : public compression::Modifier {
   /// What is observed of rows [first, ...) of a weight in their place.
   using ObservedRows = std::function<at::Tensor(const at::Tensor& rows, std::int64_t first)>;
 
+  /// What the linear's scales are rounded to.
+  kernels::ScaleFormat scale_format(const compression::LinearWeight& linear) const;
+
   /// Observes one weight; fp32 scales that are representable in the stored dtype, or overflow it. Measured as "observe".
-  kernels::ChosenScales observe(const compression::LinearWeight& linear, const at::Tensor& importance, PhaseTimes& times,
-                                const ObservedRows& observed = {}) const;
+  kernels::ChosenScales observe(const compression::LinearWeight& linear, const at::Tensor& importance,
+                                PhaseTimes& times, const ObservedRows& observed = {}) const;
 
   /// Throws RecipeError naming the module if a scale has overflowed its stored dtype.
   static void require_finite(const std::vector<compression::LinearWeight>& linears,
@@ -56,8 +60,8 @@ class QuantizingModifier : public compression::Modifier {
                                      PhaseTimes& times);
 
   /// What compressing a linear has given, with its report. `tokens`: that its statistics saw.
-  static compression::CompressedModule result_of(const compression::LinearWeight& linear, const at::Tensor& codes,
-                                                 const kernels::ChosenScales& scales, std::int64_t tokens);
+  compression::CompressedModule result_of(const compression::LinearWeight& linear, const at::Tensor& codes,
+                                          const kernels::ChosenScales& scales, std::int64_t tokens) const;
 
  private:
   struct Group {

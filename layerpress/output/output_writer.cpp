@@ -25,9 +25,9 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
                                                      const compression::Assignment& assignment) {
   const auto& linear = std::get<graph::Linear>(graph.nodes[n].operation);
   std::vector<checkpoint::TensorSpec> specs;
-  for (const quant::CompressedTensorSpec& part :
+  for (const quant::NamedTensorSpec& part :
        quant::compressed_layout(*assignment.scheme, linear.out_features, linear.in_features, assignment.scale_dtype))
-    specs.push_back({graph.module_name(graph.nodes[n]) + "." + part.suffix, part.dtype, part.shape});
+    specs.push_back({quant::full_name(graph.module_name(graph.nodes[n]), part), part.dtype, part.shape});
   return specs;
 }
 
@@ -248,9 +248,9 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
                                  const compression::CompressedModule& result) {
   const std::string& module = model_.traced.graph.module_name(node);
   if (own_modules_.count(module) == 0) return;
-  for (const auto& [suffix, tensor] : quant::compress(scheme, result.weight)) {
-    written_.push_back(module + "." + suffix);
-    writer_->write(written_.back(), tensor);
+  for (const quant::NamedTensor& part : quant::compress(scheme, result.weight)) {
+    written_.push_back(quant::full_name(module, part));
+    writer_->write(written_.back(), part.tensor);
   }
   reports_.push_back(result.report);
 }

@@ -9,8 +9,10 @@
 namespace layerpress::pipeline {
 namespace {
 
-std::uint64_t bytes_of(const quant::QuantizedWeight& weight) {
-  return weight.codes.nbytes() + weight.scale.nbytes() + (weight.zero_point.defined() ? weight.zero_point.nbytes() : 0);
+std::uint64_t bytes_of(quant::QuantizedWeight& weight) {
+  std::uint64_t bytes = 0;
+  weight.for_each_tensor([&](const at::Tensor& tensor) { bytes += tensor.nbytes(); });
+  return bytes;
 }
 
 }  // namespace
@@ -32,12 +34,12 @@ void BackgroundSink::on_compressed(const graph::Node& node, const quant::Quantiz
                                    const compression::CompressedModule& result) {
   compression::CompressedModule held = result;
   std::vector<residency::HostCopies::Arriving> arriving;
-  if (copies_)
-    for (at::Tensor* tensor : {&held.weight.codes, &held.weight.scale, &held.weight.zero_point, &held.weight_error}) {
-      if (!tensor->defined()) continue;
-      arriving.push_back(copies_->to_host(*tensor));
-      *tensor = arriving.back().tensor;
-    }
+  const auto send = [&](at::Tensor& tensor) {
+    arriving.push_back(copies_->to_host(tensor));
+    tensor = arriving.back().tensor;
+  };
+  if (copies_) held.weight.for_each_tensor(send);
+  if (copies_ && held.weight_error.defined()) send(held.weight_error);
   const std::uint64_t bytes = bytes_of(held.weight);
   add({[this, &node, &scheme, held = std::move(held), arriving = std::move(arriving)]() mutable {
          for (const residency::HostCopies::Arriving& copy : arriving) copies_->await(copy);

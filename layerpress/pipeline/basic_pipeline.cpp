@@ -95,7 +95,7 @@ class BasicRun {
                               [](const graph::LinearGroup&) { return true; });
     for (schedule::GroupWork& work : works)
       if (statistics_.has(work.input)) work.statistics = &statistics_.get(work.input);
-    compress_groups(run_, works, assignments_, parameters, /*replace=*/false, sink_);
+    compress_groups(run_, works, shared_, parameters, /*replace=*/false, sink_);
     for (const graph::LinearGroup& group : groups)
       if (statistics_.has(group.input) && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
   }
@@ -103,6 +103,7 @@ class BasicRun {
   const execution::RunContext& run_;
   const std::vector<graph::Subgraph>& subgraphs_;
   const compression::Assignments& assignments_;
+  SharedValues shared_{run_, assignments_};
   ResultSink& sink_;
   std::vector<bool> finished_;
   std::vector<std::vector<graph::LinearGroup>> groups_;  // per subgraph

@@ -1,5 +1,6 @@
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/shared_values.h"
 #include "layerpress/residency/weight_prefetch.h"
 
 namespace layerpress::pipeline {
@@ -26,6 +27,7 @@ void run_datafree(const execution::RunContext& run, const std::vector<graph::Sub
   dist::Group nobody_else;
   const execution::RunContext alone{run.graph,   run.weights, run.placement, run.batches,
                                     run.control, run.times,   nobody_else};
+  SharedValues shared(run, assignments);
   const auto everywhere = [](const graph::LinearGroup&) { return true; };
   residency::WeightPrefetch prefetch(run.weights);
   prefetch.start(next_weights(run, subgraphs, assignments, finished, sink, 0));
@@ -44,7 +46,7 @@ void run_datafree(const execution::RunContext& run, const std::vector<graph::Sub
         residency::Onload parameters(run.weights, graph::weight_names(run.graph, {n}), run.placement);
         const std::vector<schedule::GroupWork> works = schedule::divide_work(
             run.graph, {{group.input, {n}}}, assignments, /*ranks=*/1, run.division_rates, everywhere);
-        compress_groups(alone, works, assignments, parameters, /*replace=*/false, sink);
+        compress_groups(alone, works, shared, parameters, /*replace=*/false, sink);
       }
     const auto phase = run.times.measure("write");
     sink.on_subgraph_done(s, nullptr);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::pipeline {
 namespace {
@@ -78,9 +79,7 @@ struct Traffic {
 at::Tensor bytes_tensor(std::uint64_t bytes) { return at::empty({static_cast<std::int64_t>(bytes)}, at::kByte); }
 
 quant::QuantizedWeight on_device(quant::QuantizedWeight weight, at::Device device) {
-  weight.codes = weight.codes.to(device);
-  weight.scale = weight.scale.to(device);
-  if (weight.zero_point.defined()) weight.zero_point = weight.zero_point.to(device);
+  weight.for_each_tensor([&](at::Tensor& tensor) { tensor = tensor.to(device); });
   return weight;
 }
 
@@ -124,7 +123,7 @@ void ResultExchange::put(std::size_t group, const std::vector<compression::Compr
   const std::vector<schedule::RowPart>& parts = groups_[group].division->parts[rank];
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const compression::LinearShape& linear = groups_[group].linears[parts[i].linear];
-    if (own.at(i).weight.scale.scalar_type() != linear.dtype)
+    if (own.at(i).weight.scale.scalar_type() != quant::scale_dtype(*linear.scheme->weights, linear.dtype))
       throw InternalError("[pipeline.exchange] scales of {} have an unexpected dtype", own[i].report.module);
     write_report(own[i].report, place);
     quant::write_transfer(*linear.scheme->weights, own[i].weight, place + kReportBytes);

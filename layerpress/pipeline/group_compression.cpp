@@ -38,26 +38,27 @@ void require_finite(const std::vector<compression::CompressionTask>& tasks) {
 }
 
 std::vector<compression::LinearWeight> weights_of(const execution::RunContext& run, const schedule::GroupWork& work,
-                                                  const compression::Assignments& assignments,
-                                                  const residency::Onload& parameters) {
+                                                  SharedValues& shared, const residency::Onload& parameters) {
   std::vector<compression::LinearWeight> linears;
-  const std::vector<compression::LinearShape> shapes = schedule::shapes_of(run.graph, work.linears, assignments);
+  const std::vector<compression::LinearShape> shapes =
+      schedule::shapes_of(run.graph, work.linears, shared.assignments());
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const graph::Node& node = run.graph.nodes[work.linears[i]];
     linears.push_back({run.graph.module_name(node), parameters.original(std::get<graph::Linear>(node.operation).weight),
                        shapes[i].scheme, shapes[i].dtype, shapes[i].group_rows});
   }
+  shared.fill(work.linears, linears);
   return linears;
 }
 
 /// The tasks of works [first, first + count); checks the weights.
 std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& run,
                                                    const std::vector<schedule::GroupWork>& works, std::size_t first,
-                                                   std::size_t count, const compression::Assignments& assignments,
+                                                   std::size_t count, SharedValues& shared,
                                                    const residency::Onload& parameters) {
   std::vector<compression::CompressionTask> tasks;
   for (std::size_t i = first; i < first + count; ++i)
-    tasks.push_back({weights_of(run, works[i], assignments, parameters), works[i].statistics});
+    tasks.push_back({weights_of(run, works[i], shared, parameters), works[i].statistics});
   const auto phase = run.times.measure("check");
   require_finite(tasks);
   return tasks;
@@ -134,17 +135,15 @@ std::vector<std::size_t> turns_of(const std::vector<TaskShape>& tasks) {
 }
 
 void compress_groups(const execution::RunContext& run, const std::vector<schedule::GroupWork>& works,
-                     const compression::Assignments& assignments, residency::Onload& parameters, bool replace,
-                     ResultSink& sink) {
+                     SharedValues& shared, residency::Onload& parameters, bool replace, ResultSink& sink) {
   residency::Onload* replaced = replace ? &parameters : nullptr;
   if (run.group.size() == 1) {
     std::vector<TaskShape> shapes;
     for (const schedule::GroupWork& work : works)
-      shapes.push_back({work.modifier, schedule::shapes_of(run.graph, work.linears, assignments)});
+      shapes.push_back({work.modifier, schedule::shapes_of(run.graph, work.linears, shared.assignments())});
     std::size_t first = 0;
     for (const std::size_t count : turns_of(shapes)) {
-      const std::vector<compression::CompressionTask> tasks =
-          tasks_of(run, works, first, count, assignments, parameters);
+      const std::vector<compression::CompressionTask> tasks = tasks_of(run, works, first, count, shared, parameters);
       auto results = works[first].modifier->compress_together(tasks, run.times);
       for (std::size_t i = 0; i < count; ++i)
         use_results(run, works[first + i], tasks[i].linears, std::move(results[i]), replaced, sink);
@@ -152,9 +151,8 @@ void compress_groups(const execution::RunContext& run, const std::vector<schedul
     }
     return;
   }
-  const std::vector<compression::CompressionTask> whole =
-      tasks_of(run, works, 0, works.size(), assignments, parameters);
-  ResultExchange exchange(run, exchanged_groups(run.graph, works, assignments));
+  const std::vector<compression::CompressionTask> whole = tasks_of(run, works, 0, works.size(), shared, parameters);
+  ResultExchange exchange(run, exchanged_groups(run.graph, works, shared.assignments()));
   compress_own_rows(run, works, whole, exchange);
   exchange.trade();
   for (std::size_t i = 0; i < works.size(); ++i)

@@ -6,6 +6,7 @@
 
 #include "layerpress/pipeline/divided_compression.h"
 #include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/shared_values.h"
 #include "layerpress/schedule/group_work.h"
 
 namespace layerpress::pipeline {
@@ -29,7 +30,6 @@ std::vector<std::size_t> turns_of(const std::vector<TaskShape>& tasks);
 /// rank compresses its parts of all groups before it waits for other ranks. Passes results to the sink and, with
 /// `replace`, lets later nodes use the compressed weights. Collective. Throws CheckpointError for non-finite weights.
 void compress_groups(const execution::RunContext& run, const std::vector<schedule::GroupWork>& works,
-                     const compression::Assignments& assignments, residency::Onload& parameters, bool replace,
-                     ResultSink& sink);
+                     SharedValues& shared, residency::Onload& parameters, bool replace, ResultSink& sink);
 
 }  // namespace layerpress::pipeline

@@ -76,7 +76,7 @@ class SequentialRun {
       if (statistics_.has(work.input)) work.statistics = &statistics_.get(work.input);
       work.routed_tokens = routed_tokens(work.input);
     }
-    compress_groups(run_, works, assignments_, parameters, /*replace=*/true, sink_);
+    compress_groups(run_, works, shared_, parameters, /*replace=*/true, sink_);
     std::set<graph::ValueId> inputs;
     for (const schedule::GroupWork& work : works) inputs.insert(work.input);
     for (const graph::ValueId value : inputs)
@@ -177,6 +177,7 @@ class SequentialRun {
   const execution::RunContext& run_;
   const std::vector<schedule::SubgraphSchedule>& schedule_;
   const compression::Assignments& assignments_;
+  SharedValues shared_{run_, assignments_};
   residency::ActivationStore& store_;
   ResultSink& sink_;
   residency::WeightPrefetch prefetch_;

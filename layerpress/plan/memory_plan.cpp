@@ -133,7 +133,9 @@ class Simulation {
       for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
         const std::uint64_t bytes = bytes_of(c10::multiply_integers(part.shape), part.dtype);
         written += bytes;
-        if (part.suffix != "weight") packed += bytes;  // plain codes go out as they are
+        const bool as_it_is =
+            part.shape == std::vector<std::int64_t>{shape.rows, shape.columns};  // codes of a byte each
+        if (!as_it_is) packed += bytes;
       }
       own().written_bytes += written;
       note(held + packed);

@@ -6,42 +6,24 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "layerpress/quant/scheme.h"
+#include "layerpress/quant/quantized_weight.h"
 
 namespace layerpress::quant {
 
-/// A weight in codes. Shapes for weight [N, K]: scale [N, K/group] (group), [N, 1] (channel), [1] (tensor),
-/// [ceil(N/rows), ceil(K/columns)] (block), in the dtype that is stored; zero_point int8 of scale's shape for asymmetric
-/// schemes, else undefined. Codes: int8 [N, K] for integer types, float8_e4m3fn [N, K] for fp8.
-struct QuantizedWeight {
-  at::Tensor codes;
-  at::Tensor scale;
-  at::Tensor zero_point;
-};
+/// What the scheme's container format (container_format.h) writes for a weight [rows, columns] that is stored as `weight_dtype`
+/// in the original.
+std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
+                                               std::int64_t columns, at::ScalarType weight_dtype);
 
-/// Shape of the scales (and zero points) of a weight [rows, columns].
-std::vector<std::int64_t> scale_shape(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
-
-/// One tensor that replaces `<module>.weight`: suffix ("weight_packed"), dtype, shape.
-struct CompressedTensorSpec {
-  std::string suffix;
-  at::ScalarType dtype;
-  std::vector<std::int64_t> shape;
-};
-
-/// What a format writes for a weight [rows, columns]; `scale_dtype` is the checkpoint's dtype. compressed_tensors'
-/// formats pack-quantized, int-quantized, float-quantized, naive-quantized.
-std::vector<CompressedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
-                                                    std::int64_t columns, at::ScalarType scale_dtype);
+/// Suffixes of all tensors that may stand for a weight of the scheme.
+std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme);
 
 /// The tensors themselves, same suffixes, dtypes and shapes as compressed_layout.
 /// Tensors come back on the CPU, contiguous. Throws InternalError when codes, scales or zero points have the wrong dtype,
 /// shape or range, RecipeError when a scale is NaN or infinite.
-std::vector<std::pair<std::string, at::Tensor>> compress(const QuantizationScheme& scheme,
-                                                         const QuantizedWeight& weight);
+std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight);
 
 /// Reads back a compressed weight. `tensor(suffix)` returns the stored tensor or nothing. Dtypes, shapes and codes are
 /// validated (CheckpointError naming `module`).
@@ -58,8 +40,8 @@ at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& w
 /// the CPU nothing of the weight's size is allocated.
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight);
 
-/// Bytes that the codes, scales and zero points of a weight [rows, columns] hold.
+/// Bytes that the codes, scales and zero points of a weight [rows, columns] of `weight_dtype` hold.
 std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
-                              at::ScalarType scale_dtype);
+                              at::ScalarType weight_dtype);
 
 }  // namespace layerpress::quant

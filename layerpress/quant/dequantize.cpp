@@ -8,6 +8,7 @@
 #include "layerpress/kernels/relative_error.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/observer.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 namespace {
@@ -18,21 +19,23 @@ const QuantizationArgs& coded_weights(const QuantizationScheme& scheme) {
 }
 
 /// Scales and zero points in fp32 as matrices over blocks.
-kernels::ChosenScales wide_scales(const QuantizedWeight& weight) {
+kernels::ChosenScales scales_of(const QuantizedWeight& weight) {
   const auto as_matrix = [](const at::Tensor& t) {
     return (t.dim() == 1 ? t.view({1, 1}) : t).to(at::kFloat).contiguous();
   };
-  return {as_matrix(weight.scale), weight.zero_point.defined() ? as_matrix(weight.zero_point) : at::Tensor()};
+  return {as_matrix(wide_scales(weight.scale, weight.global_scale)),
+          weight.zero_point.defined() ? as_matrix(weight.zero_point) : at::Tensor()};
 }
 
 at::Tensor code_bytes(const QuantizedWeight& weight) { return weight.codes.contiguous().view(at::kChar); }
 
 /// By ATen operations, some rows at a time. Rows that are taken at once stay inside one row of blocks, so that they have
 /// either one row of scales each or one for all.
-at::Tensor dequantize_on_device(const QuantizedWeight& weight, const kernels::ScaleGrid& grid, at::ScalarType dtype) {
+at::Tensor dequantize_on_device(const QuantizationArgs& args, const QuantizedWeight& weight,
+                                const kernels::ScaleGrid& grid, at::ScalarType dtype) {
   constexpr std::int64_t kElementsAtOnce = 1 << 24;  // enough to fill a GPU
   const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
-  const kernels::ChosenScales scales = wide_scales(weight);
+  const kernels::ChosenScales scales = scales_of(weight);
   at::Tensor result = at::empty({rows, columns}, weight.codes.options().dtype(dtype));
   const std::int64_t step = std::max<std::int64_t>(1, kElementsAtOnce / columns);
   for (std::int64_t first = 0, count = 0; first < rows; first += count) {
@@ -44,7 +47,7 @@ at::Tensor dequantize_on_device(const QuantizedWeight& weight, const kernels::Sc
           grid.block_rows == 1 ? blocks.narrow(0, first, count) : blocks.narrow(0, first / grid.block_rows, 1);
       return own.repeat_interleave(grid.block_columns, 1).narrow(1, 0, columns);
     };
-    at::Tensor values = weight.codes.narrow(0, first, count).to(at::kFloat);
+    at::Tensor values = kernels::code_levels(weight.codes.narrow(0, first, count).view(at::kChar), element_of(args));
     if (scales.zero_point.defined()) values.sub_(per_column(scales.zero_point));
     result.narrow(0, first, count).copy_(values.mul_(per_column(scales.scale)));
   }
@@ -58,10 +61,10 @@ at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& w
   const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
   if (weight.codes.numel() == 0) return at::empty({rows, columns}, weight.codes.options().dtype(dtype));
   const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
-  if (!weight.codes.is_cpu()) return dequantize_on_device(weight, grid, dtype);
+  if (!weight.codes.is_cpu()) return dequantize_on_device(args, weight, grid, dtype);
   const bool narrow = dtype == at::kBFloat16 || dtype == at::kHalf;
-  const at::Tensor values = kernels::dequantize(code_bytes(weight), grid, codebook_of(args), wide_scales(weight),
-                                                narrow ? dtype : at::kFloat);
+  const at::Tensor values =
+      kernels::dequantize(code_bytes(weight), grid, element_of(args), scales_of(weight), narrow ? dtype : at::kFloat);
   return values.to(dtype);
 }
 
@@ -72,7 +75,7 @@ double relative_error(const QuantizationScheme& scheme, const at::Tensor& origin
   if (!fused || original.numel() == 0)
     return kernels::relative_error(original, dequantize(scheme, weight, original.scalar_type()));
   return kernels::quantization_error(original, code_bytes(weight), scale_grid(args, original.size(0), original.size(1)),
-                                     codebook_of(args), wide_scales(weight));
+                                     element_of(args), scales_of(weight));
 }
 
 }  // namespace layerpress::quant

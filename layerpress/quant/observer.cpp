@@ -8,6 +8,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/gptq.h"
 #include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 namespace {
@@ -23,11 +24,17 @@ double positive_number(const Json& kwargs, const char* key, double otherwise, co
 bool weighs_inputs(Observer observer) { return observer == Observer::kHessian || observer == Observer::kGptq; }
 
 kernels::RangeRule range_rule(const QuantizationArgs& args) {
-  return {.codebook = codebook_of(args), .symmetric = args.symmetric};
+  return {.element = element_of(args), .symmetric = args.symmetric};
 }
 
-kernels::ScaleSearch search_of(const ObserverSettings& settings) {
+kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSettings& settings) {
   kernels::ScaleSearch search;
+  if (has_power_scales(args)) {
+    // There are no others near the range's.
+    if (settings.observer != Observer::kMinMax) search.shrink = {1.0, 2.0, 0.5};
+    if (settings.observer == Observer::kMse) search.exponent = settings.norm;
+    return search;
+  }
   if (settings.observer == Observer::kMse) {
     search.shrink.clear();
     const auto steps = static_cast<int>(settings.maxshrink * settings.grid);
@@ -100,43 +107,39 @@ std::string observer_name(Observer observer) {
   }
 }
 
-kernels::Codebook codebook_of(const QuantizationArgs& weights) {
-  if (weights.type == NumberType::kFloat) return {.fp8 = true, .minimum = 0, .maximum = 0};
-  return {.fp8 = false, .minimum = weights.minimum_code(), .maximum = weights.maximum_code()};
-}
-
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
   const ScaleBlock block = scale_block(weights, rows, columns);
   return {block.rows, block.columns};
 }
 
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
-                                    const ObserverSettings& settings, at::ScalarType stored,
+                                    const ObserverSettings& settings, const kernels::ScaleFormat& stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others) {
   const bool weighted = weighs_inputs(settings.observer);
   if (weighted && !importance.defined())
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
   const at::Tensor used = weighted ? importance : at::Tensor();
   return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), range_rule(args),
-                                search_of(settings), stored, used, others);
+                                search_of(args, settings), stored, used, others);
 }
 
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
-                                                 at::ScalarType stored, std::int64_t columns) {
+                                                 const kernels::ScaleFormat& stored, std::int64_t columns) {
   if (settings.observer != Observer::kGptq || rows_per_scale(args) != 1) return {};
+  if (has_global_scale(args)) return {};  // weights that are solved together differ in theirs
   if (!kernels::searches_groups(scale_grid(args, 1, columns))) return {};
-  return kernels::GroupSearch{range_rule(args), search_of(settings).shrink, stored};
+  return kernels::GroupSearch{range_rule(args), search_of(args, settings).shrink, stored};
 }
 
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
                                 std::int64_t columns, const at::Device& device) {
   const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
-  const auto candidates = static_cast<std::int64_t>(search_of(settings).shrink.size());
+  const auto candidates = static_cast<std::int64_t>(search_of(args, settings).shrink.size());
   return kernels::search_workspace(rows, columns, grid, range_rule(args), candidates, device);
 }
 
-double observe_flops(const ObserverSettings& settings, double elements) {
-  const kernels::ScaleSearch search = search_of(settings);
+double observe_flops(const QuantizationArgs& args, const ObserverSettings& settings, double elements) {
+  const kernels::ScaleSearch search = search_of(args, settings);
   const auto candidates = search.shrink.size() > 1 ? static_cast<double>(search.shrink.size()) : 0.0;
   return elements * (2 + candidates * (search.exponent == 2 ? 12 : 48));
 }
@@ -144,11 +147,12 @@ double observe_flops(const ObserverSettings& settings, double elements) {
 double round_flops(double elements) { return 8 * elements; }
 
 QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
-                                    const kernels::ChosenScales& scales, at::ScalarType stored) {
+                                    const kernels::ChosenScales& scales, const kernels::ScaleFormat& stored) {
   QuantizedWeight weight;
-  weight.codes = args.type == NumberType::kFloat ? codes.view(at::kFloat8_e4m3fn) : codes;
+  weight.codes = codes.view(code_dtype(args));
   const bool scalar = args.strategy == Strategy::kTensor;
-  weight.scale = scales.scale.to(stored);
+  weight.scale = stored_scales(scales.scale, stored);
+  if (has_global_scale(args)) weight.global_scale = at::full({1}, stored.global, codes.options().dtype(at::kFloat));
   if (scalar) weight.scale = weight.scale.reshape({1});
   if (!args.symmetric) {
     weight.zero_point = scales.zero_point.to(at::kChar);

@@ -21,6 +21,7 @@ namespace layerpress::quant {
 ///   diagonal of the inputs' Gram matrix, which estimates the error of the layer's outputs.
 /// - kGptq: of every second of these ranges the one with which GPTQ leaves the smallest loss, tried when a group's turn
 ///   comes (kernels::GroupSearch); where that cannot be done, as kHessian with as many.
+/// Scales that are powers of two (MX) have two neighbours: all but kMinMax try these, by their own measure of the error.
 enum class Observer { kMinMax, kMse, kHessian, kGptq };
 
 struct ObserverSettings {
@@ -38,19 +39,18 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
 /// "minmax", "mse", "hessian" or "gptq".
 std::string observer_name(Observer observer);
 
-kernels::Codebook codebook_of(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
-/// Chooses the scales of a weight [rows, columns]. `stored` is the dtype they are stored in; `importance` (fp32
+/// Chooses the scales of a weight [rows, columns]. `stored` says what they are rounded to (scale_format); `importance` (fp32
 /// [columns]) is the Gram diagonal, required by kHessian and kGptq; `others`: the rest of the weight that these rows are of. A
-/// scale may overflow `stored`.
+/// scale may overflow its dtype.
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
-                                    const ObserverSettings& settings, at::ScalarType stored,
+                                    const ObserverSettings& settings, const kernels::ScaleFormat& stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others = {});
 
 /// How GPTQ chooses scales during the solve; nothing for other observers, or if the weights' blocks do not allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
-                                                 at::ScalarType stored, std::int64_t columns);
+                                                 const kernels::ScaleFormat& stored, std::int64_t columns);
 
 /// Bytes that choose_scales allocates at most on `device` for a weight [rows, columns], including its result.
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,
@@ -58,13 +58,13 @@ std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSett
 
 /// Operations of choose_scales for a weight of so many elements, at most: 2 for the range, and per candidate 12 to
 /// quantize, dequantize and sum a squared error, or 48 for a power other than 2 (a logarithm and an exponential).
-double observe_flops(const ObserverSettings& settings, double elements);
+double observe_flops(const QuantizationArgs& args, const ObserverSettings& settings, double elements);
 
 /// Operations for rounding so many elements to nearest: 8 each.
 double round_flops(double elements);
 
 /// Codes (int8 bytes) and scales as kernels produce them, converted to the stored shapes and dtypes.
 QuantizedWeight to_quantized_weight(const QuantizationArgs& args, const at::Tensor& codes,
-                                    const kernels::ChosenScales& scales, at::ScalarType stored);
+                                    const kernels::ChosenScales& scales, const kernels::ScaleFormat& stored);
 
 }  // namespace layerpress::quant

@@ -184,4 +184,44 @@ at::Tensor unpack_int32(const at::Tensor& packed, int num_bits, std::int64_t col
   return codes;
 }
 
+namespace {
+
+void require_bytes(const at::Tensor& tensor) {
+  if (tensor.dim() != 2 || tensor.scalar_type() != at::kByte)
+    throw InternalError("[quant.pack] four-bit codes must be uint8 [rows, columns], found {} dimensions of {}",
+                        tensor.dim(), c10::toString(tensor.scalar_type()));
+}
+
+}  // namespace
+
+at::Tensor pack_nibbles(const at::Tensor& codes) {
+  require_bytes(codes);
+  if (codes.size(1) % 2 != 0)
+    throw InternalError("[quant.pack] {} four-bit codes of a row do not fill bytes", codes.size(1));
+  const at::Tensor source = codes.to(at::kCPU).contiguous();
+  at::Tensor packed = at::empty({source.size(0), source.size(1) / 2}, at::kByte);
+  const auto* in = source.const_data_ptr<std::uint8_t>();
+  auto* out = packed.mutable_data_ptr<std::uint8_t>();
+  at::parallel_for(0, packed.numel(), kElementsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i)
+      out[i] = static_cast<std::uint8_t>((in[2 * i] & 0xF) | (in[2 * i + 1] << 4));
+  });
+  return packed;
+}
+
+at::Tensor unpack_nibbles(const at::Tensor& packed) {
+  require_bytes(packed);
+  const at::Tensor source = packed.to(at::kCPU).contiguous();
+  at::Tensor codes = at::empty({source.size(0), 2 * source.size(1)}, at::kByte);
+  const auto* in = source.const_data_ptr<std::uint8_t>();
+  auto* out = codes.mutable_data_ptr<std::uint8_t>();
+  at::parallel_for(0, source.numel(), kElementsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      out[2 * i] = in[i] & 0xF;
+      out[2 * i + 1] = in[i] >> 4;
+    }
+  });
+  return codes;
+}
+
 }  // namespace layerpress::quant

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "layerpress/quant/container_format.h"
 #include "layerpress/quant/group_targets.h"
 
 namespace layerpress::quant {
@@ -23,7 +24,7 @@ Json group_to_json(const QuantizationScheme& scheme) {
 std::string overall_format(const QuantizationConfig& config) {
   std::set<std::string> formats;
   for (const auto& [name, scheme] : config.groups) formats.insert(resolved_format(scheme));
-  if (formats.empty()) return "dense";
+  if (formats.empty()) return kDenseFormat;
   return formats.size() == 1 ? *formats.begin() : "mixed-precision";
 }
 
@@ -53,9 +54,7 @@ QuantizationScheme read_group(const std::string& name, const Json& group, const 
 /// The top-level format, which readers use if a group names none.
 std::string format_at_top(const Json& object, const std::string& where) {
   const auto format = json_get_or<std::string>(object, "format", where, "");
-  const bool concrete = format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
-                        format == "naive-quantized";
-  return concrete ? format : "";
+  return find_container_format(format) != nullptr ? format : "";
 }
 
 GroupTargets targets_of(const QuantizationConfig& config) {

@@ -6,20 +6,24 @@
 #include <cstring>
 
 #include "layerpress/quant/pack.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 namespace {
 
-bool is_packed(const QuantizationArgs& weights) { return weights.type == NumberType::kInt && weights.num_bits < 8; }
+bool is_packed(const QuantizationArgs& weights) { return weights.num_bits < 8; }
 
-/// 32-bit words that a row's packed codes take.
-std::int64_t words_per_row(const QuantizationArgs& weights, std::int64_t columns) {
-  return (columns * weights.num_bits + 31) / 32;
+bool has_nibbles(const QuantizationArgs& weights) { return code_dtype(weights) == at::kByte; }
+
+/// Bytes that a row's codes take: fp4 in halves of bytes, integers in 32-bit words.
+std::int64_t row_bytes(const QuantizationArgs& weights, std::int64_t columns) {
+  if (has_nibbles(weights)) return columns / 2;
+  return is_packed(weights) ? (columns * weights.num_bits + 31) / 32 * 4 : columns;
 }
 
-std::uint64_t code_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
-  const std::int64_t row_bytes = is_packed(weights) ? 4 * words_per_row(weights, columns) : columns;
-  return static_cast<std::uint64_t>(rows * row_bytes);
+at::Tensor packed_codes(const QuantizationArgs& weights, const at::Tensor& codes) {
+  if (has_nibbles(weights)) return pack_nibbles(codes);
+  return is_packed(weights) ? pack_int32(codes.to(at::kCPU), weights.num_bits) : codes;
 }
 
 std::uint64_t scale_count(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
@@ -41,30 +45,35 @@ at::Tensor take(const std::vector<std::int64_t>& shape, at::ScalarType dtype, st
 }  // namespace
 
 std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
-                             at::ScalarType scale_dtype) {
+                             at::ScalarType weight_dtype) {
   if (rows == 0) return 0;
   const std::uint64_t scales = scale_count(weights, rows, columns);
-  return code_bytes(weights, rows, columns) + scales * c10::elementSize(scale_dtype) + (weights.symmetric ? 0 : scales);
+  const std::uint64_t per_scale = c10::elementSize(scale_dtype(weights, weight_dtype)) + (weights.symmetric ? 0 : 1);
+  const std::uint64_t global = has_global_scale(weights) ? sizeof(float) : 0;
+  return static_cast<std::uint64_t>(rows * row_bytes(weights, columns)) + scales * per_scale + global;
 }
 
 void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target) {
-  append(is_packed(weights) ? pack_int32(weight.codes.to(at::kCPU), weights.num_bits) : weight.codes, target);
+  // First what needs the largest alignment.
+  if (has_global_scale(weights)) append(weight.global_scale, target);
+  append(packed_codes(weights, weight.codes), target);
   append(weight.scale, target);
   if (!weights.symmetric) append(weight.zero_point, target);
 }
 
 QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
-                              at::ScalarType scale_dtype, std::uint8_t* source) {
+                              at::ScalarType weight_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
-  if (is_packed(weights)) {
-    const at::Tensor packed = take({rows, words_per_row(weights, columns)}, at::kInt, source);
-    weight.codes = unpack_int32(packed, weights.num_bits, columns);
-  } else {
-    const at::ScalarType dtype = weights.type == NumberType::kFloat ? at::kFloat8_e4m3fn : at::kChar;
-    weight.codes = take({rows, columns}, dtype, source);
-  }
+  if (has_global_scale(weights)) weight.global_scale = take({1}, at::kFloat, source);
+  if (has_nibbles(weights))
+    weight.codes = unpack_nibbles(take({rows, row_bytes(weights, columns)}, at::kByte, source));
+  else if (is_packed(weights))
+    weight.codes =
+        unpack_int32(take({rows, row_bytes(weights, columns) / 4}, at::kInt, source), weights.num_bits, columns);
+  else
+    weight.codes = take({rows, columns}, code_dtype(weights), source);
   const std::vector<std::int64_t> shape = scale_shape(weights, rows, columns);
-  weight.scale = take(shape, scale_dtype, source);
+  weight.scale = take(shape, scale_dtype(weights, weight_dtype), source);
   if (!weights.symmetric) weight.zero_point = take(shape, at::kChar, source);
   return weight;
 }
@@ -72,6 +81,7 @@ QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows
 std::int64_t rows_per_scale(const QuantizationArgs& weights) {
   switch (weights.strategy) {
     case Strategy::kGroup:
+    case Strategy::kTensorGroup:
     case Strategy::kChannel:
       return 1;
     case Strategy::kBlock:
@@ -81,17 +91,27 @@ std::int64_t rows_per_scale(const QuantizationArgs& weights) {
   }
 }
 
+namespace {
+
+/// A dtype of the same size that all operations know.
+at::ScalarType bytes_like(const at::Tensor& tensor) {
+  return tensor.element_size() == 1 ? at::kChar : tensor.scalar_type();
+}
+
+}  // namespace
+
 QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts) {
   std::vector<at::Tensor> codes, scales, zero_points;
   for (const QuantizedWeight& part : parts) {
     // As bytes, because not all operations support fp8.
     codes.push_back(part.codes.view(at::kChar));
-    scales.push_back(part.scale);
+    scales.push_back(part.scale.view(bytes_like(part.scale)));
     if (part.zero_point.defined()) zero_points.push_back(part.zero_point);
   }
   QuantizedWeight joined;
   joined.codes = at::cat(codes).view(parts.front().codes.scalar_type());
-  joined.scale = at::cat(scales);
+  joined.scale = at::cat(scales).view(parts.front().scale.scalar_type());
+  if (parts.front().global_scale.defined()) joined.global_scale = parts.front().global_scale.clone();
   if (!zero_points.empty()) joined.zero_point = at::cat(zero_points);
   return joined;
 }

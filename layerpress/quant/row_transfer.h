@@ -6,17 +6,17 @@
 
 namespace layerpress::quant {
 
-/// How a weight in codes travels between processes: integer codes packed to their bits, fp8 bytes, then scales and zero
+/// How a weight in codes, of `weight_dtype` in the original, travels between processes: integer and fp4 codes packed to their bits, fp8 bytes, then scales and zero
 /// points as they are. Between processes of the same program, so the layout is nobody else's.
 std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
-                             at::ScalarType scale_dtype);
+                             at::ScalarType weight_dtype);
 
 /// Writes transfer_bytes bytes.
 void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target);
 
 /// Reads them back, as views of `source` (aligned to 8 bytes) where nothing has to be unpacked.
 QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
-                              at::ScalarType scale_dtype, std::uint8_t* source);
+                              at::ScalarType weight_dtype, std::uint8_t* source);
 
 /// The number of rows that share scales: a weight may be cut at its multiples; 0 if all rows share a scale.
 std::int64_t rows_per_scale(const QuantizationArgs& weights);

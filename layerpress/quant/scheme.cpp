@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "layerpress/base/text.h"
+#include "layerpress/quant/container_format.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 namespace {
@@ -27,10 +29,6 @@ const std::vector<std::string> kArgumentKeys{"num_bits",    "type",     "symmetr
                                              "scale_dtype", "zp_dtype", "observer",  "observer_kwargs"};
 
 const std::vector<std::string> kSchemeKeys{"targets", "weights", "input_activations", "output_activations", "format"};
-
-const std::vector<std::string> kFormats{
-    "dense",          "int-quantized",        "float-quantized",      "naive-quantized",
-    "pack-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized"};
 
 const std::vector<std::string> kDtypes{"uint8",         "int8",        "int16",          "int32",
                                        "int64",         "float16",     "float32",        "bfloat16",
@@ -112,12 +110,16 @@ class Fields {
 };
 
 int parse_num_bits(const Fields& fields, NumberType type) {
-  const std::string rule =
-      type == NumberType::kFloat ? "float types have 4 or 8 bits" : "it must be a whole number from 1 to 16";
+  const std::vector<int> floats = float_widths();
+  std::vector<std::string> widths;
+  for (const int width : floats) widths.push_back(std::to_string(width));
+  const std::string rule = type == NumberType::kFloat ? fmt::format("float types have {} bits", join(widths, " or "))
+                                                      : "it must be a whole number from 1 to 16";
   const Json* value = fields.find_not_null("num_bits", rule);
   if (value == nullptr) return 8;
   const std::int64_t bits = fields.integer("num_bits", *value, rule);
-  const bool allowed = type == NumberType::kFloat ? bits == 4 || bits == 8 : bits >= 1 && bits <= 16;
+  const bool allowed = type == NumberType::kFloat ? std::find(floats.begin(), floats.end(), bits) != floats.end()
+                                                  : bits >= 1 && bits <= 16;
   if (!allowed) fields.refuse("num_bits", rule);
   return static_cast<int>(bits);
 }
@@ -228,9 +230,11 @@ std::vector<std::string> parse_targets(const Fields& fields) {
 std::string parse_format(const Fields& fields) {
   const Json* value = fields.find("format");
   if (value == nullptr) return "";
-  const std::string rule = fmt::format("known for a group are {}", join(kFormats));
+  std::vector<std::string> known = {kDenseFormat};
+  for (const ContainerFormat* format : container_formats()) known.push_back(format->name());
+  const std::string rule = fmt::format("known for a group are {}", join(known));
   const std::string format = fields.text("format", *value, rule);
-  if (std::find(kFormats.begin(), kFormats.end(), format) == kFormats.end()) fields.refuse("format", rule);
+  if (std::find(known.begin(), known.end(), format) == known.end()) fields.refuse("format", rule);
   return format;
 }
 

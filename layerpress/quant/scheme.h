@@ -63,6 +63,9 @@ Json to_json(const QuantizationArgs& args);
 /// Parses one config group ("targets", "weights", "input_activations", "output_activations", "format").
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where);
 
+/// The format of modules whose weights stay as they are.
+inline constexpr const char* kDenseFormat = "dense";
+
 /// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules, with one
 /// exception. Symmetric 4-bit weights per group of 128 with fp8 activations per token (W4AFP8) give pack-quantized,
 /// where compressed-tensors gives int-quantized: vLLM reads them as `weight_packed` only. docs/formats.md has the
@@ -78,8 +81,8 @@ QuantizationScheme preset_scheme(const std::string& name);
 /// Names of all presets, in order.
 std::vector<std::string> preset_names();
 
-/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (fp4, MX scales, static activations,
-/// tensor_group, attn_head, output activations, ...). `where` says whose scheme it is.
+/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (static activations, attn_head, output
+/// activations, ...). `where` says whose scheme it is.
 void require_supported(const QuantizationScheme& scheme, const std::string& where);
 
 /// Rows and columns of the block that shares one scale, for a weight [rows, columns]; for a tensor scale, the whole

@@ -1,4 +1,7 @@
 // What follows from a scheme: its container format, whether it can be computed here, the block that shares a scale.
+#include <algorithm>
+
+#include "layerpress/quant/container_format.h"
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::quant {
@@ -12,20 +15,27 @@ bool is_float(const QuantizationArgs& args, int bits) {
   return args.type == NumberType::kFloat && args.num_bits == bits;
 }
 
-/// What vLLM's CompressedTensorsW4A8Fp8 runs.
-bool is_packed_with_fp8_activations(const QuantizationArgs& weights, const QuantizationArgs& activations) {
-  return weights.num_bits == 4 && weights.symmetric && weights.strategy == Strategy::kGroup &&
-         weights.group_size == 128 && is_float(activations, 8) && activations.strategy == Strategy::kToken &&
-         activations.symmetric;
-}
+/// NVFP4 and MX formats, whose scales are not of the checkpoint's dtype.
+bool has_own_scale_dtype(const QuantizationArgs& args) { return args.scale_dtype.has_value() || is_float(args, 4); }
 
 void require_supported_numbers(const QuantizationArgs& args, const std::string& where) {
-  if (is_float(args, 4)) not_implemented(where, "4-bit floating point (NVFP4, MXFP4) is", "use W4A16 or FP8_DYNAMIC");
-  if (args.scale_dtype == "torch.uint8")
-    not_implemented(where, "MX power-of-two scales (scale_dtype torch.uint8) are", "use FP8_DYNAMIC or FP8_BLOCK");
-  if (args.scale_dtype) not_implemented(where, fmt::format("scale_dtype {} is", *args.scale_dtype), "leave it null");
-  if (args.strategy == Strategy::kTensorGroup || args.strategy == Strategy::kAttentionHead)
+  if (args.strategy == Strategy::kAttentionHead)
     not_implemented(where, fmt::format("strategy {} is", name_of(args.strategy)), "use tensor, channel or group");
+  const bool nvfp4 = is_float(args, 4) && args.strategy == Strategy::kTensorGroup && args.group_size == 16;
+  const bool mx = args.type == NumberType::kFloat && args.strategy == Strategy::kGroup && args.group_size == 32;
+  if (nvfp4 && (!args.scale_dtype || args.scale_dtype == "torch.float8_e4m3fn")) return;
+  if (mx && args.scale_dtype == "torch.uint8") return;
+  if (mx && is_float(args, 4) && !args.scale_dtype) return;
+  if (is_float(args, 4))
+    not_implemented(where, "4-bit floating point of other groups and scales than NVFP4's and MXFP4's is",
+                    "use strategy tensor_group with group_size 16, or group with 32 and scale_dtype torch.uint8");
+  if (args.scale_dtype == "torch.uint8")
+    not_implemented(where, "scale_dtype torch.uint8 (powers of two) is for groups of 32 floats; anything else is",
+                    "use MXFP4, MXFP8 or leave it null");
+  if (args.scale_dtype) not_implemented(where, fmt::format("scale_dtype {} is", *args.scale_dtype), "leave it null");
+  if (args.strategy == Strategy::kTensorGroup)
+    not_implemented(where, "strategy tensor_group is for NVFP4 (4-bit floats in groups of 16); anything else is",
+                    "use tensor, channel or group");
 }
 
 void require_supported_weights(const QuantizationArgs& args, const std::string& where) {
@@ -34,8 +44,8 @@ void require_supported_weights(const QuantizationArgs& args, const std::string& 
     not_implemented(where, fmt::format("dynamic (strategy {}) weights are", name_of(args.strategy)), "remove dynamic");
   if (args.type == NumberType::kFloat) {
     if (!args.symmetric) not_implemented(where, "asymmetric floating point is", "write symmetric: true");
-    if (args.strategy == Strategy::kGroup)
-      not_implemented(where, "8-bit floating point per group is", "use channel or block");
+    if (args.strategy == Strategy::kGroup && !has_own_scale_dtype(args))
+      not_implemented(where, "8-bit floating point per group is", "use channel, block, or MXFP8");
     return;
   }
   if (args.num_bits < 2 || args.num_bits > 8)
@@ -48,36 +58,29 @@ void require_supported_weights(const QuantizationArgs& args, const std::string& 
 
 void require_supported_activations(const QuantizationArgs& args, const std::string& where) {
   require_supported_numbers(args, where);
-  if (args.dynamic == Dynamic::kLocal) not_implemented(where, "dynamic \"local\" is", "write dynamic: true");
+  if (args.dynamic == Dynamic::kLocal)
+    not_implemented(where, "dynamic \"local\" (NVFP4 activations, which need static global scales) is",
+                    "use NVFP4A16, or dynamic: true");
   if (args.dynamic == Dynamic::kFalse)
     not_implemented(where, "static activation scales (dynamic: false) are", "write dynamic: true, as FP8_DYNAMIC does");
 }
 
 void require_supported_format(const QuantizationScheme& scheme, const std::string& where) {
-  const std::string format = resolved_format(scheme);
-  const bool integer = scheme.weights->type == NumberType::kInt;
-  const bool fits = integer ? format == "pack-quantized" || format == "int-quantized" || format == "naive-quantized"
-                            : format == "float-quantized" || format == "naive-quantized";
-  if (!fits)
+  const std::string name = resolved_format(scheme);
+  const ContainerFormat* format = find_container_format(name);
+  if (format == nullptr || !format->holds(*scheme.weights))
     throw RecipeError("[quant.scheme] {}: format {} does not hold {} {}-bit weights; leave format out to get {}", where,
-                      format, name_of(scheme.weights->type), scheme.weights->num_bits, infer_format(scheme));
+                      name, name_of(scheme.weights->type), scheme.weights->num_bits, infer_format(scheme));
 }
 
 }  // namespace
 
 std::string infer_format(const QuantizationScheme& scheme) {
-  if (!scheme.weights) return "dense";
-  const QuantizationArgs& weights = *scheme.weights;
-  const auto& activations = scheme.input_activations;
-  if (is_float(weights, 4) && weights.group_size == 32) return "mxfp4-pack-quantized";
-  if (is_float(weights, 8) && weights.group_size == 32 && weights.scale_dtype == "torch.uint8")
-    return "mxfp8-quantized";
-  if (is_float(weights, 4) && weights.group_size == 16) return "nvfp4-pack-quantized";
-  if (weights.type == NumberType::kInt) {
-    if (activations && !is_packed_with_fp8_activations(weights, *activations)) return "int-quantized";
-    if (weights.num_bits <= 8) return "pack-quantized";
-  }
-  return activations ? "float-quantized" : "naive-quantized";
+  if (!scheme.weights) return kDenseFormat;
+  const auto& formats = container_formats();
+  const auto found = std::find_if(formats.begin(), formats.end(),
+                                  [&](const ContainerFormat* format) { return format->is_default_for(scheme); });
+  return (*found)->name();  // the last one takes every scheme
 }
 
 std::string resolved_format(const QuantizationScheme& scheme) {
@@ -101,6 +104,7 @@ ScaleBlock scale_block(const QuantizationArgs& weights, std::int64_t rows, std::
     case Strategy::kChannel:
       return {1, columns};
     case Strategy::kGroup:
+    case Strategy::kTensorGroup:
       return {1, weights.group_size.value()};
     case Strategy::kBlock:
       return {weights.block_structure.value()[0], weights.block_structure.value()[1]};

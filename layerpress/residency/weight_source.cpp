@@ -19,8 +19,9 @@ at::Tensor CompressedWeights::load(const std::string& name) const {
 
 template <typename Function>
 void CompressedWeights::for_each_part(const std::string& name, Function&& function) const {
-  if (checkpoint_->contains(name)) return function(name);
-  for (const char* suffix : {"weight_packed", "weight_scale", "weight_zero_point"}) {
+  const auto found = scheme_of_.find(name);
+  if (found == scheme_of_.end()) return function(name);
+  for (const std::string& suffix : quant::compressed_suffixes(found->second)) {
     const std::string part = parent_name(name) + "." + suffix;
     if (checkpoint_->contains(part)) function(part);
   }

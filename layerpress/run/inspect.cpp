@@ -9,6 +9,7 @@
 #include "layerpress/graph/drawing.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/oneshot.h"
+#include "layerpress/quant/compressed_weight.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress {
@@ -24,14 +25,15 @@ class WeightCount {
     std::int64_t numel = 1;
     for (const std::int64_t size : use.shape) numel *= size;
     parameters += numel;
-    if (model_.checkpoint->contains(use.name)) {
+    const auto compressed = model_.compressed.find(use.name);
+    if (compressed == model_.compressed.end()) {
       bytes += model_.checkpoint->spec(use.name).nbytes();
       return;
     }
-    const std::string module = parent_name(use.name);
-    for (const char* suffix : {"weight_packed", "weight_scale", "weight_zero_point", "weight_shape"})
-      if (model_.checkpoint->contains(module + "." + suffix))
-        bytes += model_.checkpoint->spec(module + "." + suffix).nbytes();
+    for (const std::string& suffix : quant::compressed_suffixes(compressed->second)) {
+      const std::string part = parent_name(use.name) + "." + suffix;
+      if (model_.checkpoint->contains(part)) bytes += model_.checkpoint->spec(part).nbytes();
+    }
   }
 
   std::int64_t parameters = 0;
@@ -126,9 +128,9 @@ OneshotOptions planned_run(const InspectOptions& options) {
 Json inspect(const InspectOptions& options, const RunControl& control) {
   check_options(options);
   if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control)}};
-  const setup::OpenedModel model = setup::open_model(
-      options.run.model,
-      options.run.moe_calibrate_all_experts ? setup::ExpertTokens::kAll : setup::ExpertTokens::kRouted);
+  const setup::OpenedModel model =
+      setup::open_model(options.run.model, options.run.moe_calibrate_all_experts ? setup::ExpertTokens::kAll
+                                                                                 : setup::ExpertTokens::kRouted);
   if (options.graph) return {{"graph", graph::to_text(model.traced.graph)}};
   const std::vector<graph::Subgraph> cut =
       setup::cut_model(model.traced, options.run.sequential_targets, options.run.sequential_targets_per_subgraph);

@@ -46,7 +46,7 @@ void check_group_sizes(const graph::Graph& graph, const compression::Assignments
   for (const auto& [node, assignment] : assignments) {
     const quant::QuantizationArgs& weights = *assignment.scheme->weights;
     const std::int64_t columns = linear_of(graph, node).in_features;
-    if (weights.strategy == quant::Strategy::kGroup && columns % *weights.group_size != 0)
+    if (weights.group_size && *weights.group_size > 0 && columns % *weights.group_size != 0)
       odd[{*weights.group_size, columns}].push_back(graph.module_name(graph.nodes[node]));
   }
   if (!odd.empty()) refuse_group_sizes(odd);
@@ -80,6 +80,22 @@ void check_fused(const OpenedModel& model, const std::map<std::string, const qua
               name, prefix + sibling, join(family, "/"));
       }
     }
+}
+
+/// Names the compressed linears that engines run as one with each.
+void link_fused(const OpenedModel& model, compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::map<std::string, graph::NodeId> nodes;
+  for (const auto& [n, assignment] : assignments) nodes[graph.module_name(graph.nodes[n])] = n;
+  for (const auto& [name, n] : nodes)
+    for (const std::vector<std::string>& family : model.traced.fused_modules)
+      for (const std::string& own : family) {
+        if (!name.ends_with(own)) continue;
+        const std::string prefix = name.substr(0, name.size() - own.size());
+        for (const std::string& sibling : family)
+          if (const auto other = nodes.find(prefix + sibling); other != nodes.end() && other->second != n)
+            assignments[n].fused.push_back(other->second);
+      }
 }
 
 /// Modules of which engines look at one linear only, such as the experts of a layer.
@@ -132,6 +148,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   check_group_sizes(graph, assignments);
   check_fused(model, scheme_of);
   check_uniform(model, scheme_of);
+  link_fused(model, assignments);
   return assignments;
 }
 

@@ -13,23 +13,23 @@
 namespace layerpress::kernels {
 namespace {
 
-GptqResult solve(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const Codebook& codebook = {},
+GptqResult solve(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const ElementType& element = {},
                  std::int64_t block_size = 128) {
-  return gptq_by_blocks(weights, factor, codebook, block_size, {}, test::solve_on_host);
+  return gptq_by_blocks(weights, factor, element, block_size, {}, test::solve_on_host);
 }
 
 class BlockSolverTest : public ::testing::TestWithParam<GptqCase> {};
 
 TEST_P(BlockSolverTest, AgreesWithTheTextbookAndTheCpu) {
   const GptqCase& c = GetParam();
-  const Codebook codebook{c.fp8, -8, 7};
+  const ElementType element = c.fp8 ? kE4m3 : integers(4);
   const Problem problem = make_problem(c.rows, c.columns, c.group, c.symmetric, c.fp8 ? 448 : 7.5);
   const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
   const auto factor = factorize(problem.gram, options);
   ASSERT_TRUE(factor.has_value());
-  const GptqResult result = solve({{problem.weight, problem.scales}}, *factor, codebook);
-  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, codebook);
-  const GptqResult on_cpu = gptq({{problem.weight, problem.scales}}, *factor, codebook);
+  const GptqResult result = solve({{problem.weight, problem.scales}}, *factor, element);
+  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, element);
+  const GptqResult on_cpu = gptq({{problem.weight, problem.scales}}, *factor, element);
   // A tie decided differently moves the rest of its row.
   EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);
   EXPECT_GT(equal_share(result.codes[0], on_cpu.codes[0]), 0.995);
@@ -100,7 +100,7 @@ TEST(BlockSolver, ChoosesTheScalesThatTheCpuChooses) {
       if (!symmetric) own.zero_point = own.zero_point.clone();
       const auto factor = factorize(made.problem.gram, made.options);
       const GptqResult on_cpu = made.solve(*factor);
-      const GptqResult result = gptq_by_blocks({{made.problem.weight, own}}, *factor, made.search.rule.codebook, 128,
+      const GptqResult result = gptq_by_blocks({{made.problem.weight, own}}, *factor, made.search.rule.element, 128,
                                                made.search, test::solve_on_host);
       EXPECT_NEAR(result.loss / on_cpu.loss, 1.0, 1e-3) << columns << symmetric;
       EXPECT_GT(equal_share(result.codes[0], on_cpu.codes[0]), 0.99) << columns << symmetric;
@@ -149,14 +149,14 @@ TEST(BlockSolver, ProblemsTogetherAreEachAsAlone) {
       const std::optional<GroupSearch> search = searched ? std::optional(first.search) : std::nullopt;
       const HessianFactors together = factorize_together(grams, first.options);
       const auto results =
-          gptq_together(problems, together.factors, first.search.rule.codebook, 100, search, test::solve_on_host);
+          gptq_together(problems, together.factors, first.search.rule.element, 100, search, test::solve_on_host);
       ASSERT_EQ(results.size(), 5u);
       for (std::size_t p = 0; p < 5; ++p) {
         ASSERT_TRUE(together.definite[p]);
         std::vector<GptqWeight> alone = Neighbour(static_cast<std::int64_t>(p), 160, symmetric, searched).weights;
         const auto factor = factorize(grams[p], first.options);
         EXPECT_TRUE(at::equal(factor->order, together.factors.order[static_cast<std::int64_t>(p)]));
-        const GptqResult expected = gptq(alone, *factor, first.search.rule.codebook, 128, search);
+        const GptqResult expected = gptq(alone, *factor, first.search.rule.element, 128, search);
         EXPECT_NEAR(results[p].loss / expected.loss, 1.0, 2e-3) << p;
         ASSERT_EQ(results[p].codes.size(), 2u);
         for (const std::size_t w : {0, 1}) {
@@ -182,7 +182,7 @@ TEST(BlockSolver, RoundsToFp8AsAtenDoes) {
   const at::Tensor x = at::cat({at::linspace(-500, 500, 4001), at::linspace(-0.05, 0.05, 4001), at::zeros({1})});
   const at::Tensor expected = x.clamp(-448, 448).to(at::kFloat8_e4m3fn);
   const at::Tensor wide = expected.to(at::kFloat), bits = expected.view(at::kChar);
-  const cuda::Fp8Levels levels;
+  const FloatLevels<cuda::LaneOperations, 4, 3> levels{kE4m3.minimum, kE4m3.maximum};
   for (std::int64_t i = 0; i < x.numel(); ++i) {
     const float level = levels.level(x[i].item<float>(), 0);
     ASSERT_EQ(level, wide[i].item<float>()) << x[i].item<float>();

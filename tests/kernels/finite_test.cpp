@@ -31,5 +31,19 @@ TEST(AllFinite, ExtremesAreFinite) {
   EXPECT_TRUE(all_finite(at::empty({0, 4})));
 }
 
+TEST(LargestMagnitude, IsThatOfTheWeight) {
+  at::manual_seed(42);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    const at::Tensor weight = at::randn({3, 70000}).to(dtype);
+    EXPECT_EQ(largest_magnitude(weight), weight.abs().amax().item<double>()) << dtype;
+    EXPECT_EQ(largest_magnitude(weight.t()), weight.abs().amax().item<double>()) << dtype;
+    at::Tensor negative = weight.clone();
+    negative.view({-1})[209999] = -100;
+    EXPECT_EQ(largest_magnitude(negative), 100) << dtype;
+    EXPECT_EQ(largest_magnitude(at::zeros({2, 2}, dtype)), 0);
+    EXPECT_EQ(largest_magnitude(at::empty({0, 2}, dtype)), 0);
+  }
+}
+
 }  // namespace
 }  // namespace layerpress::kernels

@@ -55,7 +55,7 @@ inline double equal_share(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// Candidates that differ by more than a rounding.
-inline const GroupSearch kSearch{.rule = {}, .shrink = {1.0, 0.9, 0.8, 0.7, 0.6}, .stored = at::kFloat};
+inline const GroupSearch kSearch{.rule = {}, .shrink = {1.0, 0.9, 0.8, 0.7, 0.6}, .stored = {ScaleType::kFloat}};
 
 /// A problem whose scales are to be found, and a factor in whose order groups stay together.
 struct SearchProblem {
@@ -65,7 +65,7 @@ struct SearchProblem {
 
   GptqResult solve() const { return solve(*factorize(problem.gram, options)); }
   GptqResult solve(const HessianFactor& factor) const {
-    return gptq({{problem.weight, problem.scales}}, factor, search.rule.codebook, 128, search);
+    return gptq({{problem.weight, problem.scales}}, factor, search.rule.element, 128, search);
   }
 };
 
@@ -77,7 +77,7 @@ inline SearchProblem make_search_problem(std::int64_t rows, std::int64_t columns
   const at::Tensor sizes = at::linspace(0.3, 3, columns).index_select(0, at::randperm(columns));
   made.problem.gram = made.problem.gram * sizes.outer(sizes);
   made.options = {.dampening = 0.01, .activation_order = ordered, .group_columns = ordered ? group : 0};
-  made.search.rule = {.codebook = {}, .symmetric = symmetric};
+  made.search.rule = {.element = {}, .symmetric = symmetric};
   made.problem.scales.scale = at::full({rows, (columns + group - 1) / group}, NAN);
   if (!symmetric) made.problem.scales.zero_point = at::full_like(made.problem.scales.scale, NAN);
   return made;

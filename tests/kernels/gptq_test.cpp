@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/scale_rounding.h"
 #include "tests/kernels/gptq_problems.h"
 
 namespace layerpress::kernels {
@@ -24,29 +25,29 @@ double output_error(const Problem& problem, const at::Tensor& codes, bool fp8 = 
 }
 
 /// The codes of one weight.
-GptqResult solve(const Problem& problem, const HessianFactor& factor, const Codebook& codebook = {},
+GptqResult solve(const Problem& problem, const HessianFactor& factor, const ElementType& element = {},
                  std::int64_t block_size = 128) {
-  return gptq({{problem.weight, problem.scales}}, factor, codebook, block_size);
+  return gptq({{problem.weight, problem.scales}}, factor, element, block_size);
 }
 
 class GptqCaseTest : public ::testing::TestWithParam<GptqCase> {};
 
 TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
   const GptqCase& c = GetParam();
-  const Codebook codebook{c.fp8, -8, 7};
+  const ElementType element = c.fp8 ? kE4m3 : integers(4);
   const Problem problem = make_problem(c.rows, c.columns, c.group, c.symmetric, c.fp8 ? 448 : 7.5);
   const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
   const auto factor = factorize(problem.gram, options);
   ASSERT_TRUE(factor.has_value());
-  const GptqResult result = solve(problem, *factor, codebook);
-  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, codebook);
+  const GptqResult result = solve(problem, *factor, element);
+  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, element);
   // A tie decided differently moves the rest of its row, so a few codes may differ; the loss may not.
   EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);
   EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
 
   const at::Tensor scale = problem.scales.scale.repeat_interleave(c.group, 1);
   const at::Tensor zero = c.symmetric ? at::Tensor() : problem.scales.zero_point.repeat_interleave(c.group, 1);
-  const at::Tensor nearest = level_codes(nearest_level(problem.weight, scale, zero, codebook), codebook);
+  const at::Tensor nearest = level_codes(nearest_level(problem.weight, scale, zero, element), element);
   EXPECT_LT(output_error(problem, result.codes[0], c.fp8), 0.8 * output_error(problem, nearest, c.fp8));
 }
 
@@ -154,7 +155,7 @@ TEST(GptqSearch, AgreesWithTheTextbookInDoublePrecision) {
         expected.scale = at::empty_like(expected.scale);
         if (!symmetric) expected.zero_point = at::empty_like(expected.scale);
         const GptqResult reference = gptq_reference(made.problem.weight, made.problem.gram, made.options, expected,
-                                                    made.search.rule.codebook, made.search);
+                                                    made.search.rule.element, made.search);
         // Two candidates that are as good, decided differently, change the rest of their row; not so the first group.
         EXPECT_NEAR(result.loss / reference.loss, 1.0, 0.06) << columns << symmetric << ordered;
         const at::Tensor first = column_order(made.problem.gram.diagonal(), made.options).slice(0, 0, group);
@@ -174,7 +175,7 @@ TEST(GptqSearch, OtherDevicesDoTheSame) {
     const GptqResult result = here.solve();
     const auto factor = factorize(there.problem.gram, there.options);
     const GptqResult other = gptq_by_columns({{there.problem.weight, there.problem.scales}}, *factor,
-                                             there.search.rule.codebook, there.search);
+                                             there.search.rule.element, there.search);
     EXPECT_NEAR(other.loss / result.loss, 1.0, 1e-3) << symmetric;
     EXPECT_GT(equal_share(other.codes[0], result.codes[0]), 0.99) << symmetric;
     const at::Tensor ratio = there.problem.scales.scale / here.problem.scales.scale;
@@ -196,7 +197,7 @@ TEST(GptqSearch, LeavesLessLossThanScalesThatWereChosenBefore) {
     const auto factor = factorize(made.problem.gram, made.options);
     for (const double shrink : kSearch.shrink) {
       const ChosenScales before =
-          search_scales(made.problem.weight, {1, 32}, made.search.rule, {.shrink = {shrink}}, at::kFloat, {});
+          search_scales(made.problem.weight, {1, 32}, made.search.rule, {.shrink = {shrink}}, {ScaleType::kFloat}, {});
       Problem fixed = made.problem;
       fixed.scales.scale = before.scale;
       fixed.scales.zero_point = before.zero_point;
@@ -208,9 +209,9 @@ TEST(GptqSearch, LeavesLessLossThanScalesThatWereChosenBefore) {
 TEST(GptqSearch, OneCandidateIsTheRangeOfTheWeightsAtTheGroupsTurn) {
   SearchProblem made = make_search_problem(16, 32, 32, true, false);
   made.search.shrink = {1.0};
-  made.search.stored = at::kBFloat16;
+  made.search.stored = {ScaleType::kBf16};
   const GptqResult result = made.solve();
-  const ChosenScales range = search_scales(made.problem.weight, {1, 32}, made.search.rule, {}, at::kBFloat16, {});
+  const ChosenScales range = search_scales(made.problem.weight, {1, 32}, made.search.rule, {}, {ScaleType::kBf16}, {});
   EXPECT_TRUE(at::equal(made.problem.scales.scale, range.scale));
   Problem fixed = made.problem;
   fixed.scales.scale = range.scale;
@@ -234,7 +235,7 @@ TEST(GptqSearch, NeitherRowsNorThreadsNorBlockSizeMatter) {
     part.problem.weight = whole.problem.weight.slice(0, 83).contiguous();
     part.problem.scales.scale = at::empty({67, columns / 64});
     const GptqResult rows =
-        gptq({{part.problem.weight, part.problem.scales}}, *factor, part.search.rule.codebook, 16, part.search);
+        gptq({{part.problem.weight, part.problem.scales}}, *factor, part.search.rule.element, 16, part.search);
     EXPECT_TRUE(at::equal(rows.codes[0], alone.codes[0].slice(0, 83))) << columns;
     EXPECT_TRUE(at::equal(part.problem.scales.scale, scales.slice(0, 83))) << columns;
   }
@@ -242,11 +243,11 @@ TEST(GptqSearch, NeitherRowsNorThreadsNorBlockSizeMatter) {
 
 TEST(GptqSearch, RowsOfZerosGetTheSmallestScale) {
   SearchProblem made = make_search_problem(8, 64, 32, true, true);
-  made.search.stored = at::kBFloat16;
+  made.search.stored = {ScaleType::kBf16};
   made.problem.weight[3].zero_();
   const GptqResult result = made.solve();
   EXPECT_TRUE(result.codes[0][3].eq(0).all().item<bool>());
-  EXPECT_TRUE(made.problem.scales.scale[3].eq(smallest_scale(at::kBFloat16)).all().item<bool>());
+  EXPECT_TRUE(made.problem.scales.scale[3].eq(smallest_scale({ScaleType::kBf16})).all().item<bool>());
 }
 
 TEST(GptqSearch, AShortGroupAtTheEndIsAGroup) {

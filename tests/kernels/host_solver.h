@@ -18,10 +18,7 @@ inline void solve_problem_on_host(const cuda::ColumnBlockTask& task) {
     HostWarp<cuda::Lane> warp;
     for (std::int64_t row = 0; row < task.rows; ++row) cuda::solve_row(warp, task, row, levels, feedback.data());
   };
-  if (task.codebook.fp8)
-    rows(cuda::Fp8Levels{});
-  else
-    rows(cuda::IntegerLevels{task.codebook.minimum, task.codebook.maximum});
+  with_levels<cuda::LaneOperations>(task.element, rows);
 }
 
 inline void solve_on_host(const cuda::ColumnBlockTask& task) {

@@ -42,9 +42,10 @@ TEST_F(OnDevice, ScalesAreThoseOfTheCpu) {
       for (const ScaleGrid& grid : {ScaleGrid{1, 128}, ScaleGrid{1, 520}, ScaleGrid{16, 128}}) {
         const at::Tensor weight = at::randn({100, 520}).to(dtype);
         const ScaleSearch search{.shrink = {1, 0.95, 0.9, 0.85, 0.8, 0.7}};
-        const RangeRule rule{.codebook = {}, .symmetric = symmetric};
-        const ChosenScales here = search_scales(weight, grid, rule, search, at::kHalf, importance);
-        const ChosenScales there = search_scales(weight.to(kGpu), grid, rule, search, at::kHalf, importance.to(kGpu));
+        const RangeRule rule{.element = {}, .symmetric = symmetric};
+        const ChosenScales here = search_scales(weight, grid, rule, search, {ScaleType::kHalf}, importance);
+        const ChosenScales there =
+            search_scales(weight.to(kGpu), grid, rule, search, {ScaleType::kHalf}, importance.to(kGpu));
         EXPECT_GT(equal_share(there.scale.cpu(), here.scale), 0.98) << grid.block_columns << symmetric;
       }
 }
@@ -56,11 +57,11 @@ TEST_F(OnDevice, GptqChoosesTheCodesOfTheCpu) {
       for (const std::int64_t columns : {96, 320, 1100}) {
         const Problem problem =
             make_problem(200, columns, columns % 64 == 0 ? 64 : columns / 4, symmetric, fp8 ? 448 : 7.5);
-        const Codebook codebook{fp8, -8, 7};
+        const ElementType element = fp8 ? kE4m3 : integers(4);
         const auto factor = factorize(problem.gram, {});
-        const GptqResult here = gptq({{problem.weight, problem.scales}}, *factor, codebook);
+        const GptqResult here = gptq({{problem.weight, problem.scales}}, *factor, element);
         const HessianFactor moved{factor->order.to(kGpu), factor->feedback.to(kGpu), factor->pivots.to(kGpu)};
-        const GptqResult there = gptq({{problem.weight.to(kGpu), on_gpu(problem.scales)}}, moved, codebook);
+        const GptqResult there = gptq({{problem.weight.to(kGpu), on_gpu(problem.scales)}}, moved, element);
         EXPECT_GT(equal_share(there.codes[0].cpu(), here.codes[0]), 0.995) << columns << symmetric << fp8;
         EXPECT_NEAR(there.loss / here.loss, 1.0, 1e-3) << columns << symmetric << fp8;
       }
@@ -74,7 +75,7 @@ TEST_F(OnDevice, GptqChoosesTheScalesOfTheCpu) {
     const GptqWeight there{made.problem.weight.to(kGpu), on_gpu(made.problem.scales)};
     const GptqResult here = made.solve(*factor);
     const HessianFactor moved{factor->order.to(kGpu), factor->feedback.to(kGpu), factor->pivots.to(kGpu)};
-    const GptqResult result = gptq({there}, moved, made.search.rule.codebook, 128, made.search);
+    const GptqResult result = gptq({there}, moved, made.search.rule.element, 128, made.search);
     EXPECT_NEAR(result.loss / here.loss, 1.0, 1e-3) << symmetric;
     const at::Tensor ratio = there.scales.scale.cpu() / made.problem.scales.scale;
     EXPECT_GT((ratio - 1).abs().lt(1e-4).to(at::kDouble).mean().item<double>(), 0.97) << symmetric;

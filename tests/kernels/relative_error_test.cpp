@@ -36,20 +36,20 @@ TEST(RelativeError, OfNothing) {
 
 TEST(QuantizationError, EqualsTheErrorOfTheDequantizedWeight) {
   at::manual_seed(52);
-  const Codebook codebooks[] = {{false, -8, 7}, {true, 0, 0}};
+  const ElementType elements[] = {integers(4), kE4m3, kE2m1};
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat})
-    for (const Codebook& codebook : codebooks)
+    for (const ElementType& element : elements)
       for (const ScaleGrid& grid : {ScaleGrid{1, 64}, ScaleGrid{1, 300}, ScaleGrid{50, 128}, ScaleGrid{130, 300}}) {
         const at::Tensor weight = at::randn({130, 300}).to(dtype);
-        const bool symmetric = codebook.fp8 || grid.block_rows > 1;
-        const ChosenScales scales = search_scales(weight, grid, {codebook, symmetric}, {}, at::kBFloat16, {});
-        const at::Tensor codes = round_to_nearest(weight, grid, codebook, scales);
-        const at::Tensor values = dequantize(codes, grid, codebook, scales, dtype);
-        const at::Tensor level = codebook.fp8 ? codes.view(at::kFloat8_e4m3fn).to(at::kFloat) : codes.to(at::kFloat);
+        const bool symmetric = element.element != Element::kInteger || grid.block_rows > 1;
+        const ChosenScales scales = search_scales(weight, grid, {element, symmetric}, {}, {ScaleType::kBf16}, {});
+        const at::Tensor codes = round_to_nearest(weight, grid, element, scales);
+        const at::Tensor values = dequantize(codes, grid, element, scales, dtype);
+        const at::Tensor level = code_levels(codes, element);
         const at::Tensor zero = symmetric ? at::Tensor() : spread_blocks(scales.zero_point, grid, 130, 300);
         EXPECT_TRUE(at::equal(values, level_value(level, spread_blocks(scales.scale, grid, 130, 300), zero).to(dtype)));
-        const double error = quantization_error(weight, codes, grid, codebook, scales);
-        EXPECT_NEAR(error / by_definition(weight, values), 1.0, 1e-5) << dtype << codebook.fp8 << grid.block_rows;
+        const double error = quantization_error(weight, codes, grid, element, scales);
+        EXPECT_NEAR(error / by_definition(weight, values), 1.0, 1e-5) << dtype << element.maximum << grid.block_rows;
       }
 }
 

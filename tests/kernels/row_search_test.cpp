@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/kernels/cuda/search_lanes.h"
+#include "layerpress/kernels/scale_rounding.h"
 #include "tests/kernels/host_warp.h"
 
 // The lines that a device runs, on the host.
@@ -15,11 +16,8 @@ void search_blocks(const cuda::ScaleSearchTask& task) {
   const std::int64_t across = task.blocks_across();
   test::HostWarp<cuda::SearchLane> warp;
   for (std::int64_t i = 0; i < task.rows * across; ++i)
-    if (task.codebook.fp8)
-      cuda::search_block<T>(warp, task, i / across, i % across, cuda::Fp8Levels{});
-    else
-      cuda::search_block<T>(warp, task, i / across, i % across,
-                            cuda::IntegerLevels{task.codebook.minimum, task.codebook.maximum});
+    with_levels<cuda::LaneOperations>(
+        task.element, [&](const auto& levels) { cuda::search_block<T>(warp, task, i / across, i % across, levels); });
 }
 
 void search_on_host(const cuda::ScaleSearchTask& task) {
@@ -46,8 +44,10 @@ TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
   const ScaleGrid grid{1, c.block_columns};
   ScaleSearch search{{}, c.exponent, c.patience};
   for (int i = 0; i < 20; ++i) search.shrink.push_back(1 - 0.02 * i);
-  const ChosenScales found = search_rows_by(search_on_host, weight, grid, c.rule, search, c.stored, importance);
-  const ChosenScales expected = search_scales_reference(weight, grid, c.rule, search, c.stored, importance);
+  const ChosenScales found =
+      search_rows_by(search_on_host, weight, grid, c.rule, search, scales_of_dtype(c.stored), importance);
+  const ChosenScales expected =
+      search_scales_reference(weight, grid, c.rule, search, scales_of_dtype(c.stored), importance);
   ASSERT_EQ(found.scale.sizes(), expected.scale.sizes());
   EXPECT_TRUE(at::equal(found.scale, found.scale.to(c.stored).to(at::kFloat)));
   // Candidates that lose the same but for rounding.
@@ -56,12 +56,13 @@ TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
   if (found.zero_point.defined()) {
     EXPECT_GT(found.zero_point.eq(expected.zero_point).to(at::kDouble).mean().item<double>(), 0.97);
   }
-  const ChosenScales plain = search_rows_by(search_on_host, weight, grid, c.rule, {}, c.stored, importance);
-  EXPECT_TRUE(at::equal(plain.scale, search_scales_reference(weight, grid, c.rule, {}, c.stored, importance).scale));
+  const ChosenScales plain =
+      search_rows_by(search_on_host, weight, grid, c.rule, {}, scales_of_dtype(c.stored), importance);
+  EXPECT_TRUE(at::equal(
+      plain.scale, search_scales_reference(weight, grid, c.rule, {}, scales_of_dtype(c.stored), importance).scale));
   EXPECT_TRUE(plain.scale.ne(found.scale).any().item<bool>());  // the search matters at all
 }
 
-const Codebook kFp8Codebook{true, 0, 0}, kEightBits{false, -128, 127};
 INSTANTIATE_TEST_SUITE_P(
     Cases, RowSearchTest,
     ::testing::Values(RowSearchCase{"group", 64, {{}, true}, 2, 0, true},
@@ -70,8 +71,8 @@ INSTANTIATE_TEST_SUITE_P(
                       RowSearchCase{"asymmetric", 100, {{}, false}, 2, 0, true},
                       RowSearchCase{"channel", 200, {{}, true}, 2.4, 0, false},
                       RowSearchCase{"narrow", 8, {{}, false}, 2, 0, false},
-                      RowSearchCase{"eight_bits", 200, {kEightBits, true}, 2, 0, true, at::kFloat, at::kHalf},
-                      RowSearchCase{"fp8", 200, {kFp8Codebook, true}, 2, 0, true, at::kFloat, at::kFloat}),
+                      RowSearchCase{"eight_bits", 200, {integers(8), true}, 2, 0, true, at::kFloat, at::kHalf},
+                      RowSearchCase{"fp8", 200, {kE4m3, true}, 2, 0, true, at::kFloat, at::kFloat}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RowSearch, ZeroBlocksGetTheSmallestScale) {
@@ -79,19 +80,21 @@ TEST(RowSearch, ZeroBlocksGetTheSmallestScale) {
   for (const bool symmetric : {true, false})
     for (const at::ScalarType stored : {at::kBFloat16, at::kHalf, at::kFloat}) {
       const ScaleSearch search{.shrink = {1.0, 0.8}};
-      const ChosenScales chosen = search_rows_by(search_on_host, weight, {1, 32}, {{}, symmetric}, search, stored, {});
-      EXPECT_TRUE(chosen.scale.eq(smallest_scale(stored)).all().item<bool>());
+      const ChosenScales chosen =
+          search_rows_by(search_on_host, weight, {1, 32}, {{}, symmetric}, search, scales_of_dtype(stored), {});
+      EXPECT_TRUE(chosen.scale.eq(smallest_scale(scales_of_dtype(stored))).all().item<bool>());
     }
 }
 
 TEST(RowSearch, RoundsAsScalesAreStored) {
   const at::Tensor x = at::cat({at::randn({3000}), at::randn({3000}) * 1e-5, at::randn({1000}) * 3e4,
-                                at::tensor({0.0f, 65504.0f, 65519.9f, 65520.0f, -65520.0f, 6e-8f, 2.9e-8f, -3.1e-8f})});
-  for (const auto& [number, dtype] :
-       {std::pair{cuda::Number::kBf16, at::kBFloat16}, {cuda::Number::kHalf, at::kHalf}}) {
+                                at::tensor({0.0f, 65504.0f, 65519.9f, 65520.0f, 6e-8f, 2.9e-8f, 3.1e-8f})})
+                           .abs();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     const at::Tensor expected = x.to(dtype).to(at::kFloat);
     for (std::int64_t i = 0; i < x.numel(); ++i)
-      ASSERT_EQ(cuda::rounded_to(number, x[i].item<float>()), expected[i].item<float>()) << x[i].item<float>();
+      ASSERT_EQ(rounded_to(scales_of_dtype(dtype).type, x[i].item<float>()), expected[i].item<float>())
+          << x[i].item<float>();
   }
 }
 

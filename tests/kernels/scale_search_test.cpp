@@ -8,6 +8,8 @@
 namespace layerpress::kernels {
 namespace {
 
+const ScaleFormat kBf16{ScaleType::kBf16}, kFloat{ScaleType::kFloat};
+
 struct SearchCase {
   const char* name;
   ScaleGrid grid;
@@ -29,7 +31,7 @@ double total_error(const at::Tensor& weight, const SearchCase& c, const ChosenSc
   const at::Tensor zero = chosen.zero_point.defined()
                               ? spread_blocks(chosen.zero_point, c.grid, weight.size(0), weight.size(1))
                               : at::Tensor();
-  const at::Tensor level = nearest_level(weight, scale, zero, c.rule.codebook);
+  const at::Tensor level = nearest_level(weight, scale, zero, c.rule.element);
   at::Tensor error = (level_value(level, scale, zero) - weight).abs().pow(c.exponent);
   if (importance.defined()) error = error * importance;
   return error.sum().item<double>();
@@ -43,36 +45,34 @@ TEST_P(ScaleSearchTest, FusedChoosesAsWellAsTheReference) {
   const at::Tensor weight = at::randn({70, 192}).to(at::kBFloat16);
   const at::Tensor importance = c.important ? at::rand({192}) + 0.01 : at::Tensor();
   const ScaleSearch search{shrinking(), c.exponent, c.patience};
-  const ChosenScales fused = search_scales(weight, c.grid, c.rule, search, at::kBFloat16, importance);
-  const ChosenScales reference = search_scales_reference(weight, c.grid, c.rule, search, at::kBFloat16, importance);
+  const ChosenScales fused = search_scales(weight, c.grid, c.rule, search, kBf16, importance);
+  const ChosenScales reference = search_scales_reference(weight, c.grid, c.rule, search, kBf16, importance);
   const at::Tensor wide = weight.to(at::kFloat);
   EXPECT_NEAR(total_error(wide, c, fused, importance) / total_error(wide, c, reference, importance), 1.0, 2e-3);
   EXPECT_TRUE(at::equal(fused.scale, fused.scale.to(at::kBFloat16).to(at::kFloat)));
 
-  const ChosenScales plain = search_scales(weight, c.grid, c.rule, {}, at::kBFloat16, importance);
+  const ChosenScales plain = search_scales(weight, c.grid, c.rule, {}, kBf16, importance);
   EXPECT_LE(total_error(wide, c, fused, importance), total_error(wide, c, plain, importance));
-  const ChosenScales plain_reference = search_scales_reference(weight, c.grid, c.rule, {}, at::kBFloat16, importance);
+  const ChosenScales plain_reference = search_scales_reference(weight, c.grid, c.rule, {}, kBf16, importance);
   EXPECT_TRUE(at::equal(plain.scale, plain_reference.scale));
   EXPECT_TRUE(at::equal(
-      round_to_nearest(weight, c.grid, c.rule.codebook, plain),
+      round_to_nearest(weight, c.grid, c.rule.element, plain),
       level_codes(
           nearest_level(wide, spread_blocks(plain.scale, c.grid, 70, 192),
                         plain.zero_point.defined() ? spread_blocks(plain.zero_point, c.grid, 70, 192) : at::Tensor(),
-                        c.rule.codebook),
-          c.rule.codebook)));
+                        c.rule.element),
+          c.rule.element)));
 }
 
-const Codebook kFp8{true, 0, 0};
 INSTANTIATE_TEST_SUITE_P(Cases, ScaleSearchTest,
                          ::testing::Values(SearchCase{"group", {1, 64}, {{}, true}, 2.4, 0, false},
                                            SearchCase{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
                                            SearchCase{"important", {1, 32}, {{}, true}, 2, 0, true},
                                            SearchCase{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
-                                           SearchCase{
-                                               "eight_bits", {1, 192}, {{false, -128, 127}, true}, 2.4, 0, false},
+                                           SearchCase{"eight_bits", {1, 192}, {integers(8), true}, 2.4, 0, false},
                                            SearchCase{"tensor", {70, 192}, {{}, true}, 2, 0, false},
-                                           SearchCase{"fp8_channel", {1, 192}, {kFp8, true}, 2, 0, false},
-                                           SearchCase{"fp8_block", {32, 128}, {kFp8, true}, 2.4, 0, false}),
+                                           SearchCase{"fp8_channel", {1, 192}, {kE4m3, true}, 2, 0, false},
+                                           SearchCase{"fp8_block", {32, 128}, {kE4m3, true}, 2.4, 0, false}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
@@ -85,12 +85,12 @@ TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
       for (const int patience : {0, 3}) {
         const SearchCase c{"strips", grid, {{}, symmetric}, 2, patience, true};
         const ScaleSearch search{{1, 0.98, 0.95, 0.9, 0.85, 0.8}, c.exponent, patience};
-        const ChosenScales strips = search_scales(weight, grid, c.rule, search, at::kBFloat16, importance);
-        const ChosenScales reference = search_scales_reference(weight, grid, c.rule, search, at::kBFloat16, importance);
+        const ChosenScales strips = search_scales(weight, grid, c.rule, search, kBf16, importance);
+        const ChosenScales reference = search_scales_reference(weight, grid, c.rule, search, kBf16, importance);
         EXPECT_NEAR(total_error(weight, c, strips, importance) / total_error(weight, c, reference, importance), 1, 1e-4)
             << grid.block_rows << " rows, patience " << patience;
-        const ChosenScales plain = search_scales(weight, grid, c.rule, {}, at::kBFloat16, {});
-        EXPECT_TRUE(at::equal(plain.scale, search_scales_reference(weight, grid, c.rule, {}, at::kBFloat16, {}).scale));
+        const ChosenScales plain = search_scales(weight, grid, c.rule, {}, kBf16, {});
+        EXPECT_TRUE(at::equal(plain.scale, search_scales_reference(weight, grid, c.rule, {}, kBf16, {}).scale));
       }
 }
 
@@ -99,7 +99,7 @@ at::Tensor scales_within_patience(const at::Tensor& weight, const ScaleGrid& gri
   at::Tensor best, least;
   int idle = 0;
   for (const double shrink : shrinking()) {
-    const ChosenScales chosen = search_scales(weight, grid, {}, {.shrink = {shrink}}, at::kFloat, {});
+    const ChosenScales chosen = search_scales(weight, grid, {}, {.shrink = {shrink}}, kFloat, {});
     const at::Tensor scale = spread_blocks(chosen.scale, grid, weight.size(0), weight.size(1)).to(at::kDouble);
     const at::Tensor level = (weight.to(at::kDouble) / scale).clamp(-8, 7).round();
     const at::Tensor error = (level * scale - weight).pow(2).view({weight.size(0), -1, grid.block_columns}).sum(2);
@@ -124,9 +124,9 @@ TEST(ScaleSearch, PatienceIsTheWholeWeightS) {
       const auto equal = [&](const ChosenScales& found) {
         return found.scale.eq(expected).to(at::kDouble).mean().item<double>();
       };
-      EXPECT_EQ(equal(search_scales(weight, grid, {}, search, at::kFloat, {})), 1.0) << rows << ", " << patience;
-      EXPECT_EQ(equal(search_scales_reference(weight, grid, {}, search, at::kFloat, {})), 1.0) << rows;
-      differing += equal(search_scales(weight, grid, {}, {shrinking(), 2, 0}, at::kFloat, {})) < 1 ? 1 : 0;
+      EXPECT_EQ(equal(search_scales(weight, grid, {}, search, kFloat, {})), 1.0) << rows << ", " << patience;
+      EXPECT_EQ(equal(search_scales_reference(weight, grid, {}, search, kFloat, {})), 1.0) << rows;
+      differing += equal(search_scales(weight, grid, {}, {shrinking(), 2, 0}, kFloat, {})) < 1 ? 1 : 0;
     }
   EXPECT_GE(differing, 3);  // patience matters at all
 }
@@ -137,16 +137,16 @@ TEST(ScaleSearch, PatienceOfRowsIsThatOfTheirWeight) {
   for (const int patience : {1, 2, 3}) {
     const at::Tensor weight = at::randn({6, 64});
     const ScaleSearch search{shrinking(), 2.4, patience};
-    const ChosenScales whole = search_scales(weight, {1, 64}, {}, search, at::kFloat, {});
+    const ChosenScales whole = search_scales(weight, {1, 64}, {}, search, kFloat, {});
     for (std::int64_t row = 0; row < 6; ++row) {
       std::vector<OtherRows> others;
       for (std::int64_t other = 0; other < 6; ++other)
         if (other != row) others.emplace_back([&, other] { return weight.narrow(0, other, 1); });
       const at::Tensor own = weight.narrow(0, row, 1);
       const at::Tensor expected = whole.scale.narrow(0, row, 1);
-      EXPECT_TRUE(at::equal(search_scales(own, {1, 64}, {}, search, at::kFloat, {}, others).scale, expected));
-      EXPECT_TRUE(at::equal(search_scales_reference(own, {1, 64}, {}, search, at::kFloat, {}, others).scale, expected));
-      differing += at::equal(search_scales(own, {1, 64}, {}, search, at::kFloat, {}).scale, expected) ? 0 : 1;
+      EXPECT_TRUE(at::equal(search_scales(own, {1, 64}, {}, search, kFloat, {}, others).scale, expected));
+      EXPECT_TRUE(at::equal(search_scales_reference(own, {1, 64}, {}, search, kFloat, {}, others).scale, expected));
+      differing += at::equal(search_scales(own, {1, 64}, {}, search, kFloat, {}).scale, expected) ? 0 : 1;
     }
   }
   EXPECT_GE(differing, 1);  // the others matter at all
@@ -156,19 +156,19 @@ TEST(ScaleSearch, RangesBecomeScalesInTheStoredDtype) {
   at::manual_seed(16);
   for (const at::ScalarType stored : {at::kBFloat16, at::kHalf, at::kFloat})
     for (const int bits : {4, 8}) {
-      const Codebook codebook{false, -(1 << (bits - 1)), (1 << (bits - 1)) - 1};
-      const double low = codebook.minimum, high = codebook.maximum;
+      const ElementType element = integers(bits);
+      const double low = element.minimum, high = element.maximum;
       const at::Tensor minimum = -at::rand({2000}).to(stored), maximum = at::rand({2000}).to(stored);
       // compressed-tensors' operations, on tensors of that dtype.
       const at::Tensor scale = (maximum - minimum) / at::full({}, high - low, stored);
       const at::Tensor zero_point = (at::full({}, low, stored) - minimum / scale).clamp(low, high).round();
       const at::Tensor least = minimum.to(at::kFloat), most = maximum.to(at::kFloat);
-      const ChosenScales found = qparams_of(least, most, 1, {codebook, false}, stored);
+      const ChosenScales found = qparams_of(least, most, 1, {element, false}, scales_of_dtype(stored));
       EXPECT_TRUE(at::equal(found.scale, scale.to(at::kFloat)));
       EXPECT_TRUE(at::equal(found.zero_point, zero_point.to(at::kFloat)));
       for (std::int64_t i = 0; i < 2000; ++i) {
-        const Qparams one =
-            qparams_of(Range{least[i].item<float>(), most[i].item<float>()}, 1, {codebook, false}, stored);
+        const Qparams one = qparams_of(Range{least[i].item<float>(), most[i].item<float>()}, 1, {element, false},
+                                       scales_of_dtype(stored));
         ASSERT_EQ(one.scale, found.scale[i].item<float>());
         ASSERT_EQ(one.zero_point, found.zero_point[i].item<float>());
       }
@@ -178,12 +178,12 @@ TEST(ScaleSearch, RangesBecomeScalesInTheStoredDtype) {
 TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
   at::Tensor weight = at::zeros({2, 64});
   weight[1][3] = 1;
-  const ChosenScales chosen = search_scales(weight, {1, 64}, {}, {}, at::kBFloat16, {});
+  const ChosenScales chosen = search_scales(weight, {1, 64}, {}, {}, kBf16, {});
   EXPECT_EQ(chosen.scale[0][0].item<float>(), 0.0078125f);
   EXPECT_FLOAT_EQ(chosen.scale[1][0].item<float>(), at::BFloat16(1 / 7.5f));
-  const RangeRule asymmetric{.codebook = {}, .symmetric = false};
-  for (const ChosenScales& found : {search_scales(weight, {1, 64}, asymmetric, {}, at::kHalf, {}),
-                                    search_scales_reference(weight, {1, 64}, asymmetric, {}, at::kHalf, {})}) {
+  const RangeRule asymmetric{.element = {}, .symmetric = false};
+  for (const ChosenScales& found : {search_scales(weight, {1, 64}, asymmetric, {}, {ScaleType::kHalf}, {}),
+                                    search_scales_reference(weight, {1, 64}, asymmetric, {}, {ScaleType::kHalf}, {})}) {
     EXPECT_EQ(found.scale[0][0].item<float>(), 9.765625e-4f);
     EXPECT_EQ(found.zero_point[0][0].item<float>(), 0);
     EXPECT_EQ(found.zero_point[1][0].item<float>(), -8);
@@ -193,7 +193,7 @@ TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
 TEST(ScaleSearch, HandExamples) {
   // From the format's description: scale 0.1, codes -8 -5 -2 0 2 5 6 7.
   const at::Tensor weight = at::tensor({-.75f, -.5f, -.25f, 0.f, .25f, .5f, .625f, .7f}).view({1, 8});
-  const ChosenScales chosen = search_scales(weight, {1, 8}, {}, {}, at::kFloat, {});
+  const ChosenScales chosen = search_scales(weight, {1, 8}, {}, {}, kFloat, {});
   EXPECT_FLOAT_EQ(chosen.scale[0][0].item<float>(), 0.1f);
   const at::Tensor codes = round_to_nearest(weight, {1, 8}, {}, chosen);
   EXPECT_TRUE(at::equal(codes, at::tensor({-8, -5, -2, 0, 2, 5, 6, 7}, at::kChar).view({1, 8}))) << codes;
@@ -202,7 +202,7 @@ TEST(ScaleSearch, HandExamples) {
 TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {
   at::manual_seed(12);
   const at::Tensor x = at::randn({1000}) * 5;
-  const cpu::Codebook books[] = {{false, -8, 7}, {true, -448, 448}};
+  const ElementType elements[] = {integers(4), kE4m3};
   std::vector<const cpu::Table*> tables = {&cpu::baseline::isa_table()};
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -210,11 +210,11 @@ TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {
   if (__builtin_cpu_supports("avx512vl")) tables.push_back(&cpu::avx512::isa_table());
 #endif
   tables.push_back(&cpu::table());
-  for (const cpu::Codebook& book : books) {
+  for (const ElementType& element : elements) {
     std::vector<std::int8_t> expected(1000), codes(1000);
-    tables[0]->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, book, expected.data());
+    tables[0]->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, element, expected.data());
     for (const cpu::Table* table : tables) {
-      table->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, book, codes.data());
+      table->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, element, codes.data());
       EXPECT_EQ(codes, expected) << table->name;
     }
   }
@@ -225,7 +225,7 @@ TEST(CpuKernels, Fp8CodesEqualAtens) {
       at::cat({at::randn({2000}) * 100, at::randn({500}) * 1e-3, at::tensor({448.f, -460.f, 0.f, 17.f})});
   const at::Tensor expected = x.clamp(-448, 448).to(at::kFloat8_e4m3fn).view(at::kChar);
   at::Tensor codes = at::empty({x.numel()}, at::kChar);
-  cpu::table().quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, {true, -448, 448}, codes.data_ptr<std::int8_t>());
+  cpu::table().quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, kE4m3, codes.data_ptr<std::int8_t>());
   // Negative zero and zero are the same value.
   const auto value = [](const at::Tensor& c) { return c.view(at::kFloat8_e4m3fn).to(at::kFloat); };
   EXPECT_TRUE(at::equal(value(codes), value(expected)));
@@ -235,15 +235,15 @@ TEST(ScaleSearch, OtherDevicesTakeManyRowsAtOnceButNotAll) {
   at::manual_seed(11);
   const at::Tensor weight = at::randn({1100, 8192});  // more elements than go at once
   const ScaleGrid grid{4, 512};
-  const RangeRule rule{.codebook = {}, .symmetric = false};
+  const RangeRule rule{.element = {}, .symmetric = false};
   const ScaleSearch search{.shrink = {1.0, 0.8}};
-  const ChosenScales all = search_scales_reference(weight, grid, rule, search, at::kBFloat16, {});
-  const ChosenScales expected = search_scales(weight, grid, rule, search, at::kBFloat16, {});
+  const ChosenScales all = search_scales_reference(weight, grid, rule, search, kBf16, {});
+  const ChosenScales expected = search_scales(weight, grid, rule, search, kBf16, {});
   EXPECT_EQ(all.scale.sizes(), expected.scale.sizes());
   EXPECT_GT(all.scale.eq(expected.scale).to(at::kDouble).mean().item<double>(), 0.999);
   EXPECT_GT(all.zero_point.eq(expected.zero_point).to(at::kDouble).mean().item<double>(), 0.999);
-  EXPECT_TRUE(at::equal(round_to_nearest_reference(weight, grid, rule.codebook, expected),
-                        round_to_nearest(weight, grid, rule.codebook, expected)));
+  EXPECT_TRUE(at::equal(round_to_nearest_reference(weight, grid, rule.element, expected),
+                        round_to_nearest(weight, grid, rule.element, expected)));
 }
 
 }  // namespace

@@ -62,8 +62,8 @@ class OutputWriterTest : public ::testing::Test {
       result.weight.codes = at::randint(-8, 8, {linear->out_features, linear->in_features}, at::kChar);
       result.weight.scale = at::rand({linear->out_features, linear->in_features / 32}).add(0.1).to(at::kBFloat16);
       result.report.module = module_name(n);
-      for (const auto& [suffix, tensor] : quant::compress(scheme_, result.weight))
-        expected_[module_name(n) + "." + suffix] = tensor;
+      for (const quant::NamedTensor& part : quant::compress(scheme_, result.weight))
+        expected_[module_name(n) + "." + part.suffix] = part.tensor;
     }
   }
 

@@ -8,6 +8,7 @@ import numpy
 import pytest
 import torch
 from compressed_tensors.compressors import BaseCompressor
+from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme, preset_name_to_scheme
 from safetensors.torch import save_file
 from support import compressed_cases, program, tiny_models
@@ -17,7 +18,11 @@ SUFFIXES = {
     "int-quantized": {"weight", "weight_scale"},
     "float-quantized": {"weight", "weight_scale"},
     "naive-quantized": {"weight", "weight_scale"},
+    "nvfp4-pack-quantized": {"weight_packed", "weight_scale", "weight_global_scale"},
+    "mxfp4-pack-quantized": {"weight_packed", "weight_scale"},
+    "mxfp8-quantized": {"weight", "weight_scale"},
 }
+SCALE_DTYPES = {"nvfp4-pack-quantized": torch.float8_e4m3fn, "mxfp4-pack-quantized": torch.uint8, "mxfp8-quantized": torch.uint8}
 
 
 def test_config(compressed):
@@ -63,7 +68,7 @@ def test_tensors(compressed):
     for module, scheme in schemes.items():
         zero_point = set() if scheme["weights"]["symmetric"] else {"weight_zero_point"}
         expected |= {f"{module}.{suffix}" for suffix in SUFFIXES[scheme["format"]] | zero_point}
-        assert tensors[f"{module}.weight_scale"].dtype == torch.bfloat16
+        assert tensors[f"{module}.weight_scale"].dtype == SCALE_DTYPES.get(scheme["format"], torch.bfloat16)
     plain = {name for name in original if name.removesuffix(".weight") not in schemes}
     assert set(tensors) == expected | plain
     assert all(torch.equal(tensors[name], original[name]) for name in plain)
@@ -83,6 +88,8 @@ def test_compressed_tensors_decodes_the_same(compressed):
 def test_compressed_tensors_encodes_the_same(compressed):
     """Packing the reference's codes with the library gives the bytes in the file."""
     for module, stored in compressed.stored.items():
+        if compressed.scheme_of[module]["format"] in ("nvfp4-pack-quantized", "mxfp4-pack-quantized"):
+            assert torch.equal(pack_fp4_to_uint8(torch.from_numpy(stored.codes)), stored.parts["weight_packed"])
         if compressed.scheme_of[module]["format"] != "pack-quantized":
             continue
         pack = compressed_tensors.compressors.pack_to_int32

@@ -6,6 +6,9 @@
 #include <map>
 
 #include "layerpress/base/error.h"
+#include "layerpress/kernels/levels.h"
+#include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 namespace {
@@ -28,7 +31,15 @@ QuantizedWeight random_weight(const QuantizationScheme& scheme, std::int64_t row
   QuantizedWeight weight;
   const Shape shape = scale_shape(args, rows, columns);
   weight.scale = at::rand(shape).add_(0.01).to(scale_dtype);
-  if (args.type == NumberType::kFloat) {
+  if (has_global_scale(args)) {
+    weight.scale = at::rand(shape).mul_(400).to(at::kFloat8_e4m3fn);
+    weight.global_scale = at::full({1}, 123.4f, at::kFloat);
+  } else if (has_power_scales(args)) {
+    weight.scale = at::randint(120, 131, shape, at::kByte);
+  }
+  if (code_dtype(args) == at::kByte) {
+    weight.codes = at::randint(0, 16, {rows, columns}, at::kByte);
+  } else if (args.type == NumberType::kFloat) {
     weight.codes = at::randn({rows, columns}).mul_(50).to(at::kFloat8_e4m3fn);
   } else {
     weight.codes = at::randint(args.minimum_code(), args.maximum_code() + 1, {rows, columns}, at::kChar);
@@ -40,7 +51,7 @@ QuantizedWeight random_weight(const QuantizationScheme& scheme, std::int64_t row
 
 Tensors stored(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
   Tensors tensors;
-  for (auto& [suffix, tensor] : compress(scheme, weight)) tensors.emplace(suffix, tensor);
+  for (const NamedTensor& part : compress(scheme, weight)) tensors.emplace(part.suffix, part.tensor);
   return tensors;
 }
 
@@ -58,7 +69,9 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
 
 /// Element by element, in double.
 at::Tensor slow_dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
-  const at::Tensor codes = weight.codes.to(at::kDouble);
+  const at::Tensor codes =
+      kernels::code_levels(weight.codes.view(at::kChar), element_of(*scheme.weights)).to(at::kDouble);
+  const at::Tensor scales = wide_scales(weight.scale, weight.global_scale);
   const std::int64_t rows = codes.size(0);
   const std::int64_t columns = codes.size(1);
   const ScaleBlock block = scale_block(*scheme.weights, rows, columns);
@@ -67,14 +80,24 @@ at::Tensor slow_dequantize(const QuantizationScheme& scheme, const QuantizedWeig
     for (std::int64_t column = 0; column < columns; ++column) {
       const std::int64_t i = row / block.rows;
       const std::int64_t j = column / block.columns;
-      const bool single = weight.scale.dim() == 1;
-      const double scale = single ? weight.scale[0].item<double>() : weight.scale[i][j].item<double>();
+      const bool single = scales.dim() == 1;
+      const double scale = single ? scales[0].item<double>() : scales[i][j].item<double>();
       double zero = 0;
       if (weight.zero_point.defined())
         zero = single ? weight.zero_point[0].item<double>() : weight.zero_point[i][j].item<double>();
       result[row][column] = (codes[row][column].item<double>() - zero) * scale;
     }
   return result;
+}
+
+/// NVFP4, MXFP4 and MXFP8.
+std::vector<QuantizationScheme> grouped_floats() {
+  std::vector<QuantizationScheme> schemes;
+  for (const char* preset : {"NVFP4A16", "MXFP4A16", "MXFP8A16"}) {
+    schemes.push_back(preset_scheme(preset));
+    schemes.back().targets = {"Linear"};
+  }
+  return schemes;
 }
 
 std::vector<QuantizationScheme> all_schemes() {
@@ -88,17 +111,22 @@ std::vector<QuantizationScheme> all_schemes() {
   for (const char* how :
        {R"("strategy":"tensor")", R"("strategy":"channel")", R"("strategy":"block","block_structure":[16,8])"})
     schemes.push_back(scheme_of(fmt::format(R"({{"num_bits":8,"type":"float",{}}})", how), "float-quantized"));
+  for (const QuantizationScheme& scheme : grouped_floats()) schemes.push_back(scheme);
   return schemes;
 }
 
 TEST(CompressedWeightTest, EverySchemeComesBackAsItWas) {
   at::manual_seed(3);
   for (const QuantizationScheme& scheme : all_schemes()) {
-    const QuantizedWeight weight = random_weight(scheme, 21, 40);
+    const QuantizedWeight weight = random_weight(scheme, 21, 64);
     const QuantizedWeight back = read(scheme, stored(scheme, weight));
     const std::string name = to_json(*scheme.weights).dump() + scheme.format;
     EXPECT_TRUE(same_bytes(back.codes, weight.codes)) << name;
     EXPECT_TRUE(same_bytes(back.scale, weight.scale)) << name;
+    ASSERT_EQ(back.global_scale.defined(), weight.global_scale.defined()) << name;
+    if (weight.global_scale.defined()) {
+      EXPECT_TRUE(same_bytes(back.global_scale, weight.global_scale)) << name;
+    }
     ASSERT_EQ(back.zero_point.defined(), weight.zero_point.defined()) << name;
     if (!weight.zero_point.defined()) continue;
     EXPECT_TRUE(same_bytes(back.zero_point, weight.zero_point)) << name;
@@ -108,14 +136,14 @@ TEST(CompressedWeightTest, EverySchemeComesBackAsItWas) {
 TEST(CompressedWeightTest, LayoutSaysWhatIsWritten) {
   at::manual_seed(4);
   for (const QuantizationScheme& scheme : all_schemes()) {
-    const auto tensors = compress(scheme, random_weight(scheme, 21, 40));
-    const auto layout = compressed_layout(scheme, 21, 40, at::kBFloat16);
+    const auto tensors = compress(scheme, random_weight(scheme, 21, 64));
+    const auto layout = compressed_layout(scheme, 21, 64, at::kBFloat16);
     ASSERT_EQ(tensors.size(), layout.size());
     for (std::size_t i = 0; i < layout.size(); ++i) {
-      EXPECT_EQ(tensors[i].first, layout[i].suffix);
-      EXPECT_EQ(tensors[i].second.scalar_type(), layout[i].dtype) << layout[i].suffix;
-      EXPECT_EQ(tensors[i].second.sizes(), c10::IntArrayRef(layout[i].shape)) << layout[i].suffix;
-      EXPECT_TRUE(tensors[i].second.is_contiguous());
+      EXPECT_EQ(tensors[i].suffix, layout[i].suffix);
+      EXPECT_EQ(tensors[i].tensor.scalar_type(), layout[i].dtype) << layout[i].suffix;
+      EXPECT_EQ(tensors[i].tensor.sizes(), c10::IntArrayRef(layout[i].shape)) << layout[i].suffix;
+      EXPECT_TRUE(tensors[i].tensor.is_contiguous());
     }
   }
 }
@@ -124,9 +152,11 @@ TEST(CompressedWeightTest, DequantizesExactly) {
   at::manual_seed(5);
   for (const QuantizationScheme& scheme : all_schemes()) {
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
-      const QuantizedWeight weight = random_weight(scheme, 21, 40, dtype);
-      // Products of a code and a scale are rounded once, so double and then `dtype` is the only right answer.
-      const at::Tensor expected = slow_dequantize(scheme, weight).to(dtype);
+      const QuantizedWeight weight = random_weight(scheme, 21, 64, dtype);
+      // Products of a code and a scale of `dtype` are exact in fp32, so double and then `dtype` is the only right answer; a scale
+      // that is divided by a global one has all bits of fp32, and products are fp32's.
+      const at::Tensor exact = slow_dequantize(scheme, weight);
+      const at::Tensor expected = weight.global_scale.defined() ? exact.to(at::kFloat).to(dtype) : exact.to(dtype);
       EXPECT_TRUE(same_bytes(dequantize(scheme, weight, dtype), expected)) << to_json(*scheme.weights).dump() << dtype;
     }
   }
@@ -155,9 +185,9 @@ TEST(CompressedWeightTest, RelativeErrorIsThatOfTheDequantizedWeight) {
   at::manual_seed(8);
   for (const QuantizationScheme& scheme : all_schemes())
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble}) {
-      const QuantizedWeight weight = random_weight(scheme, 21, 40);
+      const QuantizedWeight weight = random_weight(scheme, 21, 64);
       const at::Tensor values = dequantize(scheme, weight, dtype).to(at::kDouble);
-      const at::Tensor original = (values + 0.1 * at::randn({21, 40}, at::kDouble)).to(dtype).to(at::kDouble);
+      const at::Tensor original = (values + 0.1 * at::randn({21, 64}, at::kDouble)).to(dtype).to(at::kDouble);
       const double expected = ((original - values).norm() / original.norm()).item<double>();
       EXPECT_NEAR(relative_error(scheme, original.to(dtype), weight), expected, 1e-5 * expected)
           << to_json(*scheme.weights).dump() << dtype;
@@ -166,10 +196,11 @@ TEST(CompressedWeightTest, RelativeErrorIsThatOfTheDequantizedWeight) {
 
 TEST(CompressedWeightTest, BytesAreThoseOfTheTensors) {
   for (const QuantizationScheme& scheme : all_schemes()) {
-    const QuantizedWeight weight = random_weight(scheme, 21, 40);
+    const QuantizedWeight weight = random_weight(scheme, 21, 64);
     std::size_t bytes = weight.codes.nbytes() + weight.scale.nbytes();
     if (weight.zero_point.defined()) bytes += weight.zero_point.nbytes();
-    EXPECT_EQ(quantized_bytes(*scheme.weights, 21, 40, at::kBFloat16), bytes) << to_json(*scheme.weights).dump();
+    if (weight.global_scale.defined()) bytes += weight.global_scale.nbytes();
+    EXPECT_EQ(quantized_bytes(*scheme.weights, 21, 64, at::kBFloat16), bytes) << to_json(*scheme.weights).dump();
   }
 }
 
@@ -180,6 +211,52 @@ TEST(CompressedWeightTest, BlocksNeedNotDivideTheWeight) {
   EXPECT_EQ(scale_shape(*scheme.weights, 40, 50), (Shape{3, 4}));
   const QuantizedWeight weight = random_weight(scheme, 40, 50);
   EXPECT_TRUE(same_bytes(dequantize(scheme, weight, at::kBFloat16), slow_dequantize(scheme, weight).to(at::kBFloat16)));
+}
+
+TEST(CompressedWeightTest, KnownFp4Bytes) {
+  QuantizationScheme scheme = preset_scheme("NVFP4A16");
+  QuantizedWeight weight;
+  weight.codes = at::arange(0, 16, at::kInt).to(at::kByte).view({1, 16});
+  weight.scale = at::full({1, 1}, 1.5).to(at::kFloat8_e4m3fn);
+  weight.global_scale = at::full({1}, 3.0f);
+  const Tensors tensors = stored(scheme, weight);
+  const at::Tensor expected = at::tensor({0x10, 0x32, 0x54, 0x76, 0x98, 0xBA, 0xDC, 0xFE}, at::kInt).to(at::kByte);
+  EXPECT_TRUE(at::equal(tensors.at("weight_packed"), expected.view({1, 8})));
+  EXPECT_EQ(tensors.at("weight_scale").view(at::kByte).item<int>(), 0x3C);
+  EXPECT_TRUE(at::equal(dequantize(scheme, weight, at::kFloat).slice(1, 0, 8),
+                        at::tensor({0.f, .25f, .5f, .75f, 1.f, 1.5f, 2.f, 3.f}).view({1, 8})));
+  scheme = preset_scheme("MXFP4A16");
+  weight = {at::full({1, 32}, 7, at::kByte), at::full({1, 1}, 125, at::kByte), {}, {}};
+  EXPECT_TRUE(dequantize(scheme, weight, at::kBFloat16).eq(1.5).all().item<bool>());
+}
+
+/// What travels between ranks.
+TEST(RowTransferTest, EverySchemeArrivesAsItWas) {
+  at::manual_seed(9);
+  for (const QuantizationScheme& scheme : all_schemes()) {
+    const QuantizationArgs& args = *scheme.weights;
+    const QuantizedWeight weight = random_weight(scheme, 24, 64);
+    std::vector<std::uint64_t> buffer(transfer_bytes(args, 24, 64, at::kBFloat16) / 8 + 1);
+    write_transfer(args, weight, reinterpret_cast<std::uint8_t*>(buffer.data()));
+    const QuantizedWeight back =
+        read_transfer(args, 24, 64, at::kBFloat16, reinterpret_cast<std::uint8_t*>(buffer.data()));
+    EXPECT_TRUE(same_bytes(back.codes, weight.codes)) << to_json(args).dump();
+    EXPECT_TRUE(same_bytes(back.scale, weight.scale)) << to_json(args).dump();
+    if (weight.global_scale.defined()) {
+      EXPECT_TRUE(same_bytes(back.global_scale, weight.global_scale));
+    }
+    if (rows_per_scale(args) != 1) continue;
+    const QuantizedWeight joined = join_rows({back, back});
+    EXPECT_TRUE(same_bytes(joined.scale.narrow(0, 24, 24), weight.scale)) << to_json(args).dump();
+    EXPECT_EQ(joined.global_scale.defined(), weight.global_scale.defined());
+  }
+}
+
+TEST(NamedTensorTest, StandsUnderItsModuleOrTheOneAroundIt) {
+  EXPECT_EQ(full_name("model.layers.3.self_attn.k_proj", NamedTensor{"weight_scale", {}}),
+            "model.layers.3.self_attn.k_proj.weight_scale");
+  EXPECT_EQ(full_name("model.layers.3.self_attn.k_proj", NamedTensor{"k_scale", {}, Scope::kParent}),
+            "model.layers.3.self_attn.k_scale");
 }
 
 TEST(CompressedWeightTest, KnownWords) {
@@ -204,8 +281,10 @@ TEST(CompressedWeightTest, ZeroPointsArePackedAlongTheRows) {
   EXPECT_EQ(static_cast<std::uint32_t>(packed[0].item<int>()), 0x76543210u);
   EXPECT_EQ(static_cast<std::uint32_t>(packed[1].item<int>()), 0xFEDCBA98u);
 
-  weight = {at::zeros({3, 8}, at::kChar), at::ones({3, 1}),
-            at::tensor({0, -8, 7}, at::kInt).to(at::kChar).reshape({3, 1})};
+  weight = {at::zeros({3, 8}, at::kChar),
+            at::ones({3, 1}),
+            at::tensor({0, -8, 7}, at::kInt).to(at::kChar).reshape({3, 1}),
+            {}};
   EXPECT_EQ(stored(scheme, weight).at("weight_zero_point").item<int>(), 0x00000F08);
 }
 
@@ -299,6 +378,39 @@ TEST(CompressedWeightTest, RefusesDamagedTensors) {
   const QuantizationScheme fp8 = scheme_of(R"({"num_bits":8,"type":"float","strategy":"channel"})");
   expect_refused(
       fp8, [](Tensors& t) { t["weight"].view(at::kByte)[1][1] = 0xff; }, "weight");
+
+  const QuantizationScheme nvfp4 = preset_scheme("NVFP4A16"), mxfp4 = preset_scheme("MXFP4A16");
+  for (const QuantizationScheme& scheme : {nvfp4, mxfp4})
+    for (const char* suffix : {"weight_packed", "weight_scale"})
+      expect_refused(
+          scheme, [&](Tensors& t) { t.erase(suffix); }, suffix);
+  expect_refused(
+      nvfp4, [](Tensors& t) { t.erase("weight_global_scale"); }, "weight_global_scale");
+  for (const float bad : {0.0f, -3.0f, std::nanf(""), HUGE_VALF})
+    expect_refused(
+        nvfp4, [&](Tensors& t) { t["weight_global_scale"] = at::full({1}, bad); }, "weight_global_scale");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_global_scale"] = at::ones({2}); }, "weight_global_scale");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_scale"].view(at::kByte)[1][1] = 0x7f; }, "weight_scale");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_scale"].view(at::kByte)[1][1] = 0x90; }, "weight_scale");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_scale"] = t["weight_scale"].to(at::kBFloat16); }, "weight_scale");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_scale"] = t["weight_scale"].narrow(1, 0, 1); }, "weight_scale");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_packed"] = t["weight_packed"].narrow(1, 0, 15); }, "weight_packed");
+  expect_refused(
+      nvfp4, [](Tensors& t) { t["weight_packed"] = t["weight_packed"].to(at::kInt); }, "weight_packed");
+  expect_refused(
+      mxfp4, [](Tensors& t) { t["weight_scale"][1][0] = 255; }, "weight_scale");
+  expect_refused(
+      mxfp4,
+      [](Tensors& t) {
+        t["weight_zero_point"] = at::zeros({16, 1}, at::kChar);
+      },
+      "weight_zero_point");
 
   const QuantizationScheme uneven = scheme_of(R"({"num_bits":4,"group_size":8})");
   expect_refused(

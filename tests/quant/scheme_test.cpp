@@ -187,8 +187,7 @@ TEST(PresetTest, IntegersWithFp8ActivationsArePackedWhereVllmReadsThem) {
 }
 
 TEST(SupportTest, WhichPresetsAreImplemented) {
-  const std::set<std::string> not_yet{"UNQUANTIZED", "FP8",      "NVFP4", "NVFP4A16",
-                                      "MXFP4",       "MXFP4A16", "MXFP8", "MXFP8A16"};
+  const std::set<std::string> not_yet{"UNQUANTIZED", "FP8", "NVFP4"};
   for (const std::string& name : preset_names()) {
     if (not_yet.contains(name))
       expect_recipe_error([&] { require_supported(preset_scheme(name), "recipe: " + name); }, {"recipe: " + name});
@@ -205,7 +204,13 @@ TEST(SupportTest, RefusesByName) {
   refused(R"({"targets":[]})", {"ignore"});
   refused(R"({"targets":[],"weights":{"num_bits":4,"type":"float","group_size":16}})",
           {"recipe.weights", "4-bit floating"});
-  refused(R"({"targets":[],"weights":{"type":"float","group_size":32,"scale_dtype":"uint8"}})", {"scale_dtype"});
+  refused(R"({"targets":[],"weights":{"num_bits":4,"type":"float","group_size":64,"scale_dtype":"uint8"}})",
+          {"recipe.weights", "4-bit floating"});
+  refused(R"({"targets":[],"weights":{"num_bits":4,"type":"float","group_size":32,"scale_dtype":"float32"}})",
+          {"recipe.weights", "4-bit floating"});
+  refused(R"({"targets":[],"weights":{"type":"float","group_size":64,"scale_dtype":"uint8"}})", {"scale_dtype"});
+  refused(R"({"targets":[],"weights":{"group_size":32,"scale_dtype":"uint8"}})", {"scale_dtype"});
+  refused(R"({"targets":[],"weights":{"type":"float","group_size":32}})", {"per group"});
   refused(R"({"targets":[],"weights":{"type":"float","group_size":128}})", {"per group"});
   refused(R"({"targets":[],"weights":{"type":"float","symmetric":false}})", {"asymmetric"});
   refused(R"({"targets":[],"weights":{"num_bits":1}})", {"1-bit"});
@@ -221,6 +226,19 @@ TEST(SupportTest, RefusesByName) {
           {"float-quantized", "pack-quantized"});
   refused(R"({"targets":[],"weights":{"type":"float"},"format":"pack-quantized"})", {"pack-quantized"});
   refused(R"({"targets":[],"weights":{"num_bits":4},"format":"dense"})", {"dense"});
+}
+
+TEST(SupportTest, Nvfp4ActivationsAreRefusedByName) {
+  expect_recipe_error([] { require_supported(preset_scheme("NVFP4"), "recipe"); },
+                      {"recipe.input_activations", "local", "NVFP4A16"});
+}
+
+TEST(SupportTest, AcceptsOlderRecipesWithoutAScaleDtype) {
+  for (const char* weights : {R"({"num_bits":4,"type":"float","strategy":"tensor_group","group_size":16})",
+                              R"({"num_bits":4,"type":"float","group_size":32})"}) {
+    const auto text = fmt::format(R"({{"targets":["Linear"],"weights":{}}})", weights);
+    EXPECT_NO_THROW(require_supported(parse_quantization_scheme(Json::parse(text), "recipe"), "recipe")) << text;
+  }
 }
 
 TEST(SupportTest, AcceptsIntegersOfTwoToEightBits) {

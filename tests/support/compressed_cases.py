@@ -43,15 +43,19 @@ ATTENTION, MLP = ["re:.*self_attn.*_proj$"], ["re:.*mlp.*_proj$"]
 ROUNDING, GPTQ = "QuantizationModifier", "GPTQModifier"
 
 PRESETS = ["W4A16", "W4A16_ASYM", "W2A16", "W3A16", "W5A16", "W6A16", "W7A16", "W8A16", "W8A8", "W4A8", "FP8_DYNAMIC",
-           "FP8_BLOCK"]
+           "FP8_BLOCK", "NVFP4A16", "MXFP4A16", "MXFP4", "MXFP8A16", "MXFP8"]
+
+NOT_SOLVED = ("W5A16", "W6A16", "W4A8", "MXFP4", "MXFP8")  # they differ from others in what does not matter there
 
 # Command line options, or a recipe.
 CASES = {
     **{f"rtn {preset}": ["--algorithm", "rtn", "--scheme", preset] for preset in PRESETS},
-    **{f"gptq {preset}": ["--scheme", preset] for preset in PRESETS if preset not in ("W5A16", "W6A16", "W4A8")},
+    **{f"gptq {preset}": ["--scheme", preset] for preset in PRESETS if preset not in NOT_SOLVED},
     "rtn group 64": ["--algorithm", "rtn", "--group-size", "64"],
     "rtn group 32 asymmetric": ["--algorithm", "rtn", "--scheme", "W4A16_ASYM", "--group-size", "32"],
     "gptq group 32": ["--group-size", "32", "--observer", "minmax"],
+    "NVFP4A16 without a scale dtype":
+        recipe(ROUNDING, group(weights(4, "tensor_group", type="float", group_size=16))),
     "channel": recipe(ROUNDING, group(weights(4, "channel"))),
     "channel asymmetric 3 bits": recipe(ROUNDING, group(weights(3, "channel", symmetric=False))),
     "channel asymmetric 8 bits": recipe(ROUNDING, group(weights(8, "channel", symmetric=False))),

@@ -30,6 +30,25 @@ def fp8_values(bytes_):
     return numpy.where(byte >> 7 == 1, -size, size)
 
 
+E2M1_VALUES = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], numpy.float32)
+
+
+def unpack_fp4(packed):
+    """Two codes per byte, the even column in the low half."""
+    return E2M1_VALUES[numpy.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)]
+
+
+def scales_of(parts):
+    """fp32 scales, whatever they are stored as."""
+    stored = parts["weight_scale"]
+    if stored.dtype == torch.uint8:
+        return (2.0 ** (stored.numpy().astype(numpy.float64) - 127)).astype(numpy.float32)
+    if stored.dtype != torch.float8_e4m3fn:
+        return as_float(stored)
+    assert parts["weight_global_scale"].dtype == torch.float32 and parts["weight_global_scale"].shape == (1,)
+    return fp8_values(stored.view(torch.uint8).numpy()).astype(numpy.float32) / parts["weight_global_scale"].numpy()
+
+
 class Stored:
     """What the tensors of one module say: codes, scale and zero point, each spread to the shape of the weight."""
 
@@ -40,6 +59,9 @@ class Stored:
         if packed:
             rows, columns = parts["weight_shape"].tolist()
             self.codes = unpack(parts["weight_packed"].numpy(), self.bits, columns)
+        elif "weight_packed" in parts:
+            self.codes = unpack_fp4(parts["weight_packed"].numpy())
+            rows, columns = self.codes.shape
         elif args["type"] == "float":
             rows, columns = parts["weight"].shape
             self.codes = fp8_values(parts["weight"].view(torch.uint8).numpy())
@@ -47,7 +69,7 @@ class Stored:
             rows, columns = parts["weight"].shape
             self.codes = parts["weight"].numpy().astype(numpy.int64)
         assert self.codes.shape == (rows, columns)
-        self.stored_scale = as_float(parts["weight_scale"])
+        self.stored_scale = scales_of(parts)
         self.scale = spread(self.stored_scale, args, rows, columns)
         self.zero_point = numpy.zeros((rows, columns), numpy.int64)
         if not args["symmetric"]:
@@ -66,7 +88,8 @@ def spread(parameters, args, rows, columns):
     if args["strategy"] == "tensor":
         assert parameters.shape == (1,)
         return numpy.broadcast_to(parameters.reshape(1, 1), (rows, columns))
-    block = {"channel": [1, columns], "group": [1, args["group_size"]], "block": args["block_structure"]}[args["strategy"]]
+    block = {"channel": [1, columns], "group": [1, args["group_size"]], "tensor_group": [1, args["group_size"]],
+             "block": args["block_structure"]}[args["strategy"]]
     assert parameters.shape == (-(-rows // block[0]), -(-columns // block[1]))
     return parameters.repeat(block[0], 0).repeat(block[1], 1)[:rows, :columns]
 

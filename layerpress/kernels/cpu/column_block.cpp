@@ -1,4 +1,4 @@
-#include "layerpress/kernels/cpu/codebooks.h"
+#include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/quantization.h"
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
@@ -97,7 +97,7 @@ inline void feed_back(const ColumnBlockTask& task, std::int64_t j, const float* 
 /// begins with the block's first column. keep(levels, j, chosen) receives the levels of column j.
 template <typename Keep>
 void quantize_block(const ColumnBlockTask& task, float* residual, Running running, float* loss, Keep&& keep) {
-  with_levels(task.codebook, [&](auto levels) {
+  with_levels<Operations>(task.element, [&](auto levels) {
     for (std::int64_t begin = task.begin; begin < task.end; begin += kStrip) {
       const std::int64_t end = begin + kStrip < task.end ? begin + kStrip : task.end;
       add_feedback(task, residual, task.begin, begin, begin, end, running);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/element_levels.h"
 
 // Scalar building blocks for simple loops, which the compiler vectorizes.
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
@@ -155,33 +156,12 @@ inline float exponential2(float x) {
   return bit_cast<float>(bit_cast<std::uint32_t>(p) + (bit_cast<std::uint32_t>(shifted) << 23));
 }
 
-/// The nearest fp8 e4m3fn value, half to even, saturating at 448.
-inline float round_fp8(float x) {
-  x = clamp(x, -448.0f, 448.0f);
-  const float power = bit_cast<float>(bit_cast<std::uint32_t>(x) & 0x7F800000u);
-  const float step = (power < 0.015625f ? 0.015625f : power) * 0.125f;
-  const float inverse = bit_cast<float>((254u << 23) - bit_cast<std::uint32_t>(step));  // exact: a power of two
-  return round_even(x * inverse) * step;
-}
-
-/// The e4m3fn bits of a value that is one.
-inline std::int8_t encode_fp8(float value) {
-  const auto bits = bit_cast<std::uint32_t>(value);
-  const std::uint32_t sign = (bits >> 24) & 0x80u;
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  const float absolute = bit_cast<float>(magnitude);
-  const std::uint32_t normal = (magnitude >> 20) - (120u << 3);
-  const auto subnormal = static_cast<std::uint32_t>(absolute * 512.0f);
-  return static_cast<std::int8_t>(sign | (absolute < 0.015625f ? subnormal : normal));
-}
-
-/// The value of e4m3fn bits that are not NaN.
-inline float decode_fp8(std::int8_t code) {
-  const auto bits = static_cast<std::uint32_t>(static_cast<std::int32_t>(code));
-  const std::uint32_t magnitude = bits & 0x7Fu;
-  const float normal = bit_cast<float>((magnitude + (120u << 3)) << 20);
-  const float subnormal = static_cast<float>(static_cast<std::int32_t>(magnitude)) * (1.0f / 512.0f);
-  return bit_cast<float>(bit_cast<std::uint32_t>(magnitude < 8u ? subnormal : normal) | (bits & 0x80000000u));
-}
+/// For element_levels.h.
+struct Operations {
+  static std::uint32_t bits_of(float value) { return bit_cast<std::uint32_t>(value); }
+  static float float_of(std::uint32_t bits) { return bit_cast<float>(bits); }
+  static float round_even(float x) { return LAYERPRESS_ISA::round_even(x); }
+  static float clamp(float x, float low, float high) { return LAYERPRESS_ISA::clamp(x, low, high); }
+};
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -6,12 +6,12 @@ namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
 void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* maximum);
 void scale_errors(const ScaleErrorTask& task);
-void quantize(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+void quantize(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
               std::int8_t* codes);
 void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                     const Codebook& codebook, Bits16* values);
+                     const ElementType& element, Bits16* values);
 void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                    const Codebook& codebook, float* values);
+                    const ElementType& element, float* values);
 void column_tile_load(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,
                       float* tile);
 void column_tile_store(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/cpu/codebooks.h"
+#include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/quantization.h"
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
@@ -40,9 +40,9 @@ float error_of(const ScaleErrorTask& task, const Levels& levels, const Error& er
 }
 
 template <typename T>
-void dequantize(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+void dequantize(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, const ElementType& element,
                 T* values) {
-  with_levels(codebook, [&](auto levels) {
+  with_levels<Operations>(element, [&](auto levels) {
     for (std::int64_t i = 0; i < count; ++i)
       values[i] = narrow<T>(levels.value(levels.decode(codes[i]), zero_point) * scale);
   });
@@ -62,7 +62,7 @@ void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* 
 }
 
 void scale_errors(const ScaleErrorTask& task) {
-  with_levels(task.codebook, [&](auto levels) {
+  with_levels<Operations>(task.element, [&](auto levels) {
     for (std::int64_t c = 0; c < task.candidates; ++c) {
       const float zero_point = task.zero_points == nullptr ? 0.0f : task.zero_points[c];
       task.errors[c] += task.exponent == 2.0f
@@ -72,21 +72,21 @@ void scale_errors(const ScaleErrorTask& task) {
   });
 }
 
-void quantize(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+void quantize(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
               std::int8_t* codes) {
-  with_levels(codebook, [&](auto levels) {
+  with_levels<Operations>(element, [&](auto levels) {
     for (std::int64_t i = 0; i < count; ++i) codes[i] = levels.encode(levels.level(x[i] / scale, zero_point));
   });
 }
 
 void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                     const Codebook& codebook, Bits16* values) {
-  dequantize(codes, count, scale, zero_point, codebook, values);
+                     const ElementType& element, Bits16* values) {
+  dequantize(codes, count, scale, zero_point, element, values);
 }
 
 void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                    const Codebook& codebook, float* values) {
-  dequantize(codes, count, scale, zero_point, codebook, values);
+                    const ElementType& element, float* values) {
+  dequantize(codes, count, scale, zero_point, element, values);
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

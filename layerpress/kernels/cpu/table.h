@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "layerpress/kernels/number_formats.h"
+
 // The vector kernels that are compiled once per instruction set. Files of this folder include neither ATen nor heavy
 // standard headers: an inline function of those, compiled for AVX-512, could be linked into the whole program.
 namespace layerpress::kernels::cpu {
@@ -18,13 +20,6 @@ struct StoredRows {
   ValueType type = ValueType::kBFloat16;
   std::int64_t count = 0;
   std::int64_t stride = 0;  ///< in elements
-};
-
-/// How a real number becomes a code: q = clamp(round_half_even(x / scale + zero_point)), or the nearest fp8 e4m3 value.
-struct Codebook {
-  bool fp8 = false;
-  float minimum = -8;  ///< smallest and largest code (fp8: -448, 448)
-  float maximum = 7;
 };
 
 /// Attention of one key/value head over one sample. Row strides count elements.
@@ -74,7 +69,7 @@ struct ColumnBlockTask {
   const float* zero_points = nullptr;             ///< [groups, kColumnTile] or null
   const std::int32_t* group_of_column = nullptr;  ///< [end]
   const std::int64_t* order = nullptr;            ///< [end]
-  Codebook codebook;
+  ElementType element;
 };
 
 /// Candidate scales for consecutive weights: adds sum(importance * |dequantize(quantize(w)) - w|^exponent) for each.
@@ -86,7 +81,7 @@ struct ScaleErrorTask {
   const float* zero_points = nullptr;  ///< [candidates] or null
   std::int64_t candidates = 0;
   float exponent = 2;
-  Codebook codebook;
+  ElementType element;
   float* errors = nullptr;  ///< [candidates], added to
 };
 
@@ -165,13 +160,13 @@ struct Table {
   void (*widen_bf16)(const Bits16* x, float* y, std::int64_t count);
   void (*minimum_maximum)(const float* x, std::int64_t count, float* minimum, float* maximum);
   void (*scale_errors)(const ScaleErrorTask& task);
-  void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const Codebook& codebook,
+  void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
                    std::int8_t* codes);
   /// (code - zero_point) * scale.
   void (*dequantize_bf16)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                          const Codebook& codebook, Bits16* values);
+                          const ElementType& element, Bits16* values);
   void (*dequantize_f32)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                         const Codebook& codebook, float* values);
+                         const ElementType& element, float* values);
   /// Sums of (a - b)^2 and of a^2.
   void (*squared_difference_bf16)(const Bits16* a, const Bits16* b, std::int64_t count, double* difference,
                                   double* square);

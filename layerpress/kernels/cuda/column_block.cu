@@ -40,9 +40,8 @@ cudaError_t launch(const ColumnBlockTask& task, const Levels& levels, cudaStream
 const char* launch_column_block(const ColumnBlockTask& task, void* stream) {
   if (task.rows == 0 || task.columns == 0) return nullptr;
   const auto on = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = task.codebook.fp8
-                                ? launch(task, Fp8Levels{}, on)
-                                : launch(task, IntegerLevels{task.codebook.minimum, task.codebook.maximum}, on);
+  const cudaError_t error =
+      with_levels<LaneOperations>(task.element, [&](const auto& levels) { return launch(task, levels, on); });
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 

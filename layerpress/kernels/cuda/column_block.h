@@ -2,17 +2,12 @@
 
 #include <cstdint>
 
+#include "layerpress/kernels/number_formats.h"
+
 // Neither CUDA's nor ATen's headers: what the kernels take, for callers that are compiled without either.
 namespace layerpress::kernels::cuda {
 
 constexpr std::int32_t kMaximumBlock = 128;
-
-/// As kernels/codebook.h.
-struct Codebook {
-  bool fp8 = false;
-  float minimum = -8;
-  float maximum = 7;
-};
 
 /// One block of columns of the GPTQ recursion (kernels/gptq.h) over stacks of rows, one for each of some problems of equal shape,
 /// one below the other. Columns are counted from the block's first one, in the order of quantization. All pointers are to memory
@@ -44,7 +39,7 @@ struct ColumnBlockTask {
   const float* candidate_scales = nullptr;       ///< [candidates, candidates_apart], from this problem's rows on
   const float* candidate_zero_points = nullptr;  ///< the same, or null
   std::int64_t candidates_apart = 0;
-  Codebook codebook;
+  ElementType element;
   double* loss = nullptr;  ///< [rows], added to
 };
 

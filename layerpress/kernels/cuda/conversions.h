@@ -43,23 +43,12 @@ LAYERPRESS_LANES __half narrow<__half>(float value) {
 }
 #endif
 
-/// The nearest float that has so many bits behind the leading one, and none below 2^(lowest - behind).
-LAYERPRESS_LANES float rounded_to_bits(float x, std::int32_t behind, std::int32_t lowest) {
-  if (x == 0) return x;
-  int exponent;
-  frexpf(x, &exponent);  // x = m 2^exponent, 0.5 <= |m| < 1
-  const std::int32_t leading = exponent - 1;
-  const float step = ldexpf(1.0f, (leading < lowest ? lowest : leading) - behind);
-  return rintf(x / step) * step;
-}
-
-/// A finite value as it is when it was stored as `number`.
-LAYERPRESS_LANES float rounded_to(Number number, float value) {
-  if (number == Number::kBf16) return widen(narrow<Bf16>(value));
-  if (number == Number::kFloat) return value;
-  const float rounded = rounded_to_bits(value, 10, -14);
-  constexpr std::uint32_t kInfinity = 0x7F800000u;
-  return fabsf(rounded) > 65504.0f ? float_of((bits_of(value) & 0x80000000u) | kInfinity) : rounded;
-}
+/// For element_levels.h.
+struct LaneOperations {
+  static LAYERPRESS_LANES std::uint32_t bits_of(float value) { return cuda::bits_of(value); }
+  static LAYERPRESS_LANES float float_of(std::uint32_t bits) { return cuda::float_of(bits); }
+  static LAYERPRESS_LANES float round_even(float x) { return rintf(x); }
+  static LAYERPRESS_LANES float clamp(float x, float low, float high) { return fminf(fmaxf(x, low), high); }
+};
 
 }  // namespace layerpress::kernels::cuda

@@ -20,10 +20,8 @@ __global__ void __launch_bounds__(kThreads, kResident) scale_search(const ScaleS
 template <typename T>
 void launch(const ScaleSearchTask& task, cudaStream_t stream) {
   const unsigned grid = blocks_for(task.rows * task.blocks_across() * kWarp);
-  if (task.codebook.fp8)
-    scale_search<T><<<grid, kThreads, 0, stream>>>(task, Fp8Levels{});
-  else
-    scale_search<T><<<grid, kThreads, 0, stream>>>(task, IntegerLevels{task.codebook.minimum, task.codebook.maximum});
+  with_levels<LaneOperations>(
+      task.element, [&](const auto& levels) { scale_search<T><<<grid, kThreads, 0, stream>>>(task, levels); });
 }
 
 }  // namespace

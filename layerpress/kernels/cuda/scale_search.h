@@ -19,12 +19,11 @@ struct ScaleSearchTask {
   const float* shrink = nullptr;      ///< [candidates]
   std::int32_t candidates = 0;
   float exponent = 2;
-  Codebook codebook;
+  ElementType element;
   bool symmetric = true;
-  Number stored = Number::kBf16;  ///< what scales are rounded to
-  float smallest = 0;             ///< the scale of a block of zeros
-  float* scales = nullptr;        ///< [rows, blocks_across()]
-  float* zero_points = nullptr;   ///< the same; null for symmetric codes
+  ScaleFormat stored;                 ///< what scales are rounded to
+  float* scales = nullptr;            ///< [rows, blocks_across()]
+  float* zero_points = nullptr;       ///< the same; null for symmetric codes
   std::uint8_t* improving = nullptr;  ///< [candidates], becomes 1 where one was better than all before; or null
 
   LAYERPRESS_EVERYWHERE std::int64_t blocks_across() const { return (columns + block_columns - 1) / block_columns; }

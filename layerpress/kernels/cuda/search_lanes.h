@@ -1,7 +1,9 @@
 #pragma once
 
-#include "layerpress/kernels/cuda/levels.h"
+#include "layerpress/kernels/cuda/conversions.h"
 #include "layerpress/kernels/cuda/scale_search.h"
+#include "layerpress/kernels/element_levels.h"
+#include "layerpress/kernels/scale_rounding.h"
 
 // The search for a block's scale, as a warp computes it.
 namespace layerpress::kernels::cuda {
@@ -17,18 +19,8 @@ struct Candidate {
 
 /// kernels::qparams_of.
 LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
-  const Number stored = task.stored;
-  const float least = rounded_to(stored, low * shrink), most = rounded_to(stored, high * shrink);
-  const float first = task.codebook.minimum, last = task.codebook.maximum;
-  const float range = task.symmetric ? fmaxf(-least, most) : rounded_to(stored, most - least);
-  const float levels = task.codebook.fp8 ? 448.0f : task.symmetric ? (last - first) / 2 : last - first;
-  const float scale = rounded_to(stored, range / levels);
-  float zero_point = 0;
-  if (!task.symmetric && scale != 0)
-    zero_point = rounded_to(stored, first - rounded_to(stored, least / scale));
-  else if (!task.symmetric && least != 0)
-    zero_point = last;
-  return {scale == 0 ? task.smallest : scale, rintf(fminf(fmaxf(zero_point, first), last))};
+  const ScaleAndZero found = range_parameters(task.stored, task.element, task.symmetric, low * shrink, high * shrink);
+  return {found.scale, found.zero_point};
 }
 
 /// The error of the warp's columns with a candidate.

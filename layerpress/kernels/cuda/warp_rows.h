@@ -1,7 +1,8 @@
 #pragma once
 
 #include "layerpress/kernels/cuda/column_block.h"
-#include "layerpress/kernels/cuda/levels.h"
+#include "layerpress/kernels/cuda/conversions.h"
+#include "layerpress/kernels/element_levels.h"
 
 // The recursion inside a block of columns for one row, as a warp computes it.
 namespace layerpress::kernels::cuda {

@@ -1,0 +1,34 @@
+#include "layerpress/pipeline/shared_values.h"
+
+#include <algorithm>
+
+namespace layerpress::pipeline {
+
+void SharedValues::fill(const std::vector<graph::NodeId>& nodes, std::vector<compression::LinearWeight>& linears) {
+  for (std::size_t i = 0; i < nodes.size(); ++i) linears[i].shared = contribution(nodes[i], linears[i]);
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (!linears[i].shared) continue;
+    for (const graph::NodeId fused : assignments_.at(nodes[i]).fused)
+      linears[i].shared = std::max(*linears[i].shared, contribution(fused).value_or(0));
+  }
+}
+
+std::optional<double> SharedValues::contribution(graph::NodeId n, const compression::LinearWeight& linear) {
+  const auto known = contributions_.find(n);
+  if (known != contributions_.end()) return known->second;
+  return contributions_[n] = assignments_.at(n).modifier->value_to_share(linear);
+}
+
+std::optional<double> SharedValues::contribution(graph::NodeId n) {
+  const auto known = contributions_.find(n);
+  if (known != contributions_.end()) return known->second;
+  const graph::Node& node = graph_.nodes[n];
+  const std::string& name = std::get<graph::Linear>(node.operation).weight;
+  const compression::Assignment& assignment = assignments_.at(n);
+  const std::optional<double> value =
+      contribution(n, {graph_.module_name(node), originals_.load(name), assignment.scheme, assignment.scale_dtype});
+  originals_.release(name);
+  return value;
+}
+
+}  // namespace layerpress::pipeline

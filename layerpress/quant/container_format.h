@@ -1,0 +1,67 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/quant/quantized_weight.h"
+
+namespace layerpress::quant {
+
+/// Reads the tensors of one module by their suffixes; every complaint names the module and the tensor.
+class ModuleReader {
+ public:
+  using Tensors = std::function<std::optional<at::Tensor>(const std::string& suffix)>;
+
+  ModuleReader(const std::string& module, const Tensors& tensors) : module_(module), tensors_(tensors) {}
+
+  /// Throws CheckpointError.
+  [[noreturn]] void refuse(const std::string& suffix, const std::string& what) const;
+
+  std::optional<at::Tensor> find(const std::string& suffix) const { return tensors_(suffix); }
+  at::Tensor get(const std::string& suffix, at::ScalarType dtype) const;
+  at::Tensor get(const std::string& suffix, at::ScalarType dtype, const std::vector<std::int64_t>& shape) const;
+  void require_shape(const std::string& suffix, const at::Tensor& tensor, const std::vector<std::int64_t>& shape) const;
+
+ private:
+  const std::string& module_;
+  const Tensors& tensors_;
+};
+
+/// "[3, 4]".
+std::string shape_text(c10::IntArrayRef shape);
+
+/// One of compressed-tensors' container formats: which tensors stand for a compressed weight, and how they are laid out. Each is
+/// a file of its own, and container_formats.cpp lists them.
+class ContainerFormat {
+ public:
+  virtual ~ContainerFormat() = default;
+
+  /// As config groups name it.
+  virtual std::string name() const = 0;
+
+  /// Whether it stores weights of these arguments.
+  virtual bool holds(const QuantizationArgs& weights) const = 0;
+
+  /// Whether compressed-tensors chooses it for a scheme that names no format, unless one earlier in the list is chosen.
+  virtual bool is_default_for(const QuantizationScheme& scheme) const = 0;
+
+  /// The tensors of a weight [rows, columns] that is stored as `weight_dtype` in the original.
+  virtual std::vector<NamedTensorSpec> layout(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+                                              at::ScalarType weight_dtype) const = 0;
+
+  /// The same tensors with their content. The weight has been checked.
+  virtual std::vector<NamedTensor> write(const QuantizationArgs& weights, const QuantizedWeight& weight) const = 0;
+
+  /// The inverse; validates dtypes, shapes and values.
+  virtual QuantizedWeight read(const QuantizationArgs& weights, const ModuleReader& reader) const = 0;
+};
+
+/// All formats; where several are default for a scheme, the first is.
+const std::vector<const ContainerFormat*>& container_formats();
+
+/// Null for a name that is none of theirs.
+const ContainerFormat* find_container_format(const std::string& name);
+
+}  // namespace layerpress::quant

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "layerpress/quant/container_format.h"
+
+namespace layerpress::quant {
+
+/// What formats share that store a byte per code in "weight": they differ in the weights that they hold.
+class PlainFormat : public ContainerFormat {
+ public:
+  std::vector<NamedTensorSpec> layout(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+                                      at::ScalarType weight_dtype) const override;
+  std::vector<NamedTensor> write(const QuantizationArgs& weights, const QuantizedWeight& weight) const override;
+  QuantizedWeight read(const QuantizationArgs& weights, const ModuleReader& reader) const override;
+};
+
+}  // namespace layerpress::quant

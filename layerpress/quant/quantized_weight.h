@@ -1,0 +1,60 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/text.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::quant {
+
+/// A weight in codes. Shapes for weight [N, K]: scale [N, K/group] (group), [N, 1] (channel), [1] (tensor),
+/// [ceil(N/rows), ceil(K/columns)] (block), in the dtype that is stored; zero_point int8 of scale's shape for asymmetric
+/// schemes, else undefined. Codes [N, K] as code_dtype() says.
+struct QuantizedWeight {
+  at::Tensor codes;
+  at::Tensor scale;
+  at::Tensor zero_point;
+  at::Tensor global_scale{};  ///< fp32 [1], by which scales are divided (NVFP4), else undefined
+
+  /// Calls function(tensor) for each tensor that is there.
+  template <typename Function>
+  void for_each_tensor(Function&& function) {
+    for (at::Tensor* tensor : {&codes, &scale, &zero_point, &global_scale})
+      if (tensor->defined()) function(*tensor);
+  }
+};
+
+/// Which module a tensor is stored under.
+enum class Scope {
+  kModule,  ///< the linear itself
+  kParent   ///< the module around it, such as attention around its projections
+};
+
+/// A tensor that is part of what a quantizer makes of a module, before there is any data.
+struct NamedTensorSpec {
+  std::string suffix;  ///< behind the module's name: "weight_scale"
+  at::ScalarType dtype;
+  std::vector<std::int64_t> shape;
+  Scope scope = Scope::kModule;
+};
+
+struct NamedTensor {
+  std::string suffix;
+  at::Tensor tensor;
+  Scope scope = Scope::kModule;
+};
+
+/// Under which name a tensor of a module is stored.
+template <typename Named>
+std::string full_name(const std::string& module, const Named& tensor) {
+  return (tensor.scope == Scope::kModule ? module : parent_name(module)) + "." + tensor.suffix;
+}
+
+/// Shape of the scales (and zero points) of a weight [rows, columns].
+std::vector<std::int64_t> scale_shape(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
+
+}  // namespace layerpress::quant

@@ -38,6 +38,31 @@ void require_plain(const at::Tensor& tensor) {
   if (!tensor.is_contiguous()) throw InternalError("[dist.group] a tensor of a collective operation is not contiguous");
 }
 
+c10d::ReduceOp operation_of(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kMax:
+      return c10d::ReduceOp::MAX;
+    case Reduction::kMin:
+      return c10d::ReduceOp::MIN;
+    default:
+      return c10d::ReduceOp::SUM;
+  }
+}
+
+/// `tensor` becomes what it and `other` are together.
+void join(at::Tensor& tensor, const at::Tensor& other, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kMax:
+      at::maximum_out(tensor, tensor, other);
+      break;
+    case Reduction::kMin:
+      at::minimum_out(tensor, tensor, other);
+      break;
+    default:
+      tensor.add_(other);
+  }
+}
+
 std::string failed_between_devices(const std::exception& error) {
   return "failed in an operation between GPUs: " + cause_of(error);
 }
@@ -56,9 +81,10 @@ struct Group::Connections {
 
 struct Group::Pending::State {
   Group* group = nullptr;
-  at::Tensor target;    // where the result belongs
-  at::Tensor staged;    // what the operation works on
-  at::Tensor addend;    // to be added to it afterwards, if defined
+  at::Tensor target;  // where the result belongs
+  at::Tensor staged;  // what the operation works on
+  at::Tensor other;   // to be joined with it afterwards, if defined
+  Reduction reduction = Reduction::kSum;
   bool direct = false;  // from device to device
   c10::intrusive_ptr<c10d::Work> work;
   std::uint64_t operation = 0;
@@ -206,7 +232,7 @@ void Group::wait(Pending::State& state) {
     throw;
   }
   waited_seconds_ += timer.seconds();
-  if (state.addend.defined()) state.staged.add_(state.addend);
+  if (state.other.defined()) join(state.staged, state.other, state.reduction);
   if (!state.target.is_same(state.staged)) state.target.copy_(state.staged);
 }
 
@@ -273,36 +299,39 @@ Group::Pending Group::start_exchange(const at::Tensor& own, at::Tensor& other) {
   });
 }
 
-Group::Pending Group::start_all_reduce(const at::Tensor& tensor) {
+Group::Pending Group::start_all_reduce(const at::Tensor& tensor, Reduction reduction) {
   if (size() == 2 && !travels_directly(tensor)) {
-    // One message each way instead of a ring's four, of as many bytes in all; both add the same two numbers.
+    // One message each way instead of a ring's four, of as many bytes in all; both join the same two numbers.
     at::Tensor other;
     Pending pending = start_exchange(tensor, other);
-    pending.state_->addend = other;
+    pending.state_->other = other;
+    pending.state_->reduction = reduction;
     return pending;
   }
   sent_bytes_ += static_cast<std::uint64_t>(2 * ring_share(size()) * static_cast<double>(tensor.nbytes()));
-  return start(tensor, [](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
+  return start(tensor, [reduction](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     c10d::AllreduceOptions options;
     options.timeout = kForever;
+    options.reduceOp = operation_of(reduction);
     return backend.allreduce(tensors, options);
   });
 }
 
-Group::Pending Group::start_reduce(const at::Tensor& tensor, int root) {
-  // Gloo's ring adds up parts, which then go to the root; NCCL's is a chain that ends there.
+Group::Pending Group::start_reduce(const at::Tensor& tensor, int root, Reduction reduction) {
+  // Gloo's ring joins parts, which then go to the root; NCCL's is a chain that ends there.
   const double of_root = travels_directly(tensor) ? 0 : ring_share(size());
   const double share = rank() == root || size() == 1 ? of_root : 1;
   sent_bytes_ += static_cast<std::uint64_t>(share * static_cast<double>(tensor.nbytes()));
-  return start(tensor, [root](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
+  return start(tensor, [root, reduction](c10d::Backend& backend, std::vector<at::Tensor>& tensors) {
     c10d::ReduceOptions options;
     options.timeout = kForever;
     options.rootRank = root;
+    options.reduceOp = operation_of(reduction);
     return backend.reduce(tensors, options);
   });
 }
 
-void Group::all_reduce(const at::Tensor& tensor) { start_all_reduce(tensor).wait(); }
+void Group::all_reduce(const at::Tensor& tensor, Reduction reduction) { start_all_reduce(tensor, reduction).wait(); }
 
 void Group::broadcast(const at::Tensor& tensor, int root) {
   if (rank() == root && size() > 1) sent_bytes_ += tensor.nbytes();

@@ -15,6 +15,9 @@
 
 namespace layerpress::dist {
 
+/// How the tensors of all ranks become one, element by element. A maximum or minimum with NaN in it is unspecified.
+enum class Reduction { kSum, kMax, kMin };
+
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.
 ///
 /// All ranks call the collective operations in the same order, each from one thread. Tensors are contiguous. Tensors on
@@ -64,11 +67,11 @@ class Group : public Supervisor {
   /// host memory instead, or "" if they are not. Throws DistributedError if NCCL fails.
   std::string connect_devices(const at::Device& own);
 
-  /// Adds the tensors of all ranks (same shape and dtype), in place.
-  void all_reduce(const at::Tensor& tensor);
-  Pending start_all_reduce(const at::Tensor& tensor);
-  /// The same, but only `root` gets the sum; elsewhere the tensor's contents are unspecified afterwards.
-  Pending start_reduce(const at::Tensor& tensor, int root);
+  /// Joins the tensors of all ranks (same shape and dtype), in place: by default adds them.
+  void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  Pending start_all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
+  /// The same, but only `root` gets the result; elsewhere the tensor's contents are unspecified afterwards.
+  Pending start_reduce(const at::Tensor& tensor, int root, Reduction reduction = Reduction::kSum);
   /// The tensors of all ranks (same shape and dtype) in the order of ranks.
   std::vector<at::Tensor> all_gather(const at::Tensor& own);
   /// The texts of all ranks, of any length, in the order of ranks.

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "layerpress/base/error.h"
 #include "tests/dist/thread_ranks.h"
 
@@ -46,6 +48,28 @@ TEST(Group, AddsUp) {
     EXPECT_GT(group.sent_bytes(), 0u);
   });
   EXPECT_EQ(errors, kNoErrors3);
+}
+
+/// Two ranks exchange what they have, three and more go round a ring.
+TEST(Group, FindsLargestAndSmallest) {
+  for (const int size : {2, 3}) {
+    const auto errors = run_ranks(size, [size](Group& group) {
+      const auto own = static_cast<float>(group.rank());
+      const auto last = static_cast<float>(size - 1);
+      const float infinity = std::numeric_limits<float>::infinity();
+      const at::Tensor most = at::tensor({own, -own, -infinity, group.rank() == 0 ? -5.0f : -infinity});
+      group.all_reduce(most, Reduction::kMax);
+      EXPECT_TRUE(at::equal(most, at::tensor({last, 0.0f, -infinity, -5.0f}))) << most;
+      const at::Tensor least = at::tensor({own + 1, -own});
+      Group::Pending pending = group.start_all_reduce(least, Reduction::kMin);
+      const at::Tensor of_last = at::tensor({own, 7.0f});
+      group.start_reduce(of_last, size - 1, Reduction::kMax).wait();
+      pending.wait();
+      EXPECT_TRUE(at::equal(least, at::tensor({1.0f, -last}))) << least;
+      EXPECT_TRUE(group.rank() != size - 1 || at::equal(of_last, at::tensor({last, 7.0f}))) << of_last;
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(size)));
+  }
 }
 
 TEST(Group, KeepsSeveralOperationsUnderWay) {

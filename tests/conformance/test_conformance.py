@@ -32,6 +32,7 @@ LAXER = {
 # Where LLM Compressor's targets lead vLLM, or all readers, to another group than the one that was used: Layerpress writes the groups
 # in another order, or names modules.
 READERS_AGREE = {
+    "overlap, patterns in the order of the alphabet": ["re:.*down_proj", "re:.*mlp.*"],
     "overlap, earlier pattern by alphabet": ["re:.*down_proj", "re:.*mlp.*"],
     "overlap, earlier pattern by alphabet, names of groups reversed": ["re:.*down_proj", "re:.*mlp.*"],
     "overlap, patterns in the order of the alphabet": ["re:.*down_proj", "re:.*mlp.*"],

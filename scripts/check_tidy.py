@@ -85,8 +85,8 @@ class Commands:
             return str(source), without_precompiled(self.by_file[ROOT / source])
         folder, room, *deeper = source.parts
         target = {"layerpress": f"layerpress_{room}", "tests": f"test_{room}_sources"}.get(folder)
-        if target == "layerpress_cli" and target not in self.by_target:
-            target = "layerpress"
+        if target == "layerpress_cli":
+            target = "layerpress_program"
         return (target, without_precompiled(self.by_target[target])) if deeper and target in self.by_target else None
 
 

@@ -11,9 +11,7 @@
 namespace layerpress::plan {
 
 PlanMaker::PlanMaker(const PlanInput& input)
-    : input_(input),
-      run_(input.run),
-      baseline_(process_baseline(run_.pipeline, run_.model.traced.graph)) {
+    : input_(input), run_(input.run), baseline_(process_baseline(run_.pipeline, run_.model.traced.graph)) {
   for (const SampleShape& sample : input.samples)
     baseline_ += static_cast<std::uint64_t>(sample.tokens) * sizeof(std::int64_t);
 }

@@ -224,9 +224,9 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
 /// One of the log's first lines.
 void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
   if (setup.pipeline == setup::Pipeline::kDatafree || !rank.group.is_first()) return;
-  rank.control.message(LogLevel::kInfo, fmt::format("products in {}, values in {}, {} threads",
-                                                    setup::arithmetic_words(setup.placement),
-                                                    setup::dtype_word(setup.placement.dtype), setup.threads));
+  rank.control.message(LogLevel::kInfo,
+                       fmt::format("products in {}, values in {}, {} threads", setup::arithmetic_words(setup.placement),
+                                   setup::dtype_word(setup.placement.dtype), setup.threads));
 }
 
 /// One run, from options to the finished folder, as one rank goes through it.

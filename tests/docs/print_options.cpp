@@ -64,8 +64,9 @@ int main() {
       "Every command also takes `--no-progress` and `--log-level debug|info|warning|error`.\n");
   print_table<layerpress::OneshotOptions>(
       "oneshot MODEL", "Compresses a model. `--dry-run` shows the plan and stops; `--json` prints it as JSON.");
-  print_table<layerpress::EvaluateOptions>("eval MODEL", "Measures a plain or compressed model and prints JSON; "
-                                                         "`--table` prints the error of each layer as text.");
+  print_table<layerpress::EvaluateOptions>("eval MODEL",
+                                           "Measures a plain or compressed model and prints JSON; "
+                                           "`--table` prints the error of each layer as text.");
   print_table<layerpress::InspectOptions>("inspect MODEL",
                                           "Describes a model. `--json` prints JSON; `--architectures` lists the "
                                           "supported model families and takes no MODEL.");

@@ -2,15 +2,13 @@
 
 import json
 
-import compressed_cases
-import program
 import pytest
-import tiny_models
 import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.quantization import QuantizationScheme
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
 from safetensors.torch import save_file
+from support import compressed_cases, program, tiny_models
 
 SCHEMES = ["NVFP4A16", "MXFP4A16", "MXFP8A16"]
 FAMILIES = [("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("q_a_proj", "kv_a_proj_with_mqa"), ("w1", "w3")]

@@ -36,6 +36,7 @@ struct OneshotOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool concatenate = false;
+  bool use_loss_mask = false;
   bool moe_calibrate_all_experts = true;
   std::int64_t min_tokens_per_expert = 0;
   std::string pipeline;
@@ -81,6 +82,8 @@ struct OneshotOptions {
     field("shuffle", self.shuffle, "take samples in seeded random order");
     field("seed", self.seed, "seed of --shuffle");
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
+    field("use-loss-mask", self.use_loss_mask,
+          "calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks");
     field("moe-calibrate-all-experts", self.moe_calibrate_all_experts,
           "every expert sees all tokens for its statistics, not only those routed to it (default: yes)");
     field("min-tokens-per-expert", self.min_tokens_per_expert,

@@ -18,6 +18,7 @@ struct PrepareOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool concatenate = false;
+  bool use_loss_mask = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -30,6 +31,8 @@ struct PrepareOptions {
     field("shuffle", self.shuffle, "take samples in seeded random order");
     field("seed", self.seed, "seed of --shuffle");
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
+    field("use-loss-mask", self.use_loss_mask,
+          "store which tokens the chat template marks as the assistant's, or a column loss_mask marks");
   }
 };
 

@@ -27,6 +27,10 @@ class SplitMix64 {
 
 }  // namespace
 
+std::int64_t CalibrationSet::counted_tokens() const {
+  return loss_mask.empty() ? token_count() : std::accumulate(loss_mask.begin(), loss_mask.end(), std::int64_t{0});
+}
+
 std::vector<BatchRange> pack_batches(const CalibrationSet& set, std::int64_t batch_tokens, std::int64_t image_rows) {
   if (batch_tokens <= 0) throw InternalError("[data.pack] batches of {} tokens", batch_tokens);
   std::vector<BatchRange> batches;

@@ -15,9 +15,13 @@ struct CalibrationSet {
   /// samples + 1 entries: sample i is tokens [sample_offsets[i], sample_offsets[i + 1]).
   std::vector<std::int64_t> sample_offsets{0};
   std::vector<SampleImages> images = {};  ///< of each sample; empty if no sample has images
+  /// For each token whether it counts in statistics (1) or is only there for the others (0); empty if all count.
+  std::vector<std::uint8_t> loss_mask = {};
 
   std::int64_t sample_count() const { return static_cast<std::int64_t>(sample_offsets.size()) - 1; }
   std::int64_t token_count() const { return sample_offsets.back(); }
+  /// Tokens that count.
+  std::int64_t counted_tokens() const;
   std::int64_t image_count(std::int64_t sample) const {
     return images.empty() ? 0 : images.at(static_cast<std::size_t>(sample)).count();
   }
@@ -33,10 +37,11 @@ struct DatasetOptions {
   bool shuffle = false;
   std::uint64_t seed = 0;
   bool concatenate = false;
-  bool may_be_empty = false;  ///< an empty result is not an error
+  bool use_loss_mask = false;  ///< only the assistant's tokens count, or those that rows mark
+  bool may_be_empty = false;   ///< an empty result is not an error
 };
 
-/// Reads a token file as prepare writes it: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], and
+/// Reads a token file as prepare writes it: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], a loss mask and
 /// images. Pixels stay in the mapped file. Validates everything; throws DataError naming the file and the fault.
 CalibrationSet read_token_file(const std::filesystem::path& path);
 

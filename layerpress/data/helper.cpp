@@ -35,7 +35,8 @@ Json whole_request(const DatasetOptions& options, const fs::path& model_director
           {"max_seq_length", options.max_seq_length},
           {"shuffle", options.shuffle},
           {"seed", options.seed},
-          {"concatenate", options.concatenate}};
+          {"concatenate", options.concatenate},
+          {"use_loss_mask", options.use_loss_mask}};
 }
 
 Json rows_request(const DatasetOptions& options, const fs::path& model_directory, const Positions& positions) {
@@ -111,7 +112,10 @@ HelperAnswer run_helper(Json request, const RunControl& control) {
   const ChildResult result =
       run_child({interpreter, "-s", helper_script().string()}, request_text(request), hint, control);
   check_success(result, interpreter);
-  return {read_token_file(output), Json::parse(last_line(result.output), nullptr, false)};
+  HelperAnswer answer{read_token_file(output), Json::parse(last_line(result.output), nullptr, false)};
+  const bool masked = !answer.set.loss_mask.empty() || answer.set.tokens.empty();
+  if (request["use_loss_mask"].get<bool>() && !masked) refuse_summary();
+  return answer;
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ CalibrationSet load_samples(const DatasetOptions& options, const std::filesystem
     selection = prepare_with_helper(options, model_directory, control);
   }
   report_count({selection.set.sample_count(), selection.skipped_empty}, options, control);
+  check_loss_mask(selection.set, options);
   check_vocabulary(selection.set, nullptr, vocabulary_size, options);
   return std::move(selection.set);
 }

@@ -20,6 +20,9 @@ struct SampleCount {
 /// Throws DataError if there are no samples; sends a warning if there are fewer than requested.
 void report_count(const SampleCount& count, const DatasetOptions& options, const RunControl& control);
 
+/// Throws DataError if a loss mask leaves no token to calibrate on.
+void check_loss_mask(const CalibrationSet& set, const DatasetOptions& options);
+
 /// Throws DataError naming the sample and the id if a token is outside the vocabulary. `numbers` contains the position
 /// of each sample in the whole set, counted from 0; null if `set` is the whole set.
 void check_vocabulary(const CalibrationSet& set, const std::vector<std::int64_t>* numbers, std::int64_t vocabulary_size,

@@ -13,8 +13,9 @@ namespace layerpress::data {
 namespace {
 
 /// Tokens after the last complete sample wait for those of the next row.
-void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row, const DatasetOptions& options) {
-  set.tokens.insert(set.tokens.end(), row.begin(), row.end());
+void append_to_stream(CalibrationSet& set, const SelectedRow& row, const DatasetOptions& options) {
+  set.tokens.insert(set.tokens.end(), row.tokens.begin(), row.tokens.end());
+  set.loss_mask.insert(set.loss_mask.end(), row.loss_mask.begin(), row.loss_mask.end());
   const auto available = static_cast<std::int64_t>(set.tokens.size());
   while (available - set.sample_offsets.back() >= options.max_seq_length && set.sample_count() < options.num_samples)
     set.sample_offsets.push_back(set.sample_offsets.back() + options.max_seq_length);
@@ -23,6 +24,9 @@ void append_to_stream(CalibrationSet& set, const std::vector<std::int32_t>& row,
 void check_joinable(const TokenRows& rows, const DatasetOptions& options) {
   if (options.concatenate && rows.has_images())
     throw DataError("[data] {}: --concatenate would separate the samples' images from their text; leave it out",
+                    options.dataset);
+  if (options.use_loss_mask && rows.has_images())
+    throw DataError("[data] {}: samples have images, with which --use-loss-mask does not work yet; leave it out",
                     options.dataset);
 }
 
@@ -35,16 +39,17 @@ Selection select_samples(TokenRows& rows, const DatasetOptions& options, const R
   const RowOrder order(rows, options);
   for (std::int64_t position = 0; set.sample_count() < options.num_samples; ++position) {
     control.check_stop();
-    const auto row = row_at(rows, order, position);
+    const auto row = row_at(rows, order, position, options);
     if (!row) break;
     if (row->tokens.empty())
       ++selection.skipped_empty;
     else if (options.concatenate)
-      append_to_stream(set, row->tokens, options);
+      append_to_stream(set, *row, options);
     else
       append_sample(set, *row, options.max_seq_length);
   }
   set.tokens.resize(static_cast<std::size_t>(set.token_count()));
+  if (options.use_loss_mask) set.loss_mask.resize(set.tokens.size());
   return selection;
 }
 
@@ -55,7 +60,7 @@ RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& posit
   RowPart part;
   for (std::int64_t position = positions.first; position < positions.last; ++position) {
     control.check_stop();
-    const auto row = row_at(rows, order, position);
+    const auto row = row_at(rows, order, position, options);
     if (!row) break;
     ++part.rows;
     if (!row->tokens.empty()) append_sample(part.set, *row, limit);
@@ -63,12 +68,14 @@ RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& posit
   return part;
 }
 
-std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position) {
+std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position,
+                                  const DatasetOptions& options) {
   const auto index = order.index(position);
   if (!index) return std::nullopt;
   auto tokens = rows.row(*index);
   if (!tokens) return std::nullopt;
   SelectedRow row{std::move(*tokens)};
+  if (options.use_loss_mask) row.loss_mask = rows.loss_mask(*index);
   if (rows.has_images()) row.images = rows.images(*index);
   return row;
 }
@@ -77,6 +84,8 @@ void append_sample(CalibrationSet& set, const SelectedRow& row, std::int64_t lim
   const auto length = std::min(static_cast<std::int64_t>(row.tokens.size()), limit);
   set.tokens.insert(set.tokens.end(), row.tokens.begin(), row.tokens.begin() + length);
   set.sample_offsets.push_back(static_cast<std::int64_t>(set.tokens.size()));
+  if (!row.loss_mask.empty())
+    set.loss_mask.insert(set.loss_mask.end(), row.loss_mask.begin(), row.loss_mask.begin() + length);
   if (!row.images) return;
   set.images.push_back(*row.images);
   at::Tensor& mask = set.images.back().mask;

@@ -40,14 +40,16 @@ struct RowPart {
 RowPart read_rows(TokenRows& rows, const RowOrder& order, const Positions& positions, const DatasetOptions& options,
                   const RunControl& control);
 
-/// One row: its tokens, and its images if rows may have images.
+/// One row: its tokens, its loss mask if that was requested, and its images if rows may have images.
 struct SelectedRow {
   std::vector<std::int32_t> tokens;
+  std::vector<std::uint8_t> loss_mask = {};
   std::optional<SampleImages> images = std::nullopt;
 };
 
 /// The row at `position` of the order, or nothing after its end.
-std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position);
+std::optional<SelectedRow> row_at(TokenRows& rows, const RowOrder& order, std::int64_t position,
+                                  const DatasetOptions& options);
 
 /// Appends one sample, of at most `limit` tokens.
 void append_sample(CalibrationSet& set, const SelectedRow& row, std::int64_t limit);

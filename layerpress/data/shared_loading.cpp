@@ -60,9 +60,31 @@ std::vector<std::vector<std::int64_t>> gather(LoaderGroup& group, const std::vec
   return found;
 }
 
+/// A token as it is sent: with a bit above it where it does not count.
+constexpr std::int64_t kDoesNotCount = std::int64_t{1} << 32;
+
+void send_tokens(const CalibrationSet& set, std::int64_t first, std::int64_t last, std::vector<std::int64_t>& sent) {
+  for (std::int64_t i = first; i < last; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const bool counts = set.loss_mask.empty() || set.loss_mask[at] != 0;
+    sent.push_back(set.tokens[at] + (counts ? 0 : kDoesNotCount));
+  }
+}
+
+/// Adds one that was received; `masked`: whether only some count.
+void receive_token(std::int64_t sent, bool masked, CalibrationSet& set) {
+  const std::int64_t token = masked ? sent & (kDoesNotCount - 1) : sent;
+  if (sent < 0 || token > std::numeric_limits<std::int32_t>::max() || (masked && sent >= 2 * kDoesNotCount))
+    throw DistributedError(
+        "[data.partition] a rank sent {}, which is not a token id; start the same program on all of them", sent);
+  set.tokens.push_back(static_cast<std::int32_t>(token));
+  if (masked) set.loss_mask.push_back(sent < kDoesNotCount ? 1 : 0);
+}
+
 void append_samples(Part& part, const CalibrationSet& samples, std::int64_t first_number) {
   const auto end = static_cast<std::int64_t>(part.set.tokens.size());
   part.set.tokens.insert(part.set.tokens.end(), samples.tokens.begin(), samples.tokens.end());
+  part.set.loss_mask.insert(part.set.loss_mask.end(), samples.loss_mask.begin(), samples.loss_mask.end());
   for (std::int64_t sample = 0; sample < samples.sample_count(); ++sample) {
     part.set.sample_offsets.push_back(end + samples.sample_offsets[static_cast<std::size_t>(sample) + 1]);
     part.numbers.push_back(first_number + sample);
@@ -121,7 +143,7 @@ bool is_better(const std::vector<int>& owners, const std::vector<int>& present,
 
 /// Samples stay with the rank that tokenized them unless another division is better. Then all ranks exchange tokens,
 /// and each keeps its own part. `lengths` and `present` give the length and the current rank of every sample.
-void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::vector<int>& present,
+void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::vector<int>& present, bool masked,
               LoaderGroup& group) {
   const std::vector<int> owners = dealt(lengths, group.size());
   if (lengths.empty() || !is_better(owners, present, lengths, group.size())) return;
@@ -130,7 +152,7 @@ void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::v
     const std::int64_t first = part.set.sample_offsets[i], last = part.set.sample_offsets[i + 1];
     sent.push_back(part.numbers[i]);
     sent.push_back(last - first);
-    sent.insert(sent.end(), part.set.tokens.begin() + first, part.set.tokens.begin() + last);
+    send_tokens(part.set, first, last, sent);
   }
   const auto all = group.all_gather(sent);
   std::map<std::int64_t, std::span<const std::int64_t>> samples;
@@ -147,7 +169,7 @@ void even_out(Part& part, const std::vector<std::int64_t>& lengths, const std::v
   for (std::int64_t number = 0; number < part.whole.samples; ++number) {
     if (owners[static_cast<std::size_t>(number)] != group.rank()) continue;
     part.numbers.push_back(number);
-    for (const std::int64_t token : samples[number]) part.set.tokens.push_back(static_cast<std::int32_t>(token));
+    for (const std::int64_t token : samples[number]) receive_token(token, masked, part.set);
     part.set.sample_offsets.push_back(static_cast<std::int64_t>(part.set.tokens.size()));
   }
 }
@@ -181,13 +203,13 @@ Part take_rows(const DatasetOptions& options, const ReadRows& read, LoaderGroup&
     if (missing <= 0 || rows < window.size()) break;
     window = {window.last, window.last + missing};
   }
-  if (!has_images) even_out(part, lengths, present, group);  // pixels are too large to exchange
+  if (!has_images) even_out(part, lengths, present, options.use_loss_mask, group);  // pixels are too large to exchange
   return part;
 }
 
 /// The joined tokens of all rows read so far, the same on every loader.
 struct TokenStream {
-  std::vector<std::int32_t> tokens;
+  CalibrationSet set;  // without samples
   std::int64_t rows = 0;
   std::int64_t skipped_empty = 0;
 };
@@ -199,34 +221,29 @@ std::int64_t window_rows(const TokenStream& stream, std::int64_t missing, int ra
   constexpr std::int64_t kTokensPerRound = 16 << 20;  // bounds the memory of an exchange
   missing = std::min(missing, kTokensPerRound);
   if (stream.rows == 0) return std::min(kFirstRowsPerRank * ranks, (missing + kShortRow - 1) / kShortRow);
-  if (stream.tokens.empty()) return 2 * stream.rows;
+  if (stream.set.tokens.empty()) return 2 * stream.rows;
   // An eighth more than the mean length suggests, so that another round is unlikely.
-  const double mean = static_cast<double>(stream.tokens.size()) / static_cast<double>(stream.rows);
+  const double mean = static_cast<double>(stream.set.tokens.size()) / static_cast<double>(stream.rows);
   return static_cast<std::int64_t>(std::ceil(1.125 * static_cast<double>(missing) / mean));
 }
 
-void append_tokens(TokenStream& stream, const std::vector<std::int64_t>& sent) {
-  for (std::size_t i = kTokens; i < sent.size(); ++i) {
-    if (sent[i] < 0 || sent[i] > std::numeric_limits<std::int32_t>::max())
-      throw DistributedError(
-          "[data.partition] a rank sent {}, which is not a token id; start the same program on all of them", sent[i]);
-    stream.tokens.push_back(static_cast<std::int32_t>(sent[i]));
-  }
+void append_tokens(TokenStream& stream, const std::vector<std::int64_t>& sent, bool masked) {
+  for (std::size_t i = kTokens; i < sent.size(); ++i) receive_token(sent[i], masked, stream.set);
   stream.rows += sent[kRows];
   stream.skipped_empty += sent[kRows] - sent[kSamples];
 }
 
 /// Reads and exchanges rows until there are `wanted` tokens or no more rows.
-TokenStream join_rows(const ReadRows& read, std::int64_t wanted, LoaderGroup& group) {
+TokenStream join_rows(const ReadRows& read, std::int64_t wanted, bool masked, LoaderGroup& group) {
   TokenStream stream;
   Positions window;
-  while (stream.rows == window.last && std::cmp_less(stream.tokens.size(), wanted)) {
-    const std::int64_t missing = wanted - static_cast<std::int64_t>(stream.tokens.size());
+  while (stream.rows == window.last && std::cmp_less(stream.set.tokens.size(), wanted)) {
+    const std::int64_t missing = wanted - static_cast<std::int64_t>(stream.set.tokens.size());
     window = {window.last, window.last + window_rows(stream, missing, group.size())};
     const RowPart own = read_own(read, window, group);
     std::vector<std::int64_t> sent{own.rows, own.set.sample_count(), 0};
-    sent.insert(sent.end(), own.set.tokens.begin(), own.set.tokens.end());
-    for (const auto& received : gather(group, sent)) append_tokens(stream, received);
+    send_tokens(own.set, 0, static_cast<std::int64_t>(own.set.tokens.size()), sent);
+    for (const auto& received : gather(group, sent)) append_tokens(stream, received, masked);
   }
   return stream;
 }
@@ -236,12 +253,16 @@ Part cut_stream(const DatasetOptions& options, const ReadRows& read, LoaderGroup
   const std::int64_t length = options.max_seq_length;
   constexpr auto kLargest = std::numeric_limits<std::int64_t>::max();
   const std::int64_t wanted = options.num_samples > kLargest / length ? kLargest : options.num_samples * length;
-  const TokenStream stream = join_rows(read, wanted, group);
+  const TokenStream stream = join_rows(read, wanted, options.use_loss_mask, group);
   Part part;
-  part.whole.samples = std::min(options.num_samples, static_cast<std::int64_t>(stream.tokens.size()) / length);
+  part.whole.samples = std::min(options.num_samples, static_cast<std::int64_t>(stream.set.tokens.size()) / length);
   part.whole.skipped_empty = stream.skipped_empty;
   const Positions own = own_part({0, part.whole.samples}, group);
-  part.set.tokens.assign(stream.tokens.begin() + own.first * length, stream.tokens.begin() + own.last * length);
+  const auto take = [&](const auto& all, auto& some) {
+    if (!all.empty()) some.assign(all.begin() + own.first * length, all.begin() + own.last * length);
+  };
+  take(stream.set.tokens, part.set.tokens);
+  take(stream.set.loss_mask, part.set.loss_mask);
   for (std::int64_t number = own.first; number < own.last; ++number) {
     part.numbers.push_back(number);
     part.set.sample_offsets.push_back(part.set.sample_offsets.back() + length);
@@ -267,7 +288,7 @@ Part deal_rows(TokenRows& rows, const DatasetOptions& options, const LoaderGroup
     if (owners[i] == group.rank()) part.numbers.push_back(static_cast<std::int64_t>(i));
   for (const std::int64_t sample : part.numbers) {
     control.check_stop();
-    append_sample(part.set, row_at(rows, order, sample).value(), options.max_seq_length);
+    append_sample(part.set, row_at(rows, order, sample, options).value(), options.max_seq_length);
   }
   return part;
 }

@@ -1,6 +1,6 @@
-// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1] from 0 to tokens, and the
-// tensors of sample_images.cpp. The metadata "format" names the version of this layout; files with images have the
-// second version.
+// A safetensors file: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1] from 0 to tokens, `loss_mask` U8
+// [tokens] if only some of them count, and the tensors of sample_images.cpp. The metadata "format" names the version of this layout;
+// files with images have the second version.
 #include "layerpress/data/token_file.h"
 
 #include <ATen/Functions.h>
@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kTokensName = "input_ids";
 constexpr const char* kOffsetsName = "sample_offsets";
+constexpr const char* kMaskName = "loss_mask";
 constexpr const char* kFormat = "layerpress.calibration.v1";
 constexpr const char* kFormatWithImages = "layerpress.calibration.v2";
 
@@ -49,6 +50,17 @@ at::Tensor read_vector(const checkpoint::SafetensorsFile& file, const char* name
   return file.tensor(name);
 }
 
+/// Undefined where there is none.
+at::Tensor read_mask(const checkpoint::SafetensorsFile& file, std::int64_t tokens) {
+  if (!file.contains(kMaskName)) return {};
+  const checkpoint::StoredTensor& spec = file.tensors().at(kMaskName);
+  if (spec.dtype != at::kByte || spec.shape != std::vector<std::int64_t>{tokens})
+    throw DataError("[data.tokens] {}: '{}' is not U8 with an entry for each of {} tokens; make it again with `layerpress "
+                    "prepare`",
+                    file.path().string(), kMaskName, tokens);
+  return file.tensor(kMaskName);
+}
+
 std::vector<std::int64_t> read_offsets(const at::Tensor& stored, std::int64_t tokens, const std::string& where) {
   const at::Tensor wide = stored.to(at::kLong);
   const std::int64_t* offsets = wide.const_data_ptr<std::int64_t>();
@@ -72,7 +84,18 @@ TokenFile::TokenFile(const std::filesystem::path& path) : where_(path.string()) 
   check_format(*file);
   ids_ = read_vector(*file, kTokensName);
   sample_offsets_ = read_offsets(read_vector(*file, kOffsetsName), ids_.numel(), where_);
+  loss_mask_ = read_mask(*file, ids_.numel());
   if (StoredImages::are_in(*file)) images_.emplace(file, sample_offsets_);
+}
+
+std::vector<std::uint8_t> TokenFile::loss_mask(std::int64_t first, std::int64_t last) const {
+  const auto* values = loss_mask_.const_data_ptr<std::uint8_t>();
+  std::vector<std::uint8_t> mask(values + first, values + last);
+  for (std::size_t i = 0; i < mask.size(); ++i)
+    if (mask[i] > 1)
+      throw DataError("[data.tokens] {}: entry {} of '{}' is {}; entries are 0 or 1", where_,
+                      static_cast<std::size_t>(first) + i, kMaskName, mask[i]);
+  return mask;
 }
 
 std::vector<std::int32_t> TokenFile::tokens(std::int64_t first, std::int64_t last) const {
@@ -91,6 +114,7 @@ std::vector<std::int32_t> TokenFile::tokens(std::int64_t first, std::int64_t las
 CalibrationSet read_token_file(const std::filesystem::path& path) {
   const TokenFile file(path);
   CalibrationSet set{file.tokens(0, file.sample_offsets().back()), file.sample_offsets()};
+  if (file.has_loss_mask()) set.loss_mask = file.loss_mask(0, file.sample_offsets().back());
   if (!file.has_images()) return set;
   for (std::int64_t sample = 0; sample < set.sample_count(); ++sample) set.images.push_back(file.images(sample));
   return set;
@@ -105,6 +129,7 @@ void write_token_file(const std::filesystem::path& path, const CalibrationSet& s
   const char* format = tensors.empty() ? kFormat : kFormatWithImages;
   tensors[kTokensName] = view(set.tokens, at::kInt);
   tensors[kOffsetsName] = view(set.sample_offsets, at::kLong);
+  if (!set.loss_mask.empty()) tensors[kMaskName] = view(set.loss_mask, at::kByte);
   checkpoint::write_safetensors(path, tensors,
                                 {{"format", format},
                                  {"samples", std::to_string(set.sample_count())},

@@ -23,6 +23,9 @@ class TokenFile {
   /// The ids at [first, last). REQUIRES: 0 <= first <= last <= sample_offsets().back(). Throws DataError for an invalid
   /// id.
   std::vector<std::int32_t> tokens(std::int64_t first, std::int64_t last) const;
+  bool has_loss_mask() const { return loss_mask_.defined(); }
+  /// Which of the tokens [first, last) count: 0 or 1. Throws DataError for another value. REQUIRES: has_loss_mask().
+  std::vector<std::uint8_t> loss_mask(std::int64_t first, std::int64_t last) const;
   /// Whether samples have images, and the images of one sample.
   bool has_images() const { return images_.has_value(); }
   SampleImages images(std::int64_t sample) const { return images_ ? images_->of_sample(sample) : SampleImages(); }
@@ -30,6 +33,7 @@ class TokenFile {
  private:
   std::string where_;
   at::Tensor ids_;
+  at::Tensor loss_mask_;  // uint8, or undefined
   std::vector<std::int64_t> sample_offsets_;
   std::optional<StoredImages> images_;
 };

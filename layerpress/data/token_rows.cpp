@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kColumn = "input_ids";
+constexpr const char* kMaskColumn = "loss_mask";
 
 /// Parses without exceptions: invalid text gives a discarded value.
 Json try_parse(std::string_view text) { return Json::parse(text.begin(), text.end(), nullptr, false); }
@@ -44,6 +45,25 @@ std::vector<std::int32_t> token_ids(const Json& row, const std::string& place) {
   return ids;
 }
 
+std::vector<std::uint8_t> loss_mask_of(const Json& row, const std::string& place) {
+  const std::size_t tokens = token_ids(row, place).size();
+  const auto found = row.find(kMaskColumn);
+  if (found == row.end() || !found->is_array() || found->size() != tokens)
+    throw DataError(
+        "[data.rows] {}: --use-loss-mask needs a list '{}' with 0 or 1 for each of its {} token ids; add it, or prepare the "
+        "data from messages",
+        place, kMaskColumn, tokens);
+  std::vector<std::uint8_t> mask;
+  for (const Json& value : *found) {
+    const bool known = value.is_boolean() || (value.is_number_unsigned() && value.get<std::uint64_t>() <= 1);
+    if (!known)
+      throw DataError("[data.rows] {}: '{}' entry {} is {}; entries are 0 or 1", place, kMaskColumn, mask.size(),
+                      value.dump(-1, ' ', true).substr(0, 40));
+    mask.push_back(value == Json(true) || value == Json(1u) ? 1 : 0);
+  }
+  return mask;
+}
+
 /// One object per line; blank lines are skipped. The file is scanned only as far as rows are requested.
 class JsonLines : public TokenRows {
  public:
@@ -54,11 +74,11 @@ class JsonLines : public TokenRows {
 
   std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
     if (!scan_to(index)) return std::nullopt;
-    const Line& line = lines_[static_cast<std::size_t>(index)];
-    const std::string place = fmt::format("{}, line {}", file_->path().string(), line.number);
-    const Json parsed = try_parse(text().substr(line.begin, line.length));
-    if (parsed.is_discarded()) throw DataError("[data.rows] {}: not JSON; each line must be one JSON object", place);
-    return token_ids(parsed, place);
+    return token_ids(parsed(index), place_of(index));
+  }
+
+  std::vector<std::uint8_t> loss_mask(std::int64_t index) override {
+    return loss_mask_of(parsed(index), place_of(index));
   }
 
   std::int64_t count() override {
@@ -78,6 +98,19 @@ class JsonLines : public TokenRows {
   };
 
   std::string_view text() const { return {reinterpret_cast<const char*>(file_->data()), file_->size()}; }
+
+  std::string place_of(std::int64_t index) const {
+    return fmt::format("{}, line {}", file_->path().string(), lines_[static_cast<std::size_t>(index)].number);
+  }
+
+  /// REQUIRES: scan_to(index).
+  Json parsed(std::int64_t index) const {
+    const Line& line = lines_[static_cast<std::size_t>(index)];
+    Json row = try_parse(text().substr(line.begin, line.length));
+    if (row.is_discarded())
+      throw DataError("[data.rows] {}: not JSON; each line must be one JSON object", place_of(index));
+    return row;
+  }
 
   /// Whether row `index` exists; scans the lines up to it.
   bool scan_to(std::int64_t index) {
@@ -115,12 +148,18 @@ class JsonRows : public TokenRows {
 
   std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
     if (index >= count()) return std::nullopt;
-    return token_ids(rows_[static_cast<std::size_t>(index)], fmt::format("{}, row {}", path_.string(), index + 1));
+    return token_ids(rows_[static_cast<std::size_t>(index)], place_of(index));
+  }
+
+  std::vector<std::uint8_t> loss_mask(std::int64_t index) override {
+    return loss_mask_of(rows_[static_cast<std::size_t>(index)], place_of(index));
   }
 
   std::int64_t count() override { return static_cast<std::int64_t>(rows_.size()); }
 
  private:
+  std::string place_of(std::int64_t index) const { return fmt::format("{}, row {}", path_.string(), index + 1); }
+
   fs::path path_;
   Json rows_;
 };
@@ -128,12 +167,21 @@ class JsonRows : public TokenRows {
 /// The samples of a token file.
 class StoredRows : public TokenRows {
  public:
-  explicit StoredRows(const fs::path& path) : file_(path) {}
+  explicit StoredRows(const fs::path& path) : file_(path), path_(path) {}
 
   std::optional<std::vector<std::int32_t>> row(std::int64_t index) override {
     if (index >= count()) return std::nullopt;
     const std::int64_t* bounds = &file_.sample_offsets()[static_cast<std::size_t>(index)];
     return file_.tokens(bounds[0], bounds[1]);
+  }
+
+  std::vector<std::uint8_t> loss_mask(std::int64_t index) override {
+    if (!file_.has_loss_mask())
+      throw DataError(
+          "[data.rows] {}: has no loss mask; make it again with `layerpress prepare --use-loss-mask`, or leave the option out",
+          path_.string());
+    const std::int64_t* bounds = &file_.sample_offsets()[static_cast<std::size_t>(index)];
+    return file_.loss_mask(bounds[0], bounds[1]);
   }
 
   bool has_images() const override { return file_.has_images(); }
@@ -145,6 +193,7 @@ class StoredRows : public TokenRows {
 
  private:
   TokenFile file_;
+  fs::path path_;
 };
 
 std::unique_ptr<TokenRows> open_json_lines(const fs::path& path) {

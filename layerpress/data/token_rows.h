@@ -16,6 +16,8 @@ class TokenRows {
   virtual ~TokenRows() = default;
   /// The ids of row `index`, or nothing after the last row. Throws DataError naming the faulty line or row.
   virtual std::optional<std::vector<std::int32_t>> row(std::int64_t index) = 0;
+  /// The loss mask of row `index`, 0 or 1 for each id. Throws DataError naming the row if it has none.
+  virtual std::vector<std::uint8_t> loss_mask(std::int64_t index) = 0;
   /// Whether rows may have images, and the images of the existing row `index`.
   virtual bool has_images() const { return false; }
   virtual SampleImages images(std::int64_t) { return {}; }

@@ -21,6 +21,14 @@ void fill_angles(const std::vector<double>& frequencies, double scaling, std::in
 
 }  // namespace
 
+void Batch::count_only(const std::vector<std::uint8_t>& mask) {
+  std::vector<std::int64_t> places;
+  for (std::size_t i = 0; i < mask.size(); ++i)
+    if (mask[i] != 0) places.push_back(static_cast<std::int64_t>(i));
+  counted = at::tensor(places, at::kLong);
+  counted_tokens = counted.numel();
+}
+
 at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
 
 float BatchContext::least_score(graph::ValueId routing, std::int64_t expert) const {

@@ -18,10 +18,15 @@ namespace layerpress::execution {
 struct Batch {
   at::Tensor token_ids;                  ///< int64 [tokens], on the CPU
   std::vector<std::int64_t> offsets{0};  ///< samples + 1; sample i is tokens [offsets[i], offsets[i + 1])
+  /// Places of the tokens that count in statistics, int64 on the CPU, and how many they are. Undefined and nothing: all count.
+  at::Tensor counted{};
+  std::optional<std::int64_t> counted_tokens{};
 
   BatchImages images;  ///< of the samples; empty for a model without images
 
   std::int64_t tokens() const { return offsets.back(); }
+  /// Only those tokens for which the mask is not 0 count.
+  void count_only(const std::vector<std::uint8_t>& mask);
   /// Rows of a value; at most as many where tokens are selected.
   std::int64_t rows(graph::Rows rows) const {
     if (rows == graph::Rows::kIllustrated) return images.illustrated_tokens(offsets);

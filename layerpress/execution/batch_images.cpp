@@ -79,6 +79,7 @@ ImageRows image_rows(const Batch& batch, at::Device device) {
 
 at::Tensor counted_rows(const Batch& batch, graph::Rows rows) {
   const BatchImages& images = batch.images;
+  if (rows == graph::Rows::kTokens) return batch.counted;
   const auto is_full = [&](std::int64_t filled) { return filled == images.geometry.tiles; };
   if (rows != graph::Rows::kVision || std::all_of(images.filled_tiles.begin(), images.filled_tiles.end(), is_full))
     return {};
@@ -92,6 +93,7 @@ at::Tensor counted_rows(const Batch& batch, graph::Rows rows) {
 }
 
 std::int64_t count_of_counted_rows(const Batch& batch, graph::Rows rows) {
+  if (rows == graph::Rows::kTokens && batch.counted_tokens) return *batch.counted_tokens;
   if (rows != graph::Rows::kVision) return batch.rows(rows);
   const std::vector<std::int64_t>& filled = batch.images.filled_tiles;
   return std::accumulate(filled.begin(), filled.end(), std::int64_t{0}) * batch.images.geometry.patches();

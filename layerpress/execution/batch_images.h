@@ -58,8 +58,8 @@ struct ImageRows {
 /// Computes the row indices, on `device`.
 ImageRows image_rows(const Batch& batch, at::Device device);
 
-/// The rows of a value that count in statistics: int64, on the CPU; undefined where all of them do. Of vision rows those of
-/// tiles that the images fill: no token that attends to a tile attends to the others.
+/// The rows of a value that count in statistics: int64, on the CPU; undefined where all of them do. Of tokens those that a loss
+/// mask marks. Of vision rows those of tiles that the images fill: no token that attends to a tile attends to the others.
 at::Tensor counted_rows(const Batch& batch, graph::Rows rows);
 /// The number of rows that count.
 std::int64_t count_of_counted_rows(const Batch& batch, graph::Rows rows);

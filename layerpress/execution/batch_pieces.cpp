@@ -19,6 +19,11 @@ BatchPiece part_of(const BatchPiece& piece, std::size_t first, std::size_t last)
   part.batch.token_ids = piece.batch.token_ids.slice(0, offsets[first], offsets[last]);
   part.batch.offsets.clear();
   for (std::size_t i = first; i <= last; ++i) part.batch.offsets.push_back(offsets[i] - offsets[first]);
+  if (const at::Tensor& counted = piece.batch.counted; counted.defined()) {
+    const at::Tensor own = counted.ge(offsets[first]).logical_and(counted.lt(offsets[last]));
+    part.batch.counted = counted.masked_select(own) - offsets[first];
+    part.batch.counted_tokens = part.batch.counted.numel();
+  }
   part.first_token = piece.first_token + offsets[first];
   part.is_last = piece.is_last && last + 1 == offsets.size();
   part.collected = piece.collected;

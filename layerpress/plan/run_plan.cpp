@@ -166,6 +166,9 @@ std::vector<SampleShape> shapes_of(const data::CalibrationSet& set) {
   std::vector<SampleShape> samples;
   for (std::size_t i = 0; i + 1 < set.sample_offsets.size(); ++i) {
     samples.push_back({set.sample_offsets[i + 1] - set.sample_offsets[i]});
+    if (!set.loss_mask.empty())
+      samples.back().counted = std::count(set.loss_mask.begin() + set.sample_offsets[i],
+                                          set.loss_mask.begin() + set.sample_offsets[i + 1], std::uint8_t{1});
     if (!set.images.empty())
       for (const at::Tensor& pixels : set.images[i].pixels) samples.back().filled_tiles.push_back(pixels.size(0));
   }
@@ -187,6 +190,8 @@ std::vector<execution::Batch> batches_of(const std::vector<SampleShape>& samples
     batch.images.offsets.push_back(0);
     for (std::int64_t i = range.first_sample; i < range.last_sample; ++i) {
       batch.offsets.push_back(set.sample_offsets[i + 1] - set.sample_offsets[range.first_sample]);
+      if (const auto counted = samples[static_cast<std::size_t>(i)].counted)
+        batch.counted_tokens = batch.counted_tokens.value_or(0) + *counted;
       batch.images.offsets.push_back(batch.images.offsets.back() + set.image_count(i));
       const std::vector<std::int64_t>& filled = samples[static_cast<std::size_t>(i)].filled_tiles;
       batch.images.filled_tiles.insert(batch.images.filled_tiles.end(), filled.begin(), filled.end());

@@ -15,6 +15,7 @@ namespace layerpress::plan {
 struct SampleShape {
   std::int64_t tokens = 0;
   std::vector<std::int64_t> filled_tiles = {};  ///< of each of its images
+  std::optional<std::int64_t> counted = {};     ///< tokens that count in statistics; nothing: all
 };
 std::vector<SampleShape> shapes_of(const data::CalibrationSet& set);
 

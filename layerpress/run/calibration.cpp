@@ -23,14 +23,16 @@ data::CalibrationSet load_own_slice(data::DatasetOptions options, const setup::R
   return data::load_samples(options, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, control);
 }
 
-/// What all ranks' parts are together, whoever has what.
-Json identity_of_all(const data::CalibrationSet& set, dist::Group& group) {
-  const at::Tensor sums = at::empty({3}, at::kLong);
+/// What all ranks' parts are together, whoever has what. `counted_tokens`: of them, those that count in statistics.
+Json identity_of_all(const data::CalibrationSet& set, dist::Group& group, std::int64_t& counted_tokens) {
+  const at::Tensor sums = at::empty({4}, at::kLong);
   auto* sum = sums.data_ptr<std::int64_t>();
   sum[0] = set.sample_count();
   sum[1] = set.token_count();
   sum[2] = static_cast<std::int64_t>(setup::checksum_of_samples(set));  // wraps around, which sums may
+  sum[3] = set.counted_tokens();
   group.all_reduce(sums);
+  counted_tokens = sum[3];
   if (sum[0] == 0) return nullptr;
   return setup::identity_of_data(sum[0], sum[1], static_cast<std::uint64_t>(sum[2]));
 }
@@ -54,8 +56,10 @@ Calibration load_calibration(Rank& rank, const setup::RunSetup& setup, const set
   rank.control.step(0, setup.subgraphs.size(), "data");
   Calibration calibration;
   calibration.set = load_set(rank.options, setup, division, rank.group, rank.control);
-  calibration.identity = identity_of_all(calibration.set, rank.group);
-  if (!calibration.identity.is_null()) calibration.all_tokens = calibration.identity["tokens"].get<std::int64_t>();
+  calibration.identity = identity_of_all(calibration.set, rank.group, calibration.all_tokens);
+  if (!calibration.identity.is_null() && calibration.all_tokens == 0)
+    throw DataError("[data.loss_mask] {}: no sample has a token that counts; nothing can be calibrated on",
+                    rank.options.dataset);
   if (calibration.identity.is_null() && setup.pipeline != setup::Pipeline::kDatafree)
     throw DataError("[data] {}, split {}: gives no samples; pass another dataset or split", rank.options.dataset,
                     division.split);

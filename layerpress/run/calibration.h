@@ -13,7 +13,7 @@ namespace layerpress::run {
 struct Calibration {
   data::CalibrationSet set;     ///< this rank's part
   Json identity;                ///< of all ranks' parts together; null without data
-  std::int64_t all_tokens = 0;  ///< of all ranks
+  std::int64_t all_tokens = 0;  ///< of all ranks, those that count in statistics
 };
 
 /// This rank's part of the calibration set, empty for a pipeline that takes no data. Throws DataError for data that cannot be

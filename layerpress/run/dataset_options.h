@@ -18,7 +18,8 @@ data::DatasetOptions dataset_options(const Options& options) {
           .max_seq_length = options.max_seq_length,
           .shuffle = options.shuffle,
           .seed = options.seed,
-          .concatenate = options.concatenate};
+          .concatenate = options.concatenate,
+          .use_loss_mask = options.use_loss_mask};
 }
 
 }  // namespace layerpress::run

@@ -184,6 +184,7 @@ std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std:
       batch.offsets.push_back(set.sample_offsets[i] - begin);
     batch.token_ids = at::empty({end - begin}, at::kLong);
     std::copy(set.tokens.begin() + begin, set.tokens.begin() + end, batch.token_ids.data_ptr<std::int64_t>());
+    if (!set.loss_mask.empty()) batch.count_only({set.loss_mask.begin() + begin, set.loss_mask.begin() + end});
     batch.images = batch_images(set, range, geometry);
     batches.push_back(std::move(batch));
   }

@@ -107,6 +107,7 @@ std::uint64_t checksum_of_samples(const data::CalibrationSet& set) {
     const std::int64_t first = set.sample_offsets[i], tokens = set.sample_offsets[i + 1] - first;
     Checksum checksum;
     checksum.add(set.tokens.data() + first, static_cast<std::size_t>(tokens) * sizeof(set.tokens[0]));
+    if (!set.loss_mask.empty()) checksum.add(set.loss_mask.data() + first, static_cast<std::size_t>(tokens));
     if (set.image_count(static_cast<std::int64_t>(i)) > 0) add_images(set.images[i], checksum);
     sum += std::stoull(checksum.text(), nullptr, 16);
   }

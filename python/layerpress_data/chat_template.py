@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 from .errors import DataError, MissingPackageError, one_line
 from .settings_file import read_json_object
@@ -33,11 +34,19 @@ def find_chat_template(directory: Path) -> str:
     return templates["default"]
 
 
+class Rendered(NamedTuple):
+    """A conversation as text, and the parts of it that `{% generation %}` blocks mark: (first, last + 1) character."""
+
+    text: str
+    marked: list[tuple[int, int]]
+
+
 class ChatTemplate:
     """A compiled template."""
 
     def __init__(self, source: str, directory: Path):
         self._directory = directory
+        self._marks = re.search(r"\{%-?\s*generation\s*-?%\}", source) is not None
         try:
             import jinja2
         except ImportError as fault:
@@ -49,16 +58,33 @@ class ChatTemplate:
 
     def render(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> str:
         """Renders a conversation without the prompt for another answer."""
+        return self._render(messages, special_tokens, place).text
+
+    def render_marked(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> Rendered:
+        """The same, with what the template marks as the assistant's; refuses a template that marks nothing."""
+        if not self._marks:
+            raise DataError(
+                f"{self._directory}: the chat template has no {{% generation %}} block, so it does not say which tokens are "
+                "the assistant's: add such blocks, or pass rows of input_ids with a loss_mask"
+            )
+        return self._render(messages, special_tokens, place)
+
+    def _render(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> Rendered:
         variables = {**special_tokens, "messages": messages, "tools": None, "documents": None}
+        blocks: list[str] = []
+        marked: list[tuple[int, int]] = []
+        self._template.environment.follow(blocks, marked)
         try:
-            text = self._template.render(**variables, add_generation_prompt=False)
+            for block in self._template.generate(**variables, add_generation_prompt=False):
+                blocks.append(block)  # one by one: marks are counted from those that are there
+            text = "".join(blocks)
             text.encode("utf-8")
         except Exception as fault:  # a template can fail in any way that Python can
             raise DataError(
                 f"{place}: the chat template of {self._directory} fails "
                 f"({type(fault).__name__}: {one_line(fault)}): check the roles and contents of the messages"
             ) from None
-        return text
+        return Rendered(text, marked)
 
 
 def _template_files(directory: Path) -> dict[str, str]:
@@ -91,17 +117,32 @@ def _environment():
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
-        """`{% generation %}` marks the assistant's text; it does not change the output."""
+        """`{% generation %}` marks the assistant's text; it does not change the output.
+
+        Positions are counted as in transformers: from what was rendered before the block began.
+        """
 
         tags = {"generation"}
+
+        def __init__(self, environment):
+            super().__init__(environment)
+            environment.extend(follow=self._follow)
+            self._blocks, self._marked = [], []
+
+        def _follow(self, blocks, marked):
+            """From here on `blocks` receives what is rendered, and `marked` is for what is marked in it."""
+            self._blocks, self._marked = blocks, marked
 
         def parse(self, parser):
             line = next(parser.stream).lineno
             body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-            return jinja2.nodes.CallBlock(self.call_method("_unchanged"), [], [], body).set_lineno(line)
+            return jinja2.nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
 
-        def _unchanged(self, caller):
-            return caller()
+        def _mark(self, caller):
+            text = caller()
+            start = sum(map(len, self._blocks))
+            self._marked.append((start, start + len(text)))
+            return text
 
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]

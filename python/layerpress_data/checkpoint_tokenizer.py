@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
-from .chat_template import ChatTemplate, find_chat_template
+from .chat_template import ChatTemplate, Rendered, find_chat_template
 from .errors import DataError, MissingPackageError, one_line
+from .loss_mask import Masked, masked_tokens
 from .settings_file import read_json_object
 from .tokenizer_class import BACKEND, known_class
 
@@ -39,11 +40,26 @@ class CheckpointTokenizer:
             ) from None
         return [encoding.ids for encoding in encodings]
 
+    def encode_marked(self, conversations: Sequence[Rendered], max_length: Optional[int]) -> list[Masked]:
+        """Tokenizes rendered conversations, with masks of what is marked in them."""
+        self.encode([], max_length, False)  # sets how texts are cut
+        encodings = self._tokenizer.encode_batch([each.text for each in conversations], add_special_tokens=False)
+        return [
+            masked_tokens(encoding.ids, each.marked, encoding.char_to_token)
+            for encoding, each in zip(encodings, conversations)
+        ]
+
     def render(self, messages: list[dict], place: str) -> str:
         """Applies the checkpoint's chat template."""
+        return self._chat_template().render(messages, self._template_variables, place)
+
+    def render_marked(self, messages: list[dict], place: str) -> Rendered:
+        return self._chat_template().render_marked(messages, self._template_variables, place)
+
+    def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             self._template = ChatTemplate(find_chat_template(self._directory), self._directory)
-        return self._template.render(messages, self._template_variables, place)
+        return self._template
 
 
 def check_length(directory: Path, max_length: Optional[int], special_tokens: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Mapping, NamedTuple
 
 from .errors import DataError
 from .images import image_parts, row_images
+from .loss_mask import LOSS_MASK_COLUMN
 
 TOKEN_IDS_COLUMN = "input_ids"
 MESSAGES_COLUMN = "messages"
@@ -27,6 +28,7 @@ class Content(NamedTuple):
     value: Any
     images: tuple = ()  # as they stand in the row
     illustrated: bool = False  # has images, there or in the conversation
+    loss_mask: Any = None  # as it stands in the row
 
 
 def wanted_columns(text_column: str) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
         return Content(place, Kind.TEXT, "")
     value = row[name]
     if name == TOKEN_IDS_COLUMN:
-        return Content(place, Kind.TOKEN_IDS, _token_ids(place, value))
+        return Content(place, Kind.TOKEN_IDS, _token_ids(place, value), loss_mask=row.get(LOSS_MASK_COLUMN))
     if name == text_column and isinstance(value, str):
         return Content(place, Kind.TEXT, _encodable(place, name, value))
     return Content(place, Kind.CONVERSATION, _conversation(place, name, value))

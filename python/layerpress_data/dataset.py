@@ -49,7 +49,7 @@ def _open_file(path: Path, suffix: str, request: Request) -> RowSource:
     if suffix == ".parquet":
         from .parquet_rows import ParquetFile
 
-        return ParquetFile(path, request.text_column, request.image_columns)
+        return ParquetFile(path, request.text_column, request.extra_columns)
     from .paragraph_rows import Paragraphs
 
     return Paragraphs(path, request.text_column)

@@ -26,7 +26,7 @@ def open_hub_dataset(request: Request) -> tuple[RowSource, Split]:
     columns = [name for name in wanted_columns(request.text_column) if name in table.column_names]
     if not columns:
         raise missing_column(f"dataset {request.dataset}", table.column_names, request.text_column)
-    columns += [name for name in request.image_columns if name in table.column_names]
+    columns += [name for name in request.extra_columns if name in table.column_names]
     # Other columns (images, audio) may be expensive to decode.
     return SequenceSource(f"dataset {request.dataset}", table.select_columns(columns)), split
 

@@ -17,7 +17,7 @@ _ROWS_PER_PICK = 1024
 
 
 class ParquetFile(RowSource):
-    def __init__(self, path: Path, text_column: str, image_columns: tuple[str, ...] = ()):
+    def __init__(self, path: Path, text_column: str, extra_columns: tuple[str, ...] = ()):
         super().__init__(str(path))
         try:
             import pyarrow
@@ -33,7 +33,7 @@ class ParquetFile(RowSource):
         self._columns = [name for name in wanted_columns(text_column) if name in names]
         if not self._columns:
             raise missing_column(self.name, names, text_column)
-        self._columns += [name for name in image_columns if name in names]
+        self._columns += [name for name in extra_columns if name in names]
         metadata = self._file.metadata
         sizes = (metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
         self._group_starts = list(accumulate(sizes, initial=0))

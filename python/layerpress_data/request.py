@@ -10,6 +10,7 @@ from typing import Optional
 
 from .errors import DataError, one_line
 from .images import IMAGE_COLUMNS
+from .loss_mask import LOSS_MASK_COLUMN
 from .vision_processor import takes_images
 
 _REQUIRED = ("model", "dataset", "output")
@@ -32,6 +33,7 @@ class Request:
     shuffle: bool = False
     seed: int = 0
     concatenate: bool = False
+    use_loss_mask: bool = False
     # Positions [first, last) of the selected order, for programs that divide a dataset.
     rows: Optional[list] = None
     uncut: bool = False
@@ -47,6 +49,11 @@ class Request:
         if path.is_dir():
             return path
         return path.parent if path.is_file() else None
+
+    @cached_property
+    def extra_columns(self) -> tuple[str, ...]:
+        """Columns that are looked at beside those with the text."""
+        return self.image_columns + ((LOSS_MASK_COLUMN,) if self.use_loss_mask else ())
 
     @cached_property
     def image_columns(self) -> tuple[str, ...]:

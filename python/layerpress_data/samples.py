@@ -10,6 +10,7 @@ from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from .content import Content, Kind, row_content
 from .errors import DataError
+from .loss_mask import Masked, checked_mask
 from .order import shuffled_order
 from .pixel_spool import PixelSpool
 from .request import Request
@@ -93,7 +94,7 @@ def _one_per_row(
         chunk = list(islice(contents, min(_ROWS_PER_CALL, wanted - len(samples))))
         if not chunk:
             break
-        encoded = _encode(chunk, tokenizer, None if request.uncut else request.max_seq_length)
+        encoded = _encode(chunk, tokenizer, None if request.uncut else request.max_seq_length, request.use_loss_mask)
         for i, content in enumerate(chunk):
             if content.illustrated:
                 encoded[i] = _illustrated(content, request.max_seq_length, images)
@@ -108,6 +109,7 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
     length = request.max_seq_length
     wanted = length * request.num_samples
     stream = array("i")
+    masks = array("b")  # of the tokens in the stream, with a loss mask
     skipped = 0
     longest = 0
     read = 0
@@ -117,17 +119,24 @@ def _concatenated(contents: Iterator[Content], tokenizer, request: Request) -> S
         chunk = list(islice(contents, rows))
         if not chunk:
             break
-        for tokens in _encode(chunk, tokenizer, None):
+        for tokens in _encode(chunk, tokenizer, None, request.use_loss_mask):
             stream.extend(tokens)
+            masks.extend(getattr(tokens, "mask", ()))
             skipped += not tokens
             longest = max(longest, len(tokens))
         read += len(chunk)
     count = min(request.num_samples, len(stream) // length)
-    return Samples([stream[i * length : (i + 1) * length] for i in range(count)], skipped, read)
+    samples: list[Sequence[int]] = []
+    for first in range(0, count * length, length):
+        tokens = stream[first : first + length]
+        samples.append(Masked(tokens, masks[first : first + length]) if request.use_loss_mask else tokens)
+    return Samples(samples, skipped, read)
 
 
-def _encode(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[Sequence[int]]:
+def _encode(chunk: list[Content], tokenizer, max_length: Optional[int], masked: bool) -> list[Sequence[int]]:
     """Encodes each content without images by its kind; empty content gives no tokens, not even special ones."""
+    if masked:
+        return _encode_masked(chunk, tokenizer, max_length)
     encoded: list[Sequence[int]] = [()] * len(chunk)
     for kind, add_special_tokens in ((Kind.TEXT, True), (Kind.CONVERSATION, False)):
         positions = [
@@ -140,6 +149,30 @@ def _encode(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[
     for i, content in enumerate(chunk):
         if content.kind is Kind.TOKEN_IDS:
             encoded[i] = array("i", content.value[:max_length])
+    return encoded
+
+
+def _encode_masked(chunk: list[Content], tokenizer, max_length: Optional[int]) -> list[Sequence[int]]:
+    """The same, each a Masked."""
+    encoded: list[Sequence[int]] = [()] * len(chunk)
+    conversations = []
+    for i, content in enumerate(chunk):
+        if content.illustrated:
+            raise DataError(f"{content.place}: has images, with which --use-loss-mask does not work yet: leave either out")
+        if content.kind is Kind.TEXT and content.value:
+            raise DataError(
+                f"{content.place}: is plain text, of which nothing is the assistant's: with --use-loss-mask rows have "
+                "messages, or input_ids and a loss_mask"
+            )
+        if content.kind is Kind.TOKEN_IDS:
+            mask = checked_mask(content.place, content.loss_mask, content.value)
+            encoded[i] = Masked(content.value[:max_length], mask[:max_length])
+        elif content.value:
+            conversations.append((i, tokenizer.render_marked(content.value, content.place)))
+    if conversations:
+        marked = tokenizer.encode_marked([rendered for _, rendered in conversations], max_length)
+        for (i, _), tokens in zip(conversations, marked):
+            encoded[i] = tokens
     return encoded
 
 

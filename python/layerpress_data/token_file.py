@@ -15,8 +15,8 @@ FORMAT_WITH_IMAGES = "layerpress.calibration.v2"
 
 
 def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Optional[PixelSpool] = None) -> int:
-    """Writes `input_ids` int32 [tokens] and `sample_offsets` int64 [samples + 1], and with a spool the images of the
-    samples that have some; returns the number of tokens.
+    """Writes `input_ids` int32 [tokens] and `sample_offsets` int64 [samples + 1], `loss_mask` uint8 [tokens] where samples are
+    masked, and with a spool the images of the samples that have some; returns the number of tokens.
 
     The file appears under its name only when it is complete.
     """
@@ -28,6 +28,8 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
     for sample, start in zip(samples, offsets):
         tokens[start : start + len(sample)] = sample
     tensors = {"input_ids": tokens, "sample_offsets": offsets}
+    if any(hasattr(sample, "mask") for sample in samples):
+        tensors["loss_mask"] = numpy.concatenate([numpy.asarray(sample.mask, dtype=numpy.uint8) for sample in samples])
     if spool is not None:
         tensors |= _image_tensors(samples)
     metadata = {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Optional, Sequence
 
-from .chat_template import ChatTemplate, find_chat_template
+from .chat_template import ChatTemplate, Rendered, find_chat_template
 from .checkpoint_tokenizer import check_length
 from .errors import DataError, MissingPackageError, one_line
+from .loss_mask import Masked, masked_tokens
 
 
 class TransformersTokenizer:
@@ -41,10 +43,31 @@ class TransformersTokenizer:
         except Exception as fault:
             raise DataError(f"{self._directory}: the tokenizer fails ({one_line(fault)}): restore its files") from None
 
+    def encode_marked(self, conversations: Sequence[Rendered], max_length: Optional[int]) -> list[Masked]:
+        if not self._tokenizer.is_fast:
+            raise DataError(
+                f"{self._directory}: its tokenizer does not say where tokens stand in the text, which --use-loss-mask needs: "
+                "pass rows of input_ids with a loss_mask"
+            )
+        texts = [each.text for each in conversations]
+        encoded = self._tokenizer(
+            texts, add_special_tokens=False, truncation=max_length is not None, max_length=max_length
+        )
+        return [
+            masked_tokens(encoded["input_ids"][i], each.marked, partial(encoded.char_to_token, i))
+            for i, each in enumerate(conversations)
+        ]
+
     def render(self, messages: list[dict], place: str) -> str:
+        return self._chat_template().render(messages, self._tokenizer.special_tokens_map, place)
+
+    def render_marked(self, messages: list[dict], place: str) -> Rendered:
+        return self._chat_template().render_marked(messages, self._tokenizer.special_tokens_map, place)
+
+    def _chat_template(self) -> ChatTemplate:
         if self._template is None:
             source = self._tokenizer.chat_template
             if not isinstance(source, str):
                 source = find_chat_template(self._directory)
             self._template = ChatTemplate(source, self._directory)
-        return self._template.render(messages, self._tokenizer.special_tokens_map, place)
+        return self._template

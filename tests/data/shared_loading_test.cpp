@@ -138,6 +138,76 @@ TEST_F(SharedLoadingTest, PartsAreTheWhole) {
     }
 }
 
+/// Each sample's tokens, those that count as they are and the others negative.
+Samples marked_samples(const CalibrationSet& set) {
+  CalibrationSet marked = set;
+  EXPECT_EQ(set.loss_mask.size(), set.tokens.size());
+  for (std::size_t i = 0; i < set.loss_mask.size(); ++i)
+    if (set.loss_mask[i] == 0) marked.tokens[i] = -1 - marked.tokens[i];
+  return samples_of(marked);
+}
+
+TEST_F(SharedLoadingTest, LossMasksTravelWithTheirTokens) {
+  std::string text;
+  CalibrationSet stored;
+  const std::vector<int> lengths = mixed_lengths(30);
+  for (int i = 0; i < 30; ++i) {
+    std::string ids, mask;
+    for (int j = 0; j < lengths[static_cast<std::size_t>(i)]; ++j) {
+      stored.tokens.push_back(100 * i + j);
+      stored.loss_mask.push_back(static_cast<std::uint8_t>((i + j) % 3 == 0));
+      ids += fmt::format("{}{}", j ? "," : "", stored.tokens.back());
+      mask += fmt::format("{}{}", j ? "," : "", stored.loss_mask.back());
+    }
+    stored.sample_offsets.push_back(static_cast<std::int64_t>(stored.tokens.size()));
+    text += fmt::format("{{\"input_ids\":[{}],\"loss_mask\":[{}]}}\n", ids, mask);
+  }
+  write_token_file(folder_ / "masked.safetensors", stored);
+  DatasetOptions of_lines = file("masked.jsonl", text), of_tokens = of_lines;
+  of_tokens.dataset = (folder_ / "masked.safetensors").string();
+  for (DatasetOptions options : {of_lines, of_tokens})
+    for (const bool concatenate : {false, true}) {
+      options.use_loss_mask = true;
+      options.concatenate = concatenate;
+      options.max_seq_length = 9;
+      Messages messages;
+      const CalibrationSet all = whole(options, messages);
+      Samples expected = marked_samples(all);
+      std::sort(expected.begin(), expected.end());
+      ASSERT_GT(expected.size(), 4u);
+      EXPECT_GT(all.counted_tokens(), 0);
+      EXPECT_LT(all.counted_tokens(), all.token_count());
+      for (const int size : {2, 3, 8}) {
+        Samples found;
+        for (const auto& rank : share(options, size).ranks) {
+          EXPECT_EQ(rank.error, "");
+          for (auto& sample : marked_samples(rank.set)) found.push_back(std::move(sample));
+        }
+        std::sort(found.begin(), found.end());
+        EXPECT_EQ(found, expected) << size << " ranks";
+      }
+      options.use_loss_mask = false;
+      EXPECT_TRUE(whole(options, messages).loss_mask.empty());
+    }
+}
+
+TEST_F(SharedLoadingTest, FaultyLossMasksAreNamed) {
+  const auto fault = [&](std::string_view name, std::string_view content) {
+    DatasetOptions options = file(name, content);
+    options.use_loss_mask = true;
+    Messages messages;
+    return message_of<DataError>([&] { whole(options, messages); });
+  };
+  expect_says(fault("a.jsonl", R"({"input_ids":[1,2]})"), {"line 1", "loss_mask", "--use-loss-mask"});
+  expect_says(fault("b.jsonl", R"({"input_ids":[1,2],"loss_mask":[1]})"), {"2 token ids"});
+  expect_says(fault("c.jsonl", R"({"input_ids":[1,2],"loss_mask":[1,3]})"), {"entry 1 is 3"});
+  expect_says(fault("d.json", R"([{"input_ids":[1,2],"loss_mask":[0,false]}])"), {"no sample has a token that counts"});
+  DatasetOptions unmasked = token_file({3, 4});
+  unmasked.use_loss_mask = true;
+  Messages messages;
+  expect_says(message_of<DataError>([&] { whole(unmasked, messages); }), {"has no loss mask", "prepare --use-loss-mask"});
+}
+
 TEST_F(SharedLoadingTest, RowsAreDividedBeforeTheyAreRead) {
   DatasetOptions options = rows(std::vector<int>(20, 1));
   options.num_samples = 10;

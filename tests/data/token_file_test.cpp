@@ -37,6 +37,23 @@ TEST(TokenFile, RoundTrip) {
   EXPECT_EQ(file->tensors().at("input_ids").dtype, at::kInt);
 }
 
+TEST(TokenFile, CarriesALossMask) {
+  const TemporaryFolder folder;
+  const CalibrationSet set{.tokens = {5, 0, 7, 9}, .sample_offsets = {0, 1, 4}, .images = {}, .loss_mask = {0, 1, 1, 0}};
+  EXPECT_EQ(set.counted_tokens(), 2);
+  write_token_file(folder / "t.safetensors", set);
+  EXPECT_EQ(read_token_file(folder / "t.safetensors").loss_mask, set.loss_mask);
+  const Tensors rest{{"input_ids", longs({1, 2, 3})}, {"sample_offsets", longs({0, 3})}};
+  const auto fault = [&](const at::Tensor& mask) {
+    Tensors tensors = rest;
+    tensors["loss_mask"] = mask;
+    return read_error(tensors);
+  };
+  expect_says(fault(at::ones({2}, at::kByte)), {"'loss_mask' is not U8 with an entry for each of 3 tokens"});
+  expect_says(fault(longs({1, 1, 1})), {"'loss_mask' is not U8"});
+  expect_says(fault(at::full({3}, 2, at::kByte)), {"entry 0 of 'loss_mask' is 2"});
+}
+
 TEST(TokenFile, WideIdsAreAccepted) {
   const TemporaryFolder folder;
   checkpoint::write_safetensors(folder / "t.safetensors",

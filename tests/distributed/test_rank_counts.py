@@ -53,13 +53,24 @@ def test_torchrun(exact, expected, results):
 
 @pytest.mark.parametrize("options", [
     ["--scheme", "W4A16_ASYM", "--group-size", "64"], ["--scheme", "W8A8"], ["--scheme", "FP8_BLOCK"],
-    ["--scheme", "FP8_DYNAMIC"], ["--group-size", "64", "--observer", "mse"], ["--group-size", "64", "--observer", "minmax"],
+    ["--scheme", "FP8_DYNAMIC"], ["--scheme", "W8A8", "--observer", "mse"], ["--group-size", "64", "--observer", "mse"], ["--group-size", "64", "--observer", "minmax"],
     ["--group-size", "64", "--pipeline", "basic"], ["--group-size", "64", "--sequential-targets", "Linear"],
     ["--group-size", "64", "--max-shard-size", "200KB"], ["--group-size", "64", "--batch-tokens", "100"],
 ], ids=" ".join)
 def test_options(options, exact, alone, results):
     how = [*EXACT, *exact.data, *options]
     assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
+
+
+def test_loss_mask(exact, alone, results, tmp_path):
+    """Some samples count as a whole, some in part, some not at all."""
+    masks = [[int(i % 4 < number % 5) for i in range(len(sample))] for number, sample in enumerate(exact.samples)]
+    rows = [{"input_ids": list(map(int, sample)), "loss_mask": mask} for sample, mask in zip(exact.samples, masks)]
+    (tmp_path / "masked.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    how = [*EXACT, "--group-size", "64", "--dataset", tmp_path / "masked.jsonl", "--use-loss-mask"]
+    wanted = tiny_models.tensors(alone(*how))
+    assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), wanted) == []
+    assert differing(alone(*how[:-1]), wanted) != []
 
 
 def test_recipe(exact, alone, results, tmp_path):

@@ -77,7 +77,32 @@ struct PipelineSetting {
   std::vector<bool> keep_after = {};  // for every subgraph
   residency::ActivationStore::Options activations = {};
   bool wants_cross = false;
+  std::vector<std::int64_t> lengths = {5, 9, 1, 17, 8, 3};
+  std::int64_t counted = 0;  // of each sample's tokens, the first ones; 0: all count, negative: the last ones
 };
+
+/// Batches of the setting's samples. Those that are shorter in another setting begin alike.
+std::vector<execution::Batch> batches_of(const PipelineSetting& setting) {
+  std::vector<execution::Batch> batches =
+      test::random_batches(std::vector<std::int64_t>(setting.lengths.size(), 20), setting.per_batch);
+  std::size_t sample = 0;
+  for (execution::Batch& batch : batches) {
+    std::vector<at::Tensor> ids;
+    std::vector<std::int64_t> offsets{0};
+    std::vector<std::uint8_t> mask;
+    for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i, ++sample) {
+      const std::int64_t length = setting.lengths[sample];
+      ids.push_back(batch.token_ids.narrow(0, batch.offsets[i], length));
+      offsets.push_back(offsets.back() + length);
+      for (std::int64_t token = 0; token < length; ++token)
+        mask.push_back(setting.counted >= 0 ? token < setting.counted : token >= length + setting.counted);
+    }
+    batch.token_ids = at::cat(ids);
+    batch.offsets = offsets;
+    if (setting.counted != 0) batch.count_only(mask);
+  }
+  return batches;
+}
 
 /// Runs a pipeline over all linears but the head; returns what the modifier saw.
 RecordingModifier run(const PipelineSetting& setting, RecordingSink& sink) {
@@ -89,7 +114,7 @@ RecordingModifier run(const PipelineSetting& setting, RecordingSink& sink) {
     if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation) &&
         model.graph.module_name(model.graph.nodes[n]) != "head")
       assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
-  const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, setting.per_batch);
+  const std::vector<execution::Batch> batches = batches_of(setting);
   PhaseTimes times;
   dist::Group alone;
   const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
@@ -132,6 +157,24 @@ TEST(SequentialPipeline, DoesNotDependOnBatchesOrCuts) {
   RecordingSink cut, whole;
   EXPECT_LT(largest_difference(reference, run({.targets = "Linear", .per_batch = 2}, cut)), 1e-5);
   EXPECT_LT(largest_difference(reference, run({.targets = "NoSuchClass", .per_batch = 2}, whole)), 1e-5);
+}
+
+TEST(Pipelines, OnlyMarkedTokensCountInStatistics) {
+  for (const Kind kind : {Kind::kSequential, Kind::kBasic}) {
+    RecordingSink sink;
+    // What comes later in a sample has no influence on its beginning.
+    const RecordingModifier beginnings = run({.kind = kind, .lengths = {4, 4, 1, 4, 4, 3}}, sink);
+    const RecordingModifier marked = run({.kind = kind, .counted = 4}, sink);
+    EXPECT_EQ(marked.grams.size(), 14u);
+    EXPECT_LT(largest_difference(beginnings, marked), 1e-5);
+    for (const auto& [module, tokens] : marked.tokens) EXPECT_EQ(tokens, 20) << module;
+    EXPECT_GT(largest_difference(run({.kind = kind}, sink), marked), 0.1);
+    for (const auto& [module, tokens] : run({.kind = kind, .counted = -1}, sink).tokens) EXPECT_EQ(tokens, 6) << module;
+  }
+  RecordingSink sink;
+  EXPECT_LT(largest_difference(run({.per_batch = 6, .wants_cross = true, .counted = 4}, sink),
+                               run({.per_batch = 1, .wants_cross = true, .counted = 4}, sink)),
+            1e-5);
 }
 
 /// The CPU's allocator, which fails once as a device's would.

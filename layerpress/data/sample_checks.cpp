@@ -34,7 +34,8 @@ void report_count(const SampleCount& count, const DatasetOptions& options, const
 void check_loss_mask(const CalibrationSet& set, const DatasetOptions& options) {
   if (options.use_loss_mask && set.sample_count() > 0 && set.counted_tokens() == 0 && !options.may_be_empty)
     throw DataError(
-        "[data.loss_mask] {}: no sample has a token that counts, so there is nothing to calibrate on; look at its assistant's "
+        "[data.loss_mask] {}: no sample has a token that counts, so there is nothing to calibrate on; look at its "
+        "assistant's "
         "messages and loss_mask, and raise --max-seq-length if it cuts them off",
         options.dataset);
 }

@@ -55,9 +55,10 @@ at::Tensor read_mask(const checkpoint::SafetensorsFile& file, std::int64_t token
   if (!file.contains(kMaskName)) return {};
   const checkpoint::StoredTensor& spec = file.tensors().at(kMaskName);
   if (spec.dtype != at::kByte || spec.shape != std::vector<std::int64_t>{tokens})
-    throw DataError("[data.tokens] {}: '{}' is not U8 with an entry for each of {} tokens; make it again with `layerpress "
-                    "prepare`",
-                    file.path().string(), kMaskName, tokens);
+    throw DataError(
+        "[data.tokens] {}: '{}' is not U8 with an entry for each of {} tokens; make it again with `layerpress "
+        "prepare`",
+        file.path().string(), kMaskName, tokens);
   return file.tensor(kMaskName);
 }
 

@@ -50,7 +50,8 @@ std::vector<std::uint8_t> loss_mask_of(const Json& row, const std::string& place
   const auto found = row.find(kMaskColumn);
   if (found == row.end() || !found->is_array() || found->size() != tokens)
     throw DataError(
-        "[data.rows] {}: --use-loss-mask needs a list '{}' with 0 or 1 for each of its {} token ids; add it, or prepare the "
+        "[data.rows] {}: --use-loss-mask needs a list '{}' with 0 or 1 for each of its {} token ids; add it, or "
+        "prepare the "
         "data from messages",
         place, kMaskColumn, tokens);
   std::vector<std::uint8_t> mask;
@@ -178,7 +179,8 @@ class StoredRows : public TokenRows {
   std::vector<std::uint8_t> loss_mask(std::int64_t index) override {
     if (!file_.has_loss_mask())
       throw DataError(
-          "[data.rows] {}: has no loss mask; make it again with `layerpress prepare --use-loss-mask`, or leave the option out",
+          "[data.rows] {}: has no loss mask; make it again with `layerpress prepare --use-loss-mask`, or leave the "
+          "option out",
           path_.string());
     const std::int64_t* bounds = &file_.sample_offsets()[static_cast<std::size_t>(index)];
     return file_.loss_mask(bounds[0], bounds[1]);

@@ -70,7 +70,7 @@ TEST_F(FakeHelperTest, SendsTheRequestAndReadsTheTokens) {
                          {"max_seq_length", 2048},
                          {"shuffle", true},
                          {"concatenate", false},
-                            {"use_loss_mask", false},
+                         {"use_loss_mask", false},
                          {"seed", options_.seed}};
   EXPECT_EQ(sent, expected);
   EXPECT_FALSE(fs::exists(output.parent_path())) << "the temporary folder is left behind";

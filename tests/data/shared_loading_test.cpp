@@ -205,7 +205,8 @@ TEST_F(SharedLoadingTest, FaultyLossMasksAreNamed) {
   DatasetOptions unmasked = token_file({3, 4});
   unmasked.use_loss_mask = true;
   Messages messages;
-  expect_says(message_of<DataError>([&] { whole(unmasked, messages); }), {"has no loss mask", "prepare --use-loss-mask"});
+  expect_says(message_of<DataError>([&] { whole(unmasked, messages); }),
+              {"has no loss mask", "prepare --use-loss-mask"});
 }
 
 TEST_F(SharedLoadingTest, RowsAreDividedBeforeTheyAreRead) {

@@ -39,7 +39,8 @@ TEST(TokenFile, RoundTrip) {
 
 TEST(TokenFile, CarriesALossMask) {
   const TemporaryFolder folder;
-  const CalibrationSet set{.tokens = {5, 0, 7, 9}, .sample_offsets = {0, 1, 4}, .images = {}, .loss_mask = {0, 1, 1, 0}};
+  const CalibrationSet set{
+      .tokens = {5, 0, 7, 9}, .sample_offsets = {0, 1, 4}, .images = {}, .loss_mask = {0, 1, 1, 0}};
   EXPECT_EQ(set.counted_tokens(), 2);
   write_token_file(folder / "t.safetensors", set);
   EXPECT_EQ(read_token_file(folder / "t.safetensors").loss_mask, set.loss_mask);

@@ -35,7 +35,7 @@ class TemporaryFolder {
 
   /// Writes `content` to a file in the folder and returns its path.
   std::filesystem::path write(std::string_view name, std::string_view content) const {
-    const std::filesystem::path file = path_ / name;
+    std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file, std::ios::binary) << content;
     return file;

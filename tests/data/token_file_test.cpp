@@ -14,12 +14,12 @@ using test::TemporaryFolder;
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-at::Tensor longs(std::vector<std::int64_t> values) { return at::tensor(values, at::kLong); }
+at::Tensor longs(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
 
 std::string read_error(const Tensors& tensors, const std::map<std::string, std::string>& metadata = {}) {
   const TemporaryFolder folder;
   checkpoint::write_safetensors(folder / "tokens.safetensors", tensors, metadata);
-  const std::string message = message_of<DataError>([&] { read_token_file(folder / "tokens.safetensors"); });
+  std::string message = message_of<DataError>([&] { read_token_file(folder / "tokens.safetensors"); });
   expect_says(message, {(folder / "tokens.safetensors").string()});
   return message;
 }

@@ -21,7 +21,10 @@ struct ElementType {
 
   /// Range of the values, in halves of it, that a symmetric range is spread over.
   constexpr float symmetric_range() const { return (maximum - minimum) / 2; }
-  constexpr bool operator==(const ElementType&) const = default;
+  // Written out, because device code is C++17.
+  constexpr bool operator==(const ElementType& other) const {
+    return element == other.element && minimum == other.minimum && maximum == other.maximum;
+  }
 };
 
 /// Integers of 1 to 8 bits.

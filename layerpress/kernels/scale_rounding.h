@@ -70,8 +70,8 @@ LAYERPRESS_SCALES float smallest_scale(const ScaleFormat& format) {
 
 /// 2^n with n so that a range's largest value is below that of the codes, or at most an eighth above it.
 LAYERPRESS_SCALES float power_scale(float range, float levels) {
-  // A quarter of the leading bit is added, and what is below it cut off.
-  const auto exponent = static_cast<std::int32_t>((scale_bits(range) + 0x200000u) >> 23);
+  // A quarter of the leading bit is added, and what is below it cut off. The sign of a range of -0 is dropped first.
+  const auto exponent = static_cast<std::int32_t>(((scale_bits(range) & 0x7FFFFFFFu) + 0x200000u) >> 23);
   const std::int32_t byte = exponent + 127 - static_cast<std::int32_t>(scale_bits(levels) >> 23);
   if (byte <= 0) return scale_of_bits(0x00400000u);
   return scale_of_bits(static_cast<std::uint32_t>(byte < 254 ? byte : 254) << 23);

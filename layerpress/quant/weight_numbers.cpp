@@ -30,7 +30,9 @@ const FloatElement& float_of(const QuantizationArgs& weights) {
 
 bool is_fp4(const QuantizationArgs& weights) { return weights.type == NumberType::kFloat && weights.num_bits == 4; }
 
+/// Infinite where the value is too large for fp32, as for the largest weight 0 of a plan.
 double rounded_to(at::ScalarType dtype, double value) {
+  if (value > std::numeric_limits<float>::max()) return std::numeric_limits<double>::infinity();
   return at::scalar_tensor(value, at::kFloat).to(dtype).to(at::kDouble).item<double>();
 }
 

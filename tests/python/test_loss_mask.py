@@ -7,9 +7,8 @@ from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_token
 from layerpress_data.transformers_tokenizer import TransformersTokenizer
 from safetensors.numpy import load_file
 from support import tiny_checkpoints
+from support.chat_templates import CONVERSATIONS, TEMPLATES
 from transformers import AutoTokenizer
-
-from test_chat_template import CONVERSATIONS, TEMPLATES
 
 MARKING = {
     "whole turns": TEMPLATES["generation"],

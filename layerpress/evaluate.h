@@ -35,7 +35,7 @@ struct EvaluateOptions {
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
-    field("threads", self.threads, "CPU threads (default: all usable cores)");
+    field("threads", self.threads, "CPU threads (default: one per usable core, or OMP_NUM_THREADS)");
   }
 };
 

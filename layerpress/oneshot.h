@@ -104,7 +104,8 @@ struct OneshotOptions {
     field("offload-dir", self.offload_dir, "folder for activations on disk (default: beside the output)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
-    field("threads", self.threads, "CPU threads (default: all usable cores, divided by the ranks of this node)");
+    field("threads", self.threads,
+          "CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)");
     field("max-shard-size", self.max_shard_size, "largest weight file");
     field("overwrite", self.overwrite,
           "replace the output directory if it is not empty; start over if it is unfinished");

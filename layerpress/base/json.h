@@ -26,6 +26,13 @@ Json parse_json(std::string_view text, const std::string& where, const JsonRules
 /// Reads and parses a JSON file.
 Json read_json_file(const std::filesystem::path& path);
 
+/// Whether `object` has a member `key` that is not null.
+template <typename AnyJson>
+bool json_has(const AnyJson& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
+
 /// Member `key` of `object` as T. Throws CheckpointError naming `where` and the key if it is missing or has another
 /// type.
 template <typename T>

@@ -22,12 +22,6 @@ std::vector<std::string> string_list(const Json& value, const std::string& where
   return list;
 }
 
-template <typename AnyJson>
-bool is_given(const AnyJson& arguments, const char* key) {
-  const auto found = arguments.find(key);
-  return found != arguments.end() && !found->is_null();
-}
-
 /// Known arguments that say nothing in one shot; throws for unknown ones.
 std::vector<std::string> check_keys(const Json& arguments, const std::string& where,
                                     const std::vector<std::string>& known) {
@@ -48,12 +42,12 @@ std::vector<std::string> check_keys(const Json& arguments, const std::string& wh
 /// The observer that the modifier's own arguments name for weights, if any.
 std::optional<std::string> weight_observer(const Json& arguments, const std::string& where) {
   for (const char* key : {"input_observer", "output_observer"})
-    if (is_given(arguments, key))
+    if (json_has(arguments, key))
       throw RecipeError("[recipe.modifier] {}: '{}' needs static activation scales, which are not implemented yet",
                         where, key);
   std::optional<std::string> named;
-  if (is_given(arguments, "weight_observer")) named = json_get<std::string>(arguments, "weight_observer", where);
-  if (!is_given(arguments, "observer")) return named;
+  if (json_has(arguments, "weight_observer")) named = json_get<std::string>(arguments, "weight_observer", where);
+  if (!json_has(arguments, "observer")) return named;
   const Json& observer = arguments["observer"];
   if (named) throw RecipeError("[recipe.modifier] {}: give either 'observer' or 'weight_observer', not both", where);
   if (observer.is_string()) return observer.get<std::string>();
@@ -80,13 +74,13 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   known.insert(known.end(), own_keys.begin(), own_keys.end());
   const Json plain(arguments);
   without_effect_ = check_keys(plain, where, known);
-  if (is_given(plain, "kv_cache_scheme"))
+  if (json_has(plain, "kv_cache_scheme"))
     throw RecipeError("[recipe.modifier] {}: kv_cache_scheme is not implemented yet", where);
   if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))
     throw RecipeError(
         "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);
   named_observer_ = weight_observer(plain, where);
-  if (is_given(plain, "ignore")) ignore_.emplace(string_list(plain["ignore"], where, "ignore"), where + ".ignore");
+  if (json_has(plain, "ignore")) ignore_.emplace(string_list(plain["ignore"], where, "ignore"), where + ".ignore");
   read_groups(arguments, where, default_observer);
   std::vector<quant::GroupTargets::Group> groups;
   for (const Group& group : groups_) groups.push_back({group.scheme.targets, group.where});
@@ -95,7 +89,7 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
 
 void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::string& where,
                                      quant::Observer default_observer) {
-  const bool has_scheme = is_given(arguments, "scheme"), has_groups = is_given(arguments, "config_groups");
+  const bool has_scheme = json_has(arguments, "scheme"), has_groups = json_has(arguments, "config_groups");
   if (has_scheme == has_groups)
     throw RecipeError("[recipe.modifier] {}: give {} of 'scheme' and 'config_groups'", where,
                       has_scheme ? "only one" : "one");
@@ -103,7 +97,7 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
     const auto name = arguments["scheme"].get<std::string>();
     quant::QuantizationScheme scheme = quant::preset_scheme(name);
     scheme.targets = {"Linear"};
-    if (is_given(arguments, "targets")) scheme.targets = string_list(arguments["targets"], where, "targets");
+    if (json_has(arguments, "targets")) scheme.targets = string_list(arguments["targets"], where, "targets");
     return add_group(name, where, std::move(scheme), default_observer);
   }
   const OrderedJson& mapping = arguments[has_scheme ? "scheme" : "config_groups"];

@@ -46,7 +46,7 @@ struct RunPlan {
 /// MemoryError if no choice fits, naming the smallest budget that works and other remedies.
 RunPlan plan_run(const PlanInput& input);
 
-/// Host memory that the process holds beside what a plan counts: now, and what its libraries add once they work in `dtype`.
+/// Host memory that the process holds beside what a plan counts: now, and what its libraries add while they work.
 std::uint64_t process_baseline(setup::Pipeline pipeline, const graph::Graph& graph);
 
 /// Packs samples into batches like make_batches, but without contents: only numbers of tokens, images and tiles.

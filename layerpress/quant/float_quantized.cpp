@@ -7,9 +7,7 @@ namespace {
 class FloatQuantized : public PlainFormat {
  public:
   std::string name() const override { return "float-quantized"; }
-  bool holds(const QuantizationArgs& weights) const override {
-    return weights.type == NumberType::kFloat && weights.num_bits == 8 && !weights.scale_dtype;
-  }
+  bool holds(const QuantizationArgs& weights) const override { return weights.is_float(8) && !weights.scale_dtype; }
   bool is_default_for(const QuantizationScheme& scheme) const override { return scheme.input_activations.has_value(); }
 };
 

@@ -19,8 +19,8 @@ class IntQuantized : public PlainFormat {
   /// What vLLM's CompressedTensorsW4A8Fp8 runs.
   static bool is_packed_with_fp8_activations(const QuantizationArgs& weights, const QuantizationArgs& activations) {
     return weights.num_bits == 4 && weights.symmetric && weights.strategy == Strategy::kGroup &&
-           weights.group_size == 128 && activations.type == NumberType::kFloat && activations.num_bits == 8 &&
-           activations.strategy == Strategy::kToken && activations.symmetric;
+           weights.group_size == 128 && activations.is_float(8) && activations.strategy == Strategy::kToken &&
+           activations.symmetric;
   }
 };
 

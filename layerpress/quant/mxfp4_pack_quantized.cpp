@@ -8,12 +8,11 @@ class Mxfp4PackQuantized : public Fp4Format {
  public:
   std::string name() const override { return "mxfp4-pack-quantized"; }
   bool holds(const QuantizationArgs& weights) const override {
-    return weights.type == NumberType::kFloat && weights.num_bits == 4 && weights.strategy == Strategy::kGroup &&
-           weights.group_size == 32;
+    return weights.is_float(4) && weights.strategy == Strategy::kGroup && weights.group_size == 32;
   }
   bool is_default_for(const QuantizationScheme& scheme) const override {
     const QuantizationArgs& weights = *scheme.weights;
-    return weights.type == NumberType::kFloat && weights.num_bits == 4 && weights.group_size == 32;
+    return weights.is_float(4) && weights.group_size == 32;
   }
 };
 

@@ -8,8 +8,8 @@ class Mxfp8Quantized : public PlainFormat {
  public:
   std::string name() const override { return "mxfp8-quantized"; }
   bool holds(const QuantizationArgs& weights) const override {
-    return weights.type == NumberType::kFloat && weights.num_bits == 8 && weights.strategy == Strategy::kGroup &&
-           weights.group_size == 32 && weights.scale_dtype == "torch.uint8";
+    return weights.is_float(8) && weights.strategy == Strategy::kGroup && weights.group_size == 32 &&
+           weights.scale_dtype == "torch.uint8";
   }
   bool is_default_for(const QuantizationScheme& scheme) const override { return holds(*scheme.weights); }
 };

@@ -37,6 +37,8 @@ struct QuantizationArgs {
 
   bool operator==(const QuantizationArgs&) const = default;
 
+  bool is_float(int bits) const { return type == NumberType::kFloat && num_bits == bits; }
+
   /// Smallest and largest code of an integer type, e.g. -8 and 7.
   int minimum_code() const { return -(1 << (num_bits - 1)); }
   int maximum_code() const { return (1 << (num_bits - 1)) - 1; }

@@ -11,22 +11,18 @@ namespace {
   throw RecipeError("[quant.scheme] {}: {} not implemented yet; {}", where, what, instead);
 }
 
-bool is_float(const QuantizationArgs& args, int bits) {
-  return args.type == NumberType::kFloat && args.num_bits == bits;
-}
-
 /// NVFP4 and MX formats, whose scales are not of the checkpoint's dtype.
-bool has_own_scale_dtype(const QuantizationArgs& args) { return args.scale_dtype.has_value() || is_float(args, 4); }
+bool has_own_scale_dtype(const QuantizationArgs& args) { return args.scale_dtype.has_value() || args.is_float(4); }
 
 void require_supported_numbers(const QuantizationArgs& args, const std::string& where) {
   if (args.strategy == Strategy::kAttentionHead)
     not_implemented(where, fmt::format("strategy {} is", name_of(args.strategy)), "use tensor, channel or group");
-  const bool nvfp4 = is_float(args, 4) && args.strategy == Strategy::kTensorGroup && args.group_size == 16;
+  const bool nvfp4 = args.is_float(4) && args.strategy == Strategy::kTensorGroup && args.group_size == 16;
   const bool mx = args.type == NumberType::kFloat && args.strategy == Strategy::kGroup && args.group_size == 32;
   if (nvfp4 && (!args.scale_dtype || args.scale_dtype == "torch.float8_e4m3fn")) return;
   if (mx && args.scale_dtype == "torch.uint8") return;
-  if (mx && is_float(args, 4) && !args.scale_dtype) return;
-  if (is_float(args, 4))
+  if (mx && args.is_float(4) && !args.scale_dtype) return;
+  if (args.is_float(4))
     not_implemented(where, "4-bit floating point of other groups and scales than NVFP4's and MXFP4's is",
                     "use strategy tensor_group with group_size 16, or group with 32 and scale_dtype torch.uint8");
   if (args.scale_dtype == "torch.uint8")

@@ -28,8 +28,6 @@ const FloatElement& float_of(const QuantizationArgs& weights) {
   throw InternalError("[quant.element] there are no floats of {} bits", weights.num_bits);
 }
 
-bool is_fp4(const QuantizationArgs& weights) { return weights.type == NumberType::kFloat && weights.num_bits == 4; }
-
 /// Infinite where the value is too large for fp32, as for the largest weight 0 of a plan.
 double rounded_to(at::ScalarType dtype, double value) {
   if (value > std::numeric_limits<float>::max()) return std::numeric_limits<double>::infinity();
@@ -58,7 +56,7 @@ at::ScalarType scale_dtype(const QuantizationArgs& weights, at::ScalarType weigh
 }
 
 bool has_power_scales(const QuantizationArgs& weights) {
-  return weights.scale_dtype == "torch.uint8" || (is_fp4(weights) && weights.strategy == Strategy::kGroup);
+  return weights.scale_dtype == "torch.uint8" || (weights.is_float(4) && weights.strategy == Strategy::kGroup);
 }
 
 void name_scale_dtype(QuantizationArgs& weights) {

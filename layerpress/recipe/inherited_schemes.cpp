@@ -16,15 +16,14 @@ OrderedJson value_of(const OrderedJson& arguments, const std::string& key) {
 }
 
 bool names_scheme(const OrderedJson& arguments) {
-  return !value_of(arguments, "scheme").is_null() || !value_of(arguments, "config_groups").is_null();
+  return json_has(arguments, "scheme") || json_has(arguments, "config_groups");
 }
 
 /// By LLM Compressor's own test: the defaults written out, as in its recipe.yaml, do not count.
 bool describes_nothing(const OrderedJson& arguments) {
   const OrderedJson targets = value_of(arguments, "targets"), ignore = value_of(arguments, "ignore");
   const bool usual_targets = targets.is_null() || targets == "Linear" || targets == OrderedJson::array({"Linear"});
-  return !names_scheme(arguments) && usual_targets && ignore.empty() &&
-         value_of(arguments, "kv_cache_scheme").is_null();
+  return !names_scheme(arguments) && usual_targets && ignore.empty() && !json_has(arguments, "kv_cache_scheme");
 }
 
 /// The one actorder that all groups of a modifier have.

@@ -37,15 +37,10 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
   return scheme;
 }
 
-/// Null is what the modifiers take for an observer that nobody named.
-bool names(const OrderedJson& arguments, const char* key) {
-  return arguments.contains(key) && !arguments[key].is_null();
-}
-
 /// Names an observer where none is.
 void take_observer(OrderedJson& arguments, const char* observer) {
-  if (names(arguments, "weight_observer") || names(arguments, "observer")) return;
-  if (!names(arguments, "config_groups")) {
+  if (json_has(arguments, "weight_observer") || json_has(arguments, "observer")) return;
+  if (!json_has(arguments, "config_groups")) {
     arguments["weight_observer"] = observer;
     return;
   }
@@ -53,7 +48,7 @@ void take_observer(OrderedJson& arguments, const char* observer) {
   if (!groups.is_object()) return;  // the modifier says what is wrong with it
   for (OrderedJson& group : groups)
     if (group.is_object() && group.contains("weights") && group["weights"].is_object() &&
-        !names(group["weights"], "observer"))
+        !json_has(group["weights"], "observer"))
       group["weights"]["observer"] = observer;
 }
 

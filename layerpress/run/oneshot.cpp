@@ -170,11 +170,11 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
   return planned;
 }
 
-/// The data is read, compared with an earlier run's and made into batches; it is not held any longer.
+/// The data is read, compared with an earlier run's and made into batches; it is not held any longer. The cheap comparison of
+/// everything else comes first.
 Planned prepare(Rank& rank, const Claim& claim, const run::EarlierRun& earlier) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
-  run::require_same_run_but_data(rank, *claim.folder,
-                                 identity);  // which is cheap, and so comes before the data is read
+  run::require_same_run_but_data(rank, *claim.folder, identity);
   const run::Calibration calibration = run::load_calibration(rank, claim.setup, claim.division);
   identity.dataset = calibration.identity;
   run::require_same_run(rank, *claim.folder, identity);

@@ -39,7 +39,7 @@ residency::Placement choose_placement(const std::string& device, const std::stri
 /// What products are formed in there: "float32 on avx2", say.
 std::string arithmetic_words(const residency::Placement& placement);
 
-/// Sets the number of CPU threads; 0 means all usable cores. Returns the number. Throws UsageError when negative.
+/// Sets the number of CPU threads; 0 means one per usable core, or OMP_NUM_THREADS. Returns the number. Throws UsageError when negative.
 int set_threads(int threads);
 
 /// Tokens per batch: as requested, or such that a layer's widest activations stay near 32 MB.

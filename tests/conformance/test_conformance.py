@@ -35,7 +35,6 @@ READERS_AGREE = {
     "overlap, patterns in the order of the alphabet": ["re:.*down_proj", "re:.*mlp.*"],
     "overlap, earlier pattern by alphabet": ["re:.*down_proj", "re:.*mlp.*"],
     "overlap, earlier pattern by alphabet, names of groups reversed": ["re:.*down_proj", "re:.*mlp.*"],
-    "overlap, patterns in the order of the alphabet": ["re:.*down_proj", "re:.*mlp.*"],
     "two modifiers that both name Linear": [
         "Linear", *(f"model.layers.{layer}.mlp.{part}_proj" for layer in (0, 1) for part in ("gate", "up", "down"))],
 }

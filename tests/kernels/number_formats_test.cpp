@@ -5,25 +5,14 @@
 
 #include <cmath>
 
-#include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/cuda/conversions.h"
 #include "layerpress/kernels/element_levels.h"
 #include "layerpress/kernels/scale_rounding.h"
 #include "layerpress/kernels/scale_search.h"
+#include "tests/kernels/instruction_sets.h"
 
 namespace layerpress::kernels {
 namespace {
-
-std::vector<const cpu::Table*> tables() {
-  std::vector<const cpu::Table*> tables = {&cpu::baseline::isa_table()};
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(&cpu::avx2::isa_table());
-  if (__builtin_cpu_supports("avx512vl")) tables.push_back(&cpu::avx512::isa_table());
-#endif
-  tables.push_back(&cpu::table());
-  return tables;
-}
 
 /// Values around every place where rounding changes its mind, beyond the limits and near zero.
 at::Tensor awkward_values(const ElementType& element) {
@@ -45,7 +34,7 @@ TEST(Elements, EveryInstructionSetRoundsAsAtenDoes) {
   for (const ElementType& element : kElements) {
     const at::Tensor x = awkward_values(element), one = at::ones({1});
     const at::Tensor levels = nearest_level(x, one, {}, element);
-    for (const cpu::Table* table : tables()) {
+    for (const cpu::Table* table : available_tables()) {
       at::Tensor codes = at::empty({x.numel()}, at::kChar);
       table->quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, element, codes.data_ptr<std::int8_t>());
       EXPECT_TRUE(at::equal(code_levels(codes, element), levels)) << table->name << element.maximum;

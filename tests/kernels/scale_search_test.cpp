@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/cpu/table.h"
+#include "tests/kernels/instruction_sets.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -203,13 +203,7 @@ TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {
   at::manual_seed(12);
   const at::Tensor x = at::randn({1000}) * 5;
   const ElementType elements[] = {integers(4), kE4m3};
-  std::vector<const cpu::Table*> tables = {&cpu::baseline::isa_table()};
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(&cpu::avx2::isa_table());
-  if (__builtin_cpu_supports("avx512vl")) tables.push_back(&cpu::avx512::isa_table());
-#endif
-  tables.push_back(&cpu::table());
+  const std::vector<const cpu::Table*> tables = available_tables();
   for (const ElementType& element : elements) {
     std::vector<std::int8_t> expected(1000), codes(1000);
     tables[0]->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, element, expected.data());

@@ -11,25 +11,16 @@
 #include "layerpress/schedule/schedule.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
 namespace {
 
 /// Rounds to nearest and remembers what it was shown; the ranks' threads share one.
-class NotingModifier : public compression::Modifier {
+class NotingModifier : public OneSchemeModifier {
  public:
-  explicit NotingModifier(bool gram = true) : gram_(gram) {
-    scheme.weights.emplace();
-    scheme.weights->num_bits = 4;
-    scheme.weights->strategy = quant::Strategy::kChannel;
-    scheme.format = "pack-quantized";
-  }
-  std::string type() const override { return "NotingModifier"; }
-  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
-  bool needs_data() const override { return true; }
+  explicit NotingModifier(bool gram = true) : OneSchemeModifier(channel_scheme(4)), gram_(gram) {}
   compression::StatisticsWanted statistics_wanted() const override { return {.gram = gram_}; }
-  std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
-  compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
@@ -38,9 +29,8 @@ class NotingModifier : public compression::Modifier {
     for (const compression::LinearWeight& linear : linears) {
       grams[linear.module].push_back(statistics->gram.triu().clone());
       tokens[linear.module] = statistics->tokens;
-      const at::Tensor scale = linear.weight.abs().amax(1, true) / 7.5;
       compression::CompressedModule result;
-      result.weight = {(linear.weight / scale).clamp(-8, 7).round().to(at::kChar), scale, {}};
+      result.weight = rounded_by_channel(linear.weight, *scheme.weights);
       result.report.module = linear.module;
       results.push_back(std::move(result));
     }
@@ -60,8 +50,7 @@ class NotingModifier : public compression::Modifier {
   }
 
   std::size_t at_once = 1;
-  mutable std::vector<std::size_t> together;  // tasks of each turn
-  quant::QuantizationScheme scheme;
+  mutable std::vector<std::size_t> together;                     // tasks of each turn
   mutable std::map<std::string, std::vector<at::Tensor>> grams;  // one of every rank that compressed a part
   mutable std::map<std::string, std::int64_t> tokens;
 

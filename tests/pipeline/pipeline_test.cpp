@@ -9,25 +9,16 @@
 #include "layerpress/quant/scheme.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
 namespace {
 
 /// Rounds every weight to nearest and remembers the Gram matrix it was shown for each module.
-class RecordingModifier : public compression::Modifier {
+class RecordingModifier : public OneSchemeModifier {
  public:
-  RecordingModifier() {
-    scheme.weights.emplace();
-    scheme.weights->num_bits = 4;
-    scheme.weights->strategy = quant::Strategy::kChannel;
-    scheme.format = "pack-quantized";
-  }
-  std::string type() const override { return "RecordingModifier"; }
-  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
-  bool needs_data() const override { return true; }
+  RecordingModifier() : OneSchemeModifier(channel_scheme(4)) {}
   compression::StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = wants_cross}; }
-  std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
-  compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
@@ -37,14 +28,12 @@ class RecordingModifier : public compression::Modifier {
       if (statistics != nullptr) tokens[linear.module] = statistics->tokens;
       if (statistics != nullptr && statistics->cross.defined())
         grams["cross of " + linear.module] = statistics->cross.clone();
-      const at::Tensor scale = linear.weight.abs().amax(1, true) / 7.5;
       compression::CompressedModule result;
-      result.weight = {(linear.weight / scale).clamp(-8, 7).round().to(at::kChar), scale, {}};
+      result.weight = rounded_by_channel(linear.weight, *scheme.weights);
       results.push_back(std::move(result));
     }
     return results;
   }
-  quant::QuantizationScheme scheme;
   bool wants_cross = false;
   mutable std::map<std::string, at::Tensor> grams;
   mutable std::map<std::string, std::int64_t> tokens;

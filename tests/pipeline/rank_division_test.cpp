@@ -12,6 +12,7 @@
 #include "layerpress/schedule/group_division.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
 namespace {
@@ -176,19 +177,14 @@ TEST(StatisticsStore, AddsUpOutputsOverRanks) {
 // ---- compression divided by rows
 
 /// Rounds row by row, so that any division gives the same codes.
-class RowwiseModifier : public compression::Modifier {
+class RowwiseModifier : public OneSchemeModifier {
  public:
-  explicit RowwiseModifier(const std::string& preset) : scheme(quant::preset_scheme(preset)) {
+  explicit RowwiseModifier(const std::string& preset) : OneSchemeModifier(quant::preset_scheme(preset)) {
     if (scheme.weights->group_size) scheme.weights->group_size = 8;
   }
-  std::string type() const override { return "RowwiseModifier"; }
-  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
-  bool needs_data() const override { return true; }
-  compression::StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
   std::int64_t row_step(const compression::LinearShape& linear) const override {
     return quant::rows_per_scale(*linear.scheme->weights);
   }
-  compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
@@ -219,7 +215,6 @@ class RowwiseModifier : public compression::Modifier {
     }
     return results;
   }
-  quant::QuantizationScheme scheme;
 };
 
 bool same(const at::Tensor& a, const at::Tensor& b) {

@@ -10,27 +10,18 @@
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
 #include "tests/pipeline/no_sink.h"
+#include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
 namespace {
 
 /// Rounds coarsely and remembers what it was shown.
-class CrossModifier : public compression::Modifier {
+class CrossModifier : public OneSchemeModifier {
  public:
-  CrossModifier() {
-    scheme.weights.emplace();
-    scheme.weights->num_bits = 3;
-    scheme.weights->strategy = quant::Strategy::kChannel;
-    scheme.format = "pack-quantized";
-  }
-  std::string type() const override { return "CrossModifier"; }
-  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
-  bool needs_data() const override { return true; }
+  CrossModifier() : OneSchemeModifier(channel_scheme(3)) {}
   compression::StatisticsWanted statistics_wanted() const override {
     return {.gram = true, .cross = true, .output_cross = shares};
   }
-  std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
-  compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
@@ -42,15 +33,13 @@ class CrossModifier : public compression::Modifier {
       crosses[linear.module] = statistics->cross.defined() ? statistics->cross.clone() : at::Tensor();
       if (statistics->output_cross.defined()) output_crosses[linear.module] = statistics->output_cross.clone();
       grams[linear.module] = statistics->gram.triu().clone();
-      const at::Tensor scale = linear.weight.abs().amax(1, true) / 3.5;
       compression::CompressedModule result;
-      result.weight = {(linear.weight / scale).clamp(-4, 3).round().to(at::kChar), scale, {}};
-      compressed[linear.module] = result.weight.codes * scale;
+      result.weight = rounded_by_channel(linear.weight, *scheme.weights);
+      compressed[linear.module] = result.weight.codes * result.weight.scale;
       results.push_back(std::move(result));
     }
     return results;
   }
-  quant::QuantizationScheme scheme;
   std::optional<kernels::ResidualShares> shares;
   mutable std::map<std::string, at::Tensor> crosses, output_crosses, grams, compressed;
 };

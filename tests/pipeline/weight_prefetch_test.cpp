@@ -10,6 +10,7 @@
 #include "layerpress/residency/pinned_weights.h"
 #include "tests/execution/small_model.h"
 #include "tests/pipeline/no_sink.h"
+#include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
 namespace {
@@ -47,20 +48,10 @@ class ThrottledWeights : public residency::WeightSource {
 };
 
 /// A modifier that takes its time and changes nothing worth mentioning.
-class SlowModifier : public compression::Modifier {
+class SlowModifier : public OneSchemeModifier {
  public:
-  explicit SlowModifier(std::chrono::milliseconds delay) : delay_(delay) {
-    scheme.weights.emplace();
-    scheme.weights->num_bits = 8;
-    scheme.weights->strategy = quant::Strategy::kChannel;
-    scheme.format = "int-quantized";
-  }
-  std::string type() const override { return "SlowModifier"; }
-  const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
-  bool needs_data() const override { return true; }
-  compression::StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
-  std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
-  compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
+  explicit SlowModifier(std::chrono::milliseconds delay)
+      : OneSchemeModifier(channel_scheme(8, "int-quantized")), delay_(delay) {}
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics*, PhaseTimes&) const override {
     std::vector<compression::CompressedModule> results(linears.size());
@@ -71,7 +62,6 @@ class SlowModifier : public compression::Modifier {
     }
     return results;
   }
-  quant::QuantizationScheme scheme;
 
  private:
   std::chrono::milliseconds delay_;

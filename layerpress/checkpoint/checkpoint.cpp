@@ -99,6 +99,14 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
   return changed;
 }
 
+std::shared_ptr<const Checkpoint> Checkpoint::with_copy(const std::string& name, const std::string& of) const {
+  auto changed = std::shared_ptr<Checkpoint>(new Checkpoint(*this));
+  Place copy = place(of);
+  copy.tensor.name = name;
+  changed->places_.insert_or_assign(name, std::move(copy));
+  return changed;
+}
+
 const Checkpoint::Place& Checkpoint::place(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end())

@@ -38,6 +38,10 @@ class Checkpoint {
   /// if such a tensor has another shape.
   std::shared_ptr<const Checkpoint> unfused(const std::vector<FusedTensor>& fused) const;
 
+  /// The same checkpoint with the tensor `of` also under another name; a stored tensor of that name is hidden. Throws
+  /// CheckpointError if `of` is absent.
+  std::shared_ptr<const Checkpoint> with_copy(const std::string& name, const std::string& of) const;
+
   const std::filesystem::path& directory() const { return directory_; }
   const Json& config() const { return config_; }
   /// config.json's quantization_config (or the other places where vLLM looks), null if there is none.

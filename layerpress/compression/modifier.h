@@ -38,7 +38,7 @@ struct StatisticsWanted {
   std::optional<kernels::ResidualShares> output_cross{};
 };
 
-/// A linear module and its weight [rows, columns] as stored, on the computing device.
+/// A linear module, or an embedding, and its weight [rows, columns] as stored, on the computing device.
 struct LinearWeight {
   std::string module;
   at::Tensor weight;
@@ -131,6 +131,9 @@ class Modifier {
   /// ranks. Nothing for a scheme without such a value.
   virtual std::optional<double> value_to_share(const LinearWeight& linear) const;
 
+  /// The modifier that compresses embeddings among the targets, without statistics; it lives as long as this. Null: none does.
+  virtual const Modifier* for_embeddings() const { return nullptr; }
+
   /// Rows of a weight are compressed independently, given the statistics: any run of rows that begins at a multiple of this
   /// gives the same codes as within the whole. 0: all rows belong together.
   virtual std::int64_t row_step(const LinearShape& linear) const = 0;
@@ -153,7 +156,7 @@ class Modifier {
                                                                        PhaseTimes& times) const;
 };
 
-/// Who compresses a linear node, and how.
+/// The modifier and the scheme that compress a linear or an embedding node.
 struct Assignment {
   const Modifier* modifier = nullptr;
   const quant::QuantizationScheme* scheme = nullptr;

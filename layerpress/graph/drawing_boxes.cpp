@@ -8,6 +8,7 @@
 #include "layerpress/graph/folding.h"
 #include "layerpress/graph/labels.h"
 #include "layerpress/graph/module_parts.h"
+#include "layerpress/graph/weight_matrix.h"
 
 namespace layerpress::graph {
 namespace {
@@ -47,7 +48,7 @@ ModuleId module_named(const Graph& graph, const std::string& name) {
   return -1;
 }
 
-bool is_linear(const Graph& graph, NodeId n) { return std::holds_alternative<Linear>(graph.nodes[n].operation); }
+bool is_linear(const Graph& graph, NodeId n) { return graph::is_linear(graph.nodes[n].operation); }
 
 /// The parallel linears that read one value.
 std::map<ValueId, std::vector<NodeId>> group_rows(const Graph& graph, const std::vector<Part>& parts) {
@@ -73,7 +74,8 @@ class BoxDrawing {
   void number_groups() {
     Subgraph all{"", {}};
     for (NodeId n = 0; n < static_cast<NodeId>(sheet_.graph.nodes.size()); ++n) all.nodes.push_back(n);
-    for (const LinearGroup& group : linear_groups(sheet_.graph, all, [](const Node&) { return true; }))
+    const auto linear = [](const Node& node) { return graph::is_linear(node.operation); };
+    for (const LinearGroup& group : linear_groups(sheet_.graph, all, linear))
       group_of_.emplace(group.input, group_of_.size() + 1);
   }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layerpress/graph/weight_matrix.h"
+
 namespace layerpress::graph {
 namespace {
 
@@ -77,7 +79,7 @@ std::vector<LinearGroup> linear_groups(const Graph& graph, const Subgraph& subgr
   std::vector<LinearGroup> groups;
   for (const NodeId n : subgraph.nodes) {
     const Node& node = graph.nodes[n];
-    if (!std::holds_alternative<Linear>(node.operation) || !wanted(node)) continue;
+    if (!weight_matrix(node.operation) || !wanted(node)) continue;
     const auto same_input = [&](const LinearGroup& group) { return group.input == node.inputs[0]; };
     const auto found = std::find_if(groups.begin(), groups.end(), same_input);
     if (found == groups.end())

@@ -32,13 +32,14 @@ struct Liveness {
 /// One entry per subgraph. Every value is freed exactly once, except the graph's output, which is never freed.
 std::vector<Liveness> liveness(const Graph& graph, const std::vector<Subgraph>& subgraphs);
 
-/// All linears of a subgraph that read one value. They share statistics and factorization.
+/// All linears of a subgraph that read one value. They share statistics and factorization. Or embeddings of the same ids, which
+/// have no statistics.
 struct LinearGroup {
   ValueId input = -1;
   std::vector<NodeId> linears;
 };
 
-/// Groups the subgraph's linears for which `wanted` holds, in the order of their inputs.
+/// Groups the subgraph's linears and embeddings for which `wanted` holds, in the order of their inputs.
 std::vector<LinearGroup> linear_groups(const Graph& graph, const Subgraph& subgraph,
                                        const std::function<bool(const Node&)>& wanted);
 

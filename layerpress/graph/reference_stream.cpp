@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <set>
 
+#include "layerpress/graph/weight_matrix.h"
+
 namespace layerpress::graph {
 
 ReferenceStream::ReferenceStream(const Graph& graph, const std::set<NodeId>& linears)
     : graph_(graph), count_(static_cast<ValueId>(graph.values.size())), differs_(graph.values.size(), false) {
   std::set<std::string> compressed;
-  for (const NodeId node : linears) compressed.insert(std::get<Linear>(graph.nodes[node].operation).weight);
+  for (const NodeId node : linears) compressed.insert(weight_matrix(graph.nodes[node].operation).value().weight);
   for (const Node& node : graph.nodes) {
     bool differs = false;
     for (const ValueId input : node.inputs) differs = differs || differs_[input];

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "layerpress/graph/weight_matrix.h"
+
 namespace layerpress::graph {
 namespace {
 
@@ -118,7 +120,7 @@ std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgrap
     std::size_t own = 0;
     for (const ValueId input : node.inputs) own = std::max(own, level_of(input));
     if (compressed[n])
-      level_of_weight[std::get<Linear>(node.operation).weight] = ++own;
+      level_of_weight[weight_matrix(node.operation).value().weight] = ++own;
     else
       for (const WeightUse& use : weights_of(node.operation))
         if (const auto found = level_of_weight.find(use.name); found != level_of_weight.end())

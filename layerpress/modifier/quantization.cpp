@@ -24,7 +24,7 @@ class QuantizationModifier : public QuantizingModifier {
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
     compression::CompressionCost cost;
-    for (const compression::LinearShape& linear : linears) add_rounding_cost(linear, cost);
+    for (const compression::LinearShape& linear : linears) add_rounding_cost(linear, observer_for(linear.scheme), cost);
     return cost;
   }
 

@@ -197,8 +197,14 @@ std::vector<kernels::OtherRows> QuantizingModifier::others_of(const compression:
 
 kernels::ChosenScales QuantizingModifier::observe(const compression::LinearWeight& linear, const at::Tensor& importance,
                                                   PhaseTimes& times, const ObservedRows& observed) const {
+  return observe_by(observer_for(linear.scheme), linear, importance, times, observed);
+}
+
+kernels::ChosenScales QuantizingModifier::observe_by(const quant::ObserverSettings& settings,
+                                                     const compression::LinearWeight& linear,
+                                                     const at::Tensor& importance, PhaseTimes& times,
+                                                     const ObservedRows& observed) const {
   const auto phase = times.measure("observe");
-  const quant::ObserverSettings& settings = observer_for(linear.scheme);
   times.add_flops("observe",
                   quant::observe_flops(*linear.scheme->weights, settings, static_cast<double>(linear.weight.numel())));
   return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, scale_format(linear), importance,
@@ -218,9 +224,9 @@ void QuantizingModifier::require_finite(const std::vector<compression::LinearWei
 }
 
 void QuantizingModifier::add_rounding_cost(const compression::LinearShape& linear,
-                                           compression::CompressionCost& cost) const {
+                                           const quant::ObserverSettings& settings,
+                                           compression::CompressionCost& cost) {
   const quant::QuantizationArgs& args = *linear.scheme->weights;
-  const quant::ObserverSettings& settings = observer_for(linear.scheme);
   const auto elements = static_cast<double>(linear.rows) * static_cast<double>(linear.columns);
   cost.flops["observe"] += quant::observe_flops(args, settings, elements);
   cost.flops["quantize"] += quant::round_flops(elements);

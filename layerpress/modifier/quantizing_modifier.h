@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/modifier/embedding_rounding.h"
 #include "layerpress/quant/group_targets.h"
 #include "layerpress/quant/observer.h"
 
@@ -20,6 +21,7 @@ class QuantizingModifier : public compression::Modifier {
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
   std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
+  const compression::Modifier* for_embeddings() const override { return &embeddings_; }
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
@@ -53,7 +55,8 @@ class QuantizingModifier : public compression::Modifier {
                              const std::vector<kernels::ChosenScales>& scales);
 
   /// Adds what observing a linear, rounding it and keeping its result costs to what the linears before it cost.
-  void add_rounding_cost(const compression::LinearShape& linear, compression::CompressionCost& cost) const;
+  static void add_rounding_cost(const compression::LinearShape& linear, const quant::ObserverSettings& settings,
+                                compression::CompressionCost& cost);
 
   /// Rounds one weight to nearest; codes as int8. Measured as "quantize".
   static at::Tensor round_to_nearest(const compression::LinearWeight& linear, const kernels::ChosenScales& scales,
@@ -64,6 +67,7 @@ class QuantizingModifier : public compression::Modifier {
                                           const kernels::ChosenScales& scales, std::int64_t tokens) const;
 
  private:
+  friend class EmbeddingRounding;
   struct Group {
     std::string name, where;
     quant::QuantizationScheme scheme;
@@ -72,6 +76,8 @@ class QuantizingModifier : public compression::Modifier {
   void read_groups(const OrderedJson& arguments, const std::string& where, quant::Observer default_observer);
   void add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
                  quant::Observer default_observer);
+  kernels::ChosenScales observe_by(const quant::ObserverSettings& settings, const compression::LinearWeight& linear,
+                                   const at::Tensor& importance, PhaseTimes& times, const ObservedRows& observed) const;
   /// Rows of the whole weight beside those of `linear`.
   static std::vector<kernels::OtherRows> others_of(const compression::LinearWeight& linear,
                                                    const ObservedRows& observed);
@@ -80,6 +86,7 @@ class QuantizingModifier : public compression::Modifier {
   std::optional<quant::TargetList> ignore_;
   std::optional<std::string> named_observer_;
   std::vector<std::string> without_effect_;
+  EmbeddingRounding embeddings_{*this};
 };
 
 /// A short description, such as "4-bit int, group 64".

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/quant/compressed_weight.h"
 
@@ -23,22 +24,23 @@ struct Part {
 /// The tensors that replace a compressed linear's weight.
 std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
                                                      const compression::Assignment& assignment) {
-  const auto& linear = std::get<graph::Linear>(graph.nodes[n].operation);
+  const graph::WeightMatrix matrix = graph::weight_matrix(graph.nodes[n].operation).value();
   std::vector<checkpoint::TensorSpec> specs;
   for (const quant::NamedTensorSpec& part :
-       quant::compressed_layout(*assignment.scheme, linear.out_features, linear.in_features, assignment.scale_dtype))
+       quant::compressed_layout(*assignment.scheme, matrix.rows, matrix.columns, assignment.scale_dtype))
     specs.push_back({quant::full_name(graph.module_name(graph.nodes[n]), part), part.dtype, part.shape});
   return specs;
 }
 
-/// The weights that are not in the output. A compressed head that shares the embedding's weight is untied: the embedding
-/// stays as it is beside it.
+/// The weights that are not in the output. A compressed head that shares the weight of an embedding which is not is untied: the
+/// embedding stays as it is beside it.
 std::set<std::string> replaced_weights(const graph::Graph& graph, const compression::Assignments& assignments) {
   std::set<std::string> replaced;
   for (const auto& [node, assignment] : assignments)
-    replaced.insert(std::get<graph::Linear>(graph.nodes[node].operation).weight);
-  for (const graph::Node& node : graph.nodes)
-    if (const auto* op = std::get_if<graph::Embedding>(&node.operation)) replaced.erase(op->weight);
+    replaced.insert(graph::weight_matrix(graph.nodes[node].operation).value().weight);
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
+    if (const auto* op = std::get_if<graph::Embedding>(&graph.nodes[n].operation); op && assignments.count(n) == 0)
+      replaced.erase(op->weight);
   return replaced;
 }
 

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::output {
@@ -16,11 +17,13 @@ ResumedWeights::ResumedWeights(const setup::OpenedModel& model, const compressio
       const auto assigned = assignments.find(n);
       if (!output.finished()[s] || assigned == assignments.end()) continue;
       const graph::Node& node = graph.nodes[n];
-      compressed_[std::get<graph::Linear>(node.operation).weight] = {graph.module_name(node), assigned->second.scheme};
+      compressed_[graph::weight_matrix(node.operation).value().weight] = {graph.module_name(node),
+                                                                          assigned->second.scheme};
     }
-  // A compressed head's weight may be the embedding's too; the embedding is not compressed.
-  for (const graph::Node& node : graph.nodes)
-    if (const auto* embedding = std::get_if<graph::Embedding>(&node.operation)) compressed_.erase(embedding->weight);
+  // A compressed head's weight may be that of an embedding which is not compressed.
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
+    if (graph::is_embedding(graph.nodes[n].operation) && assignments.count(n) == 0)
+      compressed_.erase(graph::weight_matrix(graph.nodes[n].operation)->weight);
 }
 
 at::Tensor ResumedWeights::load(const std::string& name) const {

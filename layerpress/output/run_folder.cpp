@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include "layerpress/base/checksum.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/setup/rank_agreement.h"
+#include "layerpress/setup/written_config.h"
 
 namespace layerpress::output {
 namespace {
@@ -38,9 +40,10 @@ void check_summary(const std::string& path) {
 Json output_config(const setup::RunSetup& setup) {
   Json config = setup.model.checkpoint->config();
   config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
-  for (const auto& [node, assignment] : setup.assignments)
+  const graph::Graph& graph = setup.model.traced.graph;
+  for (const auto& [n, assignment] : setup.assignments)
     if (setup.model.traced.tied_head &&
-        setup.model.traced.graph.module_name(setup.model.traced.graph.nodes[node]) == "lm_head")
+        (graph.module_name(graph.nodes[n]) == "lm_head" || graph::is_embedding(graph.nodes[n].operation)))
       config["tie_word_embeddings"] = false;
   return config;
 }

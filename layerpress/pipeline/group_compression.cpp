@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/relative_error.h"
 
@@ -44,8 +45,9 @@ std::vector<compression::LinearWeight> weights_of(const execution::RunContext& r
       schedule::shapes_of(run.graph, work.linears, shared.assignments());
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const graph::Node& node = run.graph.nodes[work.linears[i]];
-    linears.push_back({run.graph.module_name(node), parameters.original(std::get<graph::Linear>(node.operation).weight),
-                       shapes[i].scheme, shapes[i].dtype, shapes[i].group_rows});
+    linears.push_back({run.graph.module_name(node),
+                       parameters.original(graph::weight_matrix(node.operation).value().weight), shapes[i].scheme,
+                       shapes[i].dtype, shapes[i].group_rows});
   }
   shared.fill(work.linears, linears);
   return linears;
@@ -80,7 +82,7 @@ void use_results(const execution::RunContext& run, const schedule::GroupWork& wo
           report.weight_error = kernels::relative_error(linears[i].weight, value);
         else
           results[i].weight_error = kernels::relative_error_scalar(linears[i].weight, value);
-        replaced->replace(std::get<graph::Linear>(node.operation).weight, std::move(value));
+        replaced->replace(graph::weight_matrix(node.operation).value().weight, std::move(value));
       } else {
         report.weight_error = quant::relative_error(*linears[i].scheme, linears[i].weight, results[i].weight);
       }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layerpress/graph/weight_matrix.h"
+
 namespace layerpress::pipeline {
 
 void SharedValues::fill(const std::vector<graph::NodeId>& nodes, std::vector<compression::LinearWeight>& linears) {
@@ -23,7 +25,7 @@ std::optional<double> SharedValues::contribution(graph::NodeId n) {
   const auto known = contributions_.find(n);
   if (known != contributions_.end()) return known->second;
   const graph::Node& node = graph_.nodes[n];
-  const std::string& name = std::get<graph::Linear>(node.operation).weight;
+  const std::string name = graph::weight_matrix(node.operation).value().weight;
   const compression::Assignment& assignment = assignments_.at(n);
   const std::optional<double> value =
       contribution(n, {graph_.module_name(node), originals_.load(name), assignment.scheme, assignment.scale_dtype});

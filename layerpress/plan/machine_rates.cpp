@@ -8,6 +8,7 @@
 #include <set>
 
 #include "layerpress/base/file.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/transformer.h"
@@ -44,7 +45,7 @@ double rate_of(at::Device device, double work, Function&& function) {
 std::int64_t sample_columns(const setup::RunSetup& setup) {
   std::int64_t widest = 0;
   for (const auto& [node, assignment] : setup.assignments)
-    widest = std::max(widest, std::get<graph::Linear>(setup.model.traced.graph.nodes[node].operation).in_features);
+    widest = std::max(widest, graph::weight_matrix(setup.model.traced.graph.nodes[node].operation).value().columns);
   std::int64_t columns = 512;
   while (columns < 4096 && 2 * columns <= widest) columns *= 2;
   return columns;

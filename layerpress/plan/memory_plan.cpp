@@ -11,6 +11,7 @@
 #include "layerpress/execution/expert_execution.h"
 #include "layerpress/execution/node_execution.h"
 #include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/pipeline/background_sink.h"
 #include "layerpress/pipeline/statistics_store.h"
@@ -490,9 +491,9 @@ MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Su
             schedule::divide_work(request.graph, {{group.input, {n}}}, request.assignments, /*ranks=*/1,
                                   request.division_rates, [](const graph::LinearGroup&) { return true; }),
             /*replace=*/false);
-        const auto& linear = std::get<graph::Linear>(request.graph.nodes[n].operation);
-        read += static_cast<std::uint64_t>(linear.in_features * linear.out_features) *
-                c10::elementSize(request.stored_dtype(linear.weight));
+        const graph::WeightMatrix matrix = graph::weight_matrix(request.graph.nodes[n].operation).value();
+        read += static_cast<std::uint64_t>(matrix.rows * matrix.columns) *
+                c10::elementSize(request.stored_dtype(matrix.weight));
       }
     simulation.own().weight_bytes = read;
     simulation.own().read_bytes += read;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/plan/memory_plan.h"
 #include "layerpress/schedule/schedule.h"
 
@@ -85,7 +86,7 @@ void PlanMaker::add_copies(RunPlan& plan) const {
   const std::size_t before = planned.size() - run_.subgraphs.size();  // entries for work on the whole model
   std::set<std::string> done;
   for (const auto& [n, assignment] : run_.assignments)
-    done.insert(std::get<graph::Linear>(graph.nodes[n].operation).weight);
+    done.insert(graph::weight_matrix(graph.nodes[n].operation).value().weight);
   for (std::size_t s = 0; s < run_.subgraphs.size(); ++s) {
     const bool finished = !input_.finished.empty() && input_.finished[s];
     std::set<std::string> onloaded;

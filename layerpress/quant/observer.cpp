@@ -107,6 +107,10 @@ std::string observer_name(Observer observer) {
   }
 }
 
+ObserverSettings without_inputs(const ObserverSettings& settings) {
+  return weighs_inputs(settings.observer) ? ObserverSettings{.observer = Observer::kMse} : settings;
+}
+
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
   const ScaleBlock block = scale_block(weights, rows, columns);
   return {block.rows, block.columns};

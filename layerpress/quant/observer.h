@@ -39,6 +39,9 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
 /// "minmax", "mse", "hessian" or "gptq".
 std::string observer_name(Observer observer);
 
+/// The observer for weights without known inputs: mse instead of hessian and gptq.
+ObserverSettings without_inputs(const ObserverSettings& settings);
+
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
 /// Chooses the scales of a weight [rows, columns]. `stored` says what they are rounded to (scale_format); `importance` (fp32

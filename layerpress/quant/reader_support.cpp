@@ -88,6 +88,17 @@ Gap fp8_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t co
 
 }  // namespace
 
+std::optional<std::string> vllm_embedding_gap(const QuantizationScheme& scheme) {
+  if (!scheme.weights) return std::nullopt;
+  const QuantizationArgs& args = *scheme.weights;
+  const bool by_rows = args.strategy == Strategy::kChannel || args.strategy == Strategy::kGroup;
+  if (args.type == NumberType::kInt && by_rows && !scheme.input_activations && args.symmetric &&
+      32 % args.num_bits == 0 && resolved_format(scheme) == "pack-quantized")
+    return std::nullopt;
+  return "vLLM reads compressed embeddings only as symmetric pack-quantized integers of 2, 4 or 8 bits per channel "
+         "or group and without activations, such as W8A16";
+}
+
 std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns) {
   if (!scheme.weights) return std::nullopt;
   if (scheme.weights->type == NumberType::kFloat) return fp8_gap(scheme, rows, columns);

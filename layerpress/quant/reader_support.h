@@ -13,4 +13,7 @@ namespace layerpress::quant {
 /// K not a multiple of 128; asymmetric other than 4 bit; ...).
 std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns);
 
+/// The same for an embedding: vLLM looks up rows only in packed symmetric weights of 2, 4 or 8 bits.
+std::optional<std::string> vllm_embedding_gap(const QuantizationScheme& scheme);
+
 }  // namespace layerpress::quant

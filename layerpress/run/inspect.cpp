@@ -8,6 +8,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/graph/drawing.h"
 #include "layerpress/graph/text.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/setup/open_model.h"
@@ -50,8 +51,8 @@ Json describe(const setup::OpenedModel& model, const graph::Subgraph& subgraph) 
   for (const graph::NodeId n : subgraph.nodes)
     for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) count.add(use);
   Json groups = Json::array();
-  for (const graph::LinearGroup& group :
-       graph::linear_groups(graph, subgraph, [](const graph::Node&) { return true; })) {
+  for (const graph::LinearGroup& group : graph::linear_groups(
+           graph, subgraph, [](const graph::Node& node) { return graph::is_linear(node.operation); })) {
     Json modules = Json::array(), out_features = Json::array();
     for (const graph::NodeId n : group.linears) {
       modules.push_back(graph.module_name(graph.nodes[n]));

@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "layerpress/graph/weight_matrix.h"
+
 namespace layerpress::schedule {
 
 std::vector<graph::LinearGroup> assigned_groups(const graph::Graph& graph, const graph::Subgraph& subgraph,
@@ -51,14 +53,14 @@ std::vector<compression::LinearShape> shapes_of(const graph::Graph& graph, const
   std::vector<compression::LinearShape> shapes;
   std::int64_t rows = 0;
   for (const graph::NodeId n : linears) {
-    const auto& operation = std::get<graph::Linear>(graph.nodes[n].operation);
+    const graph::WeightMatrix matrix = graph::weight_matrix(graph.nodes[n].operation).value();
     const compression::Assignment& assignment = assignments.at(n);
-    shapes.push_back({.rows = operation.out_features,
-                      .columns = operation.in_features,
+    shapes.push_back({.rows = matrix.rows,
+                      .columns = matrix.columns,
                       .dtype = assignment.scale_dtype,
                       .scheme = assignment.scheme,
                       .device = assignment.device});
-    rows += operation.out_features;
+    rows += matrix.rows;
   }
   for (compression::LinearShape& shape : shapes) shape.group_rows = rows;
   return shapes;

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/schedule/demand.h"
 #include "layerpress/schedule/step_maker.h"
 
@@ -79,7 +80,7 @@ class ScheduleMaker {
     for (std::size_t s = 0; s < schedule.size(); ++s)
       for (const graph::LinearGroup& group : schedule[s].groups())
         for (const graph::NodeId n : group.linears)
-          compressed_in.emplace(std::get<graph::Linear>(graph_.nodes[n].operation).weight, s);
+          compressed_in.emplace(graph::weight_matrix(graph_.nodes[n].operation).value().weight, s);
     for (std::size_t s = schedule.size(); s-- > 0;)
       for (const std::string& weight : schedule[s].weights) {
         const auto made = compressed_in.find(weight);

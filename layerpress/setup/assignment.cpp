@@ -4,17 +4,17 @@
 #include <set>
 
 #include "layerpress/base/text.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/reader_support.h"
 #include "layerpress/recipe/inherited_schemes.h"
-#include "layerpress/recipe/written_targets.h"
 
 namespace layerpress::setup {
 namespace {
 
-const graph::Linear& linear_of(const graph::Graph& graph, graph::NodeId node) {
-  return std::get<graph::Linear>(graph.nodes[node].operation);
+graph::WeightMatrix matrix_of(const graph::Graph& graph, graph::NodeId node) {
+  return graph::weight_matrix(graph.nodes[node].operation).value();
 }
 
 /// Group sizes that divide all of `columns`, from the usual ones.
@@ -45,11 +45,27 @@ void check_group_sizes(const graph::Graph& graph, const compression::Assignments
   OddModules odd;
   for (const auto& [node, assignment] : assignments) {
     const quant::QuantizationArgs& weights = *assignment.scheme->weights;
-    const std::int64_t columns = linear_of(graph, node).in_features;
+    const std::int64_t columns = matrix_of(graph, node).columns;
     if (weights.group_size && *weights.group_size > 0 && columns % *weights.group_size != 0)
       odd[{*weights.group_size, columns}].push_back(graph.module_name(graph.nodes[node]));
   }
   if (!odd.empty()) refuse_group_sizes(odd);
+}
+
+/// Embeddings are rounded, whatever the modifier does with linears.
+void check_calibrated(const Modifiers& modifiers, const compression::Assignments& assignments) {
+  for (const auto& modifier : modifiers) {
+    const auto compressed_by = [&](const compression::Modifier* compressor) {
+      return compressor != nullptr && std::any_of(assignments.begin(), assignments.end(), [&](const auto& entry) {
+               return entry.second.modifier == compressor;
+             });
+    };
+    if (modifier->needs_data() && compressed_by(modifier->for_embeddings()) && !compressed_by(modifier.get()))
+      throw RecipeError(
+          "[recipe.check] {}: its targets match embeddings only, which have no inputs to calibrate on; take "
+          "QuantizationModifier with observer minmax or mse",
+          modifier->type());
+  }
 }
 
 /// Same numbers, whatever targets and observers say.
@@ -127,24 +143,29 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   std::map<std::string, const quant::QuantizationScheme*> scheme_of;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
-    if (!std::holds_alternative<graph::Linear>(node.operation)) continue;
+    if (!graph::weight_matrix(node.operation)) continue;
     const quant::ModuleName module{graph.module_name(node),
                                    {graph.modules[node.module].class_name},
                                    model::other_names(model.traced, graph.module_name(node))};
-    scheme_of[module.name] = nullptr;
+    if (graph::is_linear(node.operation)) scheme_of[module.name] = nullptr;
     for (const auto& modifier : modifiers) {
       const quant::QuantizationScheme* scheme = modifier->scheme_for(module);
       if (scheme == nullptr) continue;
       if (assignments.count(n) != 0)
         throw RecipeError("[recipe.check] module {} is a target of two modifiers, {} and {}; ignore it in one of them",
                           module.name, assignments[n].modifier->type(), modifier->type());
-      assignments[n] = {modifier.get(), scheme, model.checkpoint->spec(linear_of(graph, n).weight).dtype};
-      scheme_of[module.name] = scheme;
+      const compression::Modifier* compressor =
+          graph::is_linear(node.operation) ? modifier.get() : modifier->for_embeddings();
+      if (compressor == nullptr)
+        throw RecipeError("[recipe.check] {} does not compress embeddings; ignore {}", modifier->type(), module.name);
+      assignments[n] = {compressor, scheme, model.checkpoint->spec(matrix_of(graph, n).weight).dtype};
+      if (graph::is_linear(node.operation)) scheme_of[module.name] = scheme;
     }
   }
   if (assignments.empty())
     throw RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
                       model.architecture);
+  check_calibrated(modifiers, assignments);
   check_group_sizes(graph, assignments);
   check_fused(model, scheme_of);
   check_uniform(model, scheme_of);
@@ -152,36 +173,13 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   return assignments;
 }
 
-quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
-  const graph::Graph& graph = model.traced.graph;
-  std::vector<const quant::QuantizationScheme*> known;
-  recipe::GroupedModules grouped;
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
-    if (!std::holds_alternative<graph::Linear>(graph.nodes[n].operation)) continue;
-    const std::string& name = graph.module_name(graph.nodes[n]);
-    std::vector<std::string> names = model::other_names(model.traced, name);  // a reader knows only one of them
-    names.insert(names.begin(), name);
-    int group = -1;
-    if (const auto assigned = assignments.find(n); assigned != assignments.end()) {
-      const auto found = std::find(known.begin(), known.end(), assigned->second.scheme);
-      group = static_cast<int>(found - known.begin());
-      if (found == known.end()) known.push_back(assigned->second.scheme);
-    }
-    for (const std::string& one : names) {
-      grouped.modules.push_back({one, {"Linear"}});
-      grouped.groups.push_back(group);
-    }
-  }
-  std::vector<quant::QuantizationScheme> schemes;
-  for (const quant::QuantizationScheme* scheme : known) schemes.push_back(*scheme);
-  return recipe::with_targets(schemes, grouped);
-}
-
 std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments) {
   std::vector<std::string> warnings;
   for (const auto& [node, assignment] : assignments) {
-    const graph::Linear& linear = linear_of(model.traced.graph, node);
-    const auto gap = quant::vllm_kernel_gap(*assignment.scheme, linear.out_features, linear.in_features);
+    const graph::WeightMatrix matrix = matrix_of(model.traced.graph, node);
+    const auto gap = graph::is_linear(model.traced.graph.nodes[node].operation)
+                         ? quant::vllm_kernel_gap(*assignment.scheme, matrix.rows, matrix.columns)
+                         : quant::vllm_embedding_gap(*assignment.scheme);
     if (!gap) continue;
     const std::string text =
         fmt::format("{}: {}", model.traced.graph.module_name(model.traced.graph.nodes[node]), *gap);

@@ -15,14 +15,10 @@ using Modifiers = std::vector<std::unique_ptr<compression::Modifier>>;
 
 Modifiers make_modifiers(const recipe::Recipe& recipe);
 
-/// Decides which modifier compresses each linear, and checks everything that could spoil the result before any work:
+/// Decides which modifier compresses each linear and each embedding, and checks before any work all that could spoil the result:
 /// some module is matched; no two modifiers claim one module; columns divide by the group size (naming modules and sizes
 /// that fit); modules that engines fuse (q/k/v, gate/up) are compressed alike or not at all. Throws RecipeError.
 compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers);
-
-/// The quantization_config for what `assign` decided: one group per scheme, with the recipe's targets where all readers
-/// understand them (with_targets).
-quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments);
 
 /// One line for each kind of compressed module that no common vLLM kernel supports.
 std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments);

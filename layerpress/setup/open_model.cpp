@@ -8,18 +8,21 @@
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/image_geometry.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/instruction_set.h"
 #include "layerpress/model/weight_names.h"
 
 namespace layerpress::setup {
 namespace {
 
-std::vector<quant::ModuleName> linear_modules(const model::TracedModel& model) {
+/// Linears and embeddings.
+std::vector<quant::ModuleName> compressible_modules(const model::TracedModel& model) {
   std::vector<quant::ModuleName> modules;
   for (const graph::Node& node : model.graph.nodes) {
-    if (!std::holds_alternative<graph::Linear>(node.operation)) continue;
+    if (!graph::weight_matrix(node.operation)) continue;
     const std::string& name = model.graph.module_name(node);
-    modules.push_back({name, {"Linear"}, model::other_names(model, name)});
+    const char* class_name = graph::is_linear(node.operation) ? "Linear" : "Embedding";
+    modules.push_back({name, {class_name}, model::other_names(model, name)});
   }
   return modules;
 }
@@ -29,7 +32,7 @@ std::map<std::string, quant::QuantizationScheme> compressed_weights(const Opened
   if (opened.checkpoint->quantization_config().is_null()) return schemes;
   const quant::QuantizationConfig config =
       quant::parse_quantization_config(opened.checkpoint->quantization_config(), "config.json: quantization_config");
-  const std::vector<quant::ModuleName> modules = linear_modules(opened.traced);
+  const std::vector<quant::ModuleName> modules = compressible_modules(opened.traced);
   const std::vector<int> groups = quant::assign_groups(config, modules);
   for (std::size_t i = 0; i < modules.size(); ++i)
     if (groups[i] >= 0 && config.groups[groups[i]].second.weights)

@@ -10,6 +10,7 @@
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
+#include "layerpress/setup/untied_embeddings.h"
 
 namespace layerpress::setup {
 namespace {
@@ -108,6 +109,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
     throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
                           options.model);
   setup.assignments = assign(setup.model, setup.modifiers);
+  untie_compressed_embeddings(setup.model, setup.assignments);
   check_propagation(options, setup);
   check_loss_mask(options, setup);
   setup.min_tokens_per_expert = least_expert_tokens(options.min_tokens_per_expert, setup);

@@ -40,6 +40,8 @@ CONFIGURATIONS = {
     "original model beside it": ("broad", (2, 256), ["--quality", "best"]),
     "original model's activations": ("slim", (48, 512), ["--quality", "best", "--sequential-offload-device", "cpu"]),
     "without data": ("broad", None, ["--algorithm", "rtn"]),
+    "embeddings": ("many words", (4, 256), ["--targets", "Linear,Embedding", "--scheme", "W8A16"]),
+    "embeddings without data": ("many words", None, ["--targets", "Embedding", "--algorithm", "rtn", "--scheme", "W8A16"]),
     "in fp32": ("even", (16, 256), ["--dtype", "float32", "--algorithm", "rtn", "--pipeline", "sequential"]),
 }
 

@@ -172,6 +172,14 @@ def test_resumed_again_and_again(deep, solving, results):
     resume_and_compare(deep, results / "out", solving, undisturbed, results.with_name("summary.json"))
 
 
+def test_a_compressed_embedding_is_read_back(deep, solving, results):
+    arguments = [*solving, "--targets", "Linear,Embedding"]
+    undisturbed = Undisturbed(deep, results / "out", arguments)
+    assert any(b"embed_tokens.weight_packed" in data for data in undisturbed.contents.values())
+    killed(deep, results / "out", *arguments, subgraphs=2)
+    resume_and_compare(deep, results / "out", arguments, undisturbed, results.with_name("summary.json"))
+
+
 def test_two_threads(deep, solving, results):
     arguments = [*solving[:-1], "2"]
     undisturbed = Undisturbed(deep, results / "out", arguments)

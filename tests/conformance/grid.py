@@ -214,9 +214,29 @@ def numbers():
     yield "a broken pattern", preset(targets=["re:(unclosed"])
 
 
+def embeddings():
+    """GPTQ's scales of embeddings come from uninitialized memory in LLM Compressor, so that only names and shapes are compared."""
+    for scheme in ("W8A16", "W4A16", "W4A16_ASYM", "W3A16", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK"):
+        yield f"embedding {scheme}", preset(scheme, ignore=(), targets=["Embedding"], weight_observer=OBSERVER)
+        yield f"embedding and linears {scheme}", preset(scheme, targets=["Linear", "Embedding"], weight_observer=OBSERVER)
+        yield f"embedding and linears {scheme}, GPTQ", preset(
+            scheme, GPTQ, targets=["Linear", "Embedding"], weight_observer=OBSERVER)
+    yield "embedding alone, GPTQ", preset("W8A16", GPTQ, targets=["Embedding"], weight_observer=OBSERVER)
+    yield "embedding by pattern", preset("W8A16", ignore=(), targets=["re:.*embed.*"], weight_observer=OBSERVER)
+    yield "embedding by name", preset("W8A16", ignore=(), targets=["model.embed_tokens"], weight_observer=OBSERVER)
+    yield "embedding that is ignored", preset("W8A16", ignore=["model.embed_tokens"], targets=["re:.*"], weight_observer=OBSERVER)
+    yield "embedding and head", preset("W8A16", ignore=(), targets=["re:.*"], weight_observer=OBSERVER)
+    yield "embedding beside linears in another group", groups(
+        group(weights("channel", 8, type="float", observer=OBSERVER), ["Embedding"]), group(weights(observer=OBSERVER)))
+    yield "embedding beside GPTQ", wrap(
+        (ROUNDING, {"scheme": "W8A16", "targets": ["Embedding"], "weight_observer": OBSERVER}),
+        (GPTQ, {"scheme": "W4A16", "ignore": ["lm_head"], "weight_observer": OBSERVER}))
+
+
 def recipes():
     """All recipes by name."""
-    parts = (schemes, strategies, orders_at_two_places, matching, observers, overlaps, several_modifiers, arguments, numbers)
+    parts = (schemes, strategies, orders_at_two_places, matching, observers, overlaps, several_modifiers, arguments, numbers,
+             embeddings)
     found = {}
     for part in parts:
         for name, recipe in part():

@@ -38,6 +38,9 @@ READERS_AGREE = {
     "two modifiers that both name Linear": [
         "Linear", *(f"model.layers.{layer}.mlp.{part}_proj" for layer in (0, 1) for part in ("gate", "up", "down"))],
 }
+# What a target names but the recipe ignores, of a class of which nothing is compressed: LLM Compressor leaves it out of the config's
+# list, and readers take it for compressed.
+IGNORED_TOO = {"embedding that is ignored": ["model.embed_tokens"]}
 
 
 class Compressor:
@@ -101,7 +104,7 @@ def test_recipe(name, compressor):
         return
     assert "refused" not in ours, ours["refused"]
     assert ours["layout"] == theirs["layout"]
-    assert ours["ignore"] == theirs["ignore"]
+    assert sorted(ours["ignore"]) == sorted(theirs["ignore"] + IGNORED_TOO.get(name, []))
     if name in READERS_AGREE:
         assert [target for group in ours["config"]["config_groups"].values() for target in group["targets"]] == READERS_AGREE[name]
         assert numbers_of(ours["config"]) == numbers_of(theirs["config"])

@@ -62,6 +62,11 @@ def test_options(options, exact, alone, results):
     assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 
+def test_embeddings(exact, alone, results):
+    how = ["--targets", "Linear,Embedding", *ROUNDING]
+    assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
+
+
 def test_loss_mask(exact, alone, results, tmp_path):
     """Some samples count as a whole, some in part, some not at all."""
     masks = [[int(i % 4 < number % 5) for i in range(len(sample))] for number, sample in enumerate(exact.samples)]

@@ -115,3 +115,23 @@ def normalized_embeddings(model):
     x = reference.as_float(tensors["model.embed_tokens.weight"])[tokens]
     x = x / numpy.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
     return x * reference.as_float(tensors["model.layers.0.input_layernorm.weight"])
+
+
+@pytest.mark.parametrize("modifier, options", [
+    ("QuantizationModifier", []), ("GPTQModifier", []), ("QuantizationModifier", ["--pipeline", "sequential"]),
+    ("GPTQModifier", ["--pipeline", "basic"]), ("GPTQModifier", ["--sequential-targets", "Linear,Embedding"]),
+    ("GPTQModifier", ["--sequential-targets", "Linear"]), ("GPTQModifier", ["--quality", "best"]),
+])
+def test_embeddings_are_rounded(model, samples, modifier, options, tmp_path):
+    """Whatever becomes of the linears; min-max scales are compressed-tensors'."""
+    recipe = compressed_cases.recipe(
+        modifier,
+        compressed_cases.group(compressed_cases.weights(4, "group", group_size=64, observer="minmax"),
+                               ["Linear", "Embedding"]))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    program.oneshot(model, tmp_path / "out", "--recipe", tmp_path / "recipe.json", "--dataset", samples, *options)
+    [scheme] = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]["config_groups"].values()
+    stored = reference.Stored(tiny_models.tensors(tmp_path / "out"), "model.embed_tokens", scheme)
+    weight = original(model)["model.embed_tokens"]
+    assert numpy.array_equal(stored.stored_scale, reference.minmax_parameters(weight, stored.args)[0])
+    assert numpy.array_equal(stored.codes, reference.round_to_nearest(weight, stored))

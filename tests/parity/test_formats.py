@@ -1,7 +1,6 @@
 """What is written: opened by compressed-tensors, decoded by a slow reference, and read back by the program itself."""
 
 import json
-import shutil
 
 import compressed_tensors
 import numpy
@@ -10,7 +9,6 @@ import torch
 from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
 from compressed_tensors.quantization import QuantizationConfig, QuantizationScheme, preset_name_to_scheme
-from safetensors.torch import save_file
 from support import compressed_cases, program, tiny_models
 
 SUFFIXES = {
@@ -38,10 +36,10 @@ def test_config(compressed):
 
 
 def test_config_beside_quantization(compressed):
-    """Everything else of config.json stays; a head that was tied and is now compressed is not tied any more."""
+    """Everything else of config.json stays; head and embedding are not tied any more if either is compressed."""
     config, original = compressed.config, json.loads((compressed.model / "config.json").read_text())
     del config["quantization_config"]
-    if original["tie_word_embeddings"] and "lm_head.weight_scale" in compressed.tensors:
+    if not {"lm_head", "model.embed_tokens"}.isdisjoint(compressed.scheme_of):
         original["tie_word_embeddings"] = False
     assert config == original
 
@@ -69,6 +67,8 @@ def test_tensors(compressed):
         zero_point = set() if scheme["weights"]["symmetric"] else {"weight_zero_point"}
         expected |= {f"{module}.{suffix}" for suffix in SUFFIXES[scheme["format"]] | zero_point}
         assert tensors[f"{module}.weight_scale"].dtype == SCALE_DTYPES.get(scheme["format"], torch.bfloat16)
+    if compressed.name == "tied embedding":
+        original["lm_head.weight"] = original["model.embed_tokens.weight"]
     plain = {name for name in original if name.removesuffix(".weight") not in schemes}
     assert set(tensors) == expected | plain
     assert all(torch.equal(tensors[name], original[name]) for name in plain)
@@ -98,22 +98,9 @@ def test_compressed_tensors_encodes_the_same(compressed):
         assert stored.parts["weight_shape"].dtype == torch.int64
 
 
-def save_decoded(compressed, folder, dtype):
-    """A plain checkpoint of the decoded weights."""
-    shutil.copytree(compressed.folder, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
-    replaced = {f"{module}.{suffix}" for module, stored in compressed.stored.items() for suffix in stored.parts
-                if suffix.startswith("weight")}
-    plain = {name: tensor.to(dtype) for name, tensor in compressed.tensors.items() if name not in replaced}
-    for module, stored in compressed.stored.items():
-        plain[f"{module}.weight"] = torch.from_numpy(stored.weight()).to(dtype)
-    save_file(plain, folder / "model.safetensors", {"format": "pt"})
-    tiny_models.rewrite_config(folder, lambda config: config.pop("quantization_config"))
-    return folder
-
-
 def test_program_reads_its_own_output(compressed, tmp_path):
     """The same program computes the same bits from compressed weights and from the reference's decoded ones."""
-    plain = save_decoded(compressed, tmp_path / "plain", torch.float32)
+    plain = compressed_cases.save_decoded(compressed, tmp_path / "plain", torch.float32)
     pairs = zip(compressed.logits, program.logits(plain, compressed_cases.SAMPLES, tmp_path))
     assert all(numpy.array_equal(ours, decoded) for ours, decoded in pairs)
 
@@ -121,6 +108,6 @@ def test_program_reads_its_own_output(compressed, tmp_path):
 @pytest.mark.parametrize("name", ["rtn W4A16_ASYM", "gptq W3A16", "gptq W8A8", "rtn FP8_DYNAMIC", "odd blocks", "tensor"])
 def test_program_reads_its_own_output_in_bf16(name, compressed_by_name, tmp_path):
     compressed = compressed_by_name(name)
-    plain = save_decoded(compressed, tmp_path / "plain", torch.bfloat16)
+    plain = compressed_cases.save_decoded(compressed, tmp_path / "plain", torch.bfloat16)
     run = lambda folder: program.logits(folder, compressed_cases.SAMPLES, tmp_path, "bfloat16")
     assert all(numpy.array_equal(ours, decoded) for ours, decoded in zip(run(compressed.folder), run(plain)))

@@ -68,5 +68,12 @@ TEST(ReaderSupportTest, Fp8BlocksAndActivations) {
   expect_gap(eight, 512, 1024, "also where the scheme says fp8");
 }
 
+TEST(ReaderSupportTest, Embeddings) {
+  for (const char* preset : {"W8A16", "W4A16", "W2A16"})
+    EXPECT_EQ(vllm_embedding_gap(preset_scheme(preset)), std::nullopt) << preset;
+  for (const char* preset : {"W3A16", "W4A16_ASYM", "W8A8", "FP8_DYNAMIC"})
+    EXPECT_TRUE(vllm_embedding_gap(preset_scheme(preset)).has_value()) << preset;
+}
+
 }  // namespace
 }  // namespace layerpress::quant

@@ -2,10 +2,12 @@
 
 import functools
 import json
+import shutil
 
 import torch
 import transformers
 from compressed_tensors.utils import match_named_modules
+from safetensors.torch import save_file
 from support import program, reference, tiny_models
 
 VOCABULARY = 200
@@ -81,9 +83,22 @@ CASES = {
     "gptq tied head": recipe(GPTQ, group(weights(8, "group", group_size=128)), ignore=()),
     "odd blocks": ["--algorithm", "rtn", "--scheme", "FP8_BLOCK"],
     "biases": ["--scheme", "W8A8"],
+    "embedding W8A16": recipe(ROUNDING, group(weights(8, "group", group_size=128), ["Embedding"])),
+    "fp8 embedding": recipe(ROUNDING, group(weights(8, "channel", type="float"), ["Embedding"])),
+    "int8 embedding": recipe(ROUNDING, group(weights(8, "channel"), ["Embedding"], format="int-quantized")),
+    "fp8 embedding and linears": recipe(
+        ROUNDING, group(weights(8, "channel", type="float"), ["Linear", "Embedding"], input_activations=TOKEN_FP8)),
+    "gptq and embedding": recipe(GPTQ, group(weights(4, "group", group_size=128), ["Linear", "Embedding"])),
+    "embedding beside gptq": {"quant_stage": {"quant_modifiers": {
+        GPTQ: {"scheme": "W4A16", "ignore": ["lm_head"]},
+        ROUNDING: {"targets": ["re:.*embed_tokens$"], "scheme": "W8A16"}}}},
+    "tied embedding": recipe(ROUNDING, group(weights(8, "group", group_size=128, symmetric=False), ["Embedding"])),
+    "gptq tied embedding and head": recipe(
+        GPTQ, group(weights(8, "group", group_size=128), ["Linear", "Embedding"]), ignore=()),
 }
 
-SETTINGS = {"gptq tied head": {"tie_word_embeddings": True}, "odd blocks": {"intermediate_size": 320},
+TIED = ("gptq tied head", "tied embedding", "gptq tied embedding and head")
+SETTINGS = {**{name: {"tie_word_embeddings": True} for name in TIED}, "odd blocks": {"intermediate_size": 320},
             "biases": {"attention_bias": True, "mlp_bias": True}}
 
 
@@ -143,3 +158,16 @@ class Compressed:
     def logits(self):
         """The program's own fp32 logits of SAMPLES."""
         return program.logits(self.folder, SAMPLES, self.folder.parent)
+
+
+def save_decoded(compressed, folder, dtype):
+    """A plain checkpoint of the decoded weights."""
+    shutil.copytree(compressed.folder, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    replaced = {f"{module}.{suffix}" for module, stored in compressed.stored.items() for suffix in stored.parts
+                if suffix.startswith("weight")}
+    plain = {name: tensor.to(dtype) for name, tensor in compressed.tensors.items() if name not in replaced}
+    for module, stored in compressed.stored.items():
+        plain[f"{module}.weight"] = torch.from_numpy(stored.weight()).to(dtype)
+    save_file(plain, folder / "model.safetensors", {"format": "pt"})
+    tiny_models.rewrite_config(folder, lambda config: config.pop("quantization_config"))
+    return folder

@@ -13,13 +13,14 @@ SHAPES = {
     "broad": {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 6144},
     "slim": {"num_hidden_layers": 3, "hidden_size": 1024, "intermediate_size": 1536},
     "even": {"num_hidden_layers": 2, "hidden_size": 1536, "intermediate_size": 4096},
+    "many words": {"num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 1024, "vocab_size": 40_000},
 }
 MIB = 1 << 20
 
 
 def make_model(folder, shape):
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": VOCABULARY}
-    return make_checkpoint(Path(folder) / shape, LlamaShape(**SHAPES[shape], **heads), block_elements=1 << 22)
+    return make_checkpoint(Path(folder) / shape, LlamaShape(**{**heads, **SHAPES[shape]}), block_elements=1 << 22)
 
 
 def data(folder, samples, length):

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "layerpress/compression/modifier.h"
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress::setup {
+
+/// Gives every linear that shares the weight of a compressed embedding (the head) an equal weight of its own, named after its
+/// module. From then on the model is like one that was never tied.
+void untie_compressed_embeddings(OpenedModel& model, const compression::Assignments& assignments);
+
+}  // namespace layerpress::setup

@@ -1,0 +1,68 @@
+#include "layerpress/setup/written_config.h"
+
+#include <algorithm>
+#include <set>
+
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/weight_names.h"
+#include "layerpress/quant/matching.h"
+#include "layerpress/recipe/written_targets.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// The schemes in use, and the modules that have one.
+struct Compressed {
+  std::vector<const quant::QuantizationScheme*> schemes;
+  std::vector<quant::TargetList> targets;  // by scheme
+  std::set<std::string> classes;           // of compressed modules
+
+  int group_of(const quant::QuantizationScheme* scheme) const {
+    return static_cast<int>(std::find(schemes.begin(), schemes.end(), scheme) - schemes.begin());
+  }
+  /// A module that is not compressed is one to ignore if it is like one that is, or if a target means it.
+  bool could_include(const quant::ModuleName& module) const {
+    return classes.count(module.classes.front()) != 0 ||
+           std::any_of(targets.begin(), targets.end(), [&](const auto& list) { return list.matches(module); });
+  }
+};
+
+std::string class_of(const graph::Node& node) { return graph::is_linear(node.operation) ? "Linear" : "Embedding"; }
+
+Compressed compressed_of(const graph::Graph& graph, const compression::Assignments& assignments) {
+  Compressed found;
+  for (const auto& [n, assignment] : assignments) {
+    found.classes.insert(class_of(graph.nodes[n]));
+    if (found.group_of(assignment.scheme) < static_cast<int>(found.schemes.size())) continue;
+    found.schemes.push_back(assignment.scheme);
+    found.targets.emplace_back(assignment.scheme->targets, "targets");
+  }
+  return found;
+}
+
+}  // namespace
+
+quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const Compressed compressed = compressed_of(graph, assignments);
+  recipe::GroupedModules grouped;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!graph::weight_matrix(node.operation)) continue;
+    const quant::ModuleName module{
+        graph.module_name(node), {class_of(node)}, model::other_names(model.traced, graph.module_name(node))};
+    const auto assigned = assignments.find(n);
+    if (assigned == assignments.end() && !compressed.could_include(module)) continue;
+    std::vector<std::string> names = module.other_names;  // a reader knows only one of them
+    names.insert(names.begin(), module.name);
+    for (const std::string& name : names) {
+      grouped.modules.push_back({name, module.classes});
+      grouped.groups.push_back(assigned == assignments.end() ? -1 : compressed.group_of(assigned->second.scheme));
+    }
+  }
+  std::vector<quant::QuantizationScheme> schemes;
+  for (const quant::QuantizationScheme* scheme : compressed.schemes) schemes.push_back(*scheme);
+  return recipe::with_targets(schemes, grouped);
+}
+
+}  // namespace layerpress::setup

@@ -9,7 +9,7 @@
 namespace layerpress {
 
 /// The kind of an error, just specific enough to choose an exit code.
-enum class ErrorKind { kUsage, kCheckpoint, kRecipe, kData, kMemory, kDistributed, kInterrupted, kInternal };
+enum class ErrorKind { kUsage, kIo, kCheckpoint, kRecipe, kData, kMemory, kDistributed, kInterrupted, kInternal };
 
 /// Base of all exceptions that Layerpress throws. The message is one line: `[room.function] where: what; what to do`.
 class Error : public std::runtime_error {
@@ -31,10 +31,12 @@ class KindError : public Error {
 };
 
 using UsageError = KindError<ErrorKind::kUsage>;  ///< The caller asked for something impossible (exit code 2).
-using CheckpointError = KindError<ErrorKind::kCheckpoint>;    ///< A model folder is damaged, unsupported or unwritable.
-using RecipeError = KindError<ErrorKind::kRecipe>;            ///< A recipe is malformed or names something unknown.
-using DataError = KindError<ErrorKind::kData>;                ///< Calibration or evaluation data cannot be used.
-using MemoryError = KindError<ErrorKind::kMemory>;            ///< The work does not fit in memory.
+using IoError = KindError<ErrorKind::kIo>;        ///< A file or folder cannot be opened, read or written.
+using CheckpointError =
+    KindError<ErrorKind::kCheckpoint>;              ///< The contents of a model folder are damaged or unsupported.
+using RecipeError = KindError<ErrorKind::kRecipe>;  ///< A recipe is malformed or names something unknown.
+using DataError = KindError<ErrorKind::kData>;      ///< Calibration or evaluation data cannot be used.
+using MemoryError = KindError<ErrorKind::kMemory>;  ///< The work does not fit in memory.
 using DistributedError = KindError<ErrorKind::kDistributed>;  ///< Ranks cannot agree, or one of them failed.
 using InterruptedError = KindError<ErrorKind::kInterrupted>;  ///< SIGINT or SIGTERM asked the work to stop.
 

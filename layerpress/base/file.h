@@ -16,7 +16,7 @@ inline constexpr std::uint64_t kReadAheadWindow = 128u << 10;
 /// Touching a page that cannot be read (truncated file, failing disk) raises SIGBUS; fetch() throws instead.
 class MappedFile {
  public:
-  /// Maps `path`; throws CheckpointError if it cannot be opened or is not a regular file.
+  /// Maps `path`; throws IoError if it cannot be opened or is not a regular file.
   static std::shared_ptr<const MappedFile> open(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -28,7 +28,7 @@ class MappedFile {
 
   /// Tells the kernel that the bytes [offset, offset + length) will be read soon.
   void will_need(std::uint64_t offset, std::uint64_t length) const;
-  /// Reads [offset, offset + length) into memory and returns when it is there. Throws CheckpointError if the file no
+  /// Reads [offset, offset + length) into memory and returns when it is there. Throws IoError if the file no
   /// longer contains the range (truncated while mapped) or cannot be read.
   void fetch(std::uint64_t offset, std::uint64_t length) const;
   /// Drops the resident pages that lie entirely inside [offset, offset + length); a later read maps them again.
@@ -36,7 +36,7 @@ class MappedFile {
 
  private:
   MappedFile(std::filesystem::path path, const std::byte* data, std::uint64_t size);
-  /// Throws CheckpointError if the file, found by its path, is now shorter than `end`.
+  /// Throws IoError if the file, found by its path, is now shorter than `end`.
   void check_reaches(std::uint64_t end) const;
   std::filesystem::path path_;
   const std::byte* data_;
@@ -51,7 +51,7 @@ class MappedFile {
 /// that was truncated or could not be read.
 const char* mapped_file_at(const void* address) noexcept;
 
-/// A file that is written at given offsets. Every failure (disk full, I/O error) throws a CheckpointError that names
+/// A file that is written at given offsets. Every failure (disk full, I/O error) throws an IoError that names
 /// the path. Several threads may call write_at for disjoint ranges.
 class OutputFile {
  public:
@@ -80,7 +80,7 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Reads a text file of at most `limit` bytes; throws CheckpointError otherwise.
+/// Reads a text file of at most `limit` bytes; throws IoError otherwise.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit = 512u << 20);
 
 /// Writes `text` to `path` under a temporary name in the same folder, syncs it and renames it into place.

@@ -49,17 +49,16 @@ MappedFile::~MappedFile() {
 
 std::shared_ptr<const MappedFile> MappedFile::open(const fs::path& path) {
   const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (descriptor.value() < 0) throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
+  if (descriptor.value() < 0) throw IoError("[file.open] {}: {}", path.string(), errno_text());
   struct stat status {};
-  if (::fstat(descriptor.value(), &status) != 0)
-    throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
-  if (!S_ISREG(status.st_mode)) throw CheckpointError("[file.open] {}: not a regular file", path.string());
+  if (::fstat(descriptor.value(), &status) != 0) throw IoError("[file.open] {}: {}", path.string(), errno_text());
+  if (!S_ISREG(status.st_mode)) throw IoError("[file.open] {}: not a regular file", path.string());
   const auto size = static_cast<std::uint64_t>(status.st_size);
   const std::byte* data = nullptr;
   if (size > 0) {
     void* address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor.value(), 0);
     if (address == MAP_FAILED)
-      throw CheckpointError("[file.open] {}: cannot map {} bytes: {}", path.string(), size, errno_text());
+      throw IoError("[file.open] {}: cannot map {} bytes: {}", path.string(), size, errno_text());
     data = static_cast<const std::byte*>(address);
   }
   const std::shared_ptr<MappedFile> opened(new MappedFile(path, data, size));
@@ -82,8 +81,8 @@ void MappedFile::check_reaches(std::uint64_t end) const {
   // path.
   if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
   if (static_cast<std::uint64_t>(now.st_size) < end)
-    throw CheckpointError("[file.read] {}: was truncated while in use: {} bytes when opened, {} now; restore the file",
-                          path_.string(), size_, now.st_size);
+    throw IoError("[file.read] {}: was truncated while in use: {} bytes when opened, {} now; restore the file",
+                  path_.string(), size_, now.st_size);
 }
 
 void MappedFile::fetch(std::uint64_t offset, std::uint64_t length) const {
@@ -95,9 +94,9 @@ void MappedFile::fetch(std::uint64_t offset, std::uint64_t length) const {
     if (failure == 0) continue;
     check_reaches(begin + piece);
     if (failure != EINVAL)
-      throw CheckpointError(
-          "[file.read] {}: bytes {} to {} cannot be read ({}): the disk is failing, or the file was {}", path_.string(),
-          begin, begin + piece, std::generic_category().message(failure), "truncated while in use; check both");
+      throw IoError("[file.read] {}: bytes {} to {} cannot be read ({}): the disk is failing, or the file was {}",
+                    path_.string(), begin, begin + piece, std::generic_category().message(failure),
+                    "truncated while in use; check both");
     touch(data_ + begin, piece);
   }
   // The file's new last page is still readable, with zeros in place of the truncated bytes.

@@ -17,18 +17,18 @@ namespace fs = std::filesystem;
 /// Locks the file for one process, so that a process believed dead cannot write beside its successor.
 void lock(int descriptor, const fs::path& path) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw CheckpointError("[file.open] {}: another process still writes it; end that one first", path.string());
+    throw IoError("[file.open] {}: another process still writes it; end that one first", path.string());
 }
 
 int create(const fs::path& path, std::uint64_t size) {
   Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (descriptor.value() < 0) throw CheckpointError("[file.create] {}: {}", path.string(), errno_text());
+  if (descriptor.value() < 0) throw IoError("[file.create] {}: {}", path.string(), errno_text());
   lock(descriptor.value(), path);
   if (!reserve_space(descriptor.value(), 0, size)) {
     const std::string reason = errno_text();
     ::unlink(path.c_str());
-    throw CheckpointError("[file.create] {}: cannot reserve {} bytes: {}; free some space or choose another --output",
-                          path.string(), size, reason);
+    throw IoError("[file.create] {}: cannot reserve {} bytes: {}; free some space or choose another --output",
+                  path.string(), size, reason);
   }
   return descriptor.release();
 }
@@ -37,10 +37,10 @@ int reopen(const fs::path& path, std::uint64_t size) {
   Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status {};
   if (descriptor.value() < 0 || ::fstat(descriptor.value(), &status) != 0)
-    throw CheckpointError("[file.open] {}: {}", path.string(), errno_text());
+    throw IoError("[file.open] {}: {}", path.string(), errno_text());
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
-    throw CheckpointError("[file.open] {}: has {} bytes instead of {}; remove it and start again", path.string(),
-                          status.st_size, size);
+    throw IoError("[file.open] {}: has {} bytes instead of {}; remove it and start again", path.string(),
+                  status.st_size, size);
   lock(descriptor.value(), path);
   return descriptor.release();
 }
@@ -56,13 +56,13 @@ OutputFile::~OutputFile() {
 
 void OutputFile::write_at(std::uint64_t offset, const void* bytes, std::uint64_t length) {
   if (!write_fully(descriptor_, offset, bytes, length))
-    throw CheckpointError("[file.write] {}: {}", path_.string(), errno_text());
+    throw IoError("[file.write] {}: {}", path_.string(), errno_text());
 }
 
 void OutputFile::read_at(std::uint64_t offset, void* bytes, std::uint64_t length) const {
   if (read_fully(descriptor_, offset, bytes, length)) return;
-  if (errno != 0) throw CheckpointError("[file.read] {}: {}", path_.string(), errno_text());
-  throw CheckpointError("[file.read] {}: ends before byte {}", path_.string(), offset + length);
+  if (errno != 0) throw IoError("[file.read] {}: {}", path_.string(), errno_text());
+  throw IoError("[file.read] {}: ends before byte {}", path_.string(), offset + length);
 }
 
 void OutputFile::flush_range(std::uint64_t offset, std::uint64_t length) {
@@ -70,7 +70,7 @@ void OutputFile::flush_range(std::uint64_t offset, std::uint64_t length) {
 }
 
 void OutputFile::sync() {
-  if (::fdatasync(descriptor_) != 0) throw CheckpointError("[file.write] {}: {}", path_.string(), errno_text());
+  if (::fdatasync(descriptor_) != 0) throw IoError("[file.write] {}: {}", path_.string(), errno_text());
 }
 
 void OutputFile::sync_and_close() {
@@ -80,13 +80,13 @@ void OutputFile::sync_and_close() {
   const int closed = ::close(descriptor_);
   descriptor_ = -1;
   if (synced != 0 || closed != 0)
-    throw CheckpointError("[file.write] {}: {}", path_.string(), synced != 0 ? reason : errno_text());
+    throw IoError("[file.write] {}: {}", path_.string(), synced != 0 ? reason : errno_text());
 }
 
 std::string read_text_file(const fs::path& path, std::uint64_t limit) {
   const auto file = MappedFile::open(path);
   if (file->size() > limit)
-    throw CheckpointError("[file.read] {}: {} bytes, more than the {} allowed", path.string(), file->size(), limit);
+    throw IoError("[file.read] {}: {} bytes, more than the {} allowed", path.string(), file->size(), limit);
   return std::string(reinterpret_cast<const char*>(file->data()), file->size());
 }
 
@@ -106,7 +106,7 @@ void write_text_file(const fs::path& path, std::string_view text) {
   fs::rename(temporary, path, failure);
   if (failure) {
     fs::remove(temporary, ignored);
-    throw CheckpointError("[file.write] {}: {}", path.string(), failure.message());
+    throw IoError("[file.write] {}: {}", path.string(), failure.message());
   }
 }
 

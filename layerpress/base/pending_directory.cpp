@@ -50,9 +50,8 @@ void lock_replaced(int descriptor, const fs::path& target) {
   while (!lock(descriptor)) {
     if (errno != EWOULDBLOCK) return;  // no locks on this file system; the target came from elsewhere
     if (std::chrono::steady_clock::now() - start > kPatience)
-      throw CheckpointError(
-          "[output] {}: cannot be replaced: another process has locked it; end that one and continue with {}",
-          target.string(), "--resume");
+      throw IoError("[output] {}: cannot be replaced: another process has locked it; end that one and continue with {}",
+                    target.string(), "--resume");
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -70,25 +69,24 @@ int lock_folder(const fs::path& folder, const fs::path& target) {
   constexpr int kAttempts = 1000;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
-      throw CheckpointError("[output] {}: cannot create the directory: {}", folder.string(), errno_text());
+      throw IoError("[output] {}: cannot create the directory: {}", folder.string(), errno_text());
     Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (descriptor.value() < 0 && errno == ENOENT) continue;
     if (descriptor.value() < 0)
-      throw CheckpointError("[output] {}: cannot be opened: {}; remove it or choose another --output", folder.string(),
-                            errno_text());
+      throw IoError("[output] {}: cannot be opened: {}; remove it or choose another --output", folder.string(),
+                    errno_text());
     const bool locked = lock(descriptor.value());
     if (!locked && errno == EWOULDBLOCK)
       throw UsageError("[output] {}: another run is writing it; wait for it or choose another --output",
                        target.string());
     if (!locked)
-      throw CheckpointError("[output] {}: cannot be locked: {}; choose an --output on another file system",
-                            folder.string(), errno_text());
+      throw IoError("[output] {}: cannot be locked: {}; choose an --output on another file system", folder.string(),
+                    errno_text());
     // The previous holder of the lock may have renamed or removed the folder before we got the lock, which is then
     // void.
     if (is_at(descriptor.value(), folder)) return descriptor.release();
   }
-  throw CheckpointError("[output] {}: other runs keep creating and removing it; choose another --output",
-                        folder.string());
+  throw IoError("[output] {}: other runs keep creating and removing it; choose another --output", folder.string());
 }
 
 /// Removes the marker first, so that nobody resumes from a half-emptied folder.
@@ -100,7 +98,7 @@ void empty_folder(const fs::path& folder, const std::string& marker) {
   for (const fs::path& entry : entries) {
     if (!failure) fs::remove_all(entry, failure);
   }
-  if (failure) throw CheckpointError("[output] {}: cannot be emptied: {}", folder.string(), failure.message());
+  if (failure) throw IoError("[output] {}: cannot be emptied: {}", folder.string(), failure.message());
 }
 
 }  // namespace
@@ -169,7 +167,7 @@ void PendingDirectory::commit() {
   // Fails if somebody has created a non-empty target in the meantime.
   std::error_code failure;
   fs::rename(pending_, target_, failure);
-  if (failure) throw CheckpointError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
+  if (failure) throw IoError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
   committed_ = true;
   release_lock();
   sync_directory(target_.parent_path());
@@ -184,17 +182,17 @@ void PendingDirectory::replace_target() {
   fs::path old = pending_;
   if (::renameat2(AT_FDCWD, pending_.c_str(), AT_FDCWD, target_.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
-      throw CheckpointError("[output] {}: cannot be replaced: {}", target_.string(), errno_text());
+      throw IoError("[output] {}: cannot be replaced: {}", target_.string(), errno_text());
     // The file system cannot exchange: move the old target aside, so that a complete folder exists at every moment.
     old += ".old";
     fs::remove_all(old, failure);
     fs::rename(target_, old, failure);
-    if (failure) throw CheckpointError("[output] {}: cannot be replaced: {}", target_.string(), failure.message());
+    if (failure) throw IoError("[output] {}: cannot be replaced: {}", target_.string(), failure.message());
     fs::rename(pending_, target_, failure);
     if (failure) {
       const std::string reason = failure.message();
       fs::rename(old, target_, failure);
-      throw CheckpointError("[output] {}: cannot be put in place: {}", target_.string(), reason);
+      throw IoError("[output] {}: cannot be put in place: {}", target_.string(), reason);
     }
   }
   committed_ = true;

@@ -14,12 +14,12 @@ TemporaryDirectory::TemporaryDirectory() {
   std::error_code failure;
   const std::filesystem::path parent = std::filesystem::temp_directory_path(failure);
   if (failure)
-    throw DataError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
-                    failure.message());
+    throw IoError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
+                  failure.message());
   std::string pattern = (parent / "layerpress-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
-    throw DataError("[file.temporary] {}: {}; set TMPDIR to a writable folder", pattern,
-                    std::generic_category().message(errno));
+    throw IoError("[file.temporary] {}: {}; set TMPDIR to a writable folder", pattern,
+                  std::generic_category().message(errno));
   path_ = pattern;
 }
 

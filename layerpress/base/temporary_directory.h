@@ -5,7 +5,7 @@
 namespace layerpress {
 
 /// A new folder in the system's temporary directory (TMPDIR), removed with its contents by the destructor. Only this
-/// user can read it. Throws DataError if it cannot be created.
+/// user can read it. Throws IoError if it cannot be created.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();

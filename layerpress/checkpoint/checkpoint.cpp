@@ -164,7 +164,7 @@ std::vector<fs::path> Checkpoint::companion_files() const {
     if (!hidden && name != kConfigName && !is_weights_name(name) && entry.is_regular_file(failure))
       files.push_back(entry.path());
   }
-  if (failure) throw CheckpointError("[checkpoint.files] {}: {}", directory_.string(), failure.message());
+  if (failure) throw IoError("[checkpoint.files] {}: {}", directory_.string(), failure.message());
   std::sort(files.begin(), files.end());
   return files;
 }

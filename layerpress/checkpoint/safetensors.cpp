@@ -111,7 +111,7 @@ void write_safetensors(const std::filesystem::path& path, const std::map<std::st
   try {
     write_tensors(temporary, specs, safetensors_header(specs, metadata), tensors);
     std::filesystem::rename(temporary, path, failure);
-    if (failure) throw CheckpointError("[safetensors.write] {}: {}", path.string(), failure.message());
+    if (failure) throw IoError("[safetensors.write] {}: {}", path.string(), failure.message());
   } catch (...) {
     std::filesystem::remove(temporary, failure);
     throw;

@@ -103,7 +103,7 @@ void check_matches(const TensorSpec& spec, const at::Tensor& tensor) {
 void remove_file(const std::filesystem::path& path) {
   std::error_code failure;
   std::filesystem::remove(path, failure);
-  if (failure) throw CheckpointError("[writer.open] {}: cannot be removed: {}", path.string(), failure.message());
+  if (failure) throw IoError("[writer.open] {}: cannot be removed: {}", path.string(), failure.message());
 }
 
 /// Whether an earlier writer left a file with the full size and this header.
@@ -113,7 +113,7 @@ bool is_reusable(const std::filesystem::path& path, std::uint64_t size, const st
     std::string found(header.size(), '\0');
     file.read_at(0, found.data(), found.size());
     return found == header;
-  } catch (const CheckpointError&) {
+  } catch (const IoError&) {
     return false;  // missing, truncated or unreadable: created again
   }
 }
@@ -122,11 +122,11 @@ std::unique_ptr<Descriptor> open_written_by_other(const std::filesystem::path& p
   auto descriptor = std::make_unique<Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (descriptor->value() < 0 || ::fstat(descriptor->value(), &status) != 0)
-    throw CheckpointError("[writer.read] {}: {}; another process writes this file, give all of them the same folder",
-                          path.string(), errno_text());
+    throw IoError("[writer.read] {}: {}; another process writes this file, give all of them the same folder",
+                  path.string(), errno_text());
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
-    throw CheckpointError("[writer.read] {}: has {} bytes instead of {}; was it changed? Start over", path.string(),
-                          status.st_size, size);
+    throw IoError("[writer.read] {}: has {} bytes instead of {}; was it changed? Start over", path.string(),
+                  status.st_size, size);
   return descriptor;
 }
 
@@ -240,8 +240,8 @@ void CheckpointWriter::read_from_other(Shard& shard, std::uint64_t offset, void*
     if (shard.other_file == nullptr) shard.other_file = open_written_by_other(path, shard.size);
   }
   if (read_fully(shard.other_file->value(), offset, bytes, length)) return;
-  throw CheckpointError("[writer.read] {}: bytes {} to {} cannot be read: {}", path.string(), offset, offset + length,
-                        errno == 0 ? "the file ends before" : errno_text());
+  throw IoError("[writer.read] {}: bytes {} to {} cannot be read: {}", path.string(), offset, offset + length,
+                errno == 0 ? "the file ends before" : errno_text());
 }
 
 std::string CheckpointWriter::checksum(const std::string& name) const { return written_place(name).checksum; }

@@ -43,7 +43,7 @@ class CheckpointWriter {
     std::vector<bool> own{};         ///< for each set, whether this writer writes it; empty: all
   };
 
-  /// REQUIRES: `directory` exists. Throws CheckpointError if files cannot be created or the disk is too small, and
+  /// REQUIRES: `directory` exists. Throws IoError if files cannot be created or the disk is too small, and
   /// InternalError if a name occurs twice or the sets are invalid. With `reopen`, an own file with another size or
   /// header is created again. Files of other writers are not examined.
   CheckpointWriter(std::filesystem::path directory, const std::vector<TensorSpec>& specs, Options options);
@@ -57,7 +57,7 @@ class CheckpointWriter {
   bool owns(const std::string& name) const;
 
   /// A tensor that was written, accepted or adopted, read back from its file. Throws InternalError for other tensors,
-  /// and CheckpointError if the file of an adopted tensor is missing or has the wrong size. Thread-safe. REQUIRES:
+  /// and IoError if the file of an adopted tensor is missing or has the wrong size. Thread-safe. REQUIRES:
   /// finish() was not called.
   at::Tensor read(const std::string& name) const;
 

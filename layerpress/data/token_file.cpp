@@ -22,10 +22,15 @@ constexpr const char* kFormat = "layerpress.calibration.v1";
 constexpr const char* kFormatWithImages = "layerpress.calibration.v2";
 
 std::shared_ptr<const checkpoint::SafetensorsFile> open_file(const std::filesystem::path& path) {
+  const auto as_token_file = [](const Error& fault) {
+    return DataError("{} (as a token file, which `layerpress prepare` makes)", fault.what());
+  };
   try {
     return checkpoint::SafetensorsFile::open(path);
+  } catch (const IoError& fault) {
+    throw as_token_file(fault);
   } catch (const CheckpointError& fault) {
-    throw DataError("{} (as a token file, which `layerpress prepare` makes)", fault.what());
+    throw as_token_file(fault);
   }
 }
 

@@ -225,8 +225,8 @@ std::unique_ptr<TokenRows> open_token_rows(const fs::path& path) {
   if (ending == ".safetensors") return std::make_unique<StoredRows>(path);
   try {
     return ending == ".jsonl" ? open_json_lines(path) : open_json(path);
-  } catch (const CheckpointError& fault) {
-    throw DataError("{}", fault.what());  // a file that cannot be opened or mapped
+  } catch (const IoError& fault) {
+    throw DataError("{}", fault.what());
   }
 }
 

@@ -172,7 +172,7 @@ void Journal::remove_others(const fs::path& directory) {
   for (const auto& [rank, path] : other_journals(directory)) {
     std::error_code failure;
     fs::remove(path, failure);
-    if (failure) throw CheckpointError("[output.journal] {}: cannot be removed: {}", path.string(), failure.message());
+    if (failure) throw IoError("[output.journal] {}: cannot be removed: {}", path.string(), failure.message());
   }
   sync_directory(directory);
 }
@@ -188,14 +188,14 @@ void Journal::remove_all(const fs::path& directory) noexcept {
 
 Journal::Journal(std::filesystem::path path, const std::vector<Json>& records)
     : path_(std::move(path)), descriptor_(write_anew(path_, lines_of(records))) {
-  if (descriptor_.value() < 0) throw CheckpointError("[output.journal] {}: {}", path_.string(), errno_text());
+  if (descriptor_.value() < 0) throw IoError("[output.journal] {}: {}", path_.string(), errno_text());
   end_ = std::filesystem::file_size(path_);
 }
 
 void Journal::append(const Json& record) {
   const std::string line = lines_of({record});
   if (!write_fully(descriptor_.value(), end_, line.data(), line.size()) || ::fdatasync(descriptor_.value()) != 0)
-    throw CheckpointError("[output.journal] {}: {}", path_.string(), errno_text());
+    throw IoError("[output.journal] {}: {}", path_.string(), errno_text());
   end_ += line.size();
 }
 

@@ -35,7 +35,7 @@ class Journal {
   /// Whether a record's "sets" include all of `shard_sets`.
   static bool has_all_sets(const Json& record, int shard_sets);
 
-  /// Removes the journals of all ranks except the first. Throws CheckpointError.
+  /// Removes the journals of all ranks except the first. Throws IoError.
   static void remove_others(const std::filesystem::path& directory);
   /// Removes all journals, that of rank 0 last, so that an interruption leaves a run or none. Ignores failures.
   static void remove_all(const std::filesystem::path& directory) noexcept;
@@ -47,7 +47,7 @@ class Journal {
   /// Starts a journal with `records`, written atomically as a new file; later records are appended.
   Journal(std::filesystem::path path, const std::vector<Json>& records);
 
-  /// Adds a record and waits until it is on disk. Throws CheckpointError.
+  /// Adds a record and waits until it is on disk. Throws IoError.
   void append(const Json& record);
 
  private:

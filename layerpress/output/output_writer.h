@@ -35,7 +35,7 @@ class OutputWriter : public pipeline::ResultSink {
     /// divided.
     bool linears_first = false;
   };
-  /// Reserves all files of this rank at once; throws CheckpointError if the disk is too small. With `reopen`, rank 0
+  /// Reserves all files of this rank at once; throws IoError if the disk is too small. With `reopen`, rank 0
   /// also removes leftovers of earlier runs other than weight files, journals and scratch files; it must call this
   /// before the others.
   OutputWriter(const setup::OpenedModel& model, const compression::Assignments& assignments,

@@ -84,8 +84,10 @@ bool RunFolder::holds_this_output() const {
           !at::equal(complete->tensor(name), original.tensor(name)))
         return false;
     return true;
+  } catch (const IoError&) {
+    return false;  // no checkpoint
   } catch (const CheckpointError&) {
-    return false;  // not a checkpoint, or a damaged one
+    return false;  // a damaged checkpoint
   }
 }
 

@@ -114,7 +114,7 @@ Recipe read_recipe_file(const std::filesystem::path& path) {
   std::string text;
   try {
     text = read_text_file(path, kLargestFile);
-  } catch (const CheckpointError& error) {  // the file layer throws CheckpointError for every file
+  } catch (const IoError& error) {
     throw RecipeError("[recipe.read] {}: {}", where, error.what());
   }
   return parse_recipe(path.extension() == ".md" ? front_matter(text, where) : text, where);

@@ -19,7 +19,7 @@ class WeightSource {
   virtual at::Tensor load(const std::string& name) const = 0;
   /// Announces that the parameter will be loaded soon.
   virtual void will_need(const std::string& name) const = 0;
-  /// Reads the parameter's bytes into memory and returns when they are there. Throws CheckpointError.
+  /// Reads the parameter's bytes into memory and returns when they are there. Throws IoError.
   virtual void fetch(const std::string& name) const { will_need(name); }
   /// Drops the parameter's pages. REQUIRES: tensors from earlier load() calls are not read any more.
   virtual void release(const std::string& name) const = 0;

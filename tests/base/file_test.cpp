@@ -33,10 +33,10 @@ constexpr std::uint64_t kPage = 4096;
 
 TEST(File, FilesThatCannotBeReadAreNamed) {
   const TemporaryFolder folder;
-  EXPECT_THROW(MappedFile::open(folder / "missing"), CheckpointError);
-  EXPECT_THROW(MappedFile::open(folder.path()), CheckpointError);
+  EXPECT_THROW(MappedFile::open(folder / "missing"), IoError);
+  EXPECT_THROW(MappedFile::open(folder.path()), IoError);
   write_text_file(folder / "long", std::string(100, 'x'));
-  EXPECT_THROW(read_text_file(folder / "long", 99), CheckpointError);
+  EXPECT_THROW(read_text_file(folder / "long", 99), IoError);
 }
 
 TEST(TemporaryDirectory, IsRemovedWithAllItHolds) {
@@ -56,7 +56,7 @@ TEST(TemporaryDirectory, NeedsAFolder) {
   const TemporaryFolder folder;
   for (const fs::path& wrong : {folder / "missing", folder.write("file", "")}) {
     const ScopedVariable variable("TMPDIR", wrong.c_str());
-    expect_says(message_of<DataError>([] { TemporaryDirectory(); }), {"[file.temporary]", "TMPDIR"});
+    expect_says(message_of<IoError>([] { TemporaryDirectory(); }), {"[file.temporary]", "TMPDIR"});
   }
 }
 
@@ -88,7 +88,7 @@ void expect_truncation_is_told(const TemporaryFolder& folder) {
   const auto file = MappedFile::open(path);
   for (const std::uint64_t left : {kSize - 1, kSize - 5 * kPage, kPage + 1, std::uint64_t{0}}) {
     fs::resize_file(path, left);
-    expect_says(message_of<CheckpointError>([&] { file->fetch(kPage, kSize - kPage); }),
+    expect_says(message_of<IoError>([&] { file->fetch(kPage, kSize - kPage); }),
                 {path.string(), "truncated while in use", std::to_string(kSize), std::to_string(left)});
     file->fetch(0, left);  // what is left can be had
   }
@@ -182,12 +182,12 @@ TEST(OutputFile, IsReopenedAndReadBack) {
     file.write_at(2, "abc", 3);
     file.sync();
   }
-  EXPECT_THROW(OutputFile(path, 10), CheckpointError);
+  EXPECT_THROW(OutputFile(path, 10), IoError);
   OutputFile file(path, 10, OutputFile::Mode::kReopen);
   std::string bytes(5, '?');
   file.read_at(1, bytes.data(), bytes.size());
   EXPECT_EQ(bytes, std::string("\0abc\0", 5));
-  expect_says(message_of<CheckpointError>([&] { file.read_at(8, bytes.data(), bytes.size()); }),
+  expect_says(message_of<IoError>([&] { file.read_at(8, bytes.data(), bytes.size()); }),
               {path.string(), "ends before byte 13"});
   file.write_at(9, "z", 1);
   file.sync_and_close();
@@ -198,7 +198,7 @@ TEST(OutputFile, AnotherSizeIsNotReopened) {
   const TemporaryFolder folder;
   const fs::path path = folder.write("f", "12345");
   const auto reopen = [&](const fs::path& name, std::uint64_t size) {
-    return message_of<CheckpointError>([&] { OutputFile(name, size, OutputFile::Mode::kReopen); });
+    return message_of<IoError>([&] { OutputFile(name, size, OutputFile::Mode::kReopen); });
   };
   expect_says(reopen(path, 6), {path.string(), "5 bytes instead of 6"});
   expect_says(reopen(folder / "missing", 6), {"missing", "No such file"});
@@ -207,7 +207,7 @@ TEST(OutputFile, AnotherSizeIsNotReopened) {
 
 TEST(OutputFile, FullDisksAreToldAtTheStart) {
   const TemporaryFolder folder;
-  const auto create = [&] { return message_of<CheckpointError>([&] { OutputFile(folder / "f", 1u << 20); }); };
+  const auto create = [&] { return message_of<IoError>([&] { OutputFile(folder / "f", 1u << 20); }); };
   {
     const FileSizeLimit limit(64 << 10);
     expect_says(create(), {"cannot reserve 1048576 bytes", "File too large", "choose another --output"});

@@ -120,7 +120,7 @@ TEST(PendingDirectory, DoesNotReplaceWhatAppearedMeanwhile) {
   PendingDirectory pending(folder / "out", kPlain);
   write_text_file(pending.path() / "new", "2");
   folder.write("out/theirs", "1");
-  expect_says(message_of<CheckpointError>([&] { pending.commit(); }), {(folder / "out").string(), "not empty"});
+  expect_says(message_of<IoError>([&] { pending.commit(); }), {(folder / "out").string(), "not empty"});
   EXPECT_EQ(read_text_file(folder / "out" / "theirs"), "1");
 }
 
@@ -191,7 +191,7 @@ TEST(PendingDirectory, NoLinkIsFollowed) {
   const TemporaryFolder folder;
   folder.write("precious/file", "1");
   fs::create_directory_symlink(folder / "precious", folder / ".out.unfinished");
-  EXPECT_THROW(PendingDirectory(folder / "out", kOverwrite), CheckpointError);
+  EXPECT_THROW(PendingDirectory(folder / "out", kOverwrite), IoError);
   EXPECT_EQ(read_text_file(folder / "precious" / "file"), "1");
 }
 

@@ -119,7 +119,7 @@ TEST(Safetensors, FetchTellsOfTruncation) {
   const auto file = SafetensorsFile::open(folder / "x.safetensors");
   std::filesystem::resize_file(folder / "x.safetensors", 30'000);
   file->fetch(file->tensors().at("first"));
-  expect_says(message_of<CheckpointError>([&] { file->fetch(file->tensors().at("second")); }),
+  expect_says(message_of<IoError>([&] { file->fetch(file->tensors().at("second")); }),
               {"x.safetensors", "truncated while in use"});
 }
 
@@ -215,16 +215,16 @@ TEST(Safetensors, ControlCharactersInNamesStayOutOfMessages) {
 
 TEST(Safetensors, MissingFileAndFolder) {
   const TemporaryFolder folder;
-  expect_says(message_of<CheckpointError>([&] { SafetensorsFile::open(folder / "none.safetensors"); }),
+  expect_says(message_of<IoError>([&] { SafetensorsFile::open(folder / "none.safetensors"); }),
               {"none.safetensors", "No such file"});
-  expect_says(message_of<CheckpointError>([&] { SafetensorsFile::open(folder.path()); }), {"not a regular file"});
+  expect_says(message_of<IoError>([&] { SafetensorsFile::open(folder.path()); }), {"not a regular file"});
 }
 
 TEST(Safetensors, FailedWriteLeavesNothing) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder / "target");
   folder.write("target/occupied", "x");
-  message_of<CheckpointError>([&] { write_safetensors(folder / "target", {{"t", at::zeros({1})}}); });
+  message_of<IoError>([&] { write_safetensors(folder / "target", {{"t", at::zeros({1})}}); });
   const auto entries = std::distance(std::filesystem::directory_iterator(folder.path()), {});
   EXPECT_EQ(entries, 1);
 }

@@ -157,15 +157,15 @@ TEST(ShardSets, ReadsWhatAnotherWrote) {
   writer.adopt("other", "00");
   EXPECT_EQ(writer.checksum("other"), "00");
   EXPECT_THROW(writer.adopt("other", "00"), InternalError);
-  expect_says(message_of<CheckpointError>([&] { writer.read("other"); }), {kOtherFile, "same folder"});
+  expect_says(message_of<IoError>([&] { writer.read("other"); }), {kOtherFile, "same folder"});
   folder.write(kOtherFile, "short");
-  expect_says(message_of<CheckpointError>([&] { writer.read("other"); }), {kOtherFile, "5 bytes"});
+  expect_says(message_of<IoError>([&] { writer.read("other"); }), {kOtherFile, "5 bytes"});
   fs::remove(folder / kOtherFile);
   CheckpointWriter other(folder.path(), kTwoSpecs, division(2, 2, 1, 2));
   other.write("other", value_of(kTwoSpecs[1]));
   EXPECT_TRUE(at::equal(writer.read("other"), value_of(kTwoSpecs[1])));
   fs::resize_file(folder / kOtherFile, fs::file_size(folder / kOtherFile) - 1);
-  expect_says(message_of<CheckpointError>([&] { writer.read("other"); }), {kOtherFile, "ends before"});
+  expect_says(message_of<IoError>([&] { writer.read("other"); }), {kOtherFile, "ends before"});
   writer.retract("other");
   EXPECT_THROW(writer.read("other"), InternalError);
 }
@@ -206,7 +206,7 @@ TEST(ShardSets, ADiskIsTooSmallForOwnFilesOnly) {
   const test::FileSizeLimit limit(4096);
   CheckpointWriter small(folder.path(), specs, division(2, 2, 0, 2));
   small.write("small", value_of(specs[0]));
-  expect_says(message_of<CheckpointError>([&] { CheckpointWriter(folder.path(), specs, division(2, 2, 1, 2)); }),
+  expect_says(message_of<IoError>([&] { CheckpointWriter(folder.path(), specs, division(2, 2, 1, 2)); }),
               {kOtherFile, "cannot reserve", "free some space"});
   EXPECT_FALSE(fs::exists(folder / kOtherFile));
 }

@@ -133,7 +133,7 @@ TEST(CheckpointWriter, RefusesWhatWasNotAnnounced) {
 TEST(CheckpointWriter, DiskFullIsNoticedAtTheStart) {
   const TemporaryFolder folder;
   const FileSizeLimit limit(4096);
-  expect_says(message_of<CheckpointError>([&] {
+  expect_says(message_of<IoError>([&] {
                 CheckpointWriter(folder.path(), {{"a", at::kByte, {100000}}}, {});
               }),
               {(folder / "model.safetensors").string(), "cannot reserve", "free some space"});
@@ -144,7 +144,7 @@ TEST(CheckpointWriter, FailingWritesNameTheFile) {
   const TemporaryFolder folder;
   CheckpointWriter writer(folder.path(), {{"a", at::kByte, {100000}}}, {});
   const FileSizeLimit limit(4096);
-  expect_says(message_of<CheckpointError>([&] { writer.write("a", at::zeros({100000}, at::kByte)); }),
+  expect_says(message_of<IoError>([&] { writer.write("a", at::zeros({100000}, at::kByte)); }),
               {(folder / "model.safetensors").string(), "File too large"});
   expect_says(message_of<InternalError>([&] { writer.finish(); }), {"'a'"});
 }
@@ -152,7 +152,7 @@ TEST(CheckpointWriter, FailingWritesNameTheFile) {
 TEST(CheckpointWriter, DiskFullLeavesNoSmallFile) {
   const TemporaryFolder folder;
   const FileSizeLimit limit(4096);
-  expect_says(message_of<CheckpointError>([&] {
+  expect_says(message_of<IoError>([&] {
                 write_safetensors(folder / "x.safetensors", {{"a", at::zeros({100000}, at::kByte)}});
               }),
               {"x.safetensors", "cannot reserve"});
@@ -162,9 +162,9 @@ TEST(CheckpointWriter, DiskFullLeavesNoSmallFile) {
 TEST(CheckpointWriter, RefusesAFolderThatIsNotThereAndFilesThatAre) {
   const TemporaryFolder folder;
   const std::vector<TensorSpec> specs = {{"a", at::kByte, {1}}};
-  expect_says(message_of<CheckpointError>([&] { CheckpointWriter(folder / "none", specs, {}); }), {"none"});
+  expect_says(message_of<IoError>([&] { CheckpointWriter(folder / "none", specs, {}); }), {"none"});
   folder.write("model.safetensors", "precious");
-  expect_says(message_of<CheckpointError>([&] { CheckpointWriter(folder.path(), specs, {}); }), {"model.safetensors"});
+  expect_says(message_of<IoError>([&] { CheckpointWriter(folder.path(), specs, {}); }), {"model.safetensors"});
   EXPECT_EQ(read_bytes(folder / "model.safetensors"), "precious");
 }
 
@@ -293,7 +293,7 @@ TEST(CheckpointWriter, SyncFailsWhenTheDiskDoes) {
     CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
     writer.sync();  // nothing written, nothing to wait for
     writer.write("c", short_value_of(kTwoShards[2]));
-    expect_says(message_of<CheckpointError>([&] { writer.sync(); }), {kSecondShard, "Input/output error"});
+    expect_says(message_of<IoError>([&] { writer.sync(); }), {kSecondShard, "Input/output error"});
     return ::testing::Test::HasFailure() ? 1 : 0;
   });
   const int code = child.exit_code();

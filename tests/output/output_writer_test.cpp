@@ -374,7 +374,7 @@ TEST_F(OutputWriterTest, WeightsOfFinishedSubgraphsComeFromAllSets) {
 TEST_F(OutputWriterTest, ADiskThatIsTooSmallIsNoticedByWhoeverNeedsIt) {
   const test::FileSizeLimit limit(4096);
   for (const int rank : {0, 1})
-    test::expect_says(test::message_of<CheckpointError>([&] { open(options(rank, 2, 2)); }),
+    test::expect_says(test::message_of<IoError>([&] { open(options(rank, 2, 2)); }),
                       {"model-0000", "cannot reserve", "free some space"});
   EXPECT_NO_THROW(open(options(2, 3, 2)));  // which has no set
 }

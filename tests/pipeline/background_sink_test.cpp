@@ -21,7 +21,7 @@ class NotingSink : public ResultSink {
   void on_compressed(const graph::Node&, const quant::QuantizationScheme&,
                      const compression::CompressedModule& result) override {
     std::this_thread::sleep_for(2ms);
-    if (result.report.module == broken) throw CheckpointError("no space for {}", broken);
+    if (result.report.module == broken) throw IoError("no space for {}", broken);
     notes.push_back(result.report.module + " " + std::to_string(result.weight.codes.sum().item<int>()));
     ++count;
   }
@@ -107,7 +107,7 @@ TEST(BackgroundSink, AFailureComesOutOfTheNextCallAndEndsTheWork) {
     results.hand_to(background, "a", 0);
     results.hand_to(background, "b", 0);
     results.hand_to(background, "c", 0);
-    EXPECT_THROW(background.finish(), CheckpointError);
+    EXPECT_THROW(background.finish(), IoError);
     EXPECT_EQ(sink.notes, (std::vector<std::string>{"a 0"}));
     results.hand_to(background, "d", 0);
   }

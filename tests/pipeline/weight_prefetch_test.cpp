@@ -30,7 +30,7 @@ class ThrottledWeights : public residency::WeightSource {
   void will_need(const std::string&) const override {}
   void fetch(const std::string& name) const override {
     std::this_thread::sleep_for(delay_);
-    if (name == broken) throw CheckpointError("cannot read {}", name);
+    if (name == broken) throw IoError("cannot read {}", name);
     const std::lock_guard lock(mutex_);
     fetched_.insert(name);
   }
@@ -101,9 +101,7 @@ TEST(WeightPrefetch, ReadsWhileComputing) {
   EXPECT_LT(both, 0.8 * (reading + computing));
 }
 
-TEST(WeightPrefetch, HandsOnWhatGoesWrong) {
-  EXPECT_THROW(run_seconds(0ms, 0ms, "layers.1.down.weight"), CheckpointError);
-}
+TEST(WeightPrefetch, HandsOnWhatGoesWrong) { EXPECT_THROW(run_seconds(0ms, 0ms, "layers.1.down.weight"), IoError); }
 
 TEST(WeightPrefetch, EndsWithoutBeingWaitedFor) {
   const test::SmallModel model;

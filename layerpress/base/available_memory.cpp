@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "layerpress/base/control_group.h"
 #include "layerpress/base/machine.h"

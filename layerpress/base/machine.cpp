@@ -11,6 +11,7 @@
 #include <limits>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "layerpress/base/control_group.h"
 

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
 
 #include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"

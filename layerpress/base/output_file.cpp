@@ -3,7 +3,9 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "layerpress/base/machine.h"
 #include "layerpress/base/progress.h"

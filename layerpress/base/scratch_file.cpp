@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <string>
+#include <utility>
 
 #include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"

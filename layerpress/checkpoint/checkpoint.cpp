@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 
 #include "layerpress/base/file.h"
 #include "layerpress/checkpoint/shard_index.h"

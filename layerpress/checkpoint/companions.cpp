@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 
 #include "layerpress/checkpoint/writer.h"
 

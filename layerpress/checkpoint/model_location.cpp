@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <system_error>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"

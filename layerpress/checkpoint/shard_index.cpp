@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <system_error>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"

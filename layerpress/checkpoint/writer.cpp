@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "layerpress/base/checksum.h"

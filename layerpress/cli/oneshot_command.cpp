@@ -1,4 +1,6 @@
+#include <chrono>
 #include <cstdio>
+#include <exception>
 
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"

@@ -6,6 +6,8 @@
 #include <ATen/Functions.h>
 
 #include <limits>
+#include <map>
+#include <memory>
 #include <string>
 
 #include "layerpress/base/error.h"

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <chrono>
+#include <exception>
 #include <utility>
 
 #include "layerpress/base/error.h"

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/machine.h"

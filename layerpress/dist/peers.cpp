@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
+#include <system_error>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"

@@ -8,8 +8,12 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <exception>
+#include <memory>
 #include <sstream>
+#include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/dist/bounded.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <variant>
 
 #include "layerpress/kernels/linear.h"
 

@@ -2,6 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
 #include "layerpress/execution/expert_execution.h"
 #include "layerpress/execution/vision_execution.h"
 #include "layerpress/graph/expert_inputs.h"

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <variant>
+
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/vision.h"

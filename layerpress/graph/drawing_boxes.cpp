@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <variant>
 
 #include "layerpress/base/text.h"
 #include "layerpress/graph/folding.h"

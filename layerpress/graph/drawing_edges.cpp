@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
+#include <variant>
 
 #include "layerpress/graph/labels.h"
 

@@ -1,5 +1,8 @@
 #include "layerpress/graph/expert_inputs.h"
 
+#include <utility>
+#include <variant>
+
 namespace layerpress::graph {
 
 Graph without_selection(const Graph& graph) {

@@ -7,6 +7,9 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 namespace layerpress::graph {
 namespace {

@@ -1,6 +1,9 @@
 #include "layerpress/graph/graph.h"
 
 #include <cmath>
+#include <set>
+#include <utility>
+#include <variant>
 
 #include "layerpress/base/error.h"
 

@@ -1,5 +1,7 @@
 #include "layerpress/graph/image_geometry.h"
 
+#include <variant>
+
 namespace layerpress::graph {
 
 std::optional<ImageGeometry> image_geometry(const Graph& graph) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <variant>
 
 #include "layerpress/base/text.h"
 

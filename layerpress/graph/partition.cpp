@@ -1,6 +1,7 @@
 #include "layerpress/graph/partition.h"
 
 #include <algorithm>
+#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 

@@ -1,6 +1,7 @@
 #include "layerpress/graph/reference_stream.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 
 #include "layerpress/graph/weight_matrix.h"

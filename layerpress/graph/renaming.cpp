@@ -2,6 +2,7 @@
 
 #include <set>
 #include <type_traits>
+#include <variant>
 
 namespace layerpress::graph {
 

@@ -1,6 +1,7 @@
 #include "layerpress/graph/residual_writes.h"
 
 #include <set>
+#include <variant>
 
 namespace layerpress::graph {
 namespace {

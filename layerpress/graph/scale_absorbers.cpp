@@ -4,6 +4,8 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
+#include <variant>
 
 #include "layerpress/base/text.h"
 

@@ -1,6 +1,9 @@
 #include "layerpress/graph/text.h"
 
+#include <exception>
 #include <sstream>
+#include <utility>
+#include <variant>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"

@@ -1,5 +1,7 @@
 #include "layerpress/graph/tracer.h"
 
+#include <utility>
+
 #include "layerpress/base/error.h"
 
 namespace layerpress::graph {

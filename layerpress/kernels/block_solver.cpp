@@ -4,6 +4,8 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/device_types.h"

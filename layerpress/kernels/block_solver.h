@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "layerpress/kernels/cuda/column_block.h"
 #include "layerpress/kernels/gptq.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "layerpress/kernels/gptq.h"
 #include "layerpress/kernels/gram.h"

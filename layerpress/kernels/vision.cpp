@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+
 #include "layerpress/kernels/attention_tiles.h"
 #include "layerpress/kernels/product.h"
 

@@ -1,5 +1,7 @@
 #include <fmt/ranges.h>
 
+#include <functional>
+
 #include "layerpress/base/text.h"
 #include "layerpress/model/architecture.h"
 #include "layerpress/model/expert_blocks.h"

@@ -1,4 +1,6 @@
 // Qwen 2 and 2.5: biases on q, k, v; an optional sliding window in the upper layers.
+#include <algorithm>
+
 #include "layerpress/model/decoder_blocks.h"
 #include "layerpress/model/families.h"
 

@@ -1,5 +1,6 @@
 #include "layerpress/model/rope.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace layerpress::model {

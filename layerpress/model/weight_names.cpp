@@ -1,6 +1,7 @@
 #include "layerpress/model/weight_names.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "layerpress/graph/renaming.h"
 

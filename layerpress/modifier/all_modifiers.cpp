@@ -1,6 +1,8 @@
 #include "layerpress/modifier/all_modifiers.h"
 
+#include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/gptq.h"

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <optional>
+#include <utility>
+
 #include "layerpress/modifier/gptq_modifier.h"
 
 namespace layerpress::modifier {

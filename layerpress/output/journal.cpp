@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 #include <map>
 #include <set>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"

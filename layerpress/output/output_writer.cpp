@@ -3,7 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 #include <tuple>
+#include <utility>
+#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/finite.h"

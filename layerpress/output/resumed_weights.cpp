@@ -1,6 +1,8 @@
 #include "layerpress/output/resumed_weights.h"
 
+#include <optional>
 #include <set>
+#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/quant/compressed_weight.h"

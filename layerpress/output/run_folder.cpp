@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <unistd.h>
 
+#include <optional>
+#include <system_error>
+
 #include "layerpress/base/checksum.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_writer.h"

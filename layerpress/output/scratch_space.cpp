@@ -5,6 +5,7 @@
 #include <sys/statfs.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "layerpress/base/text.h"
 #include "layerpress/dist/peers.h"

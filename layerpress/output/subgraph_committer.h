@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "layerpress/checkpoint/writer.h"
 #include "layerpress/output/journal.h"

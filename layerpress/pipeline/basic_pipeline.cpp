@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <map>
+
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/pipeline/statistics_store.h"

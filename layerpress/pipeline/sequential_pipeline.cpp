@@ -1,8 +1,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "layerpress/execution/batch_pieces.h"
 #include "layerpress/graph/expert_inputs.h"

@@ -5,7 +5,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
+#include <system_error>
 
 #include "layerpress/base/file.h"
 #include "layerpress/graph/weight_matrix.h"

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <optional>
 #include <set>
+#include <utility>
+#include <variant>
 
 #include "layerpress/execution/expert_execution.h"
 #include "layerpress/execution/node_execution.h"

@@ -1,5 +1,7 @@
 #include "layerpress/plan/plan_report.h"
 
+#include <utility>
+
 namespace layerpress::plan {
 namespace {
 

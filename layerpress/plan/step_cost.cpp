@@ -1,6 +1,7 @@
 #include "layerpress/plan/step_cost.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace layerpress::plan {
 namespace {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <optional>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"

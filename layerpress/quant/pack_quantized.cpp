@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <optional>
 
 #include "layerpress/quant/pack.h"
 #include "layerpress/quant/weight_parameters.h"

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cctype>
+#include <optional>
 
 #include "layerpress/base/text.h"
 #include "layerpress/quant/scheme.h"

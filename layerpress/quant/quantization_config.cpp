@@ -1,5 +1,6 @@
 #include "layerpress/quant/quantization_config.h"
 
+#include <optional>
 #include <set>
 
 #include "layerpress/quant/container_format.h"

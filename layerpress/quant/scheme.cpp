@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <limits>
+#include <utility>
 
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "layerpress/kernels/finite.h"
 #include "layerpress/quant/weight_numbers.h"

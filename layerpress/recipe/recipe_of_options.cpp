@@ -1,6 +1,7 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "layerpress/quant/scheme.h"
 

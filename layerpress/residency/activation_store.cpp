@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <system_error>
 #include <utility>
 
 #include "layerpress/base/checksum.h"

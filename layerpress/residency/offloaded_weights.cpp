@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <unistd.h>
 
+#include <system_error>
+#include <utility>
+
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
 

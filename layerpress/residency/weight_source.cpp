@@ -1,5 +1,7 @@
 #include "layerpress/residency/weight_source.h"
 
+#include <optional>
+
 #include "layerpress/base/text.h"
 #include "layerpress/quant/compressed_weight.h"
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/quant/quantization_config.h"

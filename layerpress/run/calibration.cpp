@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "layerpress/data/row_slice.h"
 #include "layerpress/run/dataset_options.h"

@@ -1,5 +1,8 @@
 #include "layerpress/distributed.h"
 
+#include <chrono>
+#include <memory>
+
 #include "layerpress/base/error.h"
 #include "layerpress/data/row_slice.h"
 #include "layerpress/dist/division.h"

@@ -2,8 +2,13 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"

@@ -1,6 +1,8 @@
 #include "layerpress/inspect.h"
 
+#include <filesystem>
 #include <set>
+#include <utility>
 
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/file.h"

@@ -5,6 +5,9 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/machine.h"

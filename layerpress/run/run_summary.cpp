@@ -1,6 +1,7 @@
 #include "layerpress/run/run_summary.h"
 
 #include <map>
+#include <utility>
 
 #include "layerpress/dist/peers.h"
 #include "layerpress/plan/plan_report.h"

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <utility>
+#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/schedule/demand.h"

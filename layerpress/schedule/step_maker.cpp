@@ -1,7 +1,9 @@
 #include "layerpress/schedule/step_maker.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/schedule/group_work.h"

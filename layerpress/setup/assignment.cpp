@@ -1,7 +1,10 @@
 #include "layerpress/setup/assignment.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <utility>
+#include <variant>
 
 #include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"

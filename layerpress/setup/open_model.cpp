@@ -3,6 +3,11 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <variant>
+
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"

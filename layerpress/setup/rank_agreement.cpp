@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "layerpress/base/checksum.h"

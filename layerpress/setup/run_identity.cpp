@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <set>
 
 #include "layerpress/base/checksum.h"

@@ -15,8 +15,8 @@ struct Slice {
 /// / ranks). Sizes differ by at most one. REQUIRES: count >= 0, 0 <= rank < ranks.
 Slice partition(std::int64_t count, int rank, int ranks);
 
-/// What a division of work among ranks goes by, the same on all ranks: rough speeds of one rank, and the shapes.
-/// Constants and their measurements: docs/distributed.md.
+/// The rough speeds of one rank by which ranks divide work, the same on all ranks. The defaults are those of a CPU
+/// (docs/distributed.md); plan/division_rates.h measures those of other devices.
 struct DivisionRates {
   double update_flops = 6e10;       ///< column updates and factorizations, per second on one thread
   double network_bytes = 1e9;       ///< collective operations, per second and rank

@@ -21,11 +21,6 @@ namespace {
 
 constexpr std::int64_t kFeatures = 1024, kTokens = 2048;
 
-/// Waits for the work that was queued on a device. On a CPU nothing is queued.
-void finish_queued(at::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
-}
-
 /// Work per second of `function` on `device`: one run to warm up, then runs for about a tenth of a second. A device gets
 /// several runs at once, because waiting for it takes longer than a short kernel.
 template <typename Function>
@@ -51,37 +46,6 @@ std::int64_t sample_columns(const setup::RunSetup& setup) {
   std::int64_t columns = 512;
   while (columns < 4096 && 2 * columns <= widest) columns *= 2;
   return columns;
-}
-
-/// Runs each kind of modifier on a small group and takes its rates from the phases it measures itself.
-void measure_modifiers(const setup::RunSetup& setup, MachineRates& rates) {
-  // About as wide as the model's linears, because large factorizations are faster per operation. The first run warms
-  // up.
-  const std::int64_t columns = sample_columns(setup);
-  const at::Device device = setup.placement.device;
-  const at::Tensor x = at::randn({512, columns}).to(device);
-  compression::Statistics statistics;
-  statistics.gram = at::mm(x.t(), x);
-  statistics.tokens = x.size(0);
-  std::set<const compression::Modifier*> seen;
-  for (const auto& [node, assignment] : setup.assignments) {
-    if (!seen.insert(assignment.modifier).second) continue;
-    const at::Tensor weight = at::randn({512, columns}).to(device, assignment.scale_dtype);
-    const std::vector<compression::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
-    const compression::StatisticsWanted wanted = assignment.modifier->statistics_wanted();
-    statistics.cross = wanted.cross ? at::zeros_like(statistics.gram) : at::Tensor();
-    for (const bool warming : {true, false}) {
-      PhaseTimes times;
-      try {
-        assignment.modifier->compress(linears, wanted.gram ? &statistics : nullptr, times);
-      } catch (const Error&) {
-        break;  // for example, the group size does not divide the columns: its rates stay unknown
-      }
-      for (const auto& [phase, measured] : times.phases())
-        if (!warming && measured.flops > 0 && measured.seconds > 0)
-          rates.flops[phase] = measured.flops / measured.seconds;
-    }
-  }
 }
 
 double measure_read(const setup::OpenedModel& model) {
@@ -113,6 +77,47 @@ double measure_write(std::filesystem::path folder) {
 
 }  // namespace
 
+void finish_queued(at::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+// The modifiers measure their phases themselves.
+ModifierRates measure_modifiers(const setup::RunSetup& setup) {
+  ModifierRates rates;
+  double flops = 0, seconds = 0;
+  // About as wide as the model's linears, because large factorizations are faster per operation. The first run warms
+  // up.
+  const std::int64_t columns = sample_columns(setup);
+  const at::Device device = setup.placement.device;
+  const at::Tensor x = at::randn({512, columns}).to(device);
+  compression::Statistics statistics;
+  statistics.gram = at::mm(x.t(), x);
+  statistics.tokens = x.size(0);
+  std::set<const compression::Modifier*> seen;
+  for (const auto& [node, assignment] : setup.assignments) {
+    if (!seen.insert(assignment.modifier).second) continue;
+    const at::Tensor weight = at::randn({512, columns}).to(device, assignment.scale_dtype);
+    const std::vector<compression::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
+    const compression::StatisticsWanted wanted = assignment.modifier->statistics_wanted();
+    statistics.cross = wanted.cross ? at::zeros_like(statistics.gram) : at::Tensor();
+    for (const bool warming : {true, false}) {
+      PhaseTimes times;
+      try {
+        assignment.modifier->compress(linears, wanted.gram ? &statistics : nullptr, times);
+      } catch (const Error&) {
+        break;  // for example, the group size does not divide the columns: its rates stay unknown
+      }
+      for (const auto& [phase, measured] : times.phases()) {
+        if (warming || measured.flops <= 0 || measured.seconds <= 0) continue;
+        rates.by_phase[phase] = measured.flops / measured.seconds;
+        flops += measured.flops, seconds += measured.seconds;
+      }
+    }
+  }
+  if (seconds > 0) rates.all = flops / seconds;
+  return rates;
+}
+
 MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::path& output) {
   const c10::InferenceMode inference;
   MachineRates rates;
@@ -143,7 +148,7 @@ MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::
     rates.forward_bytes =
         rate_of(device, 2 * static_cast<double>(x.nbytes()), [&] { return kernels::rms_norm(x, ones, 1e-5); });
   }
-  measure_modifiers(setup, rates);
+  for (const auto& [phase, rate] : measure_modifiers(setup).by_phase) rates.flops[phase] = rate;
   return rates;
 }
 

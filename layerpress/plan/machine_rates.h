@@ -17,6 +17,16 @@ struct MachineRates {
   double write_bytes = 0;               ///< to the disk of `output`
 };
 
+/// Operations per second of compressing a small group with each of the run's modifiers.
+struct ModifierRates {
+  std::map<std::string, double> by_phase;  ///< phases as in SubgraphPlan::flops
+  double all = 0;                          ///< of all phases together; 0: unknown
+};
+ModifierRates measure_modifiers(const setup::RunSetup& setup);
+
+/// Waits for the work that was queued on a device. On a CPU nothing is queued.
+void finish_queued(at::Device device);
+
 /// `output` is an existing or future folder on the disk to be written.
 MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::path& output);
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "layerpress/base/text.h"
-#include "layerpress/dist/division.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/output/run_folder.h"
 #include "layerpress/output/scratch_space.h"
+#include "layerpress/plan/division_rates.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/plan/plan_report.h"
 #include "layerpress/run/calibration.h"
@@ -85,13 +85,6 @@ std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, 
   return output;
 }
 
-/// All ranks divide by the same figures.
-dist::DivisionRates agreed_rates(const Rank& rank, const setup::RunSetup& setup) {
-  dist::DivisionRates rates;
-  rates.update_flops *= static_cast<double>(setup::agree_on_least(setup.threads, rank.group));
-  return rates;
-}
-
 /// Sums over batches come out the same everywhere only when batches are cut alike. Collective.
 plan::RunPlan agreed_plan(const Rank& rank, plan::PlanInput& input) {
   plan::RunPlan plan = plan::plan_run(input);
@@ -112,7 +105,7 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
                  Planned& planned) {
   run::Work& work = planned.work;
   plan::PlanInput input{.run = claim.setup, .samples = plan::shapes_of(set)};
-  input.division_rates = work.division_rates = agreed_rates(rank, claim.setup);
+  input.division_rates = work.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
   input.batch_tokens = earlier.batch_tokens > 0 ? earlier.batch_tokens : rank.options.batch_tokens;
   if (planned.output) input.owns = [&output = *planned.output](graph::NodeId linear) { return output.owns(linear); };
   if (work.resumed_subgraphs > 0) {
@@ -306,8 +299,10 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
       const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
       samples.assign(static_cast<std::size_t>(count), {options.max_seq_length});
     }
-    const plan::RunPlan plan =
-        plan::plan_run({.run = setup, .samples = std::move(samples), .batch_tokens = options.batch_tokens});
+    const plan::RunPlan plan = plan::plan_run({.run = setup,
+                                               .samples = std::move(samples),
+                                               .batch_tokens = options.batch_tokens,
+                                               .division_rates = plan::agreed_division_rates(setup, group)});
     const Json report = plan::plan_report(setup, plan, plan::measure_rates(setup, options.output));
     group.barrier();
     return report;

@@ -19,9 +19,6 @@ at::Tensor execute_node(const FusedNode& node, std::vector<at::Tensor> inputs, c
 std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& node, const Batch& batch,
                                    const residency::Placement& placement, int threads);
 
-/// The number of rows of a value in a batch; for selected tokens, an equal share for each expert is assumed.
-double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch);
-
 /// Floating-point operations of a node for a batch (a multiply-add counts two; causal attention counts half).
 double node_flops(const graph::Graph& graph, const FusedNode& node, const Batch& batch);
 

@@ -5,21 +5,13 @@
 #include <vector>
 
 #include "layerpress/graph/operations.h"
+#include "layerpress/graph/rows.h"
 
 namespace layerpress::graph {
 
 using ValueId = std::int32_t;
 using NodeId = std::int32_t;
 using ModuleId = std::int32_t;
-
-/// What the rows of a value stand for. Their number depends on the batch.
-enum class Rows {
-  kTokens,       ///< the batch's tokens
-  kSelected,     ///< the tokens that an expert gets
-  kIllustrated,  ///< tokens of samples with images
-  kPatches,      ///< patches of images with all padding, as the vision encoder computes them
-  kVision,       ///< patches of images, as text attends to them
-};
 
 /// A data edge: one node produces it and others read it. [rows, features], or token ids [tokens] if features is 0.
 struct Value {
@@ -88,9 +80,6 @@ struct Graph {
   /// For each value, the nodes that read it, in order.
   std::vector<std::vector<NodeId>> consumers() const;
 };
-
-/// "tokens", "selected", "illustrated", "patches" or "vision".
-const char* rows_name(Rows rows);
 
 /// Throws InternalError naming the first broken invariant; also checks that feature counts fit each operation.
 void lint(const Graph& graph);

@@ -19,44 +19,26 @@ std::string bold(const std::string& text) { return "<B>" + text + "</B>"; }
 
 std::string small(const std::string& text) { return "<FONT POINT-SIZE=\"10\">" + text + "</FONT>"; }
 
-/// The attributes that distinguish a node from others of its kind.
-class Details {
- public:
-  Details(const Graph& graph, const Node& node) : graph_(graph), node_(node) {}
+/// Escaped, with "→" as an entity.
+std::string escaped_line(std::string line) {
+  constexpr std::string_view kArrowText = "→";
+  const auto arrow = line.find(kArrowText);
+  if (arrow == std::string::npos) return escaped(line);
+  return escaped(line.substr(0, arrow)) + kArrow + escaped(line.substr(arrow + kArrowText.size()));
+}
 
-  std::string operator()(const Linear& op) const {
-    const std::string sizes = fmt::format("{} {} {}", op.in_features, kArrow, op.out_features);
-    const std::string owner = parent_name(op.weight);
-    return owner == graph_.module_name(node_) ? sizes : sizes + kBreak + "weight of " + escaped(owner);
-  }
-  std::string operator()(const Embedding& op) const {
-    return fmt::format("{} {} {}", op.vocabulary, kArrow, op.features);
-  }
-  std::string operator()(const Attention& op) const {
-    return heads(op.heads, op.kv_heads) + (op.window > 0 ? fmt::format("{}window {}", kBreak, op.window) : "");
-  }
-  std::string operator()(const CrossAttention& op) const { return heads(op.heads, op.kv_heads); }
-  std::string operator()(const VisionAttention& op) const { return heads(op.heads, op.heads); }
-  std::string operator()(const Route& op) const { return fmt::format("{} of {} experts", op.top_k, op.experts); }
-  std::string operator()(const Expert&) const { return "on its routed tokens"; }
-  std::string operator()(const SelectTokens&) const { return "to calibrate on"; }
-  std::string operator()(const TakeRouted&) const { return "rows of its tokens"; }
-  std::string operator()(const Scale& op) const { return fmt::format("{:.4g}", op.factor); }
-  template <typename Plain>
-  std::string operator()(const Plain& op) const {
-    if constexpr (requires { op.function; }) return escaped(op.function);
-    const std::int64_t in = graph_.values[node_.inputs.at(0)].features, out = graph_.values[node_.output].features;
-    return in == out || in == 0 ? "" : fmt::format("{} {} {}", in, kArrow, out);
-  }
-
- private:
-  static std::string heads(std::int64_t heads, std::int64_t kv_heads) {
-    return kv_heads == heads ? fmt::format("{} heads", heads) : fmt::format("{} heads, {} for k, v", heads, kv_heads);
-  }
-
-  const Graph& graph_;
-  const Node& node_;
-};
+/// The lines that distinguish a node from others of its kind.
+std::string details_of(const Graph& graph, const Node& node) {
+  const auto lines = [&](const auto& kind) -> std::vector<std::string> {
+    if constexpr (requires { kind.details(std::string()); }) return kind.details(graph.module_name(node));
+    const std::int64_t in = graph.values[node.inputs.at(0)].features, out = graph.values[node.output].features;
+    if (in == out || in == 0) return {};
+    return {sizes_text(in, out)};
+  };
+  std::vector<std::string> html;
+  for (const std::string& line : std::visit(lines, node.operation)) html.push_back(escaped_line(line));
+  return join(html, kBreak);
+}
 
 std::vector<std::string> pieces(const std::string& name) {
   std::vector<std::string> parts;
@@ -115,7 +97,7 @@ std::string node_label(const Graph& graph, const Node& node, const std::string& 
   std::replace(kind.begin(), kind.end(), '_', ' ');
   const std::string name = escaped(name_inside(graph.module_name(node), around));
   std::string label = name.empty() ? bold(kind) : kind + " &#160;" + bold(name);
-  const std::string details = std::visit(Details(graph, node), node.operation);
+  const std::string details = details_of(graph, node);
   if (!details.empty()) label += kBreak + small(details);
   return label;
 }

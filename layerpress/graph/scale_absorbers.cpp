@@ -14,32 +14,13 @@ namespace {
 
 using Runs = std::vector<ChannelRun>;
 
-/// What becomes of a scale of one input's channels.
-enum class Passage { kBlocked, kPasses, kSliced, kRead };
-
-/// By an operation and the place of the input. What is not named here blocks.
-struct PassageOf {
-  std::size_t input;
-  Passage only(std::size_t wanted) const { return input == wanted ? Passage::kPasses : Passage::kBlocked; }
-  Passage operator()(const Linear&) const { return Passage::kRead; }
-  Passage operator()(const Expert&) const { return input == 0 ? Passage::kRead : Passage::kBlocked; }
-  Passage operator()(const Slice&) const { return Passage::kSliced; }
-  Passage operator()(const Scale&) const { return only(0); }
-  Passage operator()(const SelectTokens&) const { return only(0); }
-  Passage operator()(const TakeRouted&) const { return only(0); }
-  Passage operator()(const SelectIllustrated&) const { return only(0); }
-  Passage operator()(const MaskUnattending&) const { return only(0); }
-  Passage operator()(const ZeroPadding&) const { return only(0); }
-  Passage operator()(const GatedActivation&) const { return only(1); }
-  Passage operator()(const Gate&) const { return only(1); }
-  Passage operator()(const VisionAttention&) const { return only(2); }
-  Passage operator()(const Attention& op) const { return op.heads == op.kv_heads ? only(2) : Passage::kBlocked; }
-  Passage operator()(const CrossAttention& op) const { return op.heads == op.kv_heads ? only(2) : Passage::kBlocked; }
-  template <typename Other>
-  Passage operator()(const Other&) const {
-    return Passage::kBlocked;
-  }
-};
+ScalePassage passage_of(const Operation& operation, std::size_t input) {
+  const auto passage = [&](const auto& kind) {
+    if constexpr (requires { kind.passage(input); }) return kind.passage(input);
+    return ScalePassage::kBlocked;
+  };
+  return std::visit(passage, operation);
+}
 
 /// Of channels [begin, end), the part that a run has; moved so that `begin` comes to stand at `place`.
 std::optional<ChannelRun> part_of(const ChannelRun& run, std::int64_t begin, std::int64_t end, std::int64_t place) {
@@ -114,17 +95,17 @@ class Search {
       const auto found = scaled_.find(node.inputs[input]);
       if (found == scaled_.end()) continue;
       const Runs& runs = found->second;
-      switch (std::visit(PassageOf{input}, node.operation)) {
-        case Passage::kBlocked:
+      switch (passage_of(node.operation, input)) {
+        case ScalePassage::kBlocked:
           mark(runs, State::kBlocked);
           break;
-        case Passage::kPasses:
+        case ScalePassage::kPasses:
           scale(node.output, runs);
           break;
-        case Passage::kSliced:
+        case ScalePassage::kSliced:
           scale(node.output, sliced(runs, std::get<Slice>(node.operation), graph_.values[node.inputs[input]].features));
           break;
-        case Passage::kRead:
+        case ScalePassage::kRead:
           read(n, runs);
           break;
       }

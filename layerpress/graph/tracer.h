@@ -80,7 +80,7 @@ class Tracer {
     std::string class_name;  ///< of each expert
     std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
   };
-  /// Module `name` with a child module 0, 1, ... per expert (see expert_operations.h).
+  /// Module `name` with a child module 0, 1, ... per expert (see operations/experts.h).
   Symbol experts(const std::string& name, Symbol x, Symbol logits, Symbol routing, std::int64_t intermediate,
                  const std::string& function, const ExpertNames& names);
 

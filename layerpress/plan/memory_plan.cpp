@@ -10,8 +10,8 @@
 #include <utility>
 #include <variant>
 
-#include "layerpress/execution/expert_execution.h"
 #include "layerpress/execution/node_execution.h"
+#include "layerpress/execution/operation_execution.h"
 #include "layerpress/graph/reference_stream.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/gram.h"

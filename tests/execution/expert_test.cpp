@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/execution/expert_execution.h"
 #include "layerpress/execution/expert_survey.h"
+#include "layerpress/execution/operations/experts.h"
 #include "layerpress/kernels/linear.h"
 #include "tests/dist/thread_ranks.h"
 

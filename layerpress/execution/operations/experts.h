@@ -3,12 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "layerpress/execution/operation_execution.h"
 #include "layerpress/graph/graph.h"
-#include "layerpress/residency/onload.h"
 
 namespace layerpress::execution {
 
@@ -23,6 +21,8 @@ at::Tensor select_tokens(const graph::SelectTokens& op, const at::Tensor& x, con
 /// returns.
 at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, const at::Tensor& routing,
                          bool of_selected, float least_score);
+/// The same for a node, among the rows of the value that they are taken from.
+at::Tensor routed_places(const graph::TakeRouted& op, const NodeRun& run);
 
 /// Rows `places` of x, or x itself if they are all its rows.
 at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places);
@@ -31,12 +31,8 @@ at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places);
 at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at::Tensor& places,
                       const at::Tensor& gate, const at::Tensor& up);
 
-/// Inputs: routed rows, routing, and optionally the sum, which is modified in place if nothing else holds it.
-at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const residency::Onload& parameters);
-
-/// The most memory, in bytes, that add_expert(), gated_rows() and route() (also select_tokens() and routed_places())
-/// need besides inputs and results.
-std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads);
+/// The most memory, in bytes, that gated_rows() needs besides inputs and results, and route() with the functions that
+/// select rows.
 std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
                                          at::ScalarType dtype, int threads);
 std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens);

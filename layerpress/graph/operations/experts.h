@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "layerpress/graph/operations/operation.h"
 
 namespace layerpress::graph {
 
@@ -38,6 +42,16 @@ struct Route {
     field("normalize", self.normalize), field("scale", self.scale), field("bias", self.bias);
     field("groups", self.groups), field("top_groups", self.top_groups), field("group_score", self.group_score);
   }
+  WeightUses weights() const { return bias.empty() ? WeightUses() : WeightUses{{bias, {experts}}}; }
+  void check(const NodeCheck& node) const {
+    node.expect(1, {experts});
+    node.require(top_k > 0 && top_k <= experts, "as many experts as are chosen");
+    node.require(groups > 0 && experts % groups == 0 && top_groups > 0 && top_groups <= groups, "groups of experts");
+    node.output(experts);
+  }
+  std::vector<std::string> details(const std::string&) const {
+    return {std::to_string(top_k) + " of " + std::to_string(experts) + " experts"};
+  }
 };
 
 /// The rows of x that an expert is calibrated on: the rows routed to it and, if these are too few, those with the
@@ -50,6 +64,13 @@ struct SelectTokens {
   static void visit(Self& self, Visitor&& field) {
     field("expert", self.expert), field("experts", self.experts);
   }
+  void check(const NodeCheck& node) const {
+    node.expect(3, {node.features(0), experts, experts});
+    node.require(expert >= 0 && expert < experts, "the expert exists");
+    node.output(node.features(0), Rows::kSelected);
+  }
+  std::vector<std::string> details(const std::string&) const { return {"to calibrate on"}; }
+  ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
 };
 
 /// The rows of an expert's value that are routed to the expert. Inputs: the value, whose rows are all tokens or those
@@ -62,6 +83,13 @@ struct TakeRouted {
   static void visit(Self& self, Visitor&& field) {
     field("expert", self.expert), field("experts", self.experts);
   }
+  void check(const NodeCheck& node) const {
+    node.expect(3, {node.features(0), experts, experts});
+    node.require(expert >= 0 && expert < experts, "the expert exists");
+    node.output(node.features(0), Rows::kSelected);
+  }
+  std::vector<std::string> details(const std::string&) const { return {"rows of its tokens"}; }
+  ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
 };
 
 /// sum + routing[:, expert] * down(r), computed on the rows routed to the expert, which are the rows of r. Inputs: r,
@@ -78,6 +106,12 @@ struct Expert {
     field("expert", self.expert), field("experts", self.experts), field("features", self.features);
     field("intermediate", self.intermediate), field("down", self.down);
   }
+  WeightUses weights() const { return {{down, {features, intermediate}}}; }
+  void check(const NodeCheck& node) const;
+  std::vector<std::string> details(const std::string&) const { return {"on its routed tokens"}; }
+  ScalePassage passage(std::size_t input) const { return input == 0 ? ScalePassage::kRead : ScalePassage::kBlocked; }
 };
+
+using ExpertOperations = Family<Route, SelectTokens, TakeRouted, Expert>;
 
 }  // namespace layerpress::graph

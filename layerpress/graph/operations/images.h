@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "layerpress/graph/operations/operation.h"
 
 namespace layerpress::graph {
 
@@ -33,6 +37,12 @@ struct PatchEmbedding {
     field("patch_size", self.patch_size), field("tiles", self.tiles), field("aspect_ratios", self.aspect_ratios);
     field("features", self.features);
   }
+  WeightUses weights() const { return {{weight, {features, channels, patch_size, patch_size}}}; }
+  void check(const NodeCheck& node) const {
+    node.expect(1, {channels * patch_size * patch_size}), node.in_patches();
+    node.require(patch_size > 0 && image_size >= patch_size && tiles > 0, "tiles hold patches");
+    node.output(features);
+  }
 };
 
 /// x + tanh(gate) * table[aspect ratio of the image][tile], for all rows of a tile.
@@ -49,6 +59,8 @@ struct TileEmbedding {
     field("table", self.table), field("gate", self.gate), field("tiles", self.tiles), field("patches", self.patches);
     field("aspect_ratios", self.aspect_ratios), field("features", self.features);
   }
+  WeightUses weights() const { return {{table, {aspect_ratios + 1, tiles * features}}, {gate, {1}}}; }
+  void check(const NodeCheck& node) const { node.expect(1, {features}), node.in_patches(), node.output(features); }
 };
 
 /// Replaces the first row of each tile by the weight.
@@ -61,6 +73,8 @@ struct ClassEmbedding {
   static void visit(Self& self, Visitor&& field) {
     field("weight", self.weight), field("patches", self.patches), field("features", self.features);
   }
+  WeightUses weights() const { return {{weight, {features}}}; }
+  void check(const NodeCheck& node) const { node.expect(1, {features}), node.in_patches(), node.output(features); }
 };
 
 /// x + (1 - tanh(gate)) * embedding[patch] + tanh(gate) * table[aspect ratio of the image][tile][patch]; padding is
@@ -80,6 +94,10 @@ struct PatchPosition {
     field("tiles", self.tiles), field("patches", self.patches), field("aspect_ratios", self.aspect_ratios);
     field("features", self.features);
   }
+  WeightUses weights() const {
+    return {{embedding, {patches, features}}, {table, {aspect_ratios + 1, tiles * patches * features}}, {gate, {1}}};
+  }
+  void check(const NodeCheck& node) const { node.expect(1, {features}), node.in_patches(), node.output(features); }
 };
 
 /// Zeros the padding rows of every tile.
@@ -90,6 +108,8 @@ struct ZeroPadding {
   static void visit(Self& self, Visitor&& field) {
     field("patches", self.patches);
   }
+  void check(const NodeCheck& node) const { node.expect(1, {}), node.in_patches(), node.output(node.features(0)); }
+  ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
 };
 
 /// Attention among the rows of each image. Inputs q, k, v. Rows of filled tiles see all rows. Padding rows and rows of
@@ -106,26 +126,12 @@ struct VisionAttention {
     field("heads", self.heads), field("head_dim", self.head_dim), field("scale", self.scale);
     field("tiles", self.tiles), field("patches", self.patches);
   }
-};
-
-/// function(x), with the functions of GatedActivation.
-struct Activation {
-  static constexpr const char* kKind = "activation";
-  std::string function = "gelu";
-  template <typename Self, typename Visitor>
-  static void visit(Self& self, Visitor&& field) {
-    field("function", self.function);
+  void check(const NodeCheck& node) const {
+    const std::int64_t size = heads * head_dim;
+    node.expect(3, {size, size, size}), node.in_patches(), node.output(size);
   }
-};
-
-/// a + tanh(gate) * b.
-struct GatedAdd {
-  static constexpr const char* kKind = "gated_add";
-  std::string gate;  ///< [1]
-  template <typename Self, typename Visitor>
-  static void visit(Self& self, Visitor&& field) {
-    field("gate", self.gate);
-  }
+  std::vector<std::string> details(const std::string&) const { return {heads_text(heads, heads)}; }
+  ScalePassage passage(std::size_t input) const { return passes_only(2, input); }
 };
 
 /// The features that text attends to: input 0 without padding, then the other inputs without padding, interleaved by
@@ -137,6 +143,11 @@ struct VisionFeatures {
   static void visit(Self& self, Visitor&& field) {
     field("patches", self.patches);
   }
+  void check(const NodeCheck& node) const {
+    const auto count = node.inputs();
+    node.expect(count, std::vector<std::int64_t>(count, node.features(0))), node.in_patches();
+    node.output(node.features(0) * static_cast<std::int64_t>(count), Rows::kVision);
+  }
 };
 
 /// The rows of tokens of samples with images.
@@ -144,6 +155,12 @@ struct SelectIllustrated {
   static constexpr const char* kKind = "select_illustrated";
   template <typename Self, typename Visitor>
   static void visit(Self&, Visitor&&) {}
+  void check(const NodeCheck& node) const {
+    node.expect(1, {});
+    node.require(node.rows(0) == Rows::kTokens, "tokens are selected");
+    node.output(node.features(0), Rows::kIllustrated);
+  }
+  ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
 };
 
 /// Inputs x, y: x with the rows of SelectIllustrated replaced by y.
@@ -151,6 +168,12 @@ struct MergeIllustrated {
   static constexpr const char* kKind = "merge_illustrated";
   template <typename Self, typename Visitor>
   static void visit(Self&, Visitor&&) {}
+  void check(const NodeCheck& node) const {
+    node.expect(2, {node.features(0), node.features(0)});
+    node.require(node.rows(0) == Rows::kTokens && node.rows(1) == Rows::kIllustrated,
+                 "tokens of all samples and of some");
+    node.output(node.features(0));
+  }
 };
 
 /// Attention from tokens of samples with images (q) to the images of their sample (k, v). The batch says which tiles
@@ -168,6 +191,17 @@ struct CrossAttention {
     field("heads", self.heads), field("kv_heads", self.kv_heads), field("head_dim", self.head_dim);
     field("scale", self.scale), field("tiles", self.tiles), field("patches", self.patches);
   }
+  void check(const NodeCheck& node) const {
+    node.expect(3, {heads * head_dim, kv_heads * head_dim, kv_heads * head_dim});
+    node.require(kv_heads > 0 && heads % kv_heads == 0, "heads are a multiple of kv_heads");
+    node.require(node.rows(0) == Rows::kIllustrated && node.rows(1) == Rows::kVision && node.rows(2) == Rows::kVision,
+                 "illustrated tokens attend to images");
+    node.output(heads * head_dim);
+  }
+  std::vector<std::string> details(const std::string&) const { return {heads_text(heads, kv_heads)}; }
+  ScalePassage passage(std::size_t input) const {
+    return heads == kv_heads ? passes_only(2, input) : ScalePassage::kBlocked;
+  }
 };
 
 /// Zeros the rows of tokens that have no tile to attend to.
@@ -175,6 +209,16 @@ struct MaskUnattending {
   static constexpr const char* kKind = "mask_unattending";
   template <typename Self, typename Visitor>
   static void visit(Self&, Visitor&&) {}
+  void check(const NodeCheck& node) const {
+    node.expect(1, {});
+    node.require(node.rows(0) == Rows::kIllustrated, "rows are illustrated tokens");
+    node.output(node.features(0));
+  }
+  ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
 };
+
+using ImageOperations =
+    Family<PatchEmbedding, TileEmbedding, ClassEmbedding, PatchPosition, ZeroPadding, VisionAttention, VisionFeatures,
+           SelectIllustrated, MergeIllustrated, CrossAttention, MaskUnattending>;
 
 }  // namespace layerpress::graph

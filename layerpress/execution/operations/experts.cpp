@@ -1,4 +1,4 @@
-#include "layerpress/execution/expert_execution.h"
+#include "layerpress/execution/operations/experts.h"
 
 #include <ATen/ATen.h>
 
@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "layerpress/graph/expert_inputs.h"
 #include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/transformer.h"
 
@@ -66,6 +67,12 @@ at::Tensor routed_places(const graph::TakeRouted& op, const at::Tensor& logits, 
   return weights.nonzero().squeeze(1);
 }
 
+at::Tensor routed_places(const graph::TakeRouted& op, const NodeRun& run) {
+  const bool of_selected = run.context.graph().values[run.node.inputs[0]].rows == graph::Rows::kSelected;
+  return routed_places(op, run.inputs[1], run.inputs[2], of_selected,
+                       run.context.least_score(run.node.inputs[2], op.expert));
+}
+
 at::Tensor take_rows(const at::Tensor& x, const at::Tensor& places) {
   // The indices are ordered and unique: if there are as many as rows, they are all rows.
   return places.size(0) == x.size(0) ? x : x.index_select(0, places);
@@ -81,30 +88,6 @@ at::Tensor gated_rows(const std::string& function, const at::Tensor& x, const at
   return kernels::gated_linear(function, take_rows(x, places), gate, up);
 }
 
-at::Tensor add_expert(const graph::Expert& op, std::vector<at::Tensor> inputs, const residency::Onload& parameters) {
-  const at::Tensor& own = inputs[0];
-  const at::Tensor weights = inputs[1].select(1, op.expert);
-  at::Tensor sum;
-  if (inputs.size() < 3)
-    sum = at::zeros({weights.size(0), op.features}, own.options());
-  else
-    sum = inputs[2].use_count() == 1 ? std::move(inputs[2]) : inputs[2].clone();
-  const at::Tensor tokens = weights.nonzero().squeeze(1);
-  for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
-    const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
-    const at::Tensor output = kernels::linear(own.narrow(0, first, count), parameters.parameter(op.down));
-    kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
-  }
-  return sum;
-}
-
-std::uint64_t expert_workspace_bytes(const graph::Expert& op, std::int64_t tokens, at::ScalarType dtype, int threads) {
-  const std::int64_t rows = std::min(kExpertRows, tokens);
-  const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + op.intermediate));
-  return values * c10::elementSize(dtype) + static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t) +
-         kernels::linear_workspace_bytes(rows, op.intermediate, dtype, threads);
-}
-
 std::uint64_t gated_rows_workspace_bytes(std::int64_t features, std::int64_t intermediate, std::int64_t tokens,
                                          at::ScalarType dtype, int threads) {
   const std::int64_t rows = std::min(kExpertRows, tokens);
@@ -116,5 +99,75 @@ std::uint64_t route_workspace_bytes(std::int64_t experts, std::int64_t tokens) {
   constexpr std::uint64_t kCopies = 5;  // logits and scores in fp32, compared scores, topk's order
   return kCopies * static_cast<std::uint64_t>(tokens * experts) * sizeof(float);
 }
+
+namespace {
+
+struct ExpertFunctions {
+  static at::Tensor execute(const graph::Route& op, const NodeRun& run) {
+    return route(op, run.inputs[0], op.bias.empty() ? at::Tensor() : run.parameters.original(op.bias));
+  }
+  static std::uint64_t workspace_bytes(const graph::Route& op, const NodeShape& shape, const Workplace&) {
+    return route_workspace_bytes(op.experts, shape.batch.tokens());
+  }
+
+  static at::Tensor execute(const graph::SelectTokens& op, const NodeRun& run) {
+    return select_tokens(op, run.inputs[0], run.inputs[1], run.inputs[2],
+                         run.context.least_score(run.node.inputs[2], op.expert));
+  }
+  static std::uint64_t workspace_bytes(const graph::SelectTokens& op, const NodeShape& shape, const Workplace&) {
+    return route_workspace_bytes(op.experts, shape.batch.tokens());
+  }
+
+  static at::Tensor execute(const graph::TakeRouted& op, const NodeRun& run) {
+    return take_rows(run.inputs[0], routed_places(op, run));
+  }
+  static std::uint64_t workspace_bytes(const graph::TakeRouted& op, const NodeShape& shape, const Workplace&) {
+    return route_workspace_bytes(op.experts, shape.batch.tokens());
+  }
+
+  /// Modifies the sum in place if nothing else holds it.
+  static at::Tensor execute(const graph::Expert& op, const NodeRun& run) {
+    const at::Tensor& own = run.inputs[0];
+    const at::Tensor weights = run.inputs[1].select(1, op.expert);
+    at::Tensor sum;
+    if (run.inputs.size() < 3)
+      sum = at::zeros({weights.size(0), op.features}, own.options());
+    else
+      sum = run.inputs[2].use_count() == 1 ? std::move(run.inputs[2]) : run.inputs[2].clone();
+    const at::Tensor tokens = weights.nonzero().squeeze(1);
+    for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
+      const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
+      const at::Tensor output = kernels::linear(own.narrow(0, first, count), run.parameters.parameter(op.down));
+      kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
+    }
+    return sum;
+  }
+  static std::uint64_t workspace_bytes(const graph::Expert& op, const NodeShape& shape, const Workplace& place) {
+    const std::int64_t tokens = shape.batch.tokens(), rows = std::min(kExpertRows, tokens);
+    const auto values = static_cast<std::uint64_t>(rows * (3 * op.features + op.intermediate));
+    return values * c10::elementSize(place.placement.dtype) +
+           static_cast<std::uint64_t>(2 * tokens) * sizeof(std::int64_t) +
+           kernels::linear_workspace_bytes(rows, op.intermediate, place.placement.dtype, place.threads);
+  }
+  static double flops(const graph::Expert& op, const NodeShape& shape) {
+    return product_flops(expected_rows(shape.graph, shape.node.inputs[0], shape.batch), op.intermediate, op.features);
+  }
+};
+
+/// An expert's share of the tokens if all experts get equally many.
+double expert_share(const graph::Graph& graph, graph::ValueId routing) {
+  const auto* route = std::get_if<graph::Route>(&graph.nodes[graph.values[routing].producer].operation);
+  return route == nullptr ? 1 : static_cast<double>(route->top_k) / static_cast<double>(route->experts);
+}
+
+}  // namespace
+
+double expected_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch) {
+  const auto rows = static_cast<double>(batch.rows(graph.values[value].rows));
+  if (graph.values[value].rows != graph::Rows::kSelected) return rows;
+  return rows * expert_share(graph, graph::selection_of(graph, value).inputs[2]);
+}
+
+FamilyExecution executions(graph::ExpertOperations family) { return executions_by<ExpertFunctions>(family); }
 
 }  // namespace layerpress::execution

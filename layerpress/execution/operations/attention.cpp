@@ -1,0 +1,48 @@
+#include <ATen/ATen.h>
+
+#include "layerpress/execution/operation_execution.h"
+#include "layerpress/kernels/transformer.h"
+
+namespace layerpress::execution {
+namespace {
+
+kernels::AttentionShape shape_of(const graph::Attention& op) {
+  return {op.heads, op.kv_heads, op.head_dim, op.scale, op.window, op.soft_cap, op.value_head_dim};
+}
+
+struct AttentionFunctions {
+  static at::Tensor execute(const graph::Rotary& op, const NodeRun& run) {
+    const BatchContext::Angles& angles = run.context.angles(op.table);
+    return kernels::rotary(run.inputs[0], angles.cosine, angles.sine, angles.rows,
+                           {op.head_dim, op.offset, op.interleaved});
+  }
+  /// Cosines and sines, once per position.
+  static std::uint64_t workspace_bytes(const graph::Rotary& op, const NodeShape& shape, const Workplace&) {
+    return static_cast<std::uint64_t>(shape.batch.tokens()) * (static_cast<std::uint64_t>(op.head_dim) * 8 + 8);
+  }
+
+  static at::Tensor execute(const graph::Attention& op, const NodeRun& run) {
+    return kernels::attention(run.inputs[0], run.inputs[1], run.inputs[2], run.context.batch().offsets, shape_of(op));
+  }
+  static std::uint64_t workspace_bytes(const graph::Attention& op, const NodeShape& shape, const Workplace& place) {
+    return kernels::attention_workspace_bytes(shape.batch.offsets, shape_of(op), place.placement.device,
+                                              place.placement.dtype, place.threads);
+  }
+  /// Causal: about half of all pairs.
+  static double flops(const graph::Attention& op, const NodeShape& shape) {
+    double pairs = 0;  // visible (query, key) pairs
+    for (std::size_t i = 0; i + 1 < shape.batch.offsets.size(); ++i) {
+      const auto length = static_cast<double>(shape.batch.offsets[i + 1] - shape.batch.offsets[i]);
+      const auto window = static_cast<double>(op.window);
+      pairs +=
+          op.window > 0 && window < length ? window * length - window * (window - 1) / 2 : length * (length + 1) / 2;
+    }
+    return 2.0 * pairs * static_cast<double>(op.heads * (op.head_dim + op.value_dim()));
+  }
+};
+
+}  // namespace
+
+FamilyExecution executions(graph::Attentions family) { return executions_by<AttentionFunctions>(family); }
+
+}  // namespace layerpress::execution

@@ -53,10 +53,10 @@ GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const Hessian
 /// column groups per row.
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups);
 
-/// Reference implementation for tests: the textbook GPTQ with the Cholesky factor of the inverse, in double precision,
+/// Plain implementation for tests: the textbook GPTQ with the Cholesky factor of the inverse, in double precision,
 /// one column at a time. `gram` as for factorize.
-GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                          const ColumnScales& scales, const ElementType& element,
-                          const std::optional<GroupSearch>& search = {});
+GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
+                      const ColumnScales& scales, const ElementType& element,
+                      const std::optional<GroupSearch>& search = {});
 
 }  // namespace layerpress::kernels

@@ -27,10 +27,10 @@ at::Tensor product_on_device(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// The difference is rounded once to the inputs' dtype.
-void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x,
+void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& original, const at::Tensor& x,
                                 const GramRows& wanted) {
   for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
-    const at::Tensor difference = reference.narrow(1, row, rows).sub(x.narrow(1, row, rows));
+    const at::Tensor difference = original.narrow(1, row, rows).sub(x.narrow(1, row, rows));
     cross.narrow(0, row, rows).add_(product_on_device(difference, x));
   });
 }
@@ -73,15 +73,16 @@ void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& input, std::int64_
   accumulate_on_device(gram, x, rows);
 }
 
-void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x) {
-  accumulate_cross_gram_rows(cross, reference, x, 0, cross.size(0));
+void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& original, const at::Tensor& x) {
+  accumulate_cross_gram_rows(cross, original, x, 0, cross.size(0));
 }
 
-void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& input,
+void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& original, const at::Tensor& input,
                                 std::int64_t first, std::int64_t last) {
-  if (reference.sizes() != input.sizes() || reference.scalar_type() != input.scalar_type())
-    throw InternalError("[kernels.gram] the reference is not like the {} x {} inputs", input.size(0), input.size(1));
-  const at::Tensor minuend = reference.contiguous(), x = input.contiguous();
+  if (original.sizes() != input.sizes() || original.scalar_type() != input.scalar_type())
+    throw InternalError("[kernels.gram] the original model's inputs are not like the {} x {} inputs", input.size(0),
+                        input.size(1));
+  const at::Tensor minuend = original.contiguous(), x = input.contiguous();
   const GramRows rows{first, last};
   require_fitting(cross, x, rows);
   if (x.size(0) == 0 || first >= last) return;
@@ -107,14 +108,14 @@ std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType d
   return 2 * gram_workspace_bytes(features, dtype);  // the inputs and the difference
 }
 
-at::Tensor gram_reference(const at::Tensor& x) {
+at::Tensor plain_gram(const at::Tensor& x) {
   const at::Tensor wide = x.to(at::kDouble);
   return wide.t().mm(wide);
 }
 
-at::Tensor cross_gram_reference(const at::Tensor& reference, const at::Tensor& x) {
+at::Tensor plain_cross_gram(const at::Tensor& original, const at::Tensor& x) {
   const at::Tensor wide = x.to(at::kDouble);
-  return (reference.to(at::kDouble) - wide).t().mm(wide);
+  return (original.to(at::kDouble) - wide).t().mm(wide);
 }
 
 at::Tensor symmetric_from_upper(const at::Tensor& gram) {

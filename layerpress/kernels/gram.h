@@ -22,14 +22,14 @@ void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& x, std::int64_t fi
 /// The most memory, in bytes, that accumulate_gram allocates on a CPU for inputs of this width and dtype.
 std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 
-/// cross += (reference - x)ᵀ x for reference and x [tokens, features] of one dtype, where `reference` is x in the
+/// cross += (original - x)ᵀ x for original and x [tokens, features] of one dtype, where `original` is x in the
 /// original model. cross is fp32 [features, features], the whole square. The difference is computed in fp32 and, where
 /// bf16 inputs are multiplied in bf16, rounded to bf16. Products and sums are as above. (A difference of two Gram
 /// matrices would lose almost all digits.)
-void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x);
+void accumulate_cross_gram(at::Tensor& cross, const at::Tensor& original, const at::Tensor& x);
 
 /// The same for rows [first, last) of the square, with bounds and bits as for the triangle.
-void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& reference, const at::Tensor& x, std::int64_t first,
+void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& original, const at::Tensor& x, std::int64_t first,
                                 std::int64_t last);
 
 /// sums += leftᵀ x for left [tokens, rows] and x [tokens, features] of one dtype, or on a CPU of two; sums is fp32 [rows,
@@ -39,9 +39,9 @@ void accumulate_product(at::Tensor& sums, const at::Tensor& left, const at::Tens
 /// The most memory, in bytes, that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype.
 std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
 
-/// Reference implementations for tests: the same in double precision, whole matrices.
-at::Tensor gram_reference(const at::Tensor& x);
-at::Tensor cross_gram_reference(const at::Tensor& reference, const at::Tensor& x);
+/// Plain implementations for tests: the same in double precision, whole matrices.
+at::Tensor plain_gram(const at::Tensor& x);
+at::Tensor plain_cross_gram(const at::Tensor& original, const at::Tensor& x);
 
 /// Copies the upper triangle onto the lower one of a new tensor.
 at::Tensor symmetric_from_upper(const at::Tensor& gram);

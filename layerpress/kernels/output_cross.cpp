@@ -56,8 +56,7 @@ std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t featu
          std::max(packed, product);
 }
 
-at::Tensor output_cross_reference(const ResidualInputs& inputs, const at::Tensor& weight,
-                                  const ResidualShares& shares) {
+at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares) {
   const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
     return a.to(at::kDouble) - b.to(at::kDouble);
   };

@@ -28,7 +28,7 @@ void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, con
 /// Most memory that accumulate_output_cross allocates on a CPU for inputs of this dtype, in bytes.
 std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads);
 
-/// Reference implementation for tests: the same in double precision.
-at::Tensor output_cross_reference(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares);
+/// Plain implementation for tests: the same in double precision.
+at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares);
 
 }  // namespace layerpress::kernels

@@ -286,7 +286,7 @@ ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, cons
                                 });
   const RowSearcher searcher = row_searcher(weight.device());
   if (searcher == nullptr || grid.block_rows > 1)
-    return search_scales_reference(weight, grid, rule, search, stored, importance, others);
+    return plain_search_scales(weight, grid, rule, search, stored, importance, others);
   return search_rows_by(searcher, weight, grid, rule, search, stored, importance, others);
 }
 
@@ -297,7 +297,7 @@ std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const Sc
   const std::int64_t result = kWide * blocks_of(rows, grid.block_rows) * across * (rule.symmetric ? 1 : 2);
   if (!device.is_cpu()) {
     const bool by_rows = row_searcher(device) != nullptr && grid.block_rows == 1;
-    return static_cast<std::uint64_t>(result) + (by_rows ? 0 : search_reference_workspace(rows, columns, grid));
+    return static_cast<std::uint64_t>(result) + (by_rows ? 0 : plain_search_workspace(rows, columns, grid));
   }
   const bool strips = in_strips(grid, columns);
   const std::int64_t buffered = strips ? std::max(columns, kStripElements) : grid.block_rows * columns;
@@ -310,7 +310,7 @@ at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, cons
                             const ChosenScales& scales) {
   const at::Tensor weight = input.contiguous();
   const std::int64_t rows = weight.size(0), columns = weight.size(1);
-  if (!weight.is_cpu()) return round_to_nearest_reference(weight, grid, element, scales);
+  if (!weight.is_cpu()) return plain_round_to_nearest(weight, grid, element, scales);
   at::Tensor codes = at::empty({rows, columns}, at::kChar);
   const std::int64_t column_blocks = scales.scale.size(1);
   at::parallel_for(0, rows, std::max<std::int64_t>(1, 65536 / columns), [&](std::int64_t begin, std::int64_t end) {

@@ -90,14 +90,14 @@ ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, cons
 /// How scales of a checkpoint's dtype (bf16, fp16, fp32) are stored.
 ScaleFormat scales_of_dtype(at::ScalarType dtype);
 
-/// search_scales with ATen operations over many rows at once, for any device; also the reference implementation for
+/// search_scales with ATen operations over many rows at once, for any device; also the plain implementation for
 /// tests.
-ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
-                                     const std::vector<OtherRows>& others = {});
+ChosenScales plain_search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                                 const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
+                                 const std::vector<OtherRows>& others = {});
 
-/// Bytes that search_scales_reference allocates at most.
-std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid);
+/// Bytes that plain_search_scales allocates at most.
+std::uint64_t plain_search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid);
 
 /// Bytes that search_scales allocates at most on `device` for a weight [rows, columns] with so many candidates,
 /// including its result.
@@ -108,9 +108,9 @@ std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const Sc
 at::Tensor round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
                             const ChosenScales& scales);
 
-/// round_to_nearest by ATen operations over many rows at once: any device, and the tests' reference.
-at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
-                                      const ChosenScales& scales);
+/// round_to_nearest by ATen operations over many rows at once: any device, and the tests' plain implementation.
+at::Tensor plain_round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
+                                  const ChosenScales& scales);
 
 /// Bytes that round_to_nearest allocates at most on `device` besides its result.
 std::uint64_t round_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, at::Device device);

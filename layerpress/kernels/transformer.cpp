@@ -41,7 +41,7 @@ void rms_norm_once(const at::Tensor& x, const at::Tensor& weight, float epsilon,
 at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double epsilon, const NormWeight& how) {
   if (std::optional<at::Tensor> y = rms_norm_on_device(input, weight, epsilon, how)) return *y;
   if (!runs_fused(input) || (!how.rounded_once && weight.scalar_type() != input.scalar_type()))
-    return rms_norm_reference(input, weight, epsilon, how);
+    return plain_rms_norm(input, weight, epsilon, how);
   if (how.rounded_once && input.scalar_type() == at::kBFloat16) {
     at::Tensor rounded = at::empty_like(input, at::MemoryFormat::Contiguous);
     const at::Tensor factor = (weight.to(at::kFloat) + how.offset).contiguous();
@@ -67,7 +67,7 @@ at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double ep
 at::Tensor gated_activation(const std::string& function, const at::Tensor& first, const at::Tensor& second) {
   if (function == "silu")
     if (std::optional<at::Tensor> y = silu_multiply_on_device(first, second)) return *y;
-  if (function != "silu" || !runs_fused(first)) return gated_activation_reference(function, first, second);
+  if (function != "silu" || !runs_fused(first)) return plain_gated_activation(function, first, second);
   const at::Tensor a = first.contiguous(), b = second.contiguous();
   at::Tensor y = at::empty_like(a);
   at::parallel_for(0, a.numel(), 65536, [&](std::int64_t begin, std::int64_t end) {
@@ -130,7 +130,7 @@ void rotate_neighbours(const T* x, const float* cosine, const float* sine, T* y,
 at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::Tensor& sine,
                   const at::Tensor& positions, const RotaryShape& shape) {
   if (std::optional<at::Tensor> y = rotary_on_device(input, cosine, sine, positions, shape)) return *y;
-  if (!runs_fused(input)) return rotary_reference(input, cosine, sine, positions, shape);
+  if (!runs_fused(input)) return plain_rotary(input, cosine, sine, positions, shape);
   const at::Tensor x = input.contiguous();
   at::Tensor y = at::empty_like(x);
   const std::int64_t features = x.size(1), heads = features / shape.head_dim, pairs = cosine.size(1);

@@ -62,14 +62,13 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets, const AttentionShape& shape,
                                         at::Device device, at::ScalarType dtype, int threads);
 
-/// The same with ATen, sample by sample, with all scores in memory at once, for any device; also the reference
+/// The same with ATen, sample by sample, with all scores in memory at once, for any device; also the plain
 /// implementation for tests.
-at::Tensor attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
-at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon,
-                              const NormWeight& how = {});
-at::Tensor gated_activation_reference(const std::string& function, const at::Tensor& a, const at::Tensor& b);
-at::Tensor rotary_reference(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
-                            const at::Tensor& positions, const RotaryShape& shape);
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const NormWeight& how = {});
+at::Tensor plain_gated_activation(const std::string& function, const at::Tensor& a, const at::Tensor& b);
+at::Tensor plain_rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
+                        const at::Tensor& positions, const RotaryShape& shape);
 
 }  // namespace layerpress::kernels

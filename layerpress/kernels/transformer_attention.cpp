@@ -142,7 +142,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   const bool on_tiles = q.is_cpu() && has_value_type(q.scalar_type());
   const bool pairs = on_tiles && has_pairs_attention(q.scalar_type(), shape);
   if (on_tiles && (!pairs || is_plain(shape))) return attention_on_tiles(q, k, v, offsets, shape, pairs);
-  if (is_plain(shape)) return attention_reference(q, k, v, offsets, shape);
+  if (is_plain(shape)) return plain_attention(q, k, v, offsets, shape);
   at::Tensor output = at::empty({q.size(0), shape.heads * shape.value_dim()}, q.options());
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const auto sample = [&](const at::Tensor& x) { return x.slice(0, offsets[i], offsets[i + 1]); };

@@ -26,8 +26,8 @@ at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   return mixed.permute({2, 0, 1, 3}).reshape({q.size(0), shape.heads * shape.head_dim});
 }
 
-at::Tensor full_attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                    const FullAttentionShape& shape) {
+at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const FullAttentionShape& shape) {
   at::Tensor output = at::empty_like(q);
   const auto head = [&](const at::Tensor& x, std::int64_t index) {
     return x.slice(1, index * shape.head_dim, (index + 1) * shape.head_dim);

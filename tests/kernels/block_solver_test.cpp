@@ -28,7 +28,7 @@ TEST_P(BlockSolverTest, AgreesWithTheTextbookAndTheCpu) {
   const auto factor = factorize(problem.gram, options);
   ASSERT_TRUE(factor.has_value());
   const GptqResult result = solve({{problem.weight, problem.scales}}, *factor, element);
-  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, element);
+  const GptqResult reference = plain_gptq(problem.weight, problem.gram, options, problem.scales, element);
   const GptqResult on_cpu = gptq({{problem.weight, problem.scales}}, *factor, element);
   // A tie decided differently moves the rest of its row.
   EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);

@@ -42,7 +42,7 @@ at::Tensor moved(const at::Tensor& weight, const Inputs& inputs, std::int64_t gr
 /// Error of the change, relative to the change.
 double change_error(const at::Tensor& result, const at::Tensor& weight, const Inputs& inputs,
                     const ErrorPropagation& options) {
-  const at::Tensor expected = moved_reference(weight, inputs.gram, inputs.cross, options);
+  const at::Tensor expected = plain_moved(weight, inputs.gram, inputs.cross, options);
   const at::Tensor change = expected - weight.to(at::kDouble);
   return ((result.to(at::kDouble) - expected).norm() / change.norm()).item<double>();
 }
@@ -91,7 +91,7 @@ TEST_P(WeightMoverTest, MatchesDoublePrecisionForOutputs) {
   const at::Tensor weight = at::randn({rows, columns}), sums = output_cross_of(weight, inputs);
   const auto mover = WeightMover::make_for_outputs(inputs.gram, sums, damping);
   ASSERT_TRUE(mover.has_value());
-  const at::Tensor expected = moved_reference_for_outputs(weight, inputs.gram, sums, damping);
+  const at::Tensor expected = plain_moved_for_outputs(weight, inputs.gram, sums, damping);
   const at::Tensor error = mover->moved(weight).to(at::kDouble) - expected;
   EXPECT_LT((error.norm() / (expected - weight.to(at::kDouble)).norm()).item<double>(), most);
 }

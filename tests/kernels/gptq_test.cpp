@@ -40,7 +40,7 @@ TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
   const auto factor = factorize(problem.gram, options);
   ASSERT_TRUE(factor.has_value());
   const GptqResult result = solve(problem, *factor, element);
-  const GptqResult reference = gptq_reference(problem.weight, problem.gram, options, problem.scales, element);
+  const GptqResult reference = plain_gptq(problem.weight, problem.gram, options, problem.scales, element);
   // A tie decided differently moves the rest of its row, so a few codes may differ; the loss may not.
   EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);
   EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
@@ -118,7 +118,7 @@ TEST(Gptq, RowsMayShareScales) {
   problem.scales.scale = blocks;
   problem.scales.rows_per_group = 16;
   EXPECT_TRUE(at::equal(solve(problem, *factor).codes[0], per_row));
-  const GptqResult reference = gptq_reference(problem.weight, problem.gram, {}, problem.scales, {});
+  const GptqResult reference = plain_gptq(problem.weight, problem.gram, {}, problem.scales, {});
   EXPECT_GT(equal_share(per_row, reference.codes[0]), 0.995);
 }
 
@@ -154,8 +154,8 @@ TEST(GptqSearch, AgreesWithTheTextbookInDoublePrecision) {
         ColumnScales expected = made.problem.scales;
         expected.scale = at::empty_like(expected.scale);
         if (!symmetric) expected.zero_point = at::empty_like(expected.scale);
-        const GptqResult reference = gptq_reference(made.problem.weight, made.problem.gram, made.options, expected,
-                                                    made.search.rule.element, made.search);
+        const GptqResult reference = plain_gptq(made.problem.weight, made.problem.gram, made.options, expected,
+                                                made.search.rule.element, made.search);
         // Two candidates that are as good, decided differently, change the rest of their row; not so the first group.
         EXPECT_NEAR(result.loss / reference.loss, 1.0, 0.06) << columns << symmetric << ordered;
         const at::Tensor first = column_order(made.problem.gram.diagonal(), made.options).slice(0, 0, group);

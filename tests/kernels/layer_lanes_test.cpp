@@ -49,12 +49,12 @@ TYPED_TEST(LayerLanes, Norms) {
   using T = TypeParam;
   at::manual_seed(2);
   const at::Tensor x = at::randn({9, 200}).to(kDtype<T>), weight = at::randn({200}).to(kDtype<T>);
-  expect_same(norm<8, T, T>(x, weight, 1e-5, {}), rms_norm_reference(x, weight, 1e-5));
-  expect_same(norm<1, T, T>(x, weight, 1e-5, {}), rms_norm_reference(x, weight, 1e-5));
+  expect_same(norm<8, T, T>(x, weight, 1e-5, {}), plain_rms_norm(x, weight, 1e-5));
+  expect_same(norm<1, T, T>(x, weight, 1e-5, {}), plain_rms_norm(x, weight, 1e-5));
   const NormWeight once{1.0, true};
-  expect_same(norm<8, T, T>(x, weight, 1e-6, once), rms_norm_reference(x, weight, 1e-6, once));
+  expect_same(norm<8, T, T>(x, weight, 1e-6, once), plain_rms_norm(x, weight, 1e-6, once));
   const at::Tensor wide = weight.to(at::kFloat);
-  expect_same(norm<8, T, float>(x, wide, 1e-6, once), rms_norm_reference(x, wide, 1e-6, once));
+  expect_same(norm<8, T, float>(x, wide, 1e-6, once), plain_rms_norm(x, wide, 1e-6, once));
 }
 
 TYPED_TEST(LayerLanes, GatedActivation) {
@@ -63,7 +63,7 @@ TYPED_TEST(LayerLanes, GatedActivation) {
   const at::Tensor a = (10 * at::randn({3, 500})).to(kDtype<T>), b = at::randn({3, 500}).to(kDtype<T>);
   at::Tensor y = at::empty_like(a);
   for (std::int64_t i = 0; i < a.numel(); ++i) values<T>(y)[i] = cuda::gated(values<T>(a)[i], values<T>(b)[i]);
-  expect_same(y, gated_activation_reference("silu", a, b));
+  expect_same(y, plain_gated_activation("silu", a, b));
 }
 
 TYPED_TEST(LayerLanes, Rotary) {
@@ -86,7 +86,7 @@ TYPED_TEST(LayerLanes, Rotary) {
       task.pairs = 12;
       task.interleaved = interleaved;
       for (std::int64_t i = 0; i < x.numel(); ++i) values<T>(y)[i] = cuda::rotated<T>(task, i / 120, i % 120);
-      expect_same(y, rotary_reference(x, cosine, sine, places, {40, offset, interleaved}));
+      expect_same(y, plain_rotary(x, cosine, sine, places, {40, offset, interleaved}));
     }
 }
 

@@ -36,7 +36,7 @@ struct RowSearchCase {
 
 class RowSearchTest : public ::testing::TestWithParam<RowSearchCase> {};
 
-TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
+TEST_P(RowSearchTest, ChoosesWhatThePlainSearchChooses) {
   at::manual_seed(21);
   const RowSearchCase& c = GetParam();
   const at::Tensor weight = (at::randn({40, 200}) * at::rand({40, 1})).to(c.weight);
@@ -47,7 +47,7 @@ TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
   const ChosenScales found =
       search_rows_by(search_on_host, weight, grid, c.rule, search, scales_of_dtype(c.stored), importance);
   const ChosenScales expected =
-      search_scales_reference(weight, grid, c.rule, search, scales_of_dtype(c.stored), importance);
+      plain_search_scales(weight, grid, c.rule, search, scales_of_dtype(c.stored), importance);
   ASSERT_EQ(found.scale.sizes(), expected.scale.sizes());
   EXPECT_TRUE(at::equal(found.scale, found.scale.to(c.stored).to(at::kFloat)));
   // Candidates that lose the same but for rounding.
@@ -58,8 +58,8 @@ TEST_P(RowSearchTest, ChoosesWhatTheReferenceChooses) {
   }
   const ChosenScales plain =
       search_rows_by(search_on_host, weight, grid, c.rule, {}, scales_of_dtype(c.stored), importance);
-  EXPECT_TRUE(at::equal(
-      plain.scale, search_scales_reference(weight, grid, c.rule, {}, scales_of_dtype(c.stored), importance).scale));
+  EXPECT_TRUE(at::equal(plain.scale,
+                        plain_search_scales(weight, grid, c.rule, {}, scales_of_dtype(c.stored), importance).scale));
   EXPECT_TRUE(plain.scale.ne(found.scale).any().item<bool>());  // the search matters at all
 }
 

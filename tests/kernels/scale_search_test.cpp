@@ -39,22 +39,22 @@ double total_error(const at::Tensor& weight, const SearchCase& c, const ChosenSc
 
 class ScaleSearchTest : public ::testing::TestWithParam<SearchCase> {};
 
-TEST_P(ScaleSearchTest, FusedChoosesAsWellAsTheReference) {
+TEST_P(ScaleSearchTest, FusedChoosesAsWellAsThePlainSearch) {
   at::manual_seed(11);
   const SearchCase& c = GetParam();
   const at::Tensor weight = at::randn({70, 192}).to(at::kBFloat16);
   const at::Tensor importance = c.important ? at::rand({192}) + 0.01 : at::Tensor();
   const ScaleSearch search{shrinking(), c.exponent, c.patience};
   const ChosenScales fused = search_scales(weight, c.grid, c.rule, search, kBf16, importance);
-  const ChosenScales reference = search_scales_reference(weight, c.grid, c.rule, search, kBf16, importance);
+  const ChosenScales reference = plain_search_scales(weight, c.grid, c.rule, search, kBf16, importance);
   const at::Tensor wide = weight.to(at::kFloat);
   EXPECT_NEAR(total_error(wide, c, fused, importance) / total_error(wide, c, reference, importance), 1.0, 2e-3);
   EXPECT_TRUE(at::equal(fused.scale, fused.scale.to(at::kBFloat16).to(at::kFloat)));
 
   const ChosenScales plain = search_scales(weight, c.grid, c.rule, {}, kBf16, importance);
   EXPECT_LE(total_error(wide, c, fused, importance), total_error(wide, c, plain, importance));
-  const ChosenScales plain_reference = search_scales_reference(weight, c.grid, c.rule, {}, kBf16, importance);
-  EXPECT_TRUE(at::equal(plain.scale, plain_reference.scale));
+  const ChosenScales with_plain = plain_search_scales(weight, c.grid, c.rule, {}, kBf16, importance);
+  EXPECT_TRUE(at::equal(plain.scale, with_plain.scale));
   EXPECT_TRUE(at::equal(
       round_to_nearest(weight, c.grid, c.rule.element, plain),
       level_codes(
@@ -86,11 +86,11 @@ TEST(ScaleSearch, BlocksLargerThanACacheAreSearchedInStrips) {
         const SearchCase c{"strips", grid, {{}, symmetric}, 2, patience, true};
         const ScaleSearch search{{1, 0.98, 0.95, 0.9, 0.85, 0.8}, c.exponent, patience};
         const ChosenScales strips = search_scales(weight, grid, c.rule, search, kBf16, importance);
-        const ChosenScales reference = search_scales_reference(weight, grid, c.rule, search, kBf16, importance);
+        const ChosenScales reference = plain_search_scales(weight, grid, c.rule, search, kBf16, importance);
         EXPECT_NEAR(total_error(weight, c, strips, importance) / total_error(weight, c, reference, importance), 1, 1e-4)
             << grid.block_rows << " rows, patience " << patience;
         const ChosenScales plain = search_scales(weight, grid, c.rule, {}, kBf16, {});
-        EXPECT_TRUE(at::equal(plain.scale, search_scales_reference(weight, grid, c.rule, {}, kBf16, {}).scale));
+        EXPECT_TRUE(at::equal(plain.scale, plain_search_scales(weight, grid, c.rule, {}, kBf16, {}).scale));
       }
 }
 
@@ -125,7 +125,7 @@ TEST(ScaleSearch, PatienceIsTheWholeWeightS) {
         return found.scale.eq(expected).to(at::kDouble).mean().item<double>();
       };
       EXPECT_EQ(equal(search_scales(weight, grid, {}, search, kFloat, {})), 1.0) << rows << ", " << patience;
-      EXPECT_EQ(equal(search_scales_reference(weight, grid, {}, search, kFloat, {})), 1.0) << rows;
+      EXPECT_EQ(equal(plain_search_scales(weight, grid, {}, search, kFloat, {})), 1.0) << rows;
       differing += equal(search_scales(weight, grid, {}, {shrinking(), 2, 0}, kFloat, {})) < 1 ? 1 : 0;
     }
   EXPECT_GE(differing, 3);  // patience matters at all
@@ -145,7 +145,7 @@ TEST(ScaleSearch, PatienceOfRowsIsThatOfTheirWeight) {
       const at::Tensor own = weight.narrow(0, row, 1);
       const at::Tensor expected = whole.scale.narrow(0, row, 1);
       EXPECT_TRUE(at::equal(search_scales(own, {1, 64}, {}, search, kFloat, {}, others).scale, expected));
-      EXPECT_TRUE(at::equal(search_scales_reference(own, {1, 64}, {}, search, kFloat, {}, others).scale, expected));
+      EXPECT_TRUE(at::equal(plain_search_scales(own, {1, 64}, {}, search, kFloat, {}, others).scale, expected));
       differing += at::equal(search_scales(own, {1, 64}, {}, search, kFloat, {}).scale, expected) ? 0 : 1;
     }
   }
@@ -183,7 +183,7 @@ TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
   EXPECT_FLOAT_EQ(chosen.scale[1][0].item<float>(), at::BFloat16(1 / 7.5f));
   const RangeRule asymmetric{.element = {}, .symmetric = false};
   for (const ChosenScales& found : {search_scales(weight, {1, 64}, asymmetric, {}, {ScaleType::kHalf}, {}),
-                                    search_scales_reference(weight, {1, 64}, asymmetric, {}, {ScaleType::kHalf}, {})}) {
+                                    plain_search_scales(weight, {1, 64}, asymmetric, {}, {ScaleType::kHalf}, {})}) {
     EXPECT_EQ(found.scale[0][0].item<float>(), 9.765625e-4f);
     EXPECT_EQ(found.zero_point[0][0].item<float>(), 0);
     EXPECT_EQ(found.zero_point[1][0].item<float>(), -8);
@@ -231,12 +231,12 @@ TEST(ScaleSearch, OtherDevicesTakeManyRowsAtOnceButNotAll) {
   const ScaleGrid grid{4, 512};
   const RangeRule rule{.element = {}, .symmetric = false};
   const ScaleSearch search{.shrink = {1.0, 0.8}};
-  const ChosenScales all = search_scales_reference(weight, grid, rule, search, kBf16, {});
+  const ChosenScales all = plain_search_scales(weight, grid, rule, search, kBf16, {});
   const ChosenScales expected = search_scales(weight, grid, rule, search, kBf16, {});
   EXPECT_EQ(all.scale.sizes(), expected.scale.sizes());
   EXPECT_GT(all.scale.eq(expected.scale).to(at::kDouble).mean().item<double>(), 0.999);
   EXPECT_GT(all.zero_point.eq(expected.zero_point).to(at::kDouble).mean().item<double>(), 0.999);
-  EXPECT_TRUE(at::equal(round_to_nearest_reference(weight, grid, rule.element, expected),
+  EXPECT_TRUE(at::equal(plain_round_to_nearest(weight, grid, rule.element, expected),
                         round_to_nearest(weight, grid, rule.element, expected)));
 }
 

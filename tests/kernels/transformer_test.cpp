@@ -14,37 +14,37 @@ double difference_in_float(const at::Tensor& result, const at::Tensor& reference
 
 double bound(at::ScalarType dtype) { return dtype == at::kFloat ? 2e-6 : 4e-3; }
 
-TEST(RmsNorm, FusedEqualsReference) {
+TEST(RmsNorm, FusedEqualsPlain) {
   at::manual_seed(1);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
     for (const std::int64_t size : {1, 7, 64, 576}) {
       const at::Tensor x = (3 * at::randn({33, 2 * size})).to(dtype), weight = at::randn({size}).to(dtype);
-      EXPECT_LT(difference_in_float(rms_norm(x, weight, 1e-5), rms_norm_reference(x, weight, 1e-5)), bound(dtype));
+      EXPECT_LT(difference_in_float(rms_norm(x, weight, 1e-5), plain_rms_norm(x, weight, 1e-5)), bound(dtype));
     }
 }
 
-TEST(RmsNorm, RoundedOnceEqualsReference) {
+TEST(RmsNorm, RoundedOnceEqualsPlain) {
   at::manual_seed(8);
   const NormWeight how{.offset = 1, .rounded_once = true};
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
     for (const std::int64_t size : {1, 7, 64, 5000}) {
       const at::Tensor x = (3 * at::randn({33, 2 * size})).to(dtype), weight = (at::rand({size}) - 0.5).to(dtype);
       const at::Tensor y = rms_norm(x, weight, 1e-5, how);
-      EXPECT_LT(difference_in_float(y, rms_norm_reference(x, weight, 1e-5, how)), 2e-4) << size;
+      EXPECT_LT(difference_in_float(y, plain_rms_norm(x, weight, 1e-5, how)), 2e-4) << size;
       // One rounding leaves at most half a step of bf16 to the exact result; two leave more somewhere.
-      const at::Tensor exact = rms_norm_reference(x.to(at::kFloat), weight.to(at::kFloat), 1e-5, how);
+      const at::Tensor exact = plain_rms_norm(x.to(at::kFloat), weight.to(at::kFloat), 1e-5, how);
       EXPECT_LT(((y.to(at::kFloat) - exact).abs() / exact.abs()).max().item<double>(), 1.001 / 256) << size;
       EXPECT_GT(difference_in_float(rms_norm(x, weight, 1e-5), exact), 0.1) << "the offset counts";
     }
 }
 
-TEST(GatedActivation, FusedEqualsReference) {
+TEST(GatedActivation, FusedEqualsPlain) {
   at::manual_seed(2);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     const at::Tensor a = (20 * at::randn({41, 67})).to(dtype), b = at::randn({41, 67}).to(dtype);
     for (const char* function : {"silu", "gelu", "gelu_tanh"})
       EXPECT_LT(difference_in_float(gated_activation(function, a, b),
-                                    gated_activation_reference(function, a.to(at::kFloat), b.to(at::kFloat))),
+                                    plain_gated_activation(function, a.to(at::kFloat), b.to(at::kFloat))),
                 bound(dtype))
           << function;
   }
@@ -69,7 +69,7 @@ TEST(AddWeightedRows, EqualsAtenToTheBit) {
     }
 }
 
-TEST(Rotary, FusedEqualsReference) {
+TEST(Rotary, FusedEqualsPlain) {
   at::manual_seed(3);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat})
     for (const std::int64_t pairs : {8, 16}) {  // half of the head, and all of it
@@ -79,7 +79,7 @@ TEST(Rotary, FusedEqualsReference) {
       for (const RotaryShape& shape : {RotaryShape{32}, RotaryShape{32, 0, true}, RotaryShape{48, 11},
                                        RotaryShape{48, 16, true}, RotaryShape{96, 64}})
         EXPECT_LT(difference_in_float(rotary(x, angle.cos(), angle.sin(), positions, shape),
-                                      rotary_reference(x, angle.cos(), angle.sin(), positions, shape)),
+                                      plain_rotary(x, angle.cos(), angle.sin(), positions, shape)),
                   bound(dtype))
             << shape.head_dim << " " << shape.offset;
     }
@@ -93,9 +93,9 @@ TEST(Rotary, TurnsEachPairByItsAngle) {
   const at::Tensor halves = at::tensor({1.0f, 2.0f, -5.0f, 4.0f, 3.0f, 6.0f, 7.0f, 8.0f, -11.0f, 10.0f, 9.0f, 12.0f});
   const at::Tensor beside = at::tensor({1.0f, 2.0f, -4.0f, 3.0f, 5.0f, 6.0f, 7.0f, 8.0f, -10.0f, 9.0f, 11.0f, 12.0f});
   EXPECT_TRUE(at::equal(rotary(x, cosine, sine, position, {6, 2})[0], halves));
-  EXPECT_TRUE(at::equal(rotary_reference(x, cosine, sine, position, {6, 2})[0], halves));
+  EXPECT_TRUE(at::equal(plain_rotary(x, cosine, sine, position, {6, 2})[0], halves));
   EXPECT_TRUE(at::equal(rotary(x, cosine, sine, position, {6, 2, true})[0], beside));
-  EXPECT_TRUE(at::equal(rotary_reference(x, cosine, sine, position, {6, 2, true})[0], beside));
+  EXPECT_TRUE(at::equal(plain_rotary(x, cosine, sine, position, {6, 2, true})[0], beside));
 }
 
 struct AttentionCase {
@@ -106,7 +106,7 @@ struct AttentionCase {
 
 class AttentionTest : public ::testing::TestWithParam<AttentionCase> {};
 
-TEST_P(AttentionTest, PackedSamplesEqualReference) {
+TEST_P(AttentionTest, PackedSamplesEqualPlain) {
   at::manual_seed(4);
   const AttentionCase& own = GetParam();
   const std::vector<std::int64_t> offsets = {0, 1, 1, 64, 66, 195, 342};  // one token, none, a whole tile, ...
@@ -115,11 +115,10 @@ TEST_P(AttentionTest, PackedSamplesEqualReference) {
   const at::Tensor q = at::randn({tokens, own.heads * own.head_dim}),
                    k = at::randn({tokens, own.kv_heads * own.head_dim}),
                    v = at::randn({tokens, own.kv_heads * shape.value_dim()});
-  EXPECT_LT(difference_in_float(attention(q, k, v, offsets, shape), attention_reference(q, k, v, offsets, shape)),
-            1e-5);
+  EXPECT_LT(difference_in_float(attention(q, k, v, offsets, shape), plain_attention(q, k, v, offsets, shape)), 1e-5);
   for (const auto& [dtype, most] : {std::pair{at::kBFloat16, 5e-3}, {at::kHalf, 5e-4}}) {
     const at::Tensor a = q.to(dtype), b = k.to(dtype), c = v.to(dtype);
-    const at::Tensor exact = attention_reference(a.to(at::kFloat), b.to(at::kFloat), c.to(at::kFloat), offsets, shape);
+    const at::Tensor exact = plain_attention(a.to(at::kFloat), b.to(at::kFloat), c.to(at::kFloat), offsets, shape);
     EXPECT_LT(difference_in_float(attention(a, b, c, offsets, shape), exact), most) << at::toString(dtype);
   }
 }

@@ -12,7 +12,7 @@ TEST(FullAttention, AgreesWithTheSlowWay) {
     for (const auto& [queries, keys] : {std::pair{1, 1}, {5, 3}, {40, 700}, {700, 40}}) {
       const at::Tensor q = at::randn({queries, shape.heads * shape.head_dim});
       const at::Tensor k = at::randn({keys, shape.kv_heads * shape.head_dim}), v = at::randn_like(k);
-      const at::Tensor wanted = full_attention_reference(q, k, v, shape);
+      const at::Tensor wanted = plain_full_attention(q, k, v, shape);
       EXPECT_TRUE(at::allclose(full_attention(q, k, v, shape), wanted, 1e-5, 1e-5));
       const at::Tensor narrow = full_attention(q.to(at::kBFloat16), k.to(at::kBFloat16), v.to(at::kBFloat16), shape);
       EXPECT_TRUE(at::allclose(narrow.to(at::kFloat), wanted, 0.05, 0.05));
@@ -24,7 +24,7 @@ TEST(FullAttention, TakesRowsOfWiderTensors) {
   const FullAttentionShape shape{2, 2, 8, 1};
   const at::Tensor all = at::randn({30, 48});
   const auto part = [&](std::int64_t index) { return all.slice(0, 3, 20).slice(1, index * 16, (index + 1) * 16); };
-  const at::Tensor wanted = full_attention_reference(part(0), part(1), part(2), shape);
+  const at::Tensor wanted = plain_full_attention(part(0), part(1), part(2), shape);
   EXPECT_TRUE(at::allclose(full_attention(part(0), part(1), part(2), shape), wanted, 1e-5, 1e-5));
 }
 

@@ -177,7 +177,7 @@ void expect_true_outputs(const test::SmallModel& model, const CrossModifier& mod
     };
     const auto [x, reference] = in_both(value);
     const auto [stream, stream_reference] = in_both(write.stream);
-    const at::Tensor expected = kernels::output_cross_reference(
+    const at::Tensor expected = kernels::plain_output_cross(
         {x, reference, stream, stream_reference}, model.weights.tensors.at(module + ".weight"), *modifier.shares);
     EXPECT_LT(distance(seen->second, expected), 1e-3) << module;
   }

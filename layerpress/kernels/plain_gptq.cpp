@@ -9,9 +9,9 @@
 
 namespace layerpress::kernels {
 
-GptqResult gptq_reference(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                          const ColumnScales& scales, const ElementType& element,
-                          const std::optional<GroupSearch>& search) {
+GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
+                      const ColumnScales& scales, const ElementType& element,
+                      const std::optional<GroupSearch>& search) {
   const at::Tensor order = column_order(gram.diagonal(), options);
   at::Tensor hessian = symmetric_from_upper(gram.to(at::kDouble)).index_select(0, order).index_select(1, order);
   at::Tensor diagonal = hessian.diagonal();

@@ -8,7 +8,7 @@
 
 namespace layerpress::kernels {
 
-at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, double epsilon, const NormWeight& how) {
+at::Tensor plain_rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon, const NormWeight& how) {
   const at::Tensor rows = x.reshape({-1, weight.numel()}).to(at::kFloat);
   const at::Tensor factor = at::rsqrt(rows.square().mean(-1, /*keepdim=*/true) + epsilon);
   if (how.rounded_once)
@@ -16,15 +16,15 @@ at::Tensor rms_norm_reference(const at::Tensor& x, const at::Tensor& weight, dou
   return ((rows * factor).to(x.scalar_type()) * weight).reshape(x.sizes());
 }
 
-at::Tensor gated_activation_reference(const std::string& function, const at::Tensor& a, const at::Tensor& b) {
+at::Tensor plain_gated_activation(const std::string& function, const at::Tensor& a, const at::Tensor& b) {
   if (function == "silu") return at::silu(a).mul_(b);
   if (function == "gelu") return at::gelu(a).mul_(b);
   if (function == "gelu_tanh") return at::gelu(a, "tanh").mul_(b);
   throw InternalError("[kernels.gated_activation] unknown function '{}'", function);
 }
 
-at::Tensor rotary_reference(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
-                            const at::Tensor& positions, const RotaryShape& shape) {
+at::Tensor plain_rotary(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine,
+                        const at::Tensor& positions, const RotaryShape& shape) {
   const std::int64_t pairs = cosine.size(1);
   const at::Tensor heads = x.reshape({x.size(0), -1, shape.head_dim}).to(at::kFloat);
   const at::Tensor part = heads.slice(-1, shape.offset, shape.offset + 2 * pairs);
@@ -69,8 +69,8 @@ at::Tensor sample_attention(const at::Tensor& q, const at::Tensor& k, const at::
 
 }  // namespace
 
-at::Tensor attention_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                               const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
+at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           const std::vector<std::int64_t>& offsets, const AttentionShape& shape) {
   at::Tensor output = at::empty({q.size(0), shape.heads * shape.value_dim()}, q.options());
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
     const std::int64_t begin = offsets[i], end = offsets[i + 1];

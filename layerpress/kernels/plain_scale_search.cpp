@@ -11,7 +11,7 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kReferenceElements = 1 << 23;
+constexpr std::int64_t kPlainElements = 1 << 23;
 
 /// Sums a [rows, columns] tensor over blocks.
 at::Tensor reduce_blocks(const at::Tensor& x, const ScaleGrid& grid, bool maximum) {
@@ -122,7 +122,7 @@ ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const 
 
 /// Rows whose candidates are in memory at once: what is computed of them holds some tensors in fp32.
 std::int64_t rows_at_once(std::int64_t columns, const ScaleGrid& grid) {
-  const std::int64_t blocks = kReferenceElements / std::max<std::int64_t>(1, columns * grid.block_rows);
+  const std::int64_t blocks = kPlainElements / std::max<std::int64_t>(1, columns * grid.block_rows);
   return grid.block_rows * std::max<std::int64_t>(1, blocks);
 }
 
@@ -136,9 +136,9 @@ void mark(const std::vector<at::Tensor>& improved, Improving& improving) {
 
 }  // namespace
 
-ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
-                                     const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
-                                     const std::vector<OtherRows>& others) {
+ChosenScales plain_search_scales(const at::Tensor& weight, const ScaleGrid& grid, const RangeRule& rule,
+                                 const ScaleSearch& search, const ScaleFormat& stored, const at::Tensor& importance,
+                                 const std::vector<OtherRows>& others) {
   const auto attempt = [&](const at::Tensor& input, const ScaleSearch& candidates, Improving& improving) {
     std::vector<at::Tensor> scales, zero_points, improved;
     for (const at::Tensor& rows : input.split(rows_at_once(input.size(1), grid))) {
@@ -152,8 +152,8 @@ ChosenScales search_scales_reference(const at::Tensor& weight, const ScaleGrid& 
   return search_with_patience(weight, search, others, attempt);
 }
 
-at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
-                                      const ChosenScales& scales) {
+at::Tensor plain_round_to_nearest(const at::Tensor& weight, const ScaleGrid& grid, const ElementType& element,
+                                  const ChosenScales& scales) {
   const std::int64_t rows = weight.size(0), columns = weight.size(1), step = rows_at_once(columns, grid);
   at::Tensor codes = at::empty({rows, columns}, weight.options().dtype(at::kChar));
   for (std::int64_t first = 0; first < rows; first += step) {
@@ -171,10 +171,10 @@ at::Tensor round_to_nearest_reference(const at::Tensor& weight, const ScaleGrid&
 }
 
 std::uint64_t round_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, at::Device device) {
-  return device.is_cpu() ? 0 : search_reference_workspace(rows, columns, grid);
+  return device.is_cpu() ? 0 : plain_search_workspace(rows, columns, grid);
 }
 
-std::uint64_t search_reference_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid) {
+std::uint64_t plain_search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid) {
   constexpr std::uint64_t kTensors =
       8;  // weight, levels, scales, zero points, errors, and what an operation makes beside them
   const auto elements = static_cast<std::uint64_t>(std::min(rows, rows_at_once(columns, grid)) * columns);

@@ -7,17 +7,18 @@
 
 namespace layerpress {
 
-/// Processors that this process may run on, one of each core: the affinity mask without further hardware threads of a core,
-/// which share its arithmetic units and caches.
+/// Processors that this process may run on, one of each core: the affinity mask without further hardware threads of a
+/// core, which share its arithmetic units and caches.
 std::vector<int> allowed_cores();
-/// Those of `processors` that are no further hardware thread of a core, by the files under `system`, /sys/devices/system/cpu.
+/// Those of `processors` that are no further hardware thread of a core, by the files under `system`,
+/// /sys/devices/system/cpu.
 std::vector<int> one_per_core(const std::vector<int>& processors, const std::filesystem::path& system);
 
-/// Cores' worth of time that the container's quota leaves to this process (cgroup v1 and v2, every level up to the root);
-/// infinite without one. From other roots than /proc and /sys/fs/cgroup in tests.
+/// Cores' worth of time that the container's quota leaves to this process (cgroup v1 and v2, every level up to the
+/// root); infinite without one. From other roots than /proc and /sys/fs/cgroup in tests.
 double cpu_quota(const std::filesystem::path& proc, const std::filesystem::path& groups);
 
-/// How many cores this process may use: the allowed ones, cut to the container's CPU quota; at least 1.
+/// The number of cores that this process may use: the allowed ones, limited by the container's CPU quota; at least 1.
 int usable_cores();
 /// Threads for a process that shares them with no other: OMP_NUM_THREADS where it is set, else the usable cores.
 int usual_threads();

@@ -90,7 +90,7 @@ int lock_folder(const fs::path& folder, const fs::path& target) {
   throw IoError("[output] {}: other runs keep creating and removing it; choose another --output", folder.string());
 }
 
-/// Removes the marker first, so that nobody resumes from a half-emptied folder.
+/// Removes the marker first, so that no run resumes from a half-emptied folder.
 void empty_folder(const fs::path& folder, const std::string& marker) {
   std::error_code failure;
   if (!marker.empty()) fs::remove(folder / marker, failure);
@@ -144,7 +144,7 @@ void PendingDirectory::take_over(const Options& options) {
 PendingDirectory::~PendingDirectory() {
   std::error_code ignored;
   if (lock_ >= 0 && !committed_ && !keep_) fs::remove_all(pending_, ignored);
-  // Also removes created parent folders, unless somebody else has put something into them.
+  // Also removes created parent folders that are still empty.
   for (fs::path parent = target_.parent_path();
        !committed_ && !made_parent_.empty() && fs::is_empty(parent, ignored) && !ignored;
        parent = parent.parent_path()) {
@@ -165,7 +165,7 @@ void PendingDirectory::commit() {
     replace_target();
     return;
   }
-  // Fails if somebody has created a non-empty target in the meantime.
+  // Fails if a non-empty target was created in the meantime.
   std::error_code failure;
   fs::rename(pending_, target_, failure);
   if (failure) throw IoError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());

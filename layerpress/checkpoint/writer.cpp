@@ -19,7 +19,7 @@
 namespace layerpress::checkpoint {
 
 /// The position of a tensor. `claimed` becomes true when a thread begins to write it; `written` becomes true when its
-/// bytes are in the file, whoever wrote them. From then on the position does not change.
+/// bytes are in the file. From then on the position does not change.
 struct CheckpointWriter::Place {
   TensorSpec spec;
   Shard* shard = nullptr;

@@ -16,7 +16,7 @@ struct CommonOptions {
   std::string command_line;  ///< as typed, quoted for a shell
 };
 
-/// What was typed. Parsing it needs nothing of libtorch.
+/// The parsed command line. Parsing needs no libtorch.
 struct CommandLine {
   CommonOptions common;
   std::string subcommand;
@@ -31,8 +31,8 @@ struct CommandLine {
   bool json = false;  ///< of oneshot and inspect
 };
 
-/// Parses the arguments. Where nothing is left to do (--help, --version, or an error, which is said on stderr), sets `code` to the
-/// exit code and returns false.
+/// Parses the arguments. Where nothing is left to do (--help, --version, or an error, which is said on stderr), sets
+/// `code` to the exit code and returns false.
 bool parse_command_line(int argc, char** argv, CommandLine& line, int& code);
 
 /// Says an error in one line and returns `code`.

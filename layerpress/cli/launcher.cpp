@@ -1,5 +1,5 @@
-// The command that users start. It is not linked with libtorch, whose loading takes longer than the answer to --help, and starts
-// the program that is. Libraries read how their threads wait when they are loaded, so this is set here, too.
+// The command that users start. It is not linked with libtorch, whose loading takes longer than the answer to --help,
+// and starts the program that is. Libraries read how their threads wait when they are loaded, so this is set here, too.
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,9 +14,9 @@ namespace {
 
 constexpr char kSuffix[] = "-program";
 
-/// Threads that wait for others ask again about this often before they sleep: some dozens of microseconds. By default OpenMP
-/// keeps asking for milliseconds, and where other processes want the cores, threads then use up the time that those need for
-/// which they wait.
+/// Threads that wait for others ask again about this often before they sleep: some dozens of microseconds. By default
+/// OpenMP keeps asking for milliseconds, and where other processes want the cores, threads then use up the time that
+/// those need for which they wait.
 constexpr char kQuestions[] = "2000";
 
 /// The user's own choice counts.
@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   int code = 0;
   if (!layerpress::cli::parse_command_line(argc, argv, line, code)) return code;
   let_threads_sleep();
-  // Beside this file, wherever that is and whatever links lead to it.
+  // In the folder of this file; links to it are followed.
   char path[PATH_MAX + sizeof(kSuffix)] = {};
   const ssize_t length = ::readlink("/proc/self/exe", path, PATH_MAX);
   if (length < 0) return cannot_start("/proc/self/exe", errno);

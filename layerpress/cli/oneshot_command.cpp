@@ -37,7 +37,7 @@ void print_resume_command(const CommonOptions& common, const OneshotOptions& opt
   }
 }
 
-/// Of several ranks, only one reports the failure.
+/// Only one of several ranks reports the failure.
 [[noreturn]] void report_failure(const CommonOptions& common, const OneshotOptions& options, const Distributed& ranks,
                                  ErrorKind kind, const std::string& message) {
   if (!ranks.reports_failure()) throw QuietExit{exit_code(kind)};

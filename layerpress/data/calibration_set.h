@@ -15,7 +15,7 @@ struct CalibrationSet {
   /// samples + 1 entries: sample i is tokens [sample_offsets[i], sample_offsets[i + 1]).
   std::vector<std::int64_t> sample_offsets{0};
   std::vector<SampleImages> images = {};  ///< of each sample; empty if no sample has images
-  /// For each token whether it counts in statistics (1) or is only there for the others (0); empty if all count.
+  /// For each token, whether it counts in statistics (1) or is only context (0); empty if all count.
   std::vector<std::uint8_t> loss_mask = {};
 
   std::int64_t sample_count() const { return static_cast<std::int64_t>(sample_offsets.size()) - 1; }
@@ -41,8 +41,9 @@ struct DatasetOptions {
   bool may_be_empty = false;   ///< an empty result is not an error
 };
 
-/// Reads a token file as prepare writes it: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], a loss mask and
-/// images. Pixels stay in the mapped file. Validates everything; throws DataError naming the file and the fault.
+/// Reads a token file as prepare writes it: `input_ids` I32 (or I64) [tokens], `sample_offsets` I64 [samples + 1], a
+/// loss mask and images. Pixels stay in the mapped file. Validates everything; throws DataError naming the file and the
+/// fault.
 CalibrationSet read_token_file(const std::filesystem::path& path);
 
 /// Writes such a file (atomic).

@@ -24,7 +24,8 @@ class TokenFile {
   /// id.
   std::vector<std::int32_t> tokens(std::int64_t first, std::int64_t last) const;
   bool has_loss_mask() const { return loss_mask_.defined(); }
-  /// Which of the tokens [first, last) count: 0 or 1. Throws DataError for another value. REQUIRES: has_loss_mask().
+  /// For each of the tokens [first, last), 1 if it counts, otherwise 0. Throws DataError for another value. REQUIRES:
+  /// has_loss_mask().
   std::vector<std::uint8_t> loss_mask(std::int64_t first, std::int64_t last) const;
   /// Whether samples have images, and the images of one sample.
   bool has_images() const { return images_.has_value(); }

@@ -16,7 +16,7 @@ struct RankDevice {
   static RankDevice from_text(const std::string& text);
 };
 
-/// How tensors on devices travel between the ranks.
+/// The transport of tensors on devices between the ranks.
 struct DeviceTransport {
   bool direct = false;  ///< from device to device by NCCL; otherwise through host memory
   std::string reason;   ///< why it is not direct

@@ -2,7 +2,7 @@
 
 namespace layerpress::dist {
 
-/// What the end of one rank means for the other ranks.
+/// The meaning of one rank's end for the other ranks.
 enum class FailureKind {
   kError,      ///< something went wrong
   kOnRequest,  ///< a stop was requested

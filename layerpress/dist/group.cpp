@@ -52,7 +52,7 @@ c10d::ReduceOp operation_of(Reduction reduction) {
   }
 }
 
-/// `tensor` becomes what it and `other` are together.
+/// Reduces `other` into `tensor`.
 void join(at::Tensor& tensor, const at::Tensor& other, Reduction reduction) {
   switch (reduction) {
     case Reduction::kMax:
@@ -85,7 +85,7 @@ struct Group::Connections {
 struct Group::Pending::State {
   Group* group = nullptr;
   at::Tensor target;  // where the result belongs
-  at::Tensor staged;  // what the operation works on
+  at::Tensor staged;  // the operation's own tensor
   at::Tensor other;   // to be joined with it afterwards, if defined
   Reduction reduction = Reduction::kSum;
   bool direct = false;  // from device to device

@@ -15,7 +15,7 @@
 
 namespace layerpress::dist {
 
-/// How the tensors of all ranks become one, element by element. A maximum or minimum with NaN in it is unspecified.
+/// The element-wise reduction of all ranks' tensors. A maximum or minimum that involves NaN is unspecified.
 enum class Reduction { kSum, kMax, kMin };
 
 /// The processes that work on one run. Of size 1 it is a normal group whose operations return at once.

@@ -337,7 +337,7 @@ void Heartbeat::find_deadlock() {
         "all ranks have waited for each other for {:g} s; check the network between their hosts", seconds(timeout_)));
 }
 
-/// Names the silent rank after somebody has lost a connection.
+/// Names the silent rank after a connection was lost.
 void Heartbeat::compare_all() {
   {
     const std::lock_guard lock(mutex_);

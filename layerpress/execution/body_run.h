@@ -32,7 +32,7 @@ class BodyRun {
   graph::ValueId wanted_;
   std::vector<graph::Subgraph> subgraphs_;  // only subgraphs that are needed
   std::vector<graph::Liveness> live_;
-  std::vector<graph::ValueId> ends_;  // for each subgraph, the last value that it passes on
+  std::vector<graph::ValueId> ends_;  // the last value that each subgraph passes on
   residency::ActivationStore store_;
 };
 

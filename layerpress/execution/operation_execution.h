@@ -30,13 +30,13 @@ struct NodeShape {
   const Batch& batch;
 };
 
-/// Where a node is computed.
+/// The device and the threads that compute a node.
 struct Workplace {
   const residency::Placement& placement;
   int threads = 1;
 };
 
-/// The computation of one kind of node, and what it takes.
+/// The computation of one kind of node, and its cost.
 struct KindExecution {
   at::Tensor (*execute)(const graph::Operation& operation, const NodeRun& run);
   /// Memory besides inputs and output, in bytes; on a CPU.

@@ -10,7 +10,8 @@
 
 namespace layerpress::graph {
 
-/// What the parts of a drawing share: the model, the names under which its nodes are shown, and the text so far.
+/// The state that the parts of a drawing share: the model, the names under which its nodes are shown, and the text so
+/// far.
 struct DrawingSheet {
   /// The Graphviz names at which lines to and from a node end.
   struct Shown {

@@ -2,7 +2,7 @@
 
 namespace layerpress::graph {
 
-/// What the rows of a value stand for. Their number depends on the batch.
+/// The meaning of a value's rows. Their number depends on the batch.
 enum class Rows {
   kTokens,       ///< the batch's tokens
   kSelected,     ///< the tokens that an expert gets

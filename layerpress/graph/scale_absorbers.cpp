@@ -22,7 +22,7 @@ ScalePassage passage_of(const Operation& operation, std::size_t input) {
   return std::visit(passage, operation);
 }
 
-/// Of channels [begin, end), the part that a run has; moved so that `begin` comes to stand at `place`.
+/// The part of a run inside channels [begin, end), moved so that `begin` is at `place`.
 std::optional<ChannelRun> part_of(const ChannelRun& run, std::int64_t begin, std::int64_t end, std::int64_t place) {
   const std::int64_t first = std::max(run.first, begin), last = std::min(run.first + run.count, end);
   if (first >= last) return std::nullopt;
@@ -39,7 +39,7 @@ Runs sliced(const Runs& runs, const Slice& slice, std::int64_t features) {
   return parts;
 }
 
-/// How many features the source has if it can be one, else 0.
+/// The features of a node that can be a source; 0 for other nodes.
 std::int64_t source_features(const Graph& graph, const Node& node) {
   const std::int64_t features = graph.values[node.output].features;
   if (std::holds_alternative<Linear>(node.operation)) return features;

@@ -19,22 +19,22 @@ struct ChannelRun {
 struct ScaleReader {
   NodeId node = -1;  ///< a Linear or an Expert; the first of those that read the weight
   std::string weight;
-  std::vector<ChannelRun> columns;  ///< which scale belongs to which column; the others stay
+  std::vector<ChannelRun> columns;  ///< the scale of each column; the other columns stay unchanged
 };
 
 /// A place where a per-channel scale s can be hidden: parameters of the source are divided by s, and the columns of all
 /// readers are multiplied by it, which leaves everything that the graph computes elsewhere as it was.
 struct ScaleAbsorber {
-  /// A norm over whole rows (channel c: element c of weight_offset + weight, and of the bias), or a Linear (channel c: row c
-  /// of the weight, element c of the bias).
+  /// A norm over whole rows (channel c: element c of weight_offset + weight, and of the bias), or a Linear (channel c:
+  /// row c of the weight, element c of the bias).
   NodeId source = -1;
   std::vector<ChannelRun> channels;  ///< of the source's output that may be scaled; first == source
   std::vector<ScaleReader> readers;  ///< all of them, in the order of the graph
 };
 
 /// All places of a graph, in its order. A scale passes operations that treat every channel by itself and linearly: the
-/// second input of a gated activation or a gate, the values of an attention without grouped heads, the selection of rows,
-/// constant factors, slices. Weights that are also read elsewhere (a tied head) have no place.
+/// second input of a gated activation or a gate, the values of an attention without grouped heads, the selection of
+/// rows, constant factors, slices. Weights that are also read elsewhere (a tied head) have no place.
 std::vector<ScaleAbsorber> scale_absorbers(const Graph& graph);
 
 /// One line per place, "layers.0.up_proj -> layers.0.down_proj"; channels and columns are named where they are not all:

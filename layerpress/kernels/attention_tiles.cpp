@@ -28,7 +28,7 @@ class Scratch {
   void* memory_;
 };
 
-/// What one key/value head's attention is about, but for its place.
+/// The task of one key/value head, without its position.
 cpu::AttentionTask attention_task_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                      const AttentionShape& shape) {
   cpu::AttentionTask task;
@@ -46,7 +46,7 @@ cpu::AttentionTask attention_task_of(const at::Tensor& q, const at::Tensor& k, c
   return task;
 }
 
-/// Where row `row` has `column`.
+/// The address of `column` in row `row`.
 std::byte* place_in(const at::Tensor& x, std::int64_t row, std::int64_t column) {
   const auto size = static_cast<std::int64_t>(x.element_size());
   return static_cast<std::byte*>(x.data_ptr()) + (row * x.size(1) + column) * size;

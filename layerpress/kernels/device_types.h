@@ -6,7 +6,7 @@
 
 #include "layerpress/kernels/cuda/number.h"
 
-// What tensors are to the kernels of a device, whose headers do not know them.
+// Descriptions of tensors for the kernels of a device, whose headers do not include ATen.
 namespace layerpress::kernels {
 
 /// Nothing for a dtype that the kernels do not support.

@@ -2,11 +2,12 @@
 
 #include "layerpress/kernels/number_formats.h"
 
-// What codes stand for, in lines that every instruction set and every device compiles. level() is the code of a ratio to the
-// scale as a number, value() what it stands for in units of the scale; encode() and decode() go to its bits and back.
+// The values of codes, in code that every instruction set and every device compiles. level() is the code of a ratio to
+// the scale as a number, value() its value in units of the scale; encode() and decode() convert it to its bits and
+// back.
 //
-// `Operations` is a type of the place that compiles them (so that functions of different instruction sets have different
-// names), with bits_of, float_of, round_even and clamp.
+// `Operations` is a type of the place that compiles them (so that functions of different instruction sets have
+// different names), with bits_of, float_of, round_even and clamp.
 #ifdef __CUDACC__
 #define LAYERPRESS_LEVELS __device__ __forceinline__
 #else
@@ -30,8 +31,8 @@ struct IntegerLevels {
   LAYERPRESS_LEVELS float decode(std::int8_t code) const { return static_cast<float>(code); }
 };
 
-/// Floats of a sign, some bits of exponent and some of mantissa, always symmetric. Ratios beyond the limits become these; a negative
-/// one that is rounded to zero keeps its sign.
+/// Floats of a sign, some bits of exponent and some of mantissa, always symmetric. Ratios beyond the limits become
+/// these; a negative one that is rounded to zero keeps its sign.
 template <typename Operations, int kExponentBits, int kMantissaBits>
 struct FloatLevels {
   float minimum, maximum;

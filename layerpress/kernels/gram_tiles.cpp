@@ -38,7 +38,7 @@ Panels panels_of(const GramRows& rows) {
   return {rows.first / cpu::kGramPanel, (rows.last + cpu::kGramPanel - 1) / cpu::kGramPanel};
 }
 
-/// A panel is narrower than a row, and what the processor fetches ahead on its own ends with a page.
+/// A panel is narrower than a row, and the processor's own prefetching ends at a page.
 void prefetch_rows(const cpu::StoredRows& rows, std::int64_t element_size) {
   constexpr std::int64_t kLine = 64;
   const auto* values = static_cast<const std::byte*>(rows.values);

@@ -10,8 +10,8 @@ namespace layerpress::kernels {
 /// of results differ between them.
 inline const char* instruction_set() { return cpu::table_name(); }
 
-/// What values of this dtype are multiplied as on a CPU: bf16 where the instruction set has dot products of it, else fp32.
-/// Sums are fp32.
+/// The dtype in which a CPU multiplies values of this dtype: bf16 if the instruction set has dot products of it,
+/// otherwise fp32. Sums are fp32.
 at::ScalarType arithmetic(at::ScalarType dtype);
 
 }  // namespace layerpress::kernels

@@ -19,7 +19,7 @@ struct HostOperations {
   static float clamp(float x, float low, float high) { return std::clamp(x, low, high); }
 };
 
-/// What the codes 0, 1, ... of a float element stand for, up to its maximum.
+/// The values of the codes 0, 1, ... of a float element, up to its maximum.
 std::vector<float> magnitudes_of(const ElementType& element) {
   std::vector<float> values;
   with_levels<HostOperations>(element, [&](const auto& levels) {

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// The numbers that weights are stored as, as data: for functions of tensors, for kernels of every instruction set and for devices.
-// Neither ATen nor heavy standard headers are included (cpu/table.h says why). element_levels.h computes with elements,
-// scale_rounding.h with scales.
+// The numbers that weights are stored as, as data: for functions of tensors, for kernels of every instruction set and
+// for devices. Neither ATen nor heavy standard headers are included (cpu/table.h says why). element_levels.h computes
+// with elements, scale_rounding.h with scales.
 namespace layerpress::kernels {
 
 enum class Element : std::uint8_t {
@@ -13,7 +13,7 @@ enum class Element : std::uint8_t {
   kE2m1      ///< 4-bit float: 2 bits of exponent, 1 of mantissa; neither infinities nor NaN
 };
 
-/// What a code is: one of the integers or float values between two limits.
+/// The element type of codes: the integers or float values between two limits.
 struct ElementType {
   Element element = Element::kInteger;
   float minimum = -8;
@@ -37,7 +37,7 @@ constexpr float kLargestE4m3 = 448, kLargestE2m1 = 6;
 constexpr ElementType kE4m3{Element::kE4m3, -kLargestE4m3, kLargestE4m3};
 constexpr ElementType kE2m1{Element::kE2m1, -kLargestE2m1, kLargestE2m1};
 
-/// What a scale is stored as.
+/// The stored type of a scale.
 enum class ScaleType : std::uint8_t {
   kBf16,
   kHalf,
@@ -46,10 +46,10 @@ enum class ScaleType : std::uint8_t {
   kE8m0   ///< a power of two: a byte that is its exponent with 127 added
 };
 
-/// How a weight's scales are stored.
+/// The stored form of a weight's scales.
 struct ScaleFormat {
   ScaleType type = ScaleType::kBf16;
-  /// Of e4m3 scales: the dtype that they are computed in, and the global scale.
+  /// For e4m3 scales: the dtype in which they are computed, and the global scale.
   ScaleType computed = ScaleType::kFloat;
   float global = 1;
 };

@@ -11,7 +11,7 @@
 namespace layerpress::kernels {
 namespace {
 
-// Of which E is formed at once.
+// Tokens whose E is computed at once.
 constexpr std::int64_t kErrorTokens = 2048, kWideErrorTokens = 1024;
 
 /// E, rounded once to the inputs' dtype.
@@ -50,7 +50,7 @@ std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t featu
   const std::uint64_t packed = gram_workspace_bytes(rows, dtype) + gram_workspace_bytes(features, dtype);
   if (multiplies_pairs(dtype))
     return static_cast<std::uint64_t>(kErrorTokens * (rows + features)) * c10::elementSize(dtype) + packed;
-  // The stream's differences follow the product, whose result takes as much.
+  // The stream's differences are added after the product, whose result takes as much memory.
   const std::uint64_t product = linear_workspace_bytes(kWideErrorTokens, features, at::kFloat, threads);
   return static_cast<std::uint64_t>(kWideErrorTokens * (2 * rows + features)) * sizeof(float) +
          std::max(packed, product);

@@ -49,7 +49,7 @@ at::ScalarType dtype_of(ScaleType type) {
 
 at::Tensor rounded_to(const at::Tensor& x, ScaleType type) { return x.to(dtype_of(type)).to(at::kFloat); }
 
-/// By a tensor, because devices multiply by the reciprocal of a number.
+/// Divides by a tensor, because devices multiply by the reciprocal of a number.
 at::Tensor divided(const at::Tensor& x, double by) { return x / at::scalar_tensor(by, x.options()); }
 
 /// power_scale() by the bits of fp32 values.
@@ -80,7 +80,7 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
   const ScaleType computed = computed_in(stored);
   const at::Tensor a = rounded_to(minimum * shrink, computed), b = rounded_to(maximum * shrink, computed);
   if (rule.symmetric) return {stored_scales(stored, at::maximum(-a, b), rule.element.symmetric_range()), {}};
-  // Of a range of nothing: 0 / 0.
+  // An empty range gives 0 / 0.
   const at::Tensor range = rounded_to(b - a, computed), scale = rounded_to(divided(range, high - low), computed);
   const at::Tensor zero_point = rounded_to(low - rounded_to(a / scale, computed), computed);
   return {stored_scales(stored, range, high - low), zero_point.clamp(low, high).round().nan_to_num(0)};
@@ -120,7 +120,7 @@ ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const 
   return best;
 }
 
-/// Rows whose candidates are in memory at once: what is computed of them holds some tensors in fp32.
+/// Rows whose candidates are in memory at once, with several tensors in fp32.
 std::int64_t rows_at_once(std::int64_t columns, const ScaleGrid& grid) {
   const std::int64_t blocks = kPlainElements / std::max<std::int64_t>(1, columns * grid.block_rows);
   return grid.block_rows * std::max<std::int64_t>(1, blocks);
@@ -175,8 +175,7 @@ std::uint64_t round_workspace(std::int64_t rows, std::int64_t columns, const Sca
 }
 
 std::uint64_t plain_search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid) {
-  constexpr std::uint64_t kTensors =
-      8;  // weight, levels, scales, zero points, errors, and what an operation makes beside them
+  constexpr std::uint64_t kTensors = 8;  // weight, levels, scales, zero points, errors, and temporaries of an operation
   const auto elements = static_cast<std::uint64_t>(std::min(rows, rows_at_once(columns, grid)) * columns);
   return kTensors * sizeof(float) * elements;
 }

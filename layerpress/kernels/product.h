@@ -8,28 +8,28 @@
 
 namespace layerpress::kernels {
 
-/// What an instruction set's kernels take tensors of this dtype for. REQUIRES: has_value_type().
+/// The value type of this dtype in the kernels. REQUIRES: has_value_type().
 cpu::ValueType value_type(at::ScalarType dtype);
 bool has_value_type(at::ScalarType dtype);
 
 /// Whether values of this dtype are multiplied by bf16 dot products on a CPU.
 bool multiplies_pairs(at::ScalarType dtype);
 
-/// Rows of a contiguous matrix on the CPU from `first` on, as many as there are but at most `count`.
+/// At most `count` rows of a contiguous matrix on the CPU, from `first` on.
 cpu::StoredRows stored_rows(const at::Tensor& matrix, std::int64_t first, std::int64_t count);
 
-/// What tiles compute: rows of x times one weight's rows, or times those of a gate and an up projection. Outputs are taken in
-/// panels of two halves. Tensors are contiguous, on the CPU, and outlive it.
+/// The product that tiles compute: rows of x times one weight's rows, or times those of a gate and an up projection.
+/// Outputs are taken in panels of two halves. Tensors are contiguous, on the CPU, and outlive it.
 struct Product {
   const at::Tensor& x;       ///< [rows, features]
   const at::Tensor& first;   ///< weight, or that of the gate: [outputs, features]
-  const at::Tensor& second;  ///< weight, or that of what is gated
+  const at::Tensor& second;  ///< the weight, or the up projection's
   const void* bias;          ///< [outputs] of y's dtype, or null
   at::Tensor& y;             ///< [rows, outputs]
   bool gated;
 
   std::int64_t panels() const;
-  /// Rows of a weight that are half of a panel, none where there are no more outputs.
+  /// The rows of a weight for half of a panel; none after the last output.
   cpu::StoredRows half(std::int64_t panel, std::int64_t which) const;
   /// Has the places of results in the cache by the time they are there.
   void announce(std::int64_t panel, std::int64_t first_row, std::int64_t rows) const;

@@ -10,8 +10,8 @@
 namespace layerpress::kernels {
 namespace {
 
-// What the cores keep in their caches: rows of x that pass one panel after the other, the part of the features for which they
-// do, panels that are packed before all rows pass them.
+// What the cores keep in their caches: rows of x that pass one panel after the other, the part of the features for
+// which they do, panels that are packed before all rows pass them.
 constexpr std::int64_t kRowBytes = 512 << 10;
 constexpr std::int64_t kPairs = 1024;
 constexpr std::int64_t kPanelBytes = 1 << 20;
@@ -19,8 +19,8 @@ constexpr std::int64_t kPanelsAtOnce = 4;
 constexpr std::int64_t kSummedRows = 96;  // their sums stay in the first-level cache until they are finished
 constexpr std::int64_t kFewRows = 48;     // fewer at once would read panels too often
 
-/// InputRows of x, contiguous. InputRows a multiple of 4096 bytes apart share a set of the first-level cache, which then holds too few
-/// of them: they are copied apart.
+/// InputRows of x, contiguous. InputRows a multiple of 4096 bytes apart share a set of the first-level cache, which
+/// then holds too few of them: they are copied apart.
 struct InputRows {
   explicit InputRows(const at::Tensor& x) : count(x.size(0)), features(x.size(1)), stride(features), memory(x) {
     constexpr std::int64_t kLine = 32;
@@ -35,7 +35,7 @@ struct InputRows {
   at::Tensor memory;
 };
 
-/// How many rows pass the panels at once, at most.
+/// The most rows that pass the panels at once.
 std::int64_t paired_rows_at_once(std::int64_t features) {
   const std::int64_t bytes = 2 * std::min(features, 2 * kPairs);
   return std::clamp<std::int64_t>(kRowBytes / bytes, kFewRows, 512);

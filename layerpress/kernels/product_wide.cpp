@@ -9,7 +9,8 @@
 namespace layerpress::kernels {
 namespace {
 
-// What is packed at once: rows of x, which weights are packed again for, and panels of weights, which threads meet after.
+// Sizes that are packed at once: rows of x, for which weights are packed again, and panels of weights, after which
+// threads synchronize.
 constexpr std::int64_t kRowValues = 4 << 20;
 constexpr std::int64_t kFewestRows = 192, kMostRows = 1152;
 constexpr std::int64_t kPanelValues = 1 << 19;

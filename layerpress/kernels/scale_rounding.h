@@ -26,8 +26,8 @@ LAYERPRESS_SCALES float scale_of_bits(std::uint32_t bits) {
   return value;
 }
 
-/// The nearest float that has so many bits behind the leading one, and none below 2^(lowest - behind); half to even. Infinite
-/// values and NaN stay.
+/// The nearest float that has so many bits behind the leading one, and none below 2^(lowest - behind); half to even.
+/// Infinite values and NaN stay.
 LAYERPRESS_SCALES float rounded_to_bits(float x, int behind, int lowest) {
   const std::uint32_t exponent = (scale_bits(x) >> 23) & 0xFFu;
   if (exponent == 0xFFu) return x;
@@ -37,7 +37,7 @@ LAYERPRESS_SCALES float rounded_to_bits(float x, int behind, int lowest) {
   return ((x / step + kShift) - kShift) * step;
 }
 
-/// Rounded to a dtype; what is stored as e4m3 is at least 0.
+/// Rounded to a dtype; scales stored as e4m3 are at least 0.
 LAYERPRESS_SCALES float rounded_to(ScaleType type, float value) {
   if (type == ScaleType::kFloat) return value;
   if (type == ScaleType::kBf16) {
@@ -70,7 +70,7 @@ LAYERPRESS_SCALES float smallest_scale(const ScaleFormat& format) {
 
 /// 2^n with n so that a range's largest value is below that of the codes, or at most an eighth above it.
 LAYERPRESS_SCALES float power_scale(float range, float levels) {
-  // A quarter of the leading bit is added, and what is below it cut off. The sign of a range of -0 is dropped first.
+  // Adds a quarter of the leading bit and cuts off the bits below it. The sign of a range of -0 is dropped first.
   const auto exponent = static_cast<std::int32_t>(((scale_bits(range) & 0x7FFFFFFFu) + 0x200000u) >> 23);
   const std::int32_t byte = exponent + 127 - static_cast<std::int32_t>(scale_bits(levels) >> 23);
   if (byte <= 0) return scale_of_bits(0x00400000u);
@@ -98,8 +98,9 @@ struct ScaleAndZero {
   float scale, zero_point;
 };
 
-/// What compressed-tensors makes of a range of weights, of which 0 is part, every operation rounded to the dtype that is computed
-/// in. Symmetric: scale = largest magnitude / half the number of steps; else the whole range / steps, and a zero point.
+/// The scale and zero point that compressed-tensors gives a range of weights that includes 0, with every operation
+/// rounded to the dtype that is computed in. Symmetric: scale = largest magnitude / half the number of steps; else the
+/// whole range / steps, and a zero point.
 LAYERPRESS_SCALES ScaleAndZero range_parameters(const ScaleFormat& format, const ElementType& element, bool symmetric,
                                                 float minimum, float maximum) {
   const ScaleType computed = computed_in(format);
@@ -111,7 +112,7 @@ LAYERPRESS_SCALES ScaleAndZero range_parameters(const ScaleFormat& format, const
   if (scale != 0)
     zero_point = rounded_to(computed, first - rounded_to(computed, least / scale));
   else if (least != 0)
-    zero_point = last;  // as division by a scale of zero gives
+    zero_point = last;  // the result of dividing by a scale of zero
   zero_point = zero_point < first ? first : zero_point > last ? last : zero_point;
   return {stored_scale(format, range, steps), rintf(zero_point)};
 }

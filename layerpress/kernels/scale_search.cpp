@@ -18,9 +18,9 @@ namespace {
 
 // Rows of blocks up to this size are searched in one buffer by one thread; larger ones strip by strip.
 constexpr std::int64_t kStripElements = 1 << 18;
-constexpr std::int64_t kStripsAtOnce = 64;  // bounds what is remembered of strips
+constexpr std::int64_t kStripsAtOnce = 64;  // limits the memory for strips' results
 
-/// What is searched, and how.
+/// The input of a search.
 struct Problem {
   const at::Tensor& weight;
   const ScaleGrid& grid;
@@ -197,7 +197,7 @@ class LargeBlockSearch {
     });
   }
 
-  /// Where strip `s` of block `b` (counted over the rows of blocks at hand) keeps its figures.
+  /// The place of the results of strip `s` of block `b` (counted over the current rows of blocks).
   std::size_t place(std::int64_t b, std::int64_t s) const {
     const std::int64_t across = problem_.column_blocks();
     return static_cast<std::size_t>((b / across * strips_per_block_ + s) * across + b % across);

@@ -64,8 +64,8 @@ struct Qparams {
   float zero_point = 0;
 };
 
-/// Scale and zero point of a range that is shrunk by a factor before. A scale of zero becomes the dtype's epsilon, with the
-/// zero point 0 for a range of nothing.
+/// Scale and zero point of a range that is shrunk by a factor before. A scale of zero becomes the dtype's epsilon, with
+/// the zero point 0 for a range of nothing.
 Qparams qparams_of(const Range& range, double shrink, const RangeRule& rule, const ScaleFormat& stored);
 
 struct ChosenScales {
@@ -78,7 +78,7 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
                         const ScaleFormat& stored);
 
 /// Finds the scale of each block with the smallest error. Scales are rounded to `stored` (bf16, fp16, fp32) before the
-/// error is measured, so what is compared is what will be stored; a zero scale becomes the dtype's epsilon.
+/// error is measured, so that the stored scales are compared; a zero scale becomes the dtype's epsilon.
 /// `importance`: fp32 [columns] or undefined. `others`: the rest of the weight that these rows are of; only patience
 /// asks for them, and only where these rows do not show how far it goes. Non-finite weights: the caller checks.
 /// Multi-threaded on the CPU; weights on other devices are searched there, by a kernel where blocks have one row

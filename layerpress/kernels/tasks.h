@@ -9,7 +9,7 @@
 
 namespace layerpress::kernels {
 
-/// Runs worker(next) on as many threads as there are, or as tasks, whichever is less. next() gives a worker its next
+/// Runs worker(next) on at most as many threads as there are tasks. next() gives a worker its next
 /// task, and numbers from `tasks` on if none is left. A slower or busy core thus takes fewer tasks, while equal shares
 /// would make the others wait for it. The result must not depend on which thread runs a task.
 template <typename Worker>

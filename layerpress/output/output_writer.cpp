@@ -38,8 +38,8 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
   return specs;
 }
 
-/// The weights that are not in the output. A compressed head that shares the weight of an embedding which is not is untied: the
-/// embedding stays as it is beside it.
+/// The weights that the output replaces. A compressed head that shares the weight of an uncompressed embedding is untied:
+/// the embedding remains unchanged.
 std::set<std::string> replaced_weights(const graph::Graph& graph, const compression::Assignments& assignments) {
   std::set<std::string> replaced;
   for (const auto& [node, assignment] : assignments)
@@ -188,7 +188,8 @@ std::set<std::string> OutputWriter::compressed_names(std::size_t index) const {
   return names;
 }
 
-/// Whether a record names all that the subgraph's compressed linears have, and else only what is copied and not yet there.
+/// Whether a record names all tensors of the subgraph's compressed linears, and besides them only copied tensors that
+/// are missing.
 bool OutputWriter::names_tensors_of(std::size_t index, const Json& tensors) const {
   std::set<std::string> compressed = compressed_names(index);
   for (const auto& [name, checksum] : tensors.items())

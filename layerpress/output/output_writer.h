@@ -102,7 +102,7 @@ class OutputWriter : public pipeline::ResultSink {
   std::map<graph::NodeId, int> set_of_linear_;
   std::set<std::string> own_modules_;  // compressed modules that this rank writes
   std::set<std::string> announced_;    // all tensors of the output
-  std::set<std::string> plain_;  // those that are copied as they are, whoever does, and are not known to be written
+  std::set<std::string> plain_;        // tensors that some rank copies unchanged and that are not known to be written
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::vector<bool> finished_;
   std::map<std::size_t, Json> records_;

@@ -135,7 +135,7 @@ fs::path RunFolder::scratch() const {
 void RunFolder::commit() {
   if (!pending_) return;
   pending_->commit();
-  // Last, because the journal is needed until the folder has its name.
+  // The last step, because the journal is needed until the folder has its name.
   Journal::remove_all(options_.output);
 }
 

@@ -12,17 +12,17 @@
 
 namespace layerpress::quant {
 
-/// What the scheme's container format (container_format.h) writes for a weight [rows, columns] that is stored as `weight_dtype`
-/// in the original.
+/// The tensors that the scheme's container format (container_format.h) writes for a weight [rows, columns] of
+/// `weight_dtype` in the original.
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype);
 
 /// Suffixes of all tensors that may stand for a weight of the scheme.
 std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme);
 
-/// The tensors themselves, same suffixes, dtypes and shapes as compressed_layout.
-/// Tensors come back on the CPU, contiguous. Throws InternalError when codes, scales or zero points have the wrong dtype,
-/// shape or range, RecipeError when a scale is NaN or infinite.
+/// The tensors themselves, same suffixes, dtypes and shapes as compressed_layout. Tensors come back on the CPU,
+/// contiguous. Throws InternalError when codes, scales or zero points have the wrong dtype, shape or range, RecipeError
+/// when a scale is NaN or infinite.
 std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight);
 
 /// Reads back a compressed weight. `tensor(suffix)` returns the stored tensor or nothing. Dtypes, shapes and codes are

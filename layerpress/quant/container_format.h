@@ -9,7 +9,7 @@
 
 namespace layerpress::quant {
 
-/// Reads the tensors of one module by their suffixes; every complaint names the module and the tensor.
+/// Reads the tensors of one module by their suffixes; every error names the module and the tensor.
 class ModuleReader {
  public:
   using Tensors = std::function<std::optional<at::Tensor>(const std::string& suffix)>;
@@ -32,13 +32,13 @@ class ModuleReader {
 /// "[3, 4]".
 std::string shape_text(c10::IntArrayRef shape);
 
-/// One of compressed-tensors' container formats: which tensors stand for a compressed weight, and how they are laid out. Each is
-/// a file of its own, and container_formats.cpp lists them.
+/// One of compressed-tensors' container formats: which tensors stand for a compressed weight, and how they are laid
+/// out. Each is a file of its own, and container_formats.cpp lists them.
 class ContainerFormat {
  public:
   virtual ~ContainerFormat() = default;
 
-  /// As config groups name it.
+  /// Its name in config groups.
   virtual std::string name() const = 0;
 
   /// Whether it stores weights of these arguments.
@@ -61,7 +61,7 @@ class ContainerFormat {
 /// All formats; where several are default for a scheme, the first is.
 const std::vector<const ContainerFormat*>& container_formats();
 
-/// Null for a name that is none of theirs.
+/// Null for an unknown name.
 const ContainerFormat* find_container_format(const std::string& name);
 
 }  // namespace layerpress::quant

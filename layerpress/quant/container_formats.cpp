@@ -7,7 +7,7 @@
 
 namespace layerpress::quant {
 
-// Each is defined in the file of its name.
+// Each is defined in the file with its name.
 const ContainerFormat& float_quantized();
 const ContainerFormat& int_quantized();
 const ContainerFormat& mxfp4_pack_quantized();

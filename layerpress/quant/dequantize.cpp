@@ -29,8 +29,8 @@ kernels::ChosenScales scales_of(const QuantizedWeight& weight) {
 
 at::Tensor code_bytes(const QuantizedWeight& weight) { return weight.codes.contiguous().view(at::kChar); }
 
-/// By ATen operations, some rows at a time. Rows that are taken at once stay inside one row of blocks, so that they have
-/// either one row of scales each or one for all.
+/// With ATen operations, some rows at a time. Rows that are processed together stay inside one row of blocks, so that
+/// they have either one row of scales each or one in common.
 at::Tensor dequantize_on_device(const QuantizationArgs& args, const QuantizedWeight& weight,
                                 const kernels::ScaleGrid& grid, at::ScalarType dtype) {
   constexpr std::int64_t kElementsAtOnce = 1 << 24;  // enough to fill a GPU

@@ -4,7 +4,7 @@
 
 namespace layerpress::quant {
 
-/// What formats share that store two fp4 codes per byte, the even column in the low half: "weight_packed" U8
+/// Base of the formats that store two fp4 codes per byte, the even column in the low half: "weight_packed" U8
 /// [rows, columns / 2]. They differ in their scales.
 class Fp4Format : public ContainerFormat {
  public:

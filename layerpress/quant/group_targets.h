@@ -7,7 +7,7 @@
 
 namespace layerpress::quant {
 
-/// Which of several groups a module belongs to, also where their targets overlap. A target that several groups list belongs
+/// Finds the group of a module, also where targets of several groups overlap. A target that several groups list belongs
 /// to the last of them.
 class GroupTargets {
  public:
@@ -19,11 +19,11 @@ class GroupTargets {
   /// Throws RecipeError for a pattern that does not compile.
   explicit GroupTargets(const std::vector<Group>& groups);
 
-  /// As LLM Compressor and compressed-tensors decide: the module's exact name, then patterns in alphabetical order, then class
-  /// names in alphabetical order, whichever groups they are in. The group's index, or -1.
+  /// The rule of LLM Compressor and compressed-tensors: the module's exact name, then patterns in alphabetical order,
+  /// then class names in alphabetical order, whichever groups they are in. The group's index, or -1.
   int group_of(const ModuleName& module) const;
 
-  /// As vLLM decides: names and patterns in the order of the groups, then class names in that order.
+  /// The rule of vLLM: names and patterns in the order of the groups, then class names in that order.
   int first_group_of(const ModuleName& module) const;
 
  private:

@@ -16,7 +16,7 @@ class IntQuantized : public PlainFormat {
   }
 
  private:
-  /// What vLLM's CompressedTensorsW4A8Fp8 runs.
+  /// Schemes that vLLM's CompressedTensorsW4A8Fp8 runs.
   static bool is_packed_with_fp8_activations(const QuantizationArgs& weights, const QuantizationArgs& activations) {
     return weights.num_bits == 4 && weights.symmetric && weights.strategy == Strategy::kGroup &&
            weights.group_size == 128 && activations.is_float(8) && activations.strategy == Strategy::kToken &&

@@ -31,7 +31,7 @@ kernels::RangeRule range_rule(const QuantizationArgs& args) {
 kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSettings& settings) {
   kernels::ScaleSearch search;
   if (has_power_scales(args)) {
-    // There are no others near the range's.
+    // The range's scale has no other neighbours.
     if (settings.observer != Observer::kMinMax) search.shrink = {1.0, 2.0, 0.5};
     if (settings.observer == Observer::kMse) search.exponent = settings.norm;
     return search;
@@ -43,7 +43,7 @@ kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSetti
     search.exponent = settings.norm;
     search.patience = settings.patience;
   } else if (weighs_inputs(settings.observer)) {
-    // Each candidate is a solve of the group, and this many are as good as twice as many.
+    // Each candidate costs a solve of the group, and twice as many give no better result.
     const int steps = settings.observer == Observer::kGptq ? 10 : 20;
     constexpr double kSmallest = 0.6;
     search.shrink.clear();
@@ -52,7 +52,7 @@ kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSetti
   return search;
 }
 
-/// LLM Compressor's registry takes upper case for lower and a hyphen for an underscore.
+/// LLM Compressor's registry ignores case and reads a hyphen as an underscore.
 std::string registered(std::string name) {
   for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return name;
@@ -131,7 +131,7 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
                                                  const kernels::ScaleFormat& stored, std::int64_t columns) {
   if (settings.observer != Observer::kGptq || rows_per_scale(args) != 1) return {};
-  if (has_global_scale(args)) return {};  // weights that are solved together differ in theirs
+  if (has_global_scale(args)) return {};  // weights that are solved together have different global scales
   if (!kernels::searches_groups(scale_grid(args, 1, columns))) return {};
   return kernels::GroupSearch{range_rule(args), search_of(args, settings).shrink, stored};
 }

@@ -12,16 +12,16 @@
 
 namespace layerpress::quant {
 
-/// How the scales of weights are chosen.
+/// The rule by which the scales of weights are chosen.
 /// - kMinMax: the range of the weights.
 /// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2, grid
 ///   100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
-///   and scales are LLM Compressor's in the dtype of the weight; errors are summed in fp32 whatever that is.
+///   and scales are LLM Compressor's in the dtype of the weight; errors are always summed in fp32.
 /// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the
 ///   diagonal of the inputs' Gram matrix, which estimates the error of the layer's outputs.
-/// - kGptq: of every second of these ranges the one with which GPTQ leaves the smallest loss, tried when a group's turn
-///   comes (kernels::GroupSearch); where that cannot be done, as kHessian with as many.
-/// Scales that are powers of two (MX) have two neighbours: all but kMinMax try these, by their own measure of the error.
+/// - kGptq: every second of these ranges is tried when a group's turn comes, and the one with the smallest loss of GPTQ
+///   is taken (kernels::GroupSearch); where that is impossible, as kHessian.
+/// For scales that are powers of two (MX), all rules except kMinMax try the two neighbouring powers instead.
 enum class Observer { kMinMax, kMse, kHessian, kGptq };
 
 struct ObserverSettings {
@@ -32,8 +32,9 @@ struct ObserverSettings {
   int patience = 5;
 };
 
-/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq"; case does
-/// not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known one) and keys.
+/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq";
+/// case does not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known
+/// one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
 /// "minmax", "mse", "hessian" or "gptq".
@@ -44,14 +45,14 @@ ObserverSettings without_inputs(const ObserverSettings& settings);
 
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
-/// Chooses the scales of a weight [rows, columns]. `stored` says what they are rounded to (scale_format); `importance` (fp32
-/// [columns]) is the Gram diagonal, required by kHessian and kGptq; `others`: the rest of the weight that these rows are of. A
+/// Chooses the scales of a weight [rows, columns] and rounds them as `stored` says (scale_format). `importance` (fp32
+/// [columns]) is the Gram diagonal, which kHessian and kGptq require; `others` are the other rows of the same weight. A
 /// scale may overflow its dtype.
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, const kernels::ScaleFormat& stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others = {});
 
-/// How GPTQ chooses scales during the solve; nothing for other observers, or if the weights' blocks do not allow it.
+/// The search of GPTQ during the solve; nothing for other observers, or if the weights' blocks do not allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,
                                                  const kernels::ScaleFormat& stored, std::int64_t columns);
 

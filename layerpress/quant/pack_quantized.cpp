@@ -13,8 +13,8 @@ using Shape = std::vector<std::int64_t>;
 
 std::int64_t packed_words(std::int64_t count, int bits) { return (count * bits + 31) / 32; }
 
-/// Integers of up to 8 bits as dense bits: "weight_packed" I32 [rows, words], "weight_shape" I64 [2]. Zero points of groups and
-/// channels are packed along the rows; a single one is stored as it is.
+/// Integers of up to 8 bits as dense bits: "weight_packed" I32 [rows, words], "weight_shape" I64 [2]. Zero points of
+/// groups and channels are packed along the rows; a single one is stored as it is.
 class PackQuantized : public ContainerFormat {
  public:
   std::string name() const override { return "pack-quantized"; }
@@ -68,7 +68,7 @@ class PackQuantized : public ContainerFormat {
     return !weights.symmetric && weights.strategy != Strategy::kTensor;
   }
 
-  /// Of zero points.
+  /// Whether zero points are packed.
   static Shape packed_shape(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
     Shape shape = scale_shape(weights, rows, columns);
     shape[0] = packed_words(rows, weights.num_bits);

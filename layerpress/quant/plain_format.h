@@ -4,7 +4,7 @@
 
 namespace layerpress::quant {
 
-/// What formats share that store a byte per code in "weight": they differ in the weights that they hold.
+/// Base of the formats that store a byte per code in "weight". They differ in the weights that they accept.
 class PlainFormat : public ContainerFormat {
  public:
   std::vector<NamedTensorSpec> layout(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,

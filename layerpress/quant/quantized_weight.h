@@ -12,13 +12,13 @@
 namespace layerpress::quant {
 
 /// A weight in codes. Shapes for weight [N, K]: scale [N, K/group] (group), [N, 1] (channel), [1] (tensor),
-/// [ceil(N/rows), ceil(K/columns)] (block), in the dtype that is stored; zero_point int8 of scale's shape for asymmetric
-/// schemes, else undefined. Codes [N, K] as code_dtype() says.
+/// [ceil(N/rows), ceil(K/columns)] (block), in the dtype that is stored; zero_point int8 of scale's shape for
+/// asymmetric schemes, else undefined. Codes [N, K] as code_dtype() says.
 struct QuantizedWeight {
   at::Tensor codes;
   at::Tensor scale;
   at::Tensor zero_point;
-  at::Tensor global_scale{};  ///< fp32 [1], by which scales are divided (NVFP4), else undefined
+  at::Tensor global_scale{};  ///< fp32 [1], divisor of the scales (NVFP4), otherwise undefined
 
   /// Calls function(tensor) for each tensor that is there.
   template <typename Function>
@@ -28,15 +28,15 @@ struct QuantizedWeight {
   }
 };
 
-/// Which module a tensor is stored under.
+/// The module under whose name a tensor is stored.
 enum class Scope {
   kModule,  ///< the linear itself
   kParent   ///< the module around it, such as attention around its projections
 };
 
-/// A tensor that is part of what a quantizer makes of a module, before there is any data.
+/// A tensor that a quantizer makes for a module, without its data.
 struct NamedTensorSpec {
-  std::string suffix;  ///< behind the module's name: "weight_scale"
+  std::string suffix;  ///< follows the module's name: "weight_scale"
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
   Scope scope = Scope::kModule;
@@ -48,7 +48,7 @@ struct NamedTensor {
   Scope scope = Scope::kModule;
 };
 
-/// Under which name a tensor of a module is stored.
+/// The name under which a module's tensor is stored.
 template <typename Named>
 std::string full_name(const std::string& module, const Named& tensor) {
   return (tensor.scope == Scope::kModule ? module : parent_name(module)) + "." + tensor.suffix;

@@ -54,7 +54,7 @@ std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows,
 }
 
 void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target) {
-  // First what needs the largest alignment.
+  // The tensors with the largest alignment come first.
   if (has_global_scale(weights)) append(weight.global_scale, target);
   append(packed_codes(weights, weight.codes), target);
   append(weight.scale, target);

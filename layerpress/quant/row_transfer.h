@@ -6,15 +6,16 @@
 
 namespace layerpress::quant {
 
-/// How a weight in codes, of `weight_dtype` in the original, travels between processes: integer and fp4 codes packed to their bits, fp8 bytes, then scales and zero
-/// points as they are. Between processes of the same program, so the layout is nobody else's.
+/// The form in which a weight in codes, of `weight_dtype` in the original, travels between processes: integer and fp4
+/// codes packed to their bits, fp8 bytes, then scales and zero points unchanged. Only processes of the same program
+/// read this layout.
 std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
                              at::ScalarType weight_dtype);
 
 /// Writes transfer_bytes bytes.
 void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target);
 
-/// Reads them back, as views of `source` (aligned to 8 bytes) where nothing has to be unpacked.
+/// Reads the weight back; tensors that need no unpacking are views of `source` (aligned to 8 bytes).
 QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype, std::uint8_t* source);
 

@@ -44,7 +44,7 @@ struct QuantizationArgs {
   int maximum_code() const { return (1 << (num_bits - 1)) - 1; }
 };
 
-/// How the modules named by `targets` are quantized.
+/// The quantization of the modules that `targets` names.
 struct QuantizationScheme {
   std::vector<std::string> targets;
   std::optional<QuantizationArgs> weights;
@@ -65,7 +65,7 @@ Json to_json(const QuantizationArgs& args);
 /// Parses one config group ("targets", "weights", "input_activations", "output_activations", "format").
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where);
 
-/// The format of modules whose weights stay as they are.
+/// The format of modules whose weights stay uncompressed.
 inline constexpr const char* kDenseFormat = "dense";
 
 /// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules, with one
@@ -83,8 +83,8 @@ QuantizationScheme preset_scheme(const std::string& name);
 /// Names of all presets, in order.
 std::vector<std::string> preset_names();
 
-/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (static activations, attn_head, output
-/// activations, ...). `where` says whose scheme it is.
+/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (static activations, attn_head,
+/// output activations, ...). `where` says whose scheme it is.
 void require_supported(const QuantizationScheme& scheme, const std::string& where);
 
 /// Rows and columns of the block that shares one scale, for a weight [rows, columns]; for a tensor scale, the whole

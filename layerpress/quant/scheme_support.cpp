@@ -11,7 +11,7 @@ namespace {
   throw RecipeError("[quant.scheme] {}: {} not implemented yet; {}", where, what, instead);
 }
 
-/// NVFP4 and MX formats, whose scales are not of the checkpoint's dtype.
+/// NVFP4 and MX formats have scales of a dtype other than the checkpoint's.
 bool has_own_scale_dtype(const QuantizationArgs& args) { return args.scale_dtype.has_value() || args.is_float(4); }
 
 void require_supported_numbers(const QuantizationArgs& args, const std::string& where) {

@@ -18,7 +18,7 @@ using kernels::ScaleType;
 struct FloatElement {
   int bits;
   kernels::ElementType element;
-  at::ScalarType codes;  ///< how QuantizedWeight holds them
+  at::ScalarType codes;  ///< their dtype in QuantizedWeight
 };
 constexpr FloatElement kFloats[] = {{4, kernels::kE2m1, at::kByte}, {8, kernels::kE4m3, at::kFloat8_e4m3fn}};
 
@@ -71,7 +71,7 @@ bool has_global_scale(const QuantizationArgs& weights) { return weights.strategy
 float global_scale(const QuantizationArgs& weights, double largest, at::ScalarType weight_dtype) {
   const double smallest = weight_dtype == at::kHalf ? 6.103515625e-5 : std::numeric_limits<float>::min();
   const double range = kernels::kLargestE4m3 * element_of(weights).maximum;
-  // fp16 does not hold what small weights need; fp32 does.
+  // fp16 cannot represent the scales of small weights; fp32 can.
   for (const at::ScalarType dtype : {weight_dtype, at::kFloat}) {
     const double found = rounded_to(dtype, rounded_to(dtype, 1 / std::max(largest, smallest)) * range);
     if (std::isfinite(found)) return static_cast<float>(found);

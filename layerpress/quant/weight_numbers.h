@@ -15,10 +15,11 @@ std::vector<int> float_widths();
 /// The numbers (kernels/number_formats.h) that a weight's arguments ask for.
 kernels::ElementType element_of(const QuantizationArgs& weights);
 
-/// How QuantizedWeight holds codes: int8 for integers, float8_e4m3fn for fp8, uint8 with the four bits of fp4.
+/// The dtype of codes in QuantizedWeight: int8 for integers, float8_e4m3fn for fp8, uint8 with the four bits of fp4.
 at::ScalarType code_dtype(const QuantizationArgs& weights);
 
-/// In which scales are stored, for a weight of `weight_dtype`: e4m3 (NVFP4), a byte (MX), else that dtype.
+/// The dtype in which scales are stored for a weight of `weight_dtype`: e4m3 (NVFP4), a byte (MX), otherwise that
+/// dtype.
 at::ScalarType scale_dtype(const QuantizationArgs& weights, at::ScalarType weight_dtype);
 
 /// Names the dtype of the scales where a scheme leaves it to the format, as older recipes do.
@@ -30,11 +31,11 @@ bool has_global_scale(const QuantizationArgs& weights);
 /// Whether its scales are powers of two (MX formats).
 bool has_power_scales(const QuantizationArgs& weights);
 
-/// The global scale with which all scales fit e4m3: 1 / largest * (448 * 6), each rounded to the weight's dtype as compressed-tensors
-/// does. `largest`: greatest magnitude in the weight and in all that engines fuse with it.
+/// The global scale with which all scales fit e4m3: 1 / largest * (448 * 6), each rounded to the weight's dtype as
+/// compressed-tensors does. `largest`: greatest magnitude in the weight and in all that engines fuse with it.
 float global_scale(const QuantizationArgs& weights, double largest, at::ScalarType weight_dtype);
 
-/// How kernels round scales. `largest` as above; of no matter without a global scale.
+/// The rounding of scales in kernels. `largest` as above; ignored without a global scale.
 kernels::ScaleFormat scale_format(const QuantizationArgs& weights, at::ScalarType weight_dtype, double largest = 0);
 
 /// Scales in fp32, as kernels choose and use them, in the dtype that is stored.

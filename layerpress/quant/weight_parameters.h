@@ -17,7 +17,7 @@ void add_zero_point_specs(const QuantizationArgs& weights, std::int64_t rows, st
                           std::vector<NamedTensorSpec>& specs);
 void add_zero_points(const QuantizedWeight& weight, std::vector<NamedTensor>& tensors);
 void read_zero_points(const QuantizationArgs& weights, const ModuleReader& reader, QuantizedWeight& weight);
-/// For symmetric weights, which have none.
+/// For symmetric weights, which have no zero points.
 void refuse_zero_points(const ModuleReader& reader);
 
 /// "weight", a byte per code.

@@ -38,7 +38,7 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
   return scheme;
 }
 
-/// Names an observer where none is.
+/// Sets the observer where none is given.
 void take_observer(OrderedJson& arguments, const char* observer) {
   if (json_has(arguments, "weight_observer") || json_has(arguments, "observer")) return;
   if (!json_has(arguments, "config_groups")) {
@@ -46,7 +46,7 @@ void take_observer(OrderedJson& arguments, const char* observer) {
     return;
   }
   OrderedJson& groups = arguments["config_groups"];
-  if (!groups.is_object()) return;  // the modifier says what is wrong with it
+  if (!groups.is_object()) return;  // the modifier reports the error
   for (OrderedJson& group : groups)
     if (group.is_object() && group.contains("weights") && group["weights"].is_object() &&
         !json_has(group["weights"], "observer"))

@@ -39,7 +39,7 @@ std::string quoted(const std::string& text) {
 
 std::string key_text(const std::string& key) { return is_plain_key(key) ? key : quoted(key); }
 
-/// YAML 1.1 takes an exponent for a number only after a point.
+/// YAML 1.1 reads an exponent as part of a number only after a point.
 std::string number_text(const OrderedJson& number) {
   std::string text = number.dump();
   const std::size_t exponent = text.find('e');

@@ -41,14 +41,14 @@ bool is_understood(const Layout& layout, const GroupedModules& grouped) {
     return place < 0 ? -1 : static_cast<int>(layout.order[static_cast<std::size_t>(place)]);
   };
   for (std::size_t m = 0; m < grouped.modules.size(); ++m) {
-    if (grouped.groups[m] < 0) continue;  // what is ignored is asked first
+    if (grouped.groups[m] < 0) continue;  // readers check ignored modules first
     if (found(readers.group_of(grouped.modules[m])) != grouped.groups[m]) return false;
     if (found(readers.first_group_of(grouped.modules[m])) != grouped.groups[m]) return false;
   }
   return true;
 }
 
-/// The order in which compressed-tensors asks: names, patterns by alphabet, classes.
+/// The order in which compressed-tensors matches: names, patterns in alphabetical order, classes.
 std::vector<std::size_t> order_of_precedence(const std::vector<Targets>& targets) {
   const auto rank = [&](std::size_t g) {
     const std::string& first = *std::min_element(targets[g].begin(), targets[g].end());
@@ -69,7 +69,8 @@ std::size_t length(const std::vector<Targets>& targets) {
 
 /// The understood layout with the fewest targets.
 Layout shortest_layout(const std::vector<QuantizationScheme>& schemes, const GroupedModules& grouped) {
-  constexpr std::size_t kMostChoices = 6;  // more groups than that are named at once: choices double with each
+  constexpr std::size_t kMostChoices =
+      6;  // beyond this number, groups are listed by name at once, because the choices double with each
   const std::size_t count = schemes.size();
   Layout named;
   for (std::size_t g = 0; g < count; ++g) named.targets.push_back(names_of(grouped, static_cast<int>(g)));
@@ -85,7 +86,7 @@ Layout shortest_layout(const std::vector<QuantizationScheme>& schemes, const Gro
     for (const std::vector<std::size_t>& order : {named.order, order_of_precedence(layout.targets)}) {
       layout.order = order;
       if (!is_understood(layout, grouped)) continue;
-      if (by_name == 0) return layout;  // the recipe's own
+      if (by_name == 0) return layout;  // the recipe's own targets
       best = layout;
       break;
     }

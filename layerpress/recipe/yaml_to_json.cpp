@@ -84,8 +84,8 @@ bool looks_like_float(std::string_view text) {
   return digits() > 0 && i == text.size();
 }
 
-/// LLM Compressor writes its recipe with a dumper that knows Python's objects: a word of one of compressed-tensors' enumerations
-/// can be there as `!!python/object/apply:…ActivationOrdering [static]`. Nothing else of the kind is read.
+/// LLM Compressor writes its recipe with a dumper for Python objects. A word of one of compressed-tensors' enumerations
+/// can appear as `!!python/object/apply:…ActivationOrdering [static]`. No other object is read.
 bool is_library_word(const YAML::Node& node) {
   constexpr std::string_view kBegin =
       "tag:yaml.org,2002:python/object/apply:compressed_tensors.quantization.quant_args.";

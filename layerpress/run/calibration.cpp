@@ -24,7 +24,8 @@ data::CalibrationSet load_own_slice(data::DatasetOptions options, const setup::R
   return data::load_samples(options, setup.model.checkpoint->directory(), setup.model.traced.vocab_size, control);
 }
 
-/// What all ranks' parts are together, whoever has what. `counted_tokens`: of them, those that count in statistics.
+/// Identity of all ranks' parts together, independent of their division. `counted_tokens`: tokens that count in
+/// statistics.
 Json identity_of_all(const data::CalibrationSet& set, dist::Group& group, std::int64_t& counted_tokens) {
   const at::Tensor sums = at::empty({4}, at::kLong);
   auto* sum = sums.data_ptr<std::int64_t>();

@@ -12,12 +12,12 @@ namespace layerpress::run {
 /// The data of a run.
 struct Calibration {
   data::CalibrationSet set;     ///< this rank's part
-  Json identity;                ///< of all ranks' parts together; null without data
-  std::int64_t all_tokens = 0;  ///< of all ranks, those that count in statistics
+  Json identity;                ///< identity of all ranks' parts together; null without data
+  std::int64_t all_tokens = 0;  ///< tokens of all ranks that count in statistics
 };
 
-/// This rank's part of the calibration set, empty for a pipeline that takes no data. Throws DataError for data that cannot be
-/// used. Collective.
+/// This rank's part of the calibration set, empty for a pipeline that takes no data. Throws DataError for data that
+/// cannot be used. Collective.
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control);
 

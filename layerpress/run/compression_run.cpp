@@ -11,7 +11,7 @@
 namespace layerpress::run {
 namespace {
 
-/// The pool may hold what the plan counts, which is everything beyond the process itself.
+/// The pool may hold everything that the plan counts: all memory except the process's own.
 void limit_memory(Rank& rank, const Work& work) {
   const setup::RunSetup& setup = work.setup;
   const std::uint64_t now = plan::process_baseline(setup.pipeline, setup.model.traced.graph);
@@ -25,7 +25,7 @@ void limit_memory(Rank& rank, const Work& work) {
 std::uint64_t compress_sequential(const execution::RunContext& run, Work& work, output::OutputWriter& output) {
   const at::Device device = work.setup.placement.device;
   const plan::RunPlan& plan = work.plan;
-  // It is gone before anybody removes its file.
+  // The store is destroyed before its file is removed.
   const std::unique_ptr<residency::ActivationStore> own_store = std::move(work.store);
   residency::ActivationStore& store = *own_store;
   store.limit_memory(plan.activation_limit);

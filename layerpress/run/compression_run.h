@@ -12,7 +12,7 @@
 
 namespace layerpress::run {
 
-/// What is worked on, and how.
+/// The input of a compression run, and how it is done.
 struct Work {
   const setup::RunSetup& setup;
   plan::RunPlan plan{};
@@ -22,11 +22,11 @@ struct Work {
   std::size_t resumed_subgraphs = 0;                   ///< that an earlier run finished
   std::unique_ptr<residency::WeightSource> weights{};  ///< null: the model's
   std::unique_ptr<residency::ActivationStore>
-      store{};  ///< for values between stages, maybe with some of an earlier run
+      store{};  ///< values between stages; may already have those of an earlier run
 };
 
-/// Compresses the model into `output`, in the order that the setup names. Returns how many bytes of activations went to disk.
-/// Collective.
+/// Compresses the model into `output`, in the order that the setup names. Returns how many bytes of activations went to
+/// disk. Collective.
 std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output);
 
 }  // namespace layerpress::run

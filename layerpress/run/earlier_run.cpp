@@ -13,15 +13,15 @@
 namespace layerpress::run {
 namespace {
 
-/// Behind how many subgraphs, all finished and in order, a run goes on; 0 where it does not.
+/// The number of leading subgraphs that are all finished, behind which the run continues; 0 if it starts anew.
 std::size_t finished_in_order(const std::vector<bool>& finished) {
   const auto next = std::find(finished.begin(), finished.end(), false);
   if (next == finished.end() || std::find(next, finished.end(), true) != finished.end()) return 0;
   return static_cast<std::size_t>(next - finished.begin());
 }
 
-/// What the scratch file must hold of the boundary behind subgraph `index`; nothing when that is known only by running again,
-/// because tokens are selected.
+/// The shapes of the values that the scratch file must have for the boundary after subgraph `index`; nothing if they
+/// are known only after recomputation, because tokens are selected.
 std::optional<residency::ActivationStore::Expected> expected_at(const graph::Graph& graph,
                                                                 const std::vector<execution::Batch>& batches,
                                                                 std::size_t index,
@@ -37,7 +37,7 @@ std::optional<residency::ActivationStore::Expected> expected_at(const graph::Gra
   return expected;
 }
 
-/// When every value that the next subgraph reads is still in the scratch file, nothing has to be run again.
+/// If the scratch file still has every value that the next subgraph reads, nothing has to be recomputed.
 void restore_boundary(const Rank& rank, const output::RunFolder& folder, const output::OutputWriter& output,
                       const plan::PlanInput& input, Leftovers& leftovers) {
   const std::size_t next = finished_in_order(input.finished);
@@ -98,7 +98,7 @@ std::size_t accept_finished(const Rank& rank, const setup::RunSetup& setup, cons
   output.accept(folder.journal());
   std::string own;
   for (const bool finished : output.finished()) own += finished ? '1' : '0';
-  std::string all = own;  // what one rank finds damaged is done again by all
+  std::string all = own;  // all ranks repeat the subgraphs that one of them finds damaged
   for (const std::string& other : rank.group.all_gather_text(own))
     for (std::size_t s = 0; s < all.size(); ++s)
       if (other[s] == '0') all[s] = '0';

@@ -16,36 +16,36 @@
 
 namespace layerpress::run {
 
-/// What an earlier run decided that continues to hold when its output is continued.
+/// The decisions of an earlier run that still apply when its output is continued.
 struct EarlierRun {
-  int shard_sets = 0;             ///< of its files; 0: there was no such run
-  bool same_ranks = true;         ///< else the work is divided anew, and nothing else holds
+  int shard_sets = 0;             ///< sets of its files; 0: there was no such run
+  bool same_ranks = true;         ///< otherwise the work is divided anew, and the members below do not apply
   std::optional<int> threads{};   ///< of this rank
-  std::int64_t batch_tokens = 0;  ///< 0: open
+  std::int64_t batch_tokens = 0;  ///< 0: not decided
 };
 
-/// Reads it from the header of the folder's journal. Throws CheckpointError for a header that is none.
+/// Reads the decisions from the header of the folder's journal. Throws CheckpointError for a malformed header.
 EarlierRun earlier_run(const Rank& rank, const output::RunFolder& folder);
 
-/// Throws UsageError when the run that the folder holds is not the one of `identity`. Rank 0 compares: other hosts' copies of
-/// the model have other times.
+/// Throws UsageError if the folder's run is not that of `identity`. Rank 0 compares, because other hosts' copies of
+/// the model have different modification times.
 void require_same_run(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity);
-/// The same, whatever the data is.
+/// The same without comparing the data.
 void require_same_run_but_data(const Rank& rank, const output::RunFolder& folder, setup::RunIdentity identity);
 
-/// Takes over finished subgraphs whose files are whole on all ranks; the others are done again. Returns how many are taken.
-/// Collective.
+/// Takes over finished subgraphs whose files are intact on all ranks; the others are repeated. Returns the number taken
+/// over. Collective.
 std::size_t accept_finished(const Rank& rank, const setup::RunSetup& setup, const output::RunFolder& folder,
                             output::OutputWriter& output);
 
-/// What finished subgraphs left for those that still have to be done.
+/// The results of finished subgraphs that the remaining subgraphs need.
 struct Leftovers {
-  std::unique_ptr<output::ResumedWeights> weights;    ///< compressed ones read back
+  std::unique_ptr<output::ResumedWeights> weights;    ///< with compressed weights read back
   std::unique_ptr<residency::ActivationStore> store;  ///< null: values are computed again
   std::vector<graph::ValueId> available{};            ///< in the store
 };
 
-/// For the sequential pipeline. `input` says what is finished and how large batches are.
+/// For the sequential pipeline. `input` has the finished subgraphs and the size of batches.
 Leftovers find_leftovers(const Rank& rank, const output::RunFolder& folder, const output::OutputWriter& output,
                          const plan::PlanInput& input);
 

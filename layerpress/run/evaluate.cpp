@@ -48,7 +48,7 @@ const graph::Node& head_of(const graph::Graph& graph) {
   return head;
 }
 
-/// A model being run over the batches, up to its head, and everything that this run refers to.
+/// A model that runs over the batches up to its head, with all objects that the run refers to.
 class RunningModel {
  public:
   RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)

@@ -71,7 +71,7 @@ Json describe(const setup::OpenedModel& model, const graph::Subgraph& subgraph) 
           {"linear_groups", std::move(groups)}};
 }
 
-/// `dot` laid out by Graphviz. It writes to a file, because of a child's output only the end is kept.
+/// Graphviz's layout of `dot`. It is written to a file, because only the end of a child's output is kept.
 std::string as_svg(const std::string& dot, const RunControl& control) {
   const TemporaryDirectory directory;
   const std::filesystem::path picture = directory.path() / "picture.svg";
@@ -109,7 +109,7 @@ Json draw(const setup::OpenedModel& model, const std::vector<graph::Subgraph>& s
   return {{"pictures", std::move(files)}, {"subgraphs", subgraphs.size()}, {"nodes", model.traced.graph.nodes.size()}};
 }
 
-/// Whether a picture is asked for.
+/// Whether a picture is requested.
 bool draws(const InspectOptions& options) { return !options.svg.empty() || !options.dot.empty(); }
 
 void check_options(const InspectOptions& options) {
@@ -119,7 +119,7 @@ void check_options(const InspectOptions& options) {
     throw UsageError("[options] --graph, --plan and --svg or --dot show different things; ask for one of them");
 }
 
-/// The run to plan. Without an output folder it is taken to write to the model's disk.
+/// The run to plan. Without an output folder, the output is assumed to be on the model's disk.
 OneshotOptions planned_run(const InspectOptions& options) {
   OneshotOptions run = options.run;
   if (run.output.empty()) run.output = run.model;

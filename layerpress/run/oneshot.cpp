@@ -32,7 +32,7 @@ using output::OutputWriter;
 using output::RunFolder;
 using run::Rank;
 
-/// What a run is about, and the folder that it fills.
+/// A checked request and the output folder that is claimed for it.
 struct Claim {
   setup::RunSetup setup;
   setup::DataDivision division;
@@ -48,7 +48,7 @@ void open(Rank& rank, Claim& claim) {
   claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup, rank.group);
 }
 
-/// All but the data and the plan.
+/// The identity without data and plan.
 setup::RunIdentity identity_of(const OneshotOptions& options, const Claim& claim) {
   setup::RunIdentity identity;
   identity.options = setup::identity_of_options(options);
@@ -60,7 +60,7 @@ setup::RunIdentity identity_of(const OneshotOptions& options, const Claim& claim
   return identity;
 }
 
-/// Rank 0 first: it removes what an earlier run left half done, and with its journal a run can be continued.
+/// Rank 0 comes first: it removes incomplete files of an earlier run, and its journal makes a run resumable.
 template <typename Function>
 void rank_0_first(dist::Group& group, Function&& function) {
   if (!group.is_first()) group.barrier();
@@ -85,7 +85,7 @@ std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, 
   return output;
 }
 
-/// Sums over batches come out the same everywhere only when batches are cut alike. Collective.
+/// All ranks use the same size of batches, because the order of summation depends on it. Collective.
 plan::RunPlan agreed_plan(const Rank& rank, plan::PlanInput& input) {
   plan::RunPlan plan = plan::plan_run(input);
   const std::int64_t least = setup::agree_on_least(plan.batch_tokens, rank.group);
@@ -94,13 +94,13 @@ plan::RunPlan agreed_plan(const Rank& rank, plan::PlanInput& input) {
   return plan::plan_run(input);
 }
 
-/// The run as it is planned, and the files that it writes.
+/// The planned run and its output files.
 struct Planned {
   std::unique_ptr<OutputWriter> output;
   run::Work work;
 };
 
-/// Chooses how the run is done, around what an earlier one finished.
+/// Plans the part of the run that an earlier one did not finish.
 void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& earlier, const data::CalibrationSet& set,
                  Planned& planned) {
   run::Work& work = planned.work;
@@ -110,7 +110,7 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
   if (planned.output) input.owns = [&output = *planned.output](graph::NodeId linear) { return output.owns(linear); };
   if (work.resumed_subgraphs > 0) {
     input.finished = planned.output->finished();
-    // The other pipelines read nothing of finished subgraphs, or calibrate on the original weights whatever is done.
+    // Other pipelines either read nothing from finished subgraphs or calibrate on the original weights.
     if (claim.setup.pipeline == setup::Pipeline::kSequential) {
       run::Leftovers leftovers = run::find_leftovers(rank, *claim.folder, *planned.output, input);
       input.mapped = [&weights = *leftovers.weights](const std::string& name) { return weights.is_original(name); };
@@ -122,7 +122,7 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
   work.plan = agreed_plan(rank, input);
 }
 
-/// Batches, and the store for what they leave between stages.
+/// Makes the batches, and the store for values between stages.
 void make_batches(const Rank& rank, const Claim& claim, const data::CalibrationSet& set, run::Work& work) {
   if (set.sample_count() > 0) {
     work.batches = setup::make_batches(set, work.plan.batch_tokens, claim.setup.model.traced.graph);
@@ -136,7 +136,7 @@ void make_batches(const Rank& rank, const Claim& claim, const data::CalibrationS
   work.store = std::make_unique<residency::ActivationStore>(work.batches.size(), std::move(options));
 }
 
-/// Journals of all ranks begin with what makes the run, the plan included.
+/// The journals of all ranks begin with the identity of the run, which includes the plan.
 void start_journal(const Rank& rank, const Planned& planned, setup::RunIdentity identity) {
   std::vector<int> threads;
   for (const at::Tensor& other : rank.group.all_gather(at::full({1}, planned.work.setup.threads, at::kInt)))
@@ -164,8 +164,8 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
   return planned;
 }
 
-/// The data is read, compared with an earlier run's and made into batches; it is not held any longer. The cheap comparison of
-/// everything else comes first.
+/// Reads the data, compares it with an earlier run's and makes batches of it. The data itself is freed at the end. The
+/// cheap comparison of everything else comes first.
 Planned prepare(Rank& rank, const Claim& claim, const run::EarlierRun& earlier) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
   run::require_same_run_but_data(rank, *claim.folder, identity);
@@ -175,9 +175,9 @@ Planned prepare(Rank& rank, const Claim& claim, const run::EarlierRun& earlier) 
   return plan_work(rank, claim, earlier, calibration, identity);
 }
 
-/// The unfinished folder goes by itself; a scratch file elsewhere does not.
+/// The unfinished folder removes itself; a scratch file elsewhere must be removed here.
 void discard(const RunFolder& folder) {
-  if (!folder.continued()) folder.remove_scratch();  // else it is an earlier run's, which stays
+  if (!folder.continued()) folder.remove_scratch();  // otherwise the file belongs to an earlier run and stays
 }
 
 void keep_or_discard(RunFolder& folder, const OutputWriter& output) {
@@ -187,14 +187,14 @@ void keep_or_discard(RunFolder& folder, const OutputWriter& output) {
     folder.keep();
 }
 
-/// What to say when somebody asked to stop.
+/// The message for a run that was stopped on request.
 std::string interruption(const Claim& claim, const OutputWriter& output) {
   if (output.records().empty()) return "stopped on request; no subgraph was finished, so nothing is kept";
   return fmt::format("stopped on request; {} of {} subgraphs are done, continue with --resume", output.records().size(),
                      claim.setup.subgraphs.size());
 }
 
-/// Does the work. What is done already is kept when it fails, if another run can go on with it.
+/// Does the work. If it fails, finished subgraphs are kept for another run, provided that one can continue.
 OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
   OutputWriter& output = *planned.output;
   try {
@@ -204,7 +204,7 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
     keep_or_discard(*claim.folder, output);
     throw InterruptedError("{}", interruption(claim, output));
   } catch (const DamagedWeightsError&) {
-    discard(*claim.folder);  // another model is needed, with which nothing of this run can be used
+    discard(*claim.folder);  // a different model is needed, for which this run's results are useless
     throw;
   } catch (const RecipeError&) {
     discard(*claim.folder);
@@ -215,7 +215,7 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
   }
 }
 
-/// One of the log's first lines.
+/// For the beginning of the log.
 void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
   if (setup.pipeline == setup::Pipeline::kDatafree || !rank.group.is_first()) return;
   rank.control.message(LogLevel::kInfo,
@@ -223,14 +223,14 @@ void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
                                    setup::dtype_word(setup.placement.dtype), setup.threads));
 }
 
-/// One run, from options to the finished folder, as one rank goes through it.
+/// A whole run of one rank, from options to the finished folder.
 OneshotSummary go_through(Rank& rank, Claim& claim) {
   const c10::InferenceMode inference;
   open(rank, claim);
   say_arithmetic(rank, claim.setup);
   if (claim.folder->is_complete()) return run::already_complete(rank);
   setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
-  parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refused, if at all, before a folder is there
+  parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
   claim.folder->open();
   const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
   if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
@@ -277,7 +277,7 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   const RunControl own = control_of(control, group);
   Rank rank{options, own, group};
-  Claim claim;  // outlives the message to the others, who write into its folder until then
+  Claim claim;  // outlives the message to the other ranks, which write into its folder until then
   return run_together(group, [&] { return go_through(rank, claim); });
 }
 

@@ -14,7 +14,8 @@
 namespace layerpress::run {
 namespace {
 
-/// Collective, and before the output has its name: a rank that is lost here must not make a finished one look failed.
+/// Collective; called before the output gets its name, so that a rank lost here does not make a finished output look
+/// failed.
 OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_bytes,
                          const output::OutputWriter& output) {
   OneshotSummary summary;
@@ -60,7 +61,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
     output.finish();
     folder.remove_scratch();
   }
-  OneshotSummary summary = summarize(rank, work, spilled_bytes, output);  // and all ranks' files are whole
+  OneshotSummary summary = summarize(rank, work, spilled_bytes, output);  // here all ranks' files are complete
   if (rank.group.is_first()) {
     output.write_index();
     checkpoint::write_companions(*work.setup.model.checkpoint, output::output_config(work.setup), folder.path(),

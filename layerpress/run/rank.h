@@ -8,7 +8,7 @@
 
 namespace layerpress::run {
 
-/// What all phases of a run work with, on one rank.
+/// The objects that all phases of a run use on one rank.
 struct Rank {
   const OneshotOptions& options;
   const RunControl& control;

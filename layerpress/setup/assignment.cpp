@@ -29,7 +29,7 @@ std::string fitting_group_sizes(const std::set<std::int64_t>& columns) {
   return sizes.empty() ? "none of 32, 64, 128, 256; use a channel scheme" : join(sizes);
 }
 
-/// Modules whose columns a group size does not divide: by group size and columns.
+/// Modules with columns that a group size does not divide, by group size and columns.
 using OddModules = std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::string>>;
 
 [[noreturn]] void refuse_group_sizes(const OddModules& odd) {
@@ -71,7 +71,7 @@ void check_calibrated(const Modifiers& modifiers, const compression::Assignments
   }
 }
 
-/// Same numbers, whatever targets and observers say.
+/// Compares the numbers; targets and observers may differ.
 bool same_numbers(const quant::QuantizationScheme* a, const quant::QuantizationScheme* b) {
   if (a == nullptr || b == nullptr) return a == b;
   const auto essential = [](quant::QuantizationScheme scheme) {
@@ -101,7 +101,7 @@ void check_fused(const OpenedModel& model, const std::map<std::string, const qua
     }
 }
 
-/// Names the compressed linears that engines run as one with each.
+/// Records for each compressed linear the other linears that engines fuse with it.
 void link_fused(const OpenedModel& model, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   std::map<std::string, graph::NodeId> nodes;
@@ -117,7 +117,7 @@ void link_fused(const OpenedModel& model, compression::Assignments& assignments)
       }
 }
 
-/// Modules of which engines look at one linear only, such as the experts of a layer.
+/// Modules for which engines read the scheme of one linear only, such as the experts of a layer.
 void check_uniform(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
   for (const std::string& module : model.traced.uniform_modules) {
     const auto first = scheme_of.lower_bound(module + ".");

@@ -36,7 +36,7 @@ OpenedModel open_model(const std::string& model, ExpertTokens tokens = ExpertTok
 /// a CPU, fp16 checkpoints are computed in fp32. Throws UsageError.
 residency::Placement choose_placement(const std::string& device, const std::string& dtype, at::ScalarType stored);
 
-/// What products are formed in there: "float32 on avx2", say.
+/// The arithmetic of products, such as "float32 on avx2".
 std::string arithmetic_words(const residency::Placement& placement);
 
 /// Sets the number of CPU threads; 0 means one per usable core, or OMP_NUM_THREADS. Returns the number. Throws UsageError when negative.

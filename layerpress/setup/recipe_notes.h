@@ -7,8 +7,8 @@
 
 namespace layerpress::setup {
 
-/// What a recipe says that changes nothing, for the user: one line for all such arguments, and one for each group of modules
-/// that ends with no module.
+/// Notes for the user about parts of a recipe that have no effect: one line for all such arguments, and one for each
+/// group that gets no module.
 std::vector<std::string> recipe_notes(const Modifiers& modifiers, const compression::Assignments& assignments);
 
 }  // namespace layerpress::setup

@@ -28,7 +28,7 @@ Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
   return Pipeline::kDatafree;
 }
 
-/// kUnlimited when nothing is known or asked.
+/// kUnlimited if the available memory is unknown and no budget is given.
 std::uint64_t host_budget(const std::string& asked) {
   if (!asked.empty()) return parse_bytes(asked, "--memory-budget");
   const std::uint64_t available = available_memory();
@@ -51,7 +51,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
         "model routes them otherwise than the compressed one");
 }
 
-/// If nothing is requested: enough for the scales of the largest groups of columns.
+/// By default, enough for the scales of the largest groups of columns.
 std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
   if (asked < 0) throw UsageError("[options] --min-tokens-per-expert: {} is negative", asked);
   if (asked > 0) return asked;
@@ -71,7 +71,7 @@ void choose_own_device(const OneshotOptions& options, const dist::Group& group, 
   device.set_index(static_cast<at::DeviceIndex>(group.local_rank() % at::detail::getCUDAHooks().deviceCount()));
 }
 
-/// Rows that the router gives an expert are taken from those that it is calibrated on, so these must not be fewer.
+/// An expert's routed rows are taken from the rows that it is calibrated on, which must therefore not be fewer.
 void check_loss_mask(const OneshotOptions& options, const RunSetup& setup) {
   if (!options.use_loss_mask || options.moe_calibrate_all_experts) return;
   const auto& values = setup.model.traced.graph.values;

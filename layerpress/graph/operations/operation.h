@@ -10,17 +10,17 @@
 
 namespace layerpress::graph {
 
-// What the kinds of nodes are made of. A kind is a struct in the file of its family. It has:
+// The common parts of node kinds. A kind is a struct in the file of its family. It has:
 //
 //   kKind                     its name in the text form
 //   visit(self, field)        lists its attributes once; the text form, its parser and comparisons are derived from it
 //   check(node)               throws if a node's inputs and output do not fit (lint)
 //   weights()                 the weights that it reads; without it, none
 //   details(module)           lines that distinguish it in a picture; without it, the sizes of input and output if they differ
-//   passage(input)            what becomes of a scale of an input's channels; without it, it is blocked
+//   passage(input)            the effect of a scale of an input's channels; without it, the scale is blocked
 //
-// Its execution, workspace and operation count are in the file of the same name in execution/operations. Weights are named
-// as in the checkpoint; "" means no weight. A value is [rows, features]; token ids are [tokens].
+// Its execution, workspace and operation count are in the file of the same name in execution/operations. Weights are
+// named as in the checkpoint; "" means no weight. A value is [rows, features]; token ids are [tokens].
 
 /// The kinds of nodes of one family.
 template <typename... Kinds>
@@ -33,7 +33,7 @@ struct WeightUse {
 };
 using WeightUses = std::vector<WeightUse>;
 
-/// What becomes of a scale of one input's channels: it goes no further, it scales the output's channels, it scales those
+/// The effect of a scale of one input's channels: it goes no further, it scales the output's channels, it scales those
 /// of them that are selected, or the columns of a weight are multiplied with the channels.
 enum class ScalePassage { kBlocked, kPasses, kSliced, kRead };
 

@@ -1,5 +1,5 @@
-// Attention in fp32, a panel of query rows at a time: transposed scores K Qᵀ, a softmax over the keys of every query beside
-// the others, and transposed sums VᵀP. Scores of a whole row are kept, so there is no running maximum.
+// Attention in fp32, a panel of query rows at a time: transposed scores K Qᵀ, a softmax over the keys of every query
+// beside the others, and transposed sums VᵀP. Scores of a whole row are kept, so there is no running maximum.
 #include "layerpress/kernels/cpu/attention.h"
 #include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/wide_tile.h"
@@ -69,7 +69,7 @@ Block block_of(const AttentionTask& task, std::int64_t first) {
   return {first, count, oldest / kWideRows * kWideRows, first + count};
 }
 
-/// Which of a block's queries see a key: those from `first` to `last`.
+/// The queries of a block that see a key: those from `first` to `last`.
 struct Seeing {
   std::int64_t first, last;
   bool all() const { return first <= 0 && last >= kQueries - 1; }
@@ -101,7 +101,7 @@ void find_maxima(const AttentionTask& task, const Block& block, const float* sco
   }
 }
 
-/// Scores become weights, whose sums are still to be divided by; zero where a query does not see the key.
+/// Turns scores into weights, which are not divided by their sums yet; zero where a query does not see the key.
 void weigh(const AttentionTask& task, const Block& block, float scale, float* scores, const float* maximum,
            float* sum) {
   for (std::int64_t j = 0; j < kQueries; ++j) sum[j] = 0;

@@ -44,7 +44,7 @@ inline float widen(Half value) {
   return bit_cast<float>(wide | sign);
 }
 
-/// Rounds to nearest even; NaN stays NaN, and what is too large becomes infinite.
+/// Rounds to nearest even; NaN stays NaN, and values that are too large become infinite.
 inline Half narrow_half(float value) {
   const auto bits = bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu, sign = (bits >> 16) & 0x8000u;
@@ -71,7 +71,7 @@ inline float narrow<float>(float value) {
   return value;
 }
 
-/// Calls function with a value of the type that stands for values stored so.
+/// Calls function with a value of the C++ type for a stored type.
 template <typename Function>
 inline void with_type(ValueType type, Function&& function) {
   if (type == ValueType::kBFloat16)

@@ -1,4 +1,4 @@
-// What becomes of a tile's sums: rounded to the stored type, with a bias or gated.
+// Converts a tile's sums to results: rounded to the stored type, with a bias or gated.
 #include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/product.h"
 
@@ -19,7 +19,7 @@ void round_sums(const ProductResult& result) {
   }
 }
 
-/// Gates stand in the first half of a row, what they are multiplied with in the second. The same as silu_multiply() of
+/// The first half of a row has the gates, the second half their factors. The same as silu_multiply() of
 /// rounded sums, which stay in registers here.
 template <typename T>
 void gate_sums(const ProductResult& result) {

@@ -11,7 +11,7 @@ namespace layerpress::kernels::cpu {
 /// bfloat16 bits.
 using Bits16 = std::uint16_t;
 
-/// What values are stored as; all kernels compute in fp32.
+/// The stored type of values; all kernels compute in fp32.
 enum class ValueType { kBFloat16, kHalf, kFloat };
 
 /// Some rows of a matrix.
@@ -109,8 +109,8 @@ struct ProductTile {
   bool adds = false;
 };
 
-/// sums[rows, columns] = or += leftᵀ right in fp32, for panels of fp32 values. Rows come in groups of Table::wide_rows that lie
-/// beside each other, columns in blocks of kWideColumns, of which the last may be read to its end.
+/// sums[rows, columns] = or += leftᵀ right in fp32, for panels of fp32 values. Rows come in groups of Table::wide_rows
+/// that lie beside each other, columns in blocks of kWideColumns, of which the last may be read to its end.
 struct WideTile {
   const float* left = nullptr;
   std::int64_t left_stride = 0;  ///< from one step of the depth to the next
@@ -124,14 +124,14 @@ struct WideTile {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   bool adds = false;
-  bool on_diagonal = false;  ///< of a triangle: what is below may stay unsummed
+  bool on_diagonal = false;  ///< the tile crosses the diagonal of a triangle; sums below it are optional
 };
 constexpr std::int64_t kWideColumns = 16;
 
 constexpr std::int64_t kProductPanel = 32;
 constexpr std::int64_t kProductHalf = 16;
 
-/// What is made of a tile's sums [rows, kProductPanel].
+/// The results of a tile's sums [rows, kProductPanel].
 struct ProductResult {
   const float* sums = nullptr;  ///< 64-byte aligned
   std::int64_t rows = 0;

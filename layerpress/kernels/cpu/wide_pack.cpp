@@ -1,11 +1,11 @@
-// Panels of fp32 values for wide_tile(), made of what is stored in any floating type.
+// Panels of fp32 values for wide_tile(), made from values of any floating type.
 #include "layerpress/kernels/cpu/lanes.h"
 #include "layerpress/kernels/cpu/wide_tile.h"
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 namespace {
 
-constexpr std::int64_t kSide = 8;  // of the squares that are transposed at once
+constexpr std::int64_t kSide = 8;  // side of the squares that are transposed at once
 typedef float Eight __attribute__((vector_size(kSide * sizeof(float))));
 
 template <typename T>

@@ -1,5 +1,5 @@
-// Tiles of leftᵀ right in fp32. Every sum runs over the depth in its order, one product after the other, whatever else is
-// computed beside it.
+// Tiles of leftᵀ right in fp32. Every sum runs over the depth in its order, one product after the other, whatever else
+// is computed beside it.
 #include "layerpress/kernels/cpu/wide_tile.h"
 
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
@@ -78,7 +78,7 @@ void run_partly(const Part& part, std::int64_t rows, int registers, std::int64_t
 /// Rows [row, row + rows) of the tile for some steps of the depth.
 void multiply_rows(const WideTile& tile, const Part& steps, std::int64_t row, std::int64_t rows) {
   constexpr std::int64_t kMost = kWideRegisters * kWideLanes;
-  // What stands before is below the diagonal.
+  // Earlier columns are below the diagonal.
   const std::int64_t first = tile.on_diagonal ? row / kWideLanes * kWideLanes : 0;
   for (std::int64_t column = first; column < tile.columns; column += kMost) {
     const std::int64_t columns = tile.columns - column < kMost ? tile.columns - column : kMost;

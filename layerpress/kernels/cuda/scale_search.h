@@ -21,7 +21,7 @@ struct ScaleSearchTask {
   float exponent = 2;
   ElementType element;
   bool symmetric = true;
-  ScaleFormat stored;                 ///< what scales are rounded to
+  ScaleFormat stored;                 ///< the stored form of scales
   float* scales = nullptr;            ///< [rows, blocks_across()]
   float* zero_points = nullptr;       ///< the same; null for symmetric codes
   std::uint8_t* improving = nullptr;  ///< [candidates], becomes 1 where one was better than all before; or null

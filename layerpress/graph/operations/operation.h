@@ -16,7 +16,7 @@ namespace layerpress::graph {
 //   visit(self, field)        lists its attributes once; the text form, its parser and comparisons are derived from it
 //   check(node)               throws if a node's inputs and output do not fit (lint)
 //   weights()                 the weights that it reads; without it, none
-//   details(module)           lines that distinguish it in a picture; without it, the sizes of input and output if they differ
+//   details(module)           lines that distinguish it in a picture; without it, sizes of input and output that differ
 //   passage(input)            the effect of a scale of an input's channels; without it, the scale is blocked
 //
 // Its execution, workspace and operation count are in the file of the same name in execution/operations. Weights are

@@ -45,7 +45,7 @@ def room_of(path: Path) -> str:
 
 
 def include_fault(room: str, quote: str, included: str) -> str | None:
-    """What is wrong with one include line in `room`, or None."""
+    """The fault of one include line in `room`, or None."""
     if included.startswith("layerpress/"):
         target = room_of(Path(included).relative_to("layerpress"))
         if target not in MAY_INCLUDE:

@@ -13,7 +13,7 @@ def pins(path: str) -> dict[str, str]:
 
 
 def fault(name: str, version: str) -> str | None:
-    """What is wrong with an installed package, or None."""
+    """The fault of an installed package, or None."""
     try:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:

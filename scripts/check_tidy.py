@@ -54,7 +54,7 @@ def sources_of(files: list[Path]) -> list[Path]:
 
 
 def without_precompiled(command: str) -> list[str]:
-    """A compiler's options without what only g++ or the output concerns."""
+    """A compiler's options without those that concern only g++ or the output."""
     words, options = shlex.split(command), []
     words = words[next(i for i, word in enumerate(words) if word.startswith("-")):]
     skip = 0
@@ -80,7 +80,7 @@ class Commands:
                 self.by_target.setdefault(written[1], entry["command"])
 
     def of(self, source: Path) -> tuple[str, list[str]] | None:
-        """What is compiled together with the source, and how; None for what this build does not compile."""
+        """The sources that are compiled together with this one, and the command; None for a source that this build does not compile."""
         if (ROOT / source) in self.by_file:
             return str(source), without_precompiled(self.by_file[ROOT / source])
         folder, room, *deeper = source.parts

@@ -1,4 +1,4 @@
-"""Measures what other work on the same cores costs a run, and prints Markdown. See benchmarks/contention."""
+"""Measures how other work on the same cores slows a run down, and prints Markdown. See benchmarks/contention."""
 import argparse
 import os
 import statistics

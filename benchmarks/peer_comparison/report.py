@@ -15,7 +15,7 @@ class Limit:
 
 @dataclass
 class Setting:
-    """What the figures depend on besides the programs."""
+    """The conditions, besides the programs, on which the figures depend."""
     model: str
     text: str
     runs: int

@@ -61,7 +61,7 @@ class ChatTemplate:
         return self._render(messages, special_tokens, place).text
 
     def render_marked(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> Rendered:
-        """The same, with what the template marks as the assistant's; refuses a template that marks nothing."""
+        """The same, with the parts that the template marks as the assistant's; refuses a template that marks nothing."""
         if not self._marks:
             raise DataError(
                 f"{self._directory}: the chat template has no {{% generation %}} block, so it does not say which tokens are "
@@ -130,7 +130,7 @@ def _environment():
             self._blocks, self._marked = [], []
 
         def _follow(self, blocks, marked):
-            """From here on `blocks` receives what is rendered, and `marked` is for what is marked in it."""
+            """From here on `blocks` receives rendered text, and `marked` its marked parts."""
             self._blocks, self._marked = blocks, marked
 
         def parse(self, parser):

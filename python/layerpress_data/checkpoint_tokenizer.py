@@ -41,7 +41,7 @@ class CheckpointTokenizer:
         return [encoding.ids for encoding in encodings]
 
     def encode_marked(self, conversations: Sequence[Rendered], max_length: Optional[int]) -> list[Masked]:
-        """Tokenizes rendered conversations, with masks of what is marked in them."""
+        """Tokenizes rendered conversations, with masks of their marked parts."""
         self.encode([], max_length, False)  # sets how texts are cut
         encodings = self._tokenizer.encode_batch([each.text for each in conversations], add_special_tokens=False)
         return [

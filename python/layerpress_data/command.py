@@ -93,7 +93,7 @@ def _silence_libraries() -> None:
 
 
 def _end_with_parent() -> None:
-    """Ends the helper when its parent program is killed, because nobody needs the samples then."""
+    """Ends the helper when its parent program is killed, because the samples are no longer needed."""
     parent = os.getppid()
     try:
         import ctypes

@@ -1,1 +1,1 @@
-"""What several tests share: checkpoints, runs of the program and what they leave. `pytest.ini` makes it importable."""
+"""Parts that several tests share: checkpoints, runs of the program and their results. `pytest.ini` makes it importable."""

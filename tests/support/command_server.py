@@ -29,7 +29,7 @@ class CommandServer:
         atexit.register(self.end)
 
     def fits(self, environment):
-        """Whether a run with these variables is what a process of its own would be."""
+        """Whether a run with these variables behaves like a process of its own."""
         return loading_variables(environment) == self.variables
 
     def run(self, command, environment, folder, timeout):

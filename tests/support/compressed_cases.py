@@ -1,4 +1,4 @@
-"""What is compressed how for the tests of formats: recipes by name, and checkpoints made of them on demand."""
+"""Cases for the tests of formats: recipes by name, and checkpoints that are made with them on demand."""
 
 import functools
 import json
@@ -151,7 +151,7 @@ class Compressed:
 
     @functools.cached_property
     def stored(self):
-        """What the slow reference reads of every compressed module."""
+        """The contents of every compressed module, as a slow, independent reader decodes them."""
         return {module: reference.Stored(self.tensors, module, scheme) for module, scheme in self.scheme_of.items()}
 
     @functools.cached_property

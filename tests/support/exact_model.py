@@ -60,7 +60,7 @@ class ExactModel:
 
 
 def save_tokenizer(folder):
-    """A tokenizer that gives the word wN the token N, and w0 for what it does not know."""
+    """A tokenizer that gives the word wN the token N, and unknown words the token of w0."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {f"w{i}": i for i in range(tiny_models.VOCABULARY)}

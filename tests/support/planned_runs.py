@@ -1,4 +1,4 @@
-"""Plans of runs, runs beside their plans, and models whose working sets dwarf what the program needs by itself."""
+"""Plans of runs, runs to compare with their plans, and models whose working sets are far larger than the program's own memory."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ def plan(model, out, *arguments):
 
 
 class Measured:
-    """What a run took, seen from outside and by itself."""
+    """The memory and time of a run, measured from outside and by itself."""
 
     def __init__(self, model, out, *arguments):
         summary = Path(out).parent.with_name(f"{Path(out).parent.name}-summary.json")

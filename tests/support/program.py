@@ -17,7 +17,7 @@ servers = {}
 
 
 class Outcome:
-    """Exit code and what was printed."""
+    """Exit code and output."""
 
     def __init__(self, process):
         self.code = process.returncode
@@ -90,7 +90,7 @@ def write_token_file(path, samples):
 
 
 def logits(model, samples, folder, dtype="float32"):
-    """What print_logits says of `samples`, which it packs into one batch: one array [tokens, vocabulary] per sample."""
+    """The output of print_logits for `samples`, which it packs into one batch: one array [tokens, vocabulary] per sample."""
     tokens = write_token_file(folder / "tokens.safetensors", samples)
     written = folder / "logits.safetensors"
     run(model, tokens, written, "--dtype", dtype, program=PRINT_LOGITS)

@@ -1,4 +1,4 @@
-"""`layerpress oneshot` as several processes that a test watches, stops or kills, and what they leave behind."""
+"""`layerpress oneshot` as several processes that a test watches, stops or kills, and the files that they leave behind."""
 
 import os
 import re
@@ -65,7 +65,7 @@ def free_port():
 
 
 def rank_environment(rank, ranks, port, address="127.0.0.1", local=None):
-    """What a launcher tells one rank; `local`: its number on its node, and how many are there."""
+    """The environment that a launcher gives one rank; `local`: its number on its node, and the number of ranks there."""
     local_rank, local_size = local or (rank, ranks)
     return {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(local_rank),
             "LOCAL_WORLD_SIZE": str(local_size), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
@@ -91,7 +91,7 @@ class Ended:
 
 
 class RankedRun:
-    """Processes of one run, started by hand without a launcher: nobody but themselves ends them.
+    """Processes of one run, started by hand: no launcher ends them.
 
     `own` gives a rank's further arguments, `model_of` its model, `environment_of` its further variables, `program_of` its
     program, `prefix_of` the words before it; all are functions of the rank.
@@ -118,7 +118,7 @@ class RankedRun:
             env={**os.environ, **environment, MARK: self.mark})
 
     def text(self, name=0):
-        """What a rank has said so far."""
+        """The output of a rank so far."""
         size = os.fstat(self.logs[name].fileno()).st_size
         return os.pread(self.logs[name].fileno(), size, 0).decode(errors="replace")
 

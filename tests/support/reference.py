@@ -39,7 +39,7 @@ def unpack_fp4(packed):
 
 
 def scales_of(parts):
-    """fp32 scales, whatever they are stored as."""
+    """Scales as fp32, from any stored type."""
     stored = parts["weight_scale"]
     if stored.dtype == torch.uint8:
         return (2.0 ** (stored.numpy().astype(numpy.float64) - 127)).astype(numpy.float32)
@@ -50,7 +50,7 @@ def scales_of(parts):
 
 
 class Stored:
-    """What the tensors of one module say: codes, scale and zero point, each spread to the shape of the weight."""
+    """The contents of one module's tensors: codes, scale and zero point, each expanded to the shape of the weight."""
 
     def __init__(self, tensors, module, scheme):
         args, parts = scheme["weights"], {n[len(module) + 1:]: t for n, t in tensors.items() if n.startswith(module + ".")}

@@ -81,7 +81,7 @@ def write_token_file(path, samples):
 
 
 def our_logits(model, samples, folder, dtype="float32"):
-    """What print_logits says of `samples`, packed into one batch: one array per sample."""
+    """The output of print_logits for `samples`, packed into one batch: one array per sample."""
     tokens, written = write_token_file(folder / "tokens.safetensors", samples), folder / "logits.safetensors"
     program.run(model, tokens, written, "--dtype", dtype, program=program.PRINT_LOGITS)
     return numpy.split(load_file(written)["logits"], numpy.cumsum([len(sample.ids) for sample in samples])[:-1])

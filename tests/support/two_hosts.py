@@ -66,11 +66,11 @@ class TwoHosts:
         return f"layerpress-host-{host}"
 
     def cut(self):
-        """The cable no longer carries anything; nobody is told."""
+        """The cable no longer carries anything, without notice."""
         ip("-n", self.names[0], "link", "set", "cable", "down")
 
     def sent_bytes(self, host):
-        """What a host has sent through the cable."""
+        """The bytes that a host has sent through the cable."""
         path = "/sys/class/net/cable/statistics/tx_bytes"
         outcome = subprocess.run(["ip", "netns", "exec", self.names[host], "cat", path], capture_output=True, text=True, check=True)
         return int(outcome.stdout)

@@ -1,4 +1,4 @@
-"""Runs that a test watches, stops or kills, and what they leave behind."""
+"""Runs that a test watches, stops or kills, and the files that they leave behind."""
 
 import json
 import os

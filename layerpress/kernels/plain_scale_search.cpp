@@ -94,8 +94,12 @@ ChosenScales search_rows(const at::Tensor& weight, const ScaleGrid& grid, const 
                          std::vector<at::Tensor>& improved) {
   const at::Tensor wide = weight.to(at::kFloat);
   const std::int64_t rows = wide.size(0), columns = wide.size(1);
-  const at::Tensor maximum = reduce_blocks(wide, grid, true).clamp_min(0);
-  const at::Tensor minimum = reduce_blocks(-wide, grid, true).clamp_min(0).neg();
+  at::Tensor maximum = reduce_blocks(wide, grid, true).clamp_min(0);
+  at::Tensor minimum = reduce_blocks(-wide, grid, true).clamp_min(0).neg();
+  if (search.expand != 1) {
+    maximum = rounded_to(maximum * search.expand, computed_in(stored));
+    minimum = rounded_to(minimum * search.expand, computed_in(stored));
+  }
   ChosenScales best;
   at::Tensor best_error;
   for (const double factor : search.shrink) {

@@ -27,6 +27,7 @@ ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const Sc
   task.shrink = shrink.const_data_ptr<float>();
   task.candidates = static_cast<std::int32_t>(search.shrink.size());
   task.exponent = static_cast<float>(search.exponent);
+  task.expand = static_cast<float>(search.expand);
   task.element = rule.element;
   task.symmetric = rule.symmetric;
   task.stored = stored;

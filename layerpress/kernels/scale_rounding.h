@@ -94,6 +94,11 @@ LAYERPRESS_SCALES ScaleType computed_in(const ScaleFormat& format) {
   return format.type == ScaleType::kE4m3 ? format.computed : format.type;
 }
 
+/// One end of a range that is widened by a factor, rounded to the dtype that is computed in.
+LAYERPRESS_SCALES float widened(const ScaleFormat& format, float end, float factor) {
+  return factor == 1 ? end : rounded_to(computed_in(format), end * factor);
+}
+
 struct ScaleAndZero {
   float scale, zero_point;
 };

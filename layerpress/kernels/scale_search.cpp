@@ -38,7 +38,10 @@ struct Problem {
 struct Candidates {
   std::vector<float> scales, zero_points, errors;
 
-  void set(const Problem& problem, const Range& range) {
+  void set(const Problem& problem, const Range& observed) {
+    const auto expand = static_cast<float>(problem.search.expand);
+    const Range range{widened(problem.stored, observed.minimum, expand),
+                      widened(problem.stored, observed.maximum, expand)};
     scales.clear(), zero_points.clear();
     for (const double shrink : problem.search.shrink) {
       const Qparams q = qparams_of(range, shrink, problem.rule, problem.stored);

@@ -26,6 +26,7 @@ struct ScaleSearch {
   double exponent = 2;  ///< error = sum(importance * |dequantized - w|^exponent)
   /// Stop after this many candidates in a row that improve no block of the whole weight; 0: try all.
   int patience = 0;
+  double expand = 1;  ///< the range is widened by this factor before it is shrunk
 };
 
 /// Other rows of a weight, made when they are needed; they begin where blocks begin.

@@ -33,7 +33,7 @@ kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSetti
   if (has_power_scales(args)) {
     // The range's scale has no other neighbours.
     if (settings.observer != Observer::kMinMax) search.shrink = {1.0, 2.0, 0.5};
-    if (settings.observer == Observer::kMse) search.exponent = settings.norm;
+    if (settings.observer == Observer::kMse) search.exponent = settings.norm, search.expand = settings.expand;
     return search;
   }
   if (settings.observer == Observer::kMse) {
@@ -42,6 +42,7 @@ kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSetti
     for (int i = 0; i < std::max(1, steps); ++i) search.shrink.push_back(1.0 - i / settings.grid);
     search.exponent = settings.norm;
     search.patience = settings.patience;
+    search.expand = settings.expand;
   } else if (weighs_inputs(settings.observer)) {
     // Each candidate costs a solve of the group, and twice as many give no better result.
     const int steps = settings.observer == Observer::kGptq ? 10 : 20;
@@ -80,7 +81,7 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed only once, so a moving average has no effect.
     const bool known = settings.observer == Observer::kMse &&
-                       (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience" ||
+                       (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience" || key == "expand" ||
                         key == "triton_error_buffer");  // when LLM Compressor's kernel for GPUs gives up a group
     if (!known && key != "averaging_constant")
       throw RecipeError("[recipe.observer] {}: observer '{}' has no argument '{}'", where, name, key);
@@ -88,10 +89,13 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   settings.maxshrink = positive_number(kwargs, "maxshrink", settings.maxshrink, where);
   settings.grid = positive_number(kwargs, "grid", settings.grid, where);
   settings.norm = positive_number(kwargs, "norm", settings.norm, where);
+  settings.expand = positive_number(kwargs, "expand", settings.expand, where);
   settings.patience =
       static_cast<int>(std::ceil(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9)));
   if (settings.maxshrink >= 1 || settings.grid > 10'000)
     throw RecipeError("[recipe.observer] {}: maxshrink must be below 1 and grid at most 10000", where);
+  if (settings.expand < 1)
+    throw RecipeError("[recipe.observer] {}: expand must be at least 1, is {}", where, settings.expand);
   return settings;
 }
 

@@ -26,10 +26,11 @@ enum class Observer { kMinMax, kMse, kHessian, kGptq };
 
 struct ObserverSettings {
   Observer observer = Observer::kMinMax;
-  double maxshrink = 0.20;  ///< mse: the smallest range is 1 - maxshrink
+  double maxshrink = 0.20;  ///< mse: the smallest range is 1 - maxshrink of the largest
   double grid = 100;        ///< mse: steps of 1 / grid
   double norm = 2.4;
   int patience = 5;
+  double expand = 1;  ///< mse: the largest range is the weights' times this
 };
 
 /// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq";

@@ -58,6 +58,7 @@ void parse_stage(const std::string& where, const OrderedJson& stage, Recipe& rec
   for (const auto& [key, group] : stage.items()) {
     if (is_modifier_name(key))
       refuse(where, fmt::format("'{}' must stand in a group; put `quant_modifiers:` above it and indent it", key));
+    if (key == "run_type" && group == "oneshot") continue;  // of older releases; there is no other type here
     if (!key.ends_with("_modifiers"))
       refuse(where, fmt::format("'{}' is no group of modifiers; names of groups must end in _modifiers", key));
     parse_group(where + "." + key, group, recipe);

@@ -103,6 +103,9 @@ def observers():
     yield "observer of both, the modifier's holds", groups(group(weights(observer="mse")), weight_observer="minmax")
     yield "observer named twice", preset(weight_observer="minmax", observer={"weights": "minmax"})
     yield "observer for nobody", preset(observer={"weight": "minmax"})
+    for name, kwargs in {"known": {"norm": 2.0, "grid": 50, "maxshrink": 0.4, "patience": 3, "expand": 1.2}, "too small": {"expand": 0.5},
+                         "averaging": {"averaging_constant": 0.5}}.items():
+        yield f"observer mse, arguments: {name}", groups(group(weights(observer="mse", observer_kwargs=kwargs)))
     yield "observer unnamed", preset()
     yield "observer unnamed, GPTQ", preset(kind=GPTQ)
 

@@ -75,6 +75,19 @@ INSTANTIATE_TEST_SUITE_P(
                       RowSearchCase{"fp8", 200, {kE4m3, true}, 2, 0, true, at::kFloat, at::kFloat}),
     [](const auto& info) { return info.param.name; });
 
+TEST(RowSearch, WidensRangesAsThePlainSearchDoes) {
+  at::manual_seed(22);
+  const at::Tensor weight = at::randn({30, 96}).to(at::kBFloat16);
+  const ScaleFormat stored = scales_of_dtype(at::kBFloat16);
+  const ScaleSearch search{.shrink = {0.9}, .expand = 1.3};
+  const ChosenScales found = search_rows_by(search_on_host, weight, {1, 32}, {{}, false}, search, stored, {});
+  const ChosenScales expected = plain_search_scales(weight, {1, 32}, {{}, false}, search, stored, {});
+  EXPECT_TRUE(at::equal(found.scale, expected.scale));
+  EXPECT_TRUE(at::equal(found.zero_point, expected.zero_point));
+  const ChosenScales plain = search_rows_by(search_on_host, weight, {1, 32}, {{}, false}, {{0.9}}, stored, {});
+  EXPECT_TRUE(plain.scale.lt(found.scale).all().item<bool>());
+}
+
 TEST(RowSearch, ZeroBlocksGetTheSmallestScale) {
   const at::Tensor weight = at::zeros({3, 64});
   for (const bool symmetric : {true, false})

@@ -175,6 +175,29 @@ TEST(ScaleSearch, RangesBecomeScalesInTheStoredDtype) {
     }
 }
 
+TEST(ScaleSearch, WiderRangesAreRoundedBeforeTheyShrink) {
+  at::manual_seed(17);
+  const at::Tensor weight = at::randn({24, 96}).to(at::kBFloat16);
+  const float expand = 1.3f;
+  for (const bool symmetric : {true, false})
+    for (const ScaleGrid& grid : {ScaleGrid{1, 32}, ScaleGrid{1, 96}, ScaleGrid{24, 96}}) {
+      const RangeRule rule{{}, symmetric};
+      const ScaleSearch search{.shrink = {0.9}, .expand = expand};
+      const ChosenScales chosen = search_scales(weight, grid, rule, search, kBf16, {});
+      Range first;
+      for (std::int64_t r = 0; r < grid.block_rows; ++r)
+        for (std::int64_t c = 0; c < grid.block_columns; ++c) first.extend(weight[r][c].item<float>());
+      const auto wider = [&](float end) { return at::tensor(end * expand).to(at::kBFloat16).item<float>(); };
+      const Qparams expected = qparams_of({wider(first.minimum), wider(first.maximum)}, 0.9, rule, kBf16);
+      EXPECT_EQ(chosen.scale[0][0].item<float>(), expected.scale);
+      if (!symmetric) {
+        EXPECT_EQ(chosen.zero_point[0][0].item<float>(), expected.zero_point);
+      }
+      const ChosenScales reference = plain_search_scales(weight, grid, rule, search, kBf16, {});
+      EXPECT_TRUE(at::equal(chosen.scale, reference.scale));
+    }
+}
+
 TEST(ScaleSearch, ZeroBlocksGetTheSmallestScale) {
   at::Tensor weight = at::zeros({2, 64});
   weight[1][3] = 1;

@@ -49,13 +49,13 @@ def test_minmax_scales_and_nearest_codes(model, scheme, tmp_path):
         assert numpy.array_equal(stored.codes, reference.round_to_nearest(weight, stored))
 
 
-@pytest.mark.parametrize("patience", [1, 5])
+@pytest.mark.parametrize("kwargs", [{"patience": 1}, {"patience": 5}, {"expand": 1.3, "maxshrink": 0.5, "grid": 40}], ids=str)
 @pytest.mark.parametrize("scheme", ["W4A16", "W4A16_ASYM", "W8A8", "FP8_BLOCK"])
-def test_mse_scales_in_fp32(tmp_path, scheme, patience):
+def test_mse_scales_in_fp32(tmp_path, scheme, kwargs):
     """Of an fp32 checkpoint, so that nothing but the sums of the errors is rounded."""
     model = tiny_models.save(tmp_path / "model", dtype=torch.float32, **{**compressed_cases.SIZES, "num_hidden_layers": 1})
     weights = json.loads(preset_name_to_scheme(scheme, ["Linear"]).weights.model_dump_json())
-    weights |= {"observer": "memoryless_mse", "observer_kwargs": {"patience": patience}}
+    weights |= {"observer": "memoryless_mse", "observer_kwargs": kwargs}
     (tmp_path / "recipe.json").write_text(json.dumps(compressed_cases.recipe(
         "QuantizationModifier", compressed_cases.group(weights))))
     program.oneshot(model, tmp_path / "out", "--recipe", tmp_path / "recipe.json")
@@ -65,7 +65,7 @@ def test_mse_scales_in_fp32(tmp_path, scheme, patience):
         if module + ".weight_scale" not in tensors:
             continue
         stored = reference.Stored(tensors, module, written)
-        scale, zero_point = reference.mse_parameters(weight, stored.args, torch.float32, patience=patience)
+        scale, zero_point = reference.mse_parameters(weight, stored.args, torch.float32, **kwargs)
         equal.append((stored.stored_scale == scale).ravel())
         if zero_point is not None:
             equal.append((stored.zero_point == reference.spread(zero_point, stored.args, *weight.shape)).ravel())

@@ -140,7 +140,9 @@ TEST(RecipeParseTest, NamesMustEndRight) {
   expect_refused("quant: {m_modifiers: {GPTQModifier: {}}}", {"'quant'", "_stage"});
   expect_refused("quant_stage_0: {m_modifiers: {GPTQModifier: {}}}", {"'quant_stage_0'", "_stage"});
   expect_refused("quant_stage: {modifiers: {GPTQModifier: {}}}", {"'modifiers'", "_modifiers"});
-  expect_refused("quant_stage: {run_type: oneshot}", {"'run_type'", "_modifiers"});
+  expect_refused("quant_stage: {run_type: train}", {"'run_type'", "_modifiers"});
+  EXPECT_EQ(
+      parse_recipe("quant_stage: {run_type: oneshot, m_modifiers: {GPTQModifier: {}}}", "r.yaml").modifiers.size(), 1u);
   expect_refused("args: {bits: 4}\ns_stage: {m_modifiers: {GPTQModifier: {}}}", {"args"});
   expect_refused("s_stage: {m_modifiers: {GPTQModifier: W4A16}}", {"GPTQModifier", "'W4A16'"});
   expect_refused("s_stage: {m_modifiers: {GPTQModifier: [1]}}", {"GPTQModifier", "a list"});

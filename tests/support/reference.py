@@ -117,11 +117,11 @@ def minmax_parameters(weight, args, dtype=torch.bfloat16):
     return range_parameters(blocks(weight, args).min(-1), blocks(weight, args).max(-1), args, dtype)
 
 
-def mse_parameters(weight, args, dtype, maxshrink=0.2, grid=100, norm=2.4, patience=5):
+def mse_parameters(weight, args, dtype, maxshrink=0.2, grid=100, norm=2.4, patience=5, expand=1):
     """Scale and zero point of the mse observer: of ranges that shrink step by step, for each block the one with the least
     error, and no more ranges once so many in a row were better for no block of the weight."""
     cut = blocks(weight, args).astype(numpy.float64)
-    low, high = blocks(weight, args).min(-1), blocks(weight, args).max(-1)
+    low, high = blocks(weight, args).min(-1) * numpy.float32(expand), blocks(weight, args).max(-1) * numpy.float32(expand)
     least, idle = None, 0
     for step in range(int(maxshrink * grid)):
         factor = numpy.float32(1 - step / grid)

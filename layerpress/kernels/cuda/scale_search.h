@@ -19,6 +19,7 @@ struct ScaleSearchTask {
   const float* shrink = nullptr;      ///< [candidates]
   std::int32_t candidates = 0;
   float exponent = 2;
+  float expand = 1;  ///< widens ranges before they are shrunk
   ElementType element;
   bool symmetric = true;
   ScaleFormat stored;                 ///< the stored form of scales

@@ -55,8 +55,8 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
       lane.high = fmaxf(lane.high, widen(x[i]));
     }
   });
-  const float high = warp.largest([](const SearchLane& lane) { return lane.high; });
-  const float low = -warp.largest([](const SearchLane& lane) { return -lane.low; });
+  const float high = widened(task.stored, warp.largest([](const SearchLane& lane) { return lane.high; }), task.expand);
+  const float low = widened(task.stored, -warp.largest([](const SearchLane& lane) { return -lane.low; }), task.expand);
   Candidate best = candidate_of(task, low, high, task.shrink[0]);
   if (task.candidates > 1) {
     float least = error_of(warp, task, x, importance, count, best, levels);

@@ -108,6 +108,12 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_copy(const std::string& name,
   return changed;
 }
 
+std::shared_ptr<const Checkpoint> Checkpoint::without(const std::string& name) const {
+  auto changed = std::shared_ptr<Checkpoint>(new Checkpoint(*this));
+  changed->places_.erase(name);
+  return changed;
+}
+
 const Checkpoint::Place& Checkpoint::place(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end())

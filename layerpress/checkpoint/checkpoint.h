@@ -42,6 +42,9 @@ class Checkpoint {
   /// CheckpointError if `of` is absent.
   std::shared_ptr<const Checkpoint> with_copy(const std::string& name, const std::string& of) const;
 
+  /// The same checkpoint without a tensor.
+  std::shared_ptr<const Checkpoint> without(const std::string& name) const;
+
   const std::filesystem::path& directory() const { return directory_; }
   const Json& config() const { return config_; }
   /// config.json's quantization_config (or the other places where vLLM looks), null if there is none.

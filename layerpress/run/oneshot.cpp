@@ -223,6 +223,16 @@ void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
                                    setup::dtype_word(setup.placement.dtype), setup.threads));
 }
 
+/// Reports the tensors that the model's graph does not read, which users would otherwise not notice.
+void say_unread(const Rank& rank, const setup::SourceTensors& source) {
+  if (!rank.group.is_first()) return;
+  if (!source.copied.empty())
+    rank.control.message(LogLevel::kInfo,
+                         "copied as stored, because the model's graph does not read them: " + source.copied_text);
+  for (const setup::SourceTensors::Dropped& tensor : source.dropped)
+    rank.control.message(LogLevel::kInfo, fmt::format("{} is left out: {}", tensor.name, tensor.reason));
+}
+
 /// A whole run of one rank, from options to the finished folder.
 OneshotSummary go_through(Rank& rank, Claim& claim) {
   const c10::InferenceMode inference;
@@ -238,6 +248,7 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
     rank.control.message(LogLevel::kWarning, note);
   for (const std::string& warning : setup::kernel_warnings(claim.setup.model, claim.setup.assignments))
     rank.control.message(LogLevel::kWarning, warning);
+  say_unread(rank, claim.setup.source);
   Planned planned = prepare(rank, claim, earlier);
   return carry_out(rank, claim, planned);
 }

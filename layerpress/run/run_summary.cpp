@@ -92,6 +92,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"peak_anonymous_bytes", own["peak_anonymous_bytes"]},
           {"peak_device_bytes", own["peak_device_bytes"]},
           {"spilled_bytes", own["spilled_bytes"]},
+          {"source_tensors", setup.source.to_json()},
           {"phases", own["phases"]},
           {"ranks", std::move(ranks)},
           {"modules", std::move(modules)}};

@@ -109,6 +109,9 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
     throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
                           options.model);
   setup.assignments = assign(setup.model, setup.modifiers);
+  setup.source = source_tensors(setup.model, setup.assignments);
+  for (const SourceTensors::Dropped& tensor : setup.source.dropped)
+    setup.model.checkpoint = setup.model.checkpoint->without(tensor.name);
   untie_compressed_embeddings(setup.model, setup.assignments);
   check_propagation(options, setup);
   check_loss_mask(options, setup);

@@ -8,6 +8,7 @@
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/assignment.h"
 #include "layerpress/setup/open_model.h"
+#include "layerpress/setup/source_tensors.h"
 
 namespace layerpress::setup {
 
@@ -31,6 +32,7 @@ struct RunSetup {
   Pipeline pipeline = Pipeline::kSequential;
   OpenedModel model;
   compression::Assignments assignments;
+  SourceTensors source;
   std::vector<graph::Subgraph> subgraphs;
   std::int64_t min_tokens_per_expert = 0;  ///< used if experts do not see all tokens
   residency::Placement placement;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/quant/matching.h"
 #include "layerpress/recipe/written_targets.h"
+#include "layerpress/setup/source_tensors.h"
 
 namespace layerpress::setup {
 namespace {
@@ -62,7 +64,10 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
   }
   std::vector<quant::QuantizationScheme> schemes;
   for (const quant::QuantizationScheme* scheme : compressed.schemes) schemes.push_back(*scheme);
-  return recipe::with_targets(schemes, grouped);
+  quant::QuantizationConfig config = recipe::with_targets(schemes, grouped);
+  for (std::string& entry : unread_modules_to_ignore(model, compressed.targets))
+    config.ignore.push_back(std::move(entry));
+  return config;
 }
 
 }  // namespace layerpress::setup

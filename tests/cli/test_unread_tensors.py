@@ -1,0 +1,94 @@
+"""Every tensor of the source is read, copied with its name in the ignore list, or dropped for a reason that is given."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import program, tiny_models
+
+EXTRA = {
+    "mtp.fc.weight": (64, 128),
+    "mtp.layers.0.self_attn.q_proj.weight": (64, 64),
+    "mtp.layers.0.mlp.experts.gate_up_proj": (4, 64, 64),
+    "mtp.norm.weight": (64,),
+    "model.layers.2.eh_proj.weight": (64, 128),
+    "model.layers.2.mlp.up_proj.weight": (96, 64),
+    "model.layers.0.mlp.extra_proj.weight": (32, 64),
+    "model.layers.1.mlp.extra_proj.weight": (32, 64),
+    "model.layers.0.self_attn.rotary_emb.inv_freq": (8,),
+    "model.visual.blocks.0.attn.qkv.weight": (48, 16),
+    "model.visual.patch_embed.proj.weight": (16, 3, 2, 2),
+}
+ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
+
+
+def add_tensors(model, tensors):
+    path = model / "model.safetensors"
+    save_file({**load_file(path), **tensors}, path, metadata={"format": "pt"})
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tiny_models.save(tmp_path_factory.mktemp("unread") / "model", dtype=torch.bfloat16)
+    torch.manual_seed(1)
+    add_tensors(folder, {name: torch.randn(shape, dtype=torch.bfloat16) for name, shape in EXTRA.items()})
+    return folder
+
+
+def compress(model, folder, *options):
+    """The outcome, the ignore list and the summary."""
+    summary = folder.with_name(folder.name + "-summary.json")
+    outcome = program.run("oneshot", model, "--output", folder, "--summary", summary, "--log-level", "info", *options)
+    config = json.loads((folder / "config.json").read_text())
+    return outcome, config["quantization_config"]["ignore"], json.loads(summary.read_text())["source_tensors"]
+
+
+@pytest.mark.parametrize("targets, ignored", {
+    "Linear": ["lm_head", r"re:^model\.layers\.\d+\.mlp\.extra_proj$", r"re:^model\.layers\.2\..*", r"re:^(model\.)?visual\..*",
+               "re:^mtp.*"],
+    "re:.*[qkv]_proj$": ["re:^mtp.*"],
+    "re:model.*(gate|up)_proj$": [r"re:^model\.layers\.2\..*"],
+    "model.layers.0.mlp.down_proj": [],
+}.items())
+def test_copied_tensors_are_ignored(model, tmp_path, targets, ignored):
+    outcome, ignore, source = compress(model, tmp_path / "out", *ROUNDING, "--targets", targets)
+    visited = {name.removesuffix(".weight") for name in tiny_models.tensors(model) if name not in EXTRA}
+    assert sorted(set(ignore) - visited | {"lm_head"} & set(ignored)) == sorted(ignored)
+    written, original = tiny_models.tensors(tmp_path / "out"), tiny_models.tensors(model)
+    assert all(torch.equal(written[name], original[name]) for name in EXTRA)
+    assert source == {"read": len(original) - len(EXTRA), "copied": len(EXTRA), "copied_names": sorted(EXTRA), "dropped": []}
+    assert "mtp (4 tensors), model.layers.2 (2 tensors), model.visual (2 tensors)" in outcome.errors
+
+
+def test_readers_open_the_result(model, tmp_path):
+    """transformers leaves the extra tensors aside, and the program opens its own result."""
+    compress(model, tmp_path / "out", *ROUNDING)
+    tiny_models.load(tmp_path / "out")
+    assert program.run("inspect", tmp_path / "out").output
+
+
+@pytest.mark.parametrize("options", [
+    [*ROUNDING, "--ignore", ""], [*ROUNDING, "--targets", "Embedding"],
+    ["--algorithm", "rtn", "--scheme", "FP8_DYNAMIC", "--ignore", ""],
+], ids=" ".join)
+def test_a_tied_head_that_is_stored_too(tmp_path, options):
+    """Its own weight must not stay beside its compressed one, or the embedding's."""
+    tied = tiny_models.save(tmp_path / "tied", dtype=torch.bfloat16, tie_word_embeddings=True)
+    plain, _, source = compress(tied, tmp_path / "plain", *options)
+    assert source["dropped"] == []
+    add_tensors(tied, {"lm_head.weight": load_file(tied / "model.safetensors")["model.embed_tokens.weight"].clone()})
+    _, _, source = compress(tied, tmp_path / "out", *options)
+    assert [tensor["name"] for tensor in source["dropped"]] == ["lm_head.weight"]
+    assert "model.embed_tokens.weight" in source["dropped"][0]["reason"] and source["copied"] == 0
+    written, expected = tiny_models.tensors(tmp_path / "out"), tiny_models.tensors(tmp_path / "plain")
+    assert written.keys() == expected.keys() and all(torch.equal(written[name], expected[name]) for name in expected)
+
+
+def test_a_tied_head_that_stays(tmp_path):
+    """It is copied like any tensor that is not read."""
+    tied = tiny_models.save(tmp_path / "tied", dtype=torch.bfloat16, tie_word_embeddings=True)
+    add_tensors(tied, {"lm_head.weight": load_file(tied / "model.safetensors")["model.embed_tokens.weight"].clone()})
+    _, ignore, source = compress(tied, tmp_path / "out", *ROUNDING)
+    assert source["copied_names"] == ["lm_head.weight"] and ignore == ["lm_head"]
+    assert "lm_head.weight" in tiny_models.tensors(tmp_path / "out")

@@ -146,6 +146,17 @@ def test_either_name_is_a_target(target, model, tmp_path):
     load(out)
 
 
+def test_tables_of_the_vision_tower_are_not_taken_for_compressed(model, tmp_path):
+    """They are embeddings in transformers, but stay as they are."""
+    out = program.oneshot(model, tmp_path / "out", "--algorithm", "rtn", "--scheme", "W8A16", "--group-size", "16", "--targets", "Embedding")
+    assert resolved_modules(out) == {"model.language_model.embed_tokens"}
+    ignore = json.loads((out / "config.json").read_text())["quantization_config"]["ignore"]
+    for name in ("gated_positional_embedding.tile_embedding", "pre_tile_positional_embedding.embedding"):
+        assert {f"vision_model.{name}", f"model.vision_model.{name}"} <= set(ignore)
+    before, after = tiny_models.tensors(model), tiny_models.tensors(out)
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items() if "vision" in name)
+
+
 def test_vision_tower_too(model, tokens, tmp_path):
     """By default only the head is left out."""
     out, summary = compress(model, tmp_path / "out", tokens)

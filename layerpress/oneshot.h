@@ -149,7 +149,7 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control 
 /// The plan of oneshot() with these options: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",
 /// "batches", "samples", "tokens", "estimated_seconds", "machine": {rates measured just now}, "subgraphs": [{"name",
 /// "mode", "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes", "transient_bytes",
-/// "gram_bytes", "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes",
+/// "statistics_bytes", "workspace_bytes", "peak_bytes", "device_peak_bytes", "flops": {phase: number}, "read_bytes",
 /// "written_bytes", "seconds"}]}. Without a dataset, every sample is assumed to have the maximum length. With `ranks`,
 /// the plan is this rank's. Throws like oneshot().
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);

@@ -24,6 +24,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--calibration", required=True, help="JSON lines with `text`, or what `layerpress prepare` wrote")
     parser.add_argument("--output", required=True, help="folder for the compressed checkpoint")
     parser.add_argument("--summary", required=True, help="file for the times, as JSON")
+    parser.add_argument("--recipe", help="a recipe file, instead of --observer and --group-size")
     parser.add_argument("--observer", choices=("minmax", "mse"), default="minmax")
     parser.add_argument("--group-size", type=int, default=64)
     parser.add_argument("--dtype", default="auto", help="to compute in (default: the checkpoint's)")
@@ -45,7 +46,9 @@ def read_samples(arguments: argparse.Namespace, tokenizer) -> Dataset:
     return Dataset.from_dict({"input_ids": samples, "attention_mask": [[1] * len(sample) for sample in samples]})
 
 
-def make_recipe(arguments: argparse.Namespace) -> GPTQModifier:
+def make_recipe(arguments: argparse.Namespace) -> GPTQModifier | str:
+    if arguments.recipe is not None:
+        return arguments.recipe
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": arguments.group_size}
     if arguments.observer == "mse":
         weights["observer"] = "mse"

@@ -41,7 +41,7 @@ std::string row(const std::string& name, const Json& subgraph, std::size_t count
       "{:<34} {:<9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8.2f} {:>9}\n",
       count > 1 ? fmt::format("{} and {} more", name, count - 1) : name, subgraph["mode"].get<std::string>(),
       bytes(subgraph, "weight_bytes"), bytes(subgraph, "onloaded_bytes"), bytes(subgraph, "activation_bytes"),
-      bytes(subgraph, "activation_disk_bytes"), bytes(subgraph, "gram_bytes"), bytes(subgraph, "workspace_bytes"),
+      bytes(subgraph, "activation_disk_bytes"), bytes(subgraph, "statistics_bytes"), bytes(subgraph, "workspace_bytes"),
       bytes(subgraph, "peak_bytes"), teraflops(subgraph), duration(subgraph["seconds"].get<double>()));
 }
 
@@ -50,7 +50,7 @@ std::string row(const std::string& name, const Json& subgraph, std::size_t count
 std::string plan_text(const Json& plan) {
   std::string text =
       fmt::format("{:<34} {:<9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}\n", "subgraph", "mode", "weights",
-                  "onloaded", "values", "on disk", "Gram", "workspace", "peak", "TFLOP", "time");
+                  "onloaded", "values", "on disk", "sums", "workspace", "peak", "TFLOP", "time");
   const Json& subgraphs = plan["subgraphs"];
   double read = 0, written = 0;
   for (std::size_t i = 0; i < subgraphs.size();) {

@@ -2,17 +2,19 @@
 
 namespace layerpress::compression {
 
-std::optional<double> Modifier::value_to_share(const LinearWeight&) const { return std::nullopt; }
+std::optional<double> Quantizer::value_to_share(const LinearWeight&) const { return std::nullopt; }
 
-std::size_t Modifier::tasks_at_once(const std::vector<LinearShape>&) const { return 1; }
+void Quantizer::describe_input(const LinearWeight&, const Statistics*, quant::QuantizedWeight&) const {}
 
-std::uint64_t Modifier::workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const {
+std::size_t Quantizer::tasks_at_once(const std::vector<LinearShape>&) const { return 1; }
+
+std::uint64_t Quantizer::workspace_together(const std::vector<LinearShape>& linears, std::size_t tasks) const {
   const CompressionCost each = cost(linears);
   return each.workspace_bytes + (tasks - 1) * each.result_bytes;  // one after the other, keeping results
 }
 
-std::vector<std::vector<CompressedModule>> Modifier::compress_together(const std::vector<CompressionTask>& tasks,
-                                                                       PhaseTimes& times) const {
+std::vector<std::vector<CompressedModule>> Quantizer::compress_together(const std::vector<CompressionTask>& tasks,
+                                                                        PhaseTimes& times) const {
   std::vector<std::vector<CompressedModule>> results;
   for (const CompressionTask& task : tasks) results.push_back(compress(task.linears, task.statistics, times));
   return results;

@@ -10,33 +10,13 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
+#include "layerpress/compression/statistic.h"
 #include "layerpress/graph/graph.h"
-#include "layerpress/kernels/output_cross.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/matching.h"
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::compression {
-
-/// Sums over the tokens that reached a value. They merge by addition: over batches, ranks, resumed runs.
-struct Statistics {
-  at::Tensor gram;  ///< fp32 [features, features], upper triangle of XᵀX; undefined when nobody wants it
-  std::int64_t tokens = 0;
-  /// fp32 [features, features], (X̃ - X)ᵀX with X̃ what the original model has in X's place; undefined when nobody wants it, or
-  /// where nothing was compressed before and X̃ is X.
-  at::Tensor cross{};
-  /// fp32 [rows, features], in its place where the one linear that reads the value writes into the residual stream: EᵀX with E
-  /// what the original model's stream has more behind the linear (kernels/output_cross.h), by the shares that were wanted.
-  at::Tensor output_cross{};
-};
-
-/// What a modifier needs to know of a linear's input.
-struct StatisticsWanted {
-  bool gram = false;
-  bool cross = false;  ///< beside the Gram matrix; the original model runs beside the compressed one for it
-  /// Where it can be had, the output cross matrix instead, of these shares.
-  std::optional<kernels::ResidualShares> output_cross{};
-};
 
 /// A linear module, or an embedding, and its weight [rows, columns] as stored, on the computing device.
 struct LinearWeight {
@@ -47,7 +27,7 @@ struct LinearWeight {
   std::int64_t group_rows = 0;                 ///< of all linears that are compressed with it, whoever compresses them
   std::int64_t first_row = 0;                  ///< where these rows begin in the whole weight
   at::Tensor whole{};  ///< that weight, for what depends on all of its rows; undefined where these are all
-  /// The greatest Modifier::value_to_share of the linear and of those that engines fuse with it. Nothing: the scheme has no such
+  /// The greatest Quantizer::value_to_share of the linear and of those that engines fuse with it. Nothing: the scheme has no such
   /// value, or the weight is whole and fused with none.
   std::optional<double> shared{};
 };
@@ -98,8 +78,7 @@ struct CompressionTask {
   const Statistics* statistics = nullptr;
 };
 
-/// A compression algorithm. It turns weights and statistics into codes and knows nothing of batches, ranks, devices or
-/// files: the pipeline collects the statistics it wants and stores what it returns.
+/// An entry of a recipe: a transform (transform.h) or a quantizer. It knows nothing of batches, ranks, devices or files.
 class Modifier {
  public:
   virtual ~Modifier() = default;
@@ -107,6 +86,16 @@ class Modifier {
   /// Its type in recipes.
   virtual std::string type() const = 0;
 
+  /// Whether it needs calibration data.
+  virtual bool needs_data() const = 0;
+
+  /// Arguments that were given and change nothing here.
+  virtual std::vector<std::string> arguments_without_effect() const { return {}; }
+};
+
+/// Turns weights and statistics into codes. The pipeline collects the statistics that it wants and stores the results.
+class Quantizer : public Modifier {
+ public:
   /// The scheme this modifier gives a module, or null when the module is not among its targets.
   virtual const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const = 0;
 
@@ -118,13 +107,10 @@ class Modifier {
   /// All schemes that scheme_for() may return.
   virtual std::vector<SchemeGroup> scheme_groups() const { return {}; }
 
-  /// Arguments that were given and change nothing here.
-  virtual std::vector<std::string> arguments_without_effect() const { return {}; }
-
-  /// Whether it can work without calibration data.
-  virtual bool needs_data() const = 0;
-
-  virtual StatisticsWanted statistics_wanted() const = 0;
+  /// The statistics that it wants of a value which linears read that it compresses.
+  virtual std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const = 0;
+  /// Whether some of them are made from the original model's values, so that it runs beside the compressed one.
+  virtual bool wants_original() const { return false; }
 
   /// What a linear's whole weight contributes to a value that it has in common with the linears that engines fuse with it, such
   /// as NVFP4's global scale. Each of them gets the greatest contribution (LinearWeight::shared), before rows are divided among
@@ -132,7 +118,15 @@ class Modifier {
   virtual std::optional<double> value_to_share(const LinearWeight& linear) const;
 
   /// The modifier that compresses embeddings among the targets, without statistics; it lives as long as this. Null: none does.
-  virtual const Modifier* for_embeddings() const { return nullptr; }
+  virtual const Quantizer* for_embeddings() const { return nullptr; }
+
+  /// Whether layers behind a compressed linear are calibrated with its compressed weight. Otherwise they see the original weight.
+  virtual bool propagates() const { return true; }
+
+  /// Adds to the result for a whole linear what follows from its input's statistics alone, such as a static scale. It is called on
+  /// all ranks, with statistics that all have (Statistic::everywhere).
+  virtual void describe_input(const LinearWeight& linear, const Statistics* statistics,
+                              quant::QuantizedWeight& weight) const;
 
   /// Rows of a weight are compressed independently, given the statistics: any run of rows that begins at a multiple of this
   /// gives the same codes as within the whole. 0: all rows belong together.
@@ -155,17 +149,5 @@ class Modifier {
   virtual std::vector<std::vector<CompressedModule>> compress_together(const std::vector<CompressionTask>& tasks,
                                                                        PhaseTimes& times) const;
 };
-
-/// The modifier and the scheme that compress a linear or an embedding node.
-struct Assignment {
-  const Modifier* modifier = nullptr;
-  const quant::QuantizationScheme* scheme = nullptr;
-  at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
-  at::Device device = at::kCPU;                ///< on which it is compressed
-  std::vector<graph::NodeId> fused{};          ///< other compressed linears that engines run with it as one
-};
-
-/// Compressed linears by node.
-using Assignments = std::map<graph::NodeId, Assignment>;
 
 }  // namespace layerpress::compression

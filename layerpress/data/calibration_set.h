@@ -18,6 +18,9 @@ struct CalibrationSet {
   /// For each token, whether it counts in statistics (1) or is only context (0); empty if all count.
   std::vector<std::uint8_t> loss_mask = {};
 
+  /// The place of each sample among those of all ranks; empty if they are consecutive.
+  std::vector<std::int64_t> places = {};
+
   std::int64_t sample_count() const { return static_cast<std::int64_t>(sample_offsets.size()) - 1; }
   std::int64_t token_count() const { return sample_offsets.back(); }
   /// Tokens that count.

@@ -322,6 +322,7 @@ CalibrationSet load_partition(const DatasetOptions& options, const std::filesyst
   if (group.rank() != 0) told_once.events = nullptr;
   report_count(part.whole, options, told_once);
   check_vocabulary(part.set, &part.numbers, vocabulary_size, options);
+  part.set.places = std::move(part.numbers);
   return std::move(part.set);
 }
 

@@ -18,6 +18,7 @@ namespace layerpress::execution {
 struct Batch {
   at::Tensor token_ids;                  ///< int64 [tokens], on the CPU
   std::vector<std::int64_t> offsets{0};  ///< samples + 1; sample i is tokens [offsets[i], offsets[i + 1])
+  std::vector<std::int64_t> places{};    ///< of the samples among those of all ranks
   /// Places of the tokens that count in statistics, int64 on the CPU, and how many they are. Undefined and nothing: all count.
   at::Tensor counted{};
   std::optional<std::int64_t> counted_tokens{};

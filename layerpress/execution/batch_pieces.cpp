@@ -17,6 +17,9 @@ BatchPiece part_of(const BatchPiece& piece, std::size_t first, std::size_t last)
   const std::vector<std::int64_t>& offsets = piece.batch.offsets;
   BatchPiece part;
   part.batch.token_ids = piece.batch.token_ids.slice(0, offsets[first], offsets[last]);
+  if (const auto& places = piece.batch.places; !places.empty())
+    part.batch.places.assign(places.begin() + static_cast<std::ptrdiff_t>(first),
+                             places.begin() + static_cast<std::ptrdiff_t>(last));
   part.batch.offsets.clear();
   for (std::size_t i = first; i <= last; ++i) part.batch.offsets.push_back(offsets[i] - offsets[first]);
   if (const at::Tensor& counted = piece.batch.counted; counted.defined()) {

@@ -29,6 +29,7 @@ struct RunContext {
   std::int64_t all_tokens = 0;                        ///< tokens of all ranks; used with several ranks
   std::int64_t min_tokens_per_expert = 0;             ///< least tokens for an expert, if tokens are selected
   const residency::WeightSource* original = nullptr;  ///< original weights, if `weights` has compressed ones; else null
+  std::int64_t all_samples = 0;                       ///< samples of all ranks
 };
 
 /// Called with each wanted value of a stage as soon as it is computed.

@@ -8,14 +8,12 @@
 
 namespace layerpress::graph {
 
-ReferenceStream::ReferenceStream(const Graph& graph, const std::set<NodeId>& linears)
+ReferenceStream::ReferenceStream(const Graph& graph, const std::set<std::string>& changed)
     : graph_(graph), count_(static_cast<ValueId>(graph.values.size())), differs_(graph.values.size(), false) {
-  std::set<std::string> compressed;
-  for (const NodeId node : linears) compressed.insert(weight_matrix(graph.nodes[node].operation).value().weight);
   for (const Node& node : graph.nodes) {
     bool differs = false;
     for (const ValueId input : node.inputs) differs = differs || differs_[input];
-    for (const WeightUse& use : weights_of(node.operation)) differs = differs || compressed.count(use.name) != 0;
+    for (const WeightUse& use : weights_of(node.operation)) differs = differs || changed.count(use.name) != 0;
     differs_[node.output] = differs;
   }
 }

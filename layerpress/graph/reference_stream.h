@@ -1,6 +1,7 @@
 #pragma once
 
 #include <set>
+#include <string>
 #include <vector>
 
 #include "layerpress/graph/stages.h"
@@ -12,8 +13,8 @@ namespace layerpress::graph {
 /// differ have a second id, under which they are stored.
 class ReferenceStream {
  public:
-  /// `compressed`: the linears that have other weights in the compressed model.
-  ReferenceStream(const Graph& graph, const std::set<NodeId>& compressed);
+  /// `changed`: names of the weights that differ in the compressed model.
+  ReferenceStream(const Graph& graph, const std::set<std::string>& changed);
 
   bool differs(ValueId value) const { return differs_.at(static_cast<std::size_t>(value)); }
   /// The id under which the original model's value is stored: the value itself if it does not differ.

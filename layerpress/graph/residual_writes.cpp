@@ -29,7 +29,8 @@ class WriteFinder {
   /// The stream into which the linear `n` writes; a write without a stream if there is none.
   ResidualWrite find(NodeId n) const {
     const Node& linear = graph_.nodes[n];
-    ResidualWrite write{n, -1, 1};
+    const auto& operation = std::get<Linear>(linear.operation);
+    ResidualWrite write{n, operation.weight, operation.out_features, -1, 1};
     const Node* reader = only_reader(linear.output);
     ValueId written = linear.output;
     if (const auto* scale = reader == nullptr ? nullptr : std::get_if<Scale>(&reader->operation)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 
 #include "layerpress/graph/graph.h"
 
@@ -9,8 +10,10 @@ namespace layerpress::graph {
 /// A linear that writes into the residual stream: the stream after it is stream + factor * linear(x).
 struct ResidualWrite {
   NodeId linear = -1;
-  ValueId stream = -1;  ///< the stream before it
-  double factor = 1;    ///< factor of a Scale node between the linear and the sum
+  std::string weight;     ///< the linear's weight
+  std::int64_t rows = 0;  ///< rows of that weight
+  ValueId stream = -1;    ///< the stream before it
+  double factor = 1;      ///< factor of a Scale node between the linear and the sum
 };
 
 /// The linears that write into the residual stream, by their input. No other node reads that input or the linear's

@@ -146,13 +146,18 @@ class Search {
   }
 
   std::optional<ScaleAbsorber> result() const {
-    ScaleAbsorber absorber{source_, {}, {}};
+    ScaleAbsorber absorber{source_, {}, {}, {}};
     add_free({0, 0, static_cast<std::int64_t>(state_.size())}, absorber.channels);
     if (absorber.channels.empty()) return std::nullopt;
     for (const ScaleReader& reader : readers_) {
       ScaleReader own{reader.node, reader.weight, {}};
       for (const ChannelRun& run : reader.columns) add_free(run, own.columns);
       if (!own.columns.empty()) absorber.readers.push_back(std::move(own));
+    }
+    for (const auto& [value, runs] : scaled_) {
+      ScaledValue scaled{value, {}};
+      for (const ChannelRun& run : runs) add_free(run, scaled.channels);
+      if (!scaled.channels.empty()) absorber.values.push_back(std::move(scaled));
     }
     return absorber;
   }
@@ -182,6 +187,13 @@ std::string runs_text(const Runs& runs, std::int64_t features) {
 }
 
 }  // namespace
+
+std::vector<std::string> ScaleAbsorber::parameters(const Graph& graph) const {
+  std::vector<std::string> names;
+  for (const WeightUse& use : weights_of(graph.nodes[source].operation)) names.push_back(use.name);
+  for (const ScaleReader& reader : readers) names.push_back(reader.weight);
+  return names;
+}
 
 std::vector<ScaleAbsorber> scale_absorbers(const Graph& graph) {
   const auto consumers = graph.consumers();

@@ -22,6 +22,12 @@ struct ScaleReader {
   std::vector<ChannelRun> columns;  ///< the scale of each column; the other columns stay unchanged
 };
 
+/// A value between a source and its readers, whose channels are divided by the scale.
+struct ScaledValue {
+  ValueId value = -1;
+  std::vector<ChannelRun> channels;
+};
+
 /// A place where a per-channel scale s can be hidden: parameters of the source are divided by s, and the columns of all
 /// readers are multiplied by it, which leaves everything that the graph computes elsewhere as it was.
 struct ScaleAbsorber {
@@ -30,6 +36,10 @@ struct ScaleAbsorber {
   NodeId source = -1;
   std::vector<ChannelRun> channels;  ///< of the source's output that may be scaled; first == source
   std::vector<ScaleReader> readers;  ///< all of them, in the order of the graph
+  std::vector<ScaledValue> values;   ///< the source's output, and the values between it and the readers
+
+  /// Names of the parameters that are changed, each once.
+  std::vector<std::string> parameters(const Graph& graph) const;
 };
 
 /// All places of a graph, in its order. A scale passes operations that treat every channel by itself and linearly: the

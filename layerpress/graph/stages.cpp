@@ -69,7 +69,8 @@ std::vector<ValueId> in_order(const Graph& graph, std::vector<ValueId> wanted, c
 
 std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
                                 const std::vector<std::vector<ValueId>>& wanted, const std::vector<ValueId>& outputs,
-                                const std::vector<bool>& keep_after) {
+                                const std::vector<bool>& keep_after,
+                                const std::vector<std::vector<ValueId>>& stale_after) {
   Values known(graph.values.size(), true);
   for (const NodeId n : subgraph.nodes) known[graph.nodes[n].output] = false;
 
@@ -95,6 +96,8 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
       Values computed = known;
       for (const NodeId n : stage.nodes)
         computed[graph.nodes[n].output] = last || !std::holds_alternative<SelectTokens>(graph.nodes[n].operation);
+      for (std::size_t t = s; t < stale_after.size(); ++t)
+        for (const ValueId value : stale_after[t]) computed[value] = known[value];
       const Values needed = Closure(graph, subgraph.nodes, later, computed).reached;
       for (const NodeId n : stage.nodes)
         if (needed[graph.nodes[n].output] && computed[graph.nodes[n].output])
@@ -106,8 +109,8 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
   return stages;
 }
 
-std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgraph& subgraph,
-                                               const std::vector<LinearGroup>& groups) {
+std::map<ValueId, std::size_t> compression_levels(const Graph& graph, const Subgraph& subgraph,
+                                                  const std::vector<LinearGroup>& groups) {
   std::vector<bool> compressed(graph.nodes.size(), false);
   for (const LinearGroup& group : groups)
     for (const NodeId n : group.linears) compressed[n] = true;
@@ -129,9 +132,16 @@ std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgrap
           own = std::max(own, found->second);
     level[node.output] = own;
   }
+  return level;
+}
+
+std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgraph& subgraph,
+                                               const std::vector<LinearGroup>& groups) {
+  const std::map<ValueId, std::size_t> level = compression_levels(graph, subgraph, groups);
   std::vector<std::vector<LinearGroup>> levels;
   for (const LinearGroup& group : groups) {
-    const std::size_t own = level_of(group.input);
+    const auto found = level.find(group.input);
+    const std::size_t own = found == level.end() ? 0 : found->second;
     if (levels.size() <= own) levels.resize(own + 1);
     levels[own].push_back(group);
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <vector>
 
 #include "layerpress/graph/partition.h"
@@ -19,12 +21,19 @@ struct Stage {
 ///
 /// `keep_after[i]` (empty: all true) says whether values computed up to stage i stay in the store for later stages.
 /// Otherwise they are recomputed from values stored before, which takes less memory and more time and gives the same
-/// values. Selected tokens are never kept, because they are copies of rows. Of an expert's values on all tokens that it
+/// values. Selected tokens are never kept, because they are copies of rows. Values in `stale_after[i]` (empty: none)
+/// are not kept up to stage i, because they change after it. Of an expert's values on all tokens that it
 /// is calibrated on, the routed rows are kept: the stage that computes the values takes these rows, if values are kept
 /// at all.
 std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
                                 const std::vector<std::vector<ValueId>>& wanted, const std::vector<ValueId>& outputs,
-                                const std::vector<bool>& keep_after = {});
+                                const std::vector<bool>& keep_after = {},
+                                const std::vector<std::vector<ValueId>>& stale_after = {});
+
+/// For every value of a subgraph, the number of levels of linears in `groups` that have to be compressed before it can be
+/// computed, including its producer, because it depends on them through values or through weights that other nodes also read.
+std::map<ValueId, std::size_t> compression_levels(const Graph& graph, const Subgraph& subgraph,
+                                                  const std::vector<LinearGroup>& groups);
 
 /// Groups by level, in the order in which they can be compressed. Groups of one level do not depend on each other, only
 /// on linears of earlier levels, through values or through weights that other nodes also read. Within a level the order

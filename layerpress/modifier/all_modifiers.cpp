@@ -7,6 +7,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/gptq.h"
 #include "layerpress/modifier/quantization.h"
+#include "layerpress/modifier/smoothquant.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -19,6 +20,7 @@ const std::vector<std::pair<std::string, Factory>>& factories() {
       {"GPTQModifier",
        [](const OrderedJson& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); }},
       {"QuantizationModifier", make_quantization_modifier},
+      {"SmoothQuantModifier", make_smoothquant_modifier},
   };
   return kAll;
 }
@@ -26,7 +28,6 @@ const std::vector<std::pair<std::string, Factory>>& factories() {
 /// Modifiers in LLM Compressor's recipes that are not implemented yet.
 const std::vector<std::string>& not_implemented() {
   static const std::vector<std::string> kNames = {"AWQModifier",
-                                                  "SmoothQuantModifier",
                                                   "AutoRoundModifier",
                                                   "SpinQuantModifier",
                                                   "QuIPModifier",

@@ -11,7 +11,7 @@ class QuantizingModifier;
 
 /// Rounds the embeddings among a quantizing modifier's targets to nearest, with the modifier's schemes. Rows are looked up and not
 /// multiplied, so errors cannot be weighted with inputs: mse replaces observers that do so.
-class EmbeddingRounding : public compression::Modifier {
+class EmbeddingRounding : public compression::Quantizer {
  public:
   /// `owner` has it as a member.
   explicit EmbeddingRounding(const QuantizingModifier& owner) : owner_(owner) {}
@@ -19,7 +19,7 @@ class EmbeddingRounding : public compression::Modifier {
   std::string type() const override;
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   bool needs_data() const override { return false; }
-  compression::StatisticsWanted statistics_wanted() const override { return {}; }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override { return {}; }
   std::optional<double> value_to_share(const compression::LinearWeight& embedding) const override;
   std::int64_t row_step(const compression::LinearShape& embedding) const override;
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& embeddings) const override;

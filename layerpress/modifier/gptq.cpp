@@ -5,6 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "layerpress/compression/cross_statistic.h"
+#include "layerpress/compression/gram_statistic.h"
+#include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/modifier/gptq_modifier.h"
 
 namespace layerpress::modifier {
@@ -95,10 +98,17 @@ std::vector<CompressedModule> GptqModifier::compress(const std::vector<LinearWei
   Solution solution{*statistics, propagation_of(linears, *statistics, times), {}};
   for (const auto& [order, stacks] : stacks_of(linears)) {
     solution.factorization = {};  // before there is another one
-    solution.factorization = factorize(statistics->gram, order, times);
+    solution.factorization = factorize(statistics->of<compression::GramStatistic>(), order, times);
     for (const Stack& stack : stacks) compress_stack(linears, stack, solution, times, results);
   }
   return results;
+}
+
+std::vector<compression::StatisticPtr> GptqModifier::statistics_wanted(const compression::ValueFacts& facts) const {
+  std::vector<compression::StatisticPtr> wanted = {std::make_shared<compression::GramStatistic>()};
+  if (propagation_ && facts.differs) wanted.push_back(difference_wanted(facts, *propagation_));
+  add_input_statistic(facts, wanted);
+  return wanted;
 }
 
 Factorization GptqModifier::factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const {
@@ -110,7 +120,9 @@ Factorization GptqModifier::factorize(const at::Tensor& gram, const ColumnOrder&
 
 Propagation GptqModifier::propagation_of(const std::vector<LinearWeight>& linears,
                                          const compression::Statistics& statistics, PhaseTimes& times) const {
-  if (!propagation_ || (!statistics.cross.defined() && !statistics.output_cross.defined())) return {};
+  const bool differs = statistics.of<compression::CrossStatistic>().defined() ||
+                       statistics.of<compression::OutputCrossStatistic>().defined();
+  if (!propagation_ || !differs) return {};
   return {statistics, rows_of_group(linears), *propagation_, times};
 }
 
@@ -133,7 +145,7 @@ double GptqModifier::compress_batch(const std::vector<LinearWeight>& linears, co
                                     const Solution& solution, PhaseTimes& times,
                                     std::vector<CompressedModule>& results) const {
   const quant::QuantizationScheme& scheme = *linears[batch.front()].scheme;
-  const at::Tensor importance = solution.statistics.gram.diagonal();
+  const at::Tensor importance = solution.statistics.of<compression::GramStatistic>().diagonal();
   std::vector<LinearWeight> members;
   for (const std::size_t i : batch) members.push_back(solution.propagation.moved(linears[i], times));
   const auto& factor = solution.factorization.factor;
@@ -217,8 +229,8 @@ void GptqModifier::require_statistics(const std::vector<LinearWeight>& linears,
   if (statistics == nullptr) throw InternalError("[modifier.gptq] no statistics for {}", linears.front().module);
 }
 
-std::unique_ptr<compression::Modifier> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
-                                                          BlockSolverOf block_solver) {
+std::unique_ptr<compression::Quantizer> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
+                                                           BlockSolverOf block_solver) {
   return std::make_unique<GptqModifier>(arguments, where, block_solver);
 }
 

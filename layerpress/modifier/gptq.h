@@ -36,7 +36,7 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 /// Where `block_solver` has one for the device, groups of equal shapes, such as experts', are compressed several at a time;
 /// those whose inputs or factorization need a fallback one by one after them. Not with error_propagation, and not where linears of
 /// a group differ in their schemes.
-std::unique_ptr<compression::Modifier> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
-                                                          BlockSolverOf block_solver = kernels::column_block_solver);
+std::unique_ptr<compression::Quantizer> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
+                                                           BlockSolverOf block_solver = kernels::column_block_solver);
 
 }  // namespace layerpress::modifier

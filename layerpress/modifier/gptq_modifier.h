@@ -37,12 +37,8 @@ class GptqModifier : public QuantizingModifier {
 
   std::string type() const override { return "GPTQModifier"; }
   bool needs_data() const override { return true; }
-  compression::StatisticsWanted statistics_wanted() const override {
-    compression::StatisticsWanted wanted{.gram = true, .cross = propagation_.has_value()};
-    if (propagation_ && propagation_->residual > 0)
-      wanted.output_cross = {.inputs = propagation_->strength, .stream = propagation_->residual};
-    return wanted;
-  }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override;
+  bool wants_original() const override { return propagation_.has_value(); }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override;
 

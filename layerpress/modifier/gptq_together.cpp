@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "layerpress/compression/gram_statistic.h"
 #include "layerpress/modifier/gptq_modifier.h"
 
 namespace layerpress::modifier {
@@ -66,7 +67,7 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
   std::vector<std::vector<kernels::ChosenScales>> scales;
   std::vector<std::vector<kernels::GptqWeight>> problems;
   for (const compression::CompressionTask& task : tasks) {
-    const at::Tensor importance = task.statistics->gram.diagonal();
+    const at::Tensor importance = task.statistics->of<compression::GramStatistic>().diagonal();
     scales.emplace_back();
     for (const LinearWeight& linear : task.linears)
       scales.back().push_back(search ? scales_to_choose(linear) : observe(linear, importance, times));
@@ -101,7 +102,7 @@ kernels::HessianFactors GptqModifier::factorize(const std::vector<compression::C
   const auto phase = times.measure("factorize");
   std::vector<at::Tensor> grams, sums;
   for (const compression::CompressionTask& task : tasks) {
-    grams.push_back(task.statistics->gram);
+    grams.push_back(task.statistics->of<compression::GramStatistic>());
     sums.push_back(grams.back().diagonal().sum(at::kDouble));
     const auto columns = static_cast<double>(grams.back().size(0));
     times.add_flops("factorize", columns * columns * columns / 3);

@@ -2,6 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include "layerpress/compression/cross_statistic.h"
+#include "layerpress/compression/gram_statistic.h"
+#include "layerpress/compression/output_cross_statistic.h"
+
 namespace layerpress::modifier {
 namespace {
 
@@ -37,14 +41,25 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
   return options;
 }
 
+compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts,
+                                            const kernels::ErrorPropagation& options) {
+  if (!facts.write || !(options.residual > 0)) return std::make_shared<compression::CrossStatistic>();
+  const graph::ResidualWrite& write = *facts.write;
+  return std::make_shared<compression::OutputCrossStatistic>(
+      write.stream, write.weight, write.rows,
+      kernels::ResidualShares{.inputs = options.strength, .stream = options.residual / write.factor});
+}
+
 Propagation::Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
                          const kernels::ErrorPropagation& options, PhaseTimes& times) {
   const auto phase = times.measure("propagate");
-  mover_ = statistics.output_cross.defined()
-               ? kernels::WeightMover::make_for_outputs(statistics.gram, statistics.output_cross, options.damping)
-               : kernels::WeightMover::make(statistics.gram, statistics.cross, group_rows, options);
+  const at::Tensor gram = statistics.of<compression::GramStatistic>();
+  const at::Tensor of_outputs = statistics.of<compression::OutputCrossStatistic>();
+  mover_ = of_outputs.defined()
+               ? kernels::WeightMover::make_for_outputs(gram, of_outputs, options.damping)
+               : kernels::WeightMover::make(gram, statistics.of<compression::CrossStatistic>(), group_rows, options);
   if (mover_)
-    times.add_flops("propagate", kernels::mover_flops(group_rows, statistics.gram.size(0)));
+    times.add_flops("propagate", kernels::mover_flops(group_rows, gram.size(0)));
   else
     fallback_ = "no error propagation (factorization failed)";
 }

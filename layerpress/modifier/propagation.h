@@ -13,6 +13,11 @@ namespace layerpress::modifier {
 /// strength (0 to 2), damping (not negative) and residual (0 to 2). Throws RecipeError naming `where` and the key.
 std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arguments, const std::string& where);
 
+/// The statistic that compares a value with the original model's. If one linear reads the value and writes into the residual
+/// stream, and the stream's own error is to be corrected, it is that of the linear's outputs; otherwise that of the value.
+compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts,
+                                            const kernels::ErrorPropagation& options);
+
 /// Moves weights towards the original model's outputs, or leaves them as they are: by default, and where the statistics
 /// do not allow it.
 class Propagation {

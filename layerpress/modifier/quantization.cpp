@@ -1,5 +1,6 @@
 #include "layerpress/modifier/quantization.h"
 
+#include "layerpress/compression/gram_statistic.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 
 namespace layerpress::modifier {
@@ -17,10 +18,15 @@ class QuantizationModifier : public QuantizingModifier {
   }
 
   std::string type() const override { return "QuantizationModifier"; }
-  bool needs_data() const override { return any_observer(Observer::kHessian); }
-  compression::StatisticsWanted statistics_wanted() const override {
-    return {.gram = any_observer(Observer::kHessian)};
+  bool needs_data() const override { return any_observer(Observer::kHessian) || any_static_inputs(); }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
+    std::vector<compression::StatisticPtr> wanted;
+    if (any_observer(Observer::kHessian)) wanted.push_back(std::make_shared<compression::GramStatistic>());
+    add_input_statistic(facts, wanted);
+    return wanted;
   }
+  /// Like LLM Compressor, it measures the ranges of inputs in the model whose weights are not rounded.
+  bool propagates() const override { return any_observer(Observer::kHessian) || !any_static_inputs(); }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
     compression::CompressionCost cost;
@@ -31,7 +37,9 @@ class QuantizationModifier : public QuantizingModifier {
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes& times) const override {
-    const at::Tensor importance = statistics == nullptr ? at::Tensor() : statistics->gram.diagonal();
+    // There may be statistics of the value for other purposes only.
+    const at::Tensor gram = statistics == nullptr ? at::Tensor() : statistics->of<compression::GramStatistic>();
+    const at::Tensor importance = gram.defined() ? gram.diagonal() : gram;
     std::vector<compression::CompressedModule> results;
     std::vector<kernels::ChosenScales> chosen;
     for (const compression::LinearWeight& linear : linears) {
@@ -47,8 +55,8 @@ class QuantizationModifier : public QuantizingModifier {
 
 }  // namespace
 
-std::unique_ptr<compression::Modifier> make_quantization_modifier(const OrderedJson& arguments,
-                                                                  const std::string& where) {
+std::unique_ptr<compression::Quantizer> make_quantization_modifier(const OrderedJson& arguments,
+                                                                   const std::string& where) {
   return std::make_unique<QuantizationModifier>(arguments, where);
 }
 

@@ -10,7 +10,7 @@ namespace layerpress::modifier {
 
 /// Round-to-nearest: every weight to its nearest code, independent of data, unless the observer is "hessian".
 /// Default observer: mse.
-std::unique_ptr<compression::Modifier> make_quantization_modifier(const OrderedJson& arguments,
-                                                                  const std::string& where);
+std::unique_ptr<compression::Quantizer> make_quantization_modifier(const OrderedJson& arguments,
+                                                                   const std::string& where);
 
 }  // namespace layerpress::modifier

@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "layerpress/base/text.h"
+#include "layerpress/compression/minimum_maximum.h"
+#include "layerpress/compression/moving_range.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/quant/row_transfer.h"
@@ -42,26 +45,32 @@ std::vector<std::string> check_keys(const Json& arguments, const std::string& wh
   return without_effect;
 }
 
-/// The observer that the modifier's own arguments name for weights, if any.
-std::optional<std::string> weight_observer(const Json& arguments, const std::string& where) {
-  for (const char* key : {"input_observer", "output_observer"})
-    if (json_has(arguments, key))
-      throw RecipeError("[recipe.modifier] {}: '{}' needs static activation scales, which are not implemented yet",
-                        where, key);
-  std::optional<std::string> named;
-  if (json_has(arguments, "weight_observer")) named = json_get<std::string>(arguments, "weight_observer", where);
+/// The observers that the modifier's own arguments name.
+struct NamedObservers {
+  std::optional<std::string> weights, input;
+};
+
+NamedObservers named_observers(const Json& arguments, const std::string& where) {
+  if (json_has(arguments, "output_observer"))
+    throw RecipeError("[recipe.modifier] {}: 'output_observer' is not implemented; outputs are not quantized", where);
+  NamedObservers named;
+  if (json_has(arguments, "weight_observer"))
+    named.weights = json_get<std::string>(arguments, "weight_observer", where);
+  if (json_has(arguments, "input_observer")) named.input = json_get<std::string>(arguments, "input_observer", where);
   if (!json_has(arguments, "observer")) return named;
   const Json& observer = arguments["observer"];
-  if (named) throw RecipeError("[recipe.modifier] {}: give either 'observer' or 'weight_observer', not both", where);
-  if (observer.is_string()) return observer.get<std::string>();
+  if (named.weights || named.input)
+    throw RecipeError(
+        "[recipe.modifier] {}: give either 'observer' or 'weight_observer' and 'input_observer', not both", where);
+  if (observer.is_string()) return {observer.get<std::string>(), std::nullopt};
   if (!observer.is_object())
     throw RecipeError("[recipe.modifier] {}: 'observer' must be a mapping such as {{weights: mse}}", where);
   for (const auto& [key, value] : observer.items()) {
-    if (key != "weights")
-      throw RecipeError("[recipe.modifier] {}: observer for '{}' is not implemented yet; only 'weights' is", where,
-                        key);
-    if (!value.is_string()) throw RecipeError("[recipe.modifier] {}: observer.weights must be a name", where);
-    named = value.get<std::string>();
+    if (key != "weights" && key != "input")
+      throw RecipeError(
+          "[recipe.modifier] {}: observer for '{}' is not implemented yet; only 'weights' and 'input' are", where, key);
+    if (!value.is_string()) throw RecipeError("[recipe.modifier] {}: observer.{} must be a name", where, key);
+    (key == "weights" ? named.weights : named.input) = value.get<std::string>();
   }
   return named;
 }
@@ -82,7 +91,9 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))
     throw RecipeError(
         "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);
-  named_observer_ = weight_observer(plain, where);
+  NamedObservers named = named_observers(plain, where);
+  named_observer_ = std::move(named.weights);
+  named_input_observer_ = std::move(named.input);
   if (json_has(plain, "ignore")) ignore_.emplace(string_list(plain["ignore"], where, "ignore"), where + ".ignore");
   read_groups(arguments, where, default_observer);
   std::vector<quant::GroupTargets::Group> groups;
@@ -129,8 +140,16 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
     observer.observer = default_observer;
     weights.observer = quant::observer_name(default_observer);
   }
+  quant::InputObserverSettings input_observer;
+  if (quant::has_static_inputs(scheme)) {
+    quant::QuantizationArgs& inputs = *scheme.input_activations;
+    if (named_input_observer_) inputs.observer = named_input_observer_;
+    if (!inputs.observer) inputs.observer = "minmax";  // as LLM Compressor
+    input_observer =
+        quant::parse_input_observer(*inputs.observer, inputs.observer_kwargs, where + ".input_activations");
+  }
   if (scheme.format.empty()) scheme.format = quant::infer_format(scheme);
-  groups_.push_back({name, where, std::move(scheme), observer});
+  groups_.push_back({name, where, std::move(scheme), observer, input_observer});
 }
 
 void QuantizingModifier::set_actorder(
@@ -148,7 +167,7 @@ const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::Mod
   return group < 0 ? nullptr : &groups_[static_cast<std::size_t>(group)].scheme;
 }
 
-std::vector<compression::Modifier::SchemeGroup> QuantizingModifier::scheme_groups() const {
+std::vector<compression::Quantizer::SchemeGroup> QuantizingModifier::scheme_groups() const {
   std::vector<SchemeGroup> groups;
   for (const Group& group : groups_) groups.push_back({group.name, &group.scheme});
   return groups;
@@ -168,15 +187,62 @@ kernels::ScaleFormat QuantizingModifier::scale_format(const compression::LinearW
   return quant::scale_format(*linear.scheme->weights, linear.scale_dtype, largest.value_or(0));
 }
 
-const quant::ObserverSettings& QuantizingModifier::observer_for(const quant::QuantizationScheme* scheme) const {
+const QuantizingModifier::Group& QuantizingModifier::group_of(const quant::QuantizationScheme* scheme) const {
   for (const Group& group : groups_)
-    if (&group.scheme == scheme) return group.observer;
+    if (&group.scheme == scheme) return group;
   throw InternalError("[modifier] the scheme is not one of this modifier's");
+}
+
+const quant::ObserverSettings& QuantizingModifier::observer_for(const quant::QuantizationScheme* scheme) const {
+  return group_of(scheme).observer;
 }
 
 bool QuantizingModifier::any_observer(quant::Observer observer) const {
   return std::any_of(groups_.begin(), groups_.end(),
                      [&](const Group& group) { return group.observer.observer == observer; });
+}
+
+bool QuantizingModifier::any_static_inputs() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const Group& group) { return quant::has_static_inputs(group.scheme); });
+}
+
+void QuantizingModifier::add_input_statistic(const compression::ValueFacts& facts,
+                                             std::vector<compression::StatisticPtr>& wanted) const {
+  if (facts.scheme == nullptr || !quant::has_static_inputs(*facts.scheme)) return;
+  const quant::InputObserverSettings& settings = group_of(facts.scheme).input_observer;
+  if (settings.observer == quant::InputObserver::kRange)
+    wanted.push_back(std::make_shared<compression::MinimumMaximum>());
+  else
+    wanted.push_back(std::make_shared<compression::MovingRange>(settings, *facts.scheme->input_activations));
+}
+
+void QuantizingModifier::describe_input(const compression::LinearWeight& linear,
+                                        const compression::Statistics* statistics,
+                                        quant::QuantizedWeight& weight) const {
+  if (!quant::has_static_inputs(*linear.scheme)) return;
+  const quant::QuantizationArgs& inputs = *linear.scheme->input_activations;
+  const quant::InputObserverSettings& settings = group_of(linear.scheme).input_observer;
+  double least = 0, greatest = 0, weights = 0;
+  if (statistics != nullptr && settings.observer == quant::InputObserver::kRange) {
+    const at::Tensor extremes = statistics->of<compression::MinimumMaximum>().amax(1).cpu();
+    least = -extremes[0].item<double>(), greatest = extremes[1].item<double>();
+    weights = statistics->tokens > 0 ? 1 : 0;
+  } else if (statistics != nullptr) {
+    const at::Tensor sums =
+        statistics->of(compression::MovingRange::name_of(settings, inputs)).select(1, 0).to(at::kDouble).cpu();
+    weights = sums[2].item<double>();
+    least = sums[0].item<double>() / weights, greatest = sums[1].item<double>() / weights;
+  }
+  if (weights == 0)
+    throw RecipeError(
+        "[modifier.observe] no token reached {}, so that the static scale of its input is unknown; use more samples, "
+        "or "
+        "ignore it",
+        linear.module);
+  if (!std::isfinite(least) || !std::isfinite(greatest))
+    throw RecipeError("[modifier.observe] the inputs of {} hold NaN or infinite values", linear.module);
+  quant::set_input_scale(inputs, quant::input_scale_of(inputs, least, greatest), linear.scale_dtype, weight);
 }
 
 std::vector<kernels::OtherRows> QuantizingModifier::others_of(const compression::LinearWeight& linear,

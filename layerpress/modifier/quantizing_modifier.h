@@ -9,23 +9,26 @@
 #include "layerpress/modifier/embedding_rounding.h"
 #include "layerpress/quant/group_targets.h"
 #include "layerpress/quant/observer.h"
+#include "layerpress/quant/static_inputs.h"
 
 namespace layerpress::modifier {
 
 /// What every quantizing modifier shares, with LLM Compressor's arguments and defaults: which modules, which schemes,
 /// which observers. Parsing throws RecipeError naming `where` and the argument; what is not implemented is refused.
-class QuantizingModifier : public compression::Modifier {
+class QuantizingModifier : public compression::Quantizer {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   std::vector<SchemeGroup> scheme_groups() const override;
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
   std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
-  const compression::Modifier* for_embeddings() const override { return &embeddings_; }
+  const compression::Quantizer* for_embeddings() const override { return &embeddings_; }
+  void describe_input(const compression::LinearWeight& linear, const compression::Statistics* statistics,
+                      quant::QuantizedWeight& weight) const override;
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
-  /// weight_observer / observer {weights}, kv_cache_scheme (only null), bypass_divisibility_checks (only false).
+  /// weight_observer, input_observer / observer {weights, input}, kv_cache_scheme (only null), bypass_divisibility_checks (only false).
   /// `own_keys` are the derived class's arguments.
   QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<std::string>& own_keys,
                      quant::Observer default_observer);
@@ -39,6 +42,11 @@ class QuantizingModifier : public compression::Modifier {
 
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
+
+  /// Whether any scheme stores scales of inputs.
+  bool any_static_inputs() const;
+  /// Adds the statistic from which the static scale of a linear's input follows, if its scheme has one.
+  void add_input_statistic(const compression::ValueFacts& facts, std::vector<compression::StatisticPtr>& wanted) const;
 
   /// What is observed of rows [first, ...) of a weight in their place.
   using ObservedRows = std::function<at::Tensor(const at::Tensor& rows, std::int64_t first)>;
@@ -72,6 +80,7 @@ class QuantizingModifier : public compression::Modifier {
     std::string name, where;
     quant::QuantizationScheme scheme;
     quant::ObserverSettings observer;
+    quant::InputObserverSettings input_observer;
   };
   void read_groups(const OrderedJson& arguments, const std::string& where, quant::Observer default_observer);
   void add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
@@ -84,7 +93,8 @@ class QuantizingModifier : public compression::Modifier {
   std::vector<Group> groups_;
   std::optional<quant::GroupTargets> targets_;
   std::optional<quant::TargetList> ignore_;
-  std::optional<std::string> named_observer_;
+  const Group& group_of(const quant::QuantizationScheme* scheme) const;
+  std::optional<std::string> named_observer_, named_input_observer_;
   std::vector<std::string> without_effect_;
   EmbeddingRounding embeddings_{*this};
 };

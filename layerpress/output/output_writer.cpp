@@ -42,10 +42,11 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
 /// the embedding remains unchanged.
 std::set<std::string> replaced_weights(const graph::Graph& graph, const compression::Assignments& assignments) {
   std::set<std::string> replaced;
-  for (const auto& [node, assignment] : assignments)
+  for (const auto& [node, assignment] : assignments.linears)
     replaced.insert(graph::weight_matrix(graph.nodes[node].operation).value().weight);
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
-    if (const auto* op = std::get_if<graph::Embedding>(&graph.nodes[n].operation); op && assignments.count(n) == 0)
+    if (const auto* op = std::get_if<graph::Embedding>(&graph.nodes[n].operation);
+        op && assignments.linears.count(n) == 0)
       replaced.erase(op->weight);
   return replaced;
 }
@@ -63,8 +64,8 @@ std::vector<Part> output_parts(const setup::OpenedModel& model, const compressio
     if (left_out.insert(name).second) parts.push_back({subgraph, std::nullopt, {model.checkpoint->spec(name)}});
   };
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
-    const auto assigned = assignments.find(n);
-    if (assigned != assignments.end())
+    const auto assigned = assignments.linears.find(n);
+    if (assigned != assignments.linears.end())
       parts.push_back({subgraph_of[n], n, compressed_specs(graph, n, assigned->second)});
     for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) add_plain(subgraph_of[n], use.name);
   }
@@ -125,11 +126,14 @@ void OutputWriter::lay_out() {
   files.sets = options_.shard_sets;
   for (int set = 0; set < options_.shard_sets; ++set) files.own.push_back(is_own(set));
   std::vector<checkpoint::TensorSpec> specs;
+  const std::set<std::string> changed_plain = assignments_.changed_plain(model_.traced.graph);
   for (const Part& part : parts) {
     if (part.linear) {
       set_of_linear_[*part.linear] = part.set;
       if (is_own(part.set))
         own_modules_.insert(model_.traced.graph.module_name(model_.traced.graph.nodes[*part.linear]));
+    } else if (changed_plain.count(part.tensors.front().name) != 0) {
+      changed_[part.tensors.front().name] = part.subgraph;
     } else {
       plain_.insert(part.tensors.front().name);
     }
@@ -179,19 +183,20 @@ bool has_reports(const Json& record) {
 
 }  // namespace
 
-std::set<std::string> OutputWriter::compressed_names(std::size_t index) const {
+std::set<std::string> OutputWriter::made_names(std::size_t index) const {
   std::set<std::string> names;
+  for (const auto& [name, subgraph] : changed_)
+    if (subgraph == index) names.insert(name);
   for (const graph::NodeId n : subgraphs_[index].nodes)
-    if (const auto assigned = assignments_.find(n); assigned != assignments_.end())
+    if (const auto assigned = assignments_.linears.find(n); assigned != assignments_.linears.end())
       for (const checkpoint::TensorSpec& spec : compressed_specs(model_.traced.graph, n, assigned->second))
         names.insert(spec.name);
   return names;
 }
 
-/// Whether a record names all tensors of the subgraph's compressed linears, and besides them only copied tensors that
-/// are missing.
+/// Whether a record names all tensors that the subgraph's work has made, and besides them only copied tensors that are missing.
 bool OutputWriter::names_tensors_of(std::size_t index, const Json& tensors) const {
-  std::set<std::string> compressed = compressed_names(index);
+  std::set<std::string> compressed = made_names(index);
   for (const auto& [name, checksum] : tensors.items())
     if (!checksum.is_string() || (compressed.erase(name) == 0 && plain_.count(name) == 0)) return false;
   return compressed.empty();
@@ -233,7 +238,7 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
 void OutputWriter::reject(std::size_t index) {
   const auto record = records_.find(index);
   if (record == records_.end()) return;
-  const std::set<std::string> compressed = compressed_names(index);
+  const std::set<std::string> compressed = made_names(index);
   for (const auto& [name, checksum] : record->second["tensors"].items()) {
     writer_->retract(name);
     if (compressed.count(name) == 0) plain_.insert(name);
@@ -262,6 +267,12 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
     writer_->write(written_.back(), part.tensor);
   }
   reports_.push_back(result.report);
+}
+
+void OutputWriter::on_changed(const std::string& name, const at::Tensor& parameter) {
+  if (!writer_->owns(name)) return;
+  written_.push_back(name);
+  writer_->write(name, parameter.to(at::kCPU).contiguous());
 }
 
 void OutputWriter::copy(const std::string& name) {

@@ -62,6 +62,7 @@ class OutputWriter : public pipeline::ResultSink {
   /// A result for a linear of another rank is ignored and may be empty.
   void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                      const compression::CompressedModule& result) override;
+  void on_changed(const std::string& name, const at::Tensor& parameter) override;
   void on_subgraph_done(std::size_t index, const Json& boundary) override;
   std::optional<std::size_t> durable_subgraph() override;
 
@@ -92,7 +93,8 @@ class OutputWriter : public pipeline::ResultSink {
   void lay_out();
   void remove_leftovers() const;
   void copy(const std::string& name);
-  std::set<std::string> compressed_names(std::size_t index) const;
+  /// Tensors of a subgraph that are not copied from the original.
+  std::set<std::string> made_names(std::size_t index) const;
   bool names_tensors_of(std::size_t index, const Json& tensors) const;
   bool accept_tensors(std::size_t index, const Json& tensors);
   const setup::OpenedModel& model_;
@@ -103,6 +105,7 @@ class OutputWriter : public pipeline::ResultSink {
   std::set<std::string> own_modules_;  // compressed modules that this rank writes
   std::set<std::string> announced_;    // all tensors of the output
   std::set<std::string> plain_;        // tensors that some rank copies unchanged and that are not known to be written
+  std::map<std::string, std::size_t> changed_;  // uncompressed parameters that transforms change, by subgraph
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::vector<bool> finished_;
   std::map<std::size_t, Json> records_;

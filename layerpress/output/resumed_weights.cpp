@@ -14,22 +14,29 @@ ResumedWeights::ResumedWeights(const setup::OpenedModel& model, const compressio
                                at::ScalarType dtype)
     : model_(model), output_(output), dtype_(dtype) {
   const graph::Graph& graph = model_.traced.graph;
+  const std::set<std::string> changed = assignments.changed_plain(graph);
   for (std::size_t s = 0; s < subgraphs.size(); ++s)
     for (const graph::NodeId n : subgraphs[s].nodes) {
-      const auto assigned = assignments.find(n);
-      if (!output.finished()[s] || assigned == assignments.end()) continue;
+      const auto assigned = assignments.linears.find(n);
+      if (!output.finished()[s] || assigned == assignments.linears.end() || !assigned->second.propagates) continue;
       const graph::Node& node = graph.nodes[n];
       compressed_[graph::weight_matrix(node.operation).value().weight] = {graph.module_name(node),
                                                                           assigned->second.scheme};
     }
+  for (std::size_t s = 0; s < subgraphs.size(); ++s)
+    if (output.finished()[s])
+      for (const graph::NodeId n : subgraphs[s].nodes)
+        for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation))
+          if (changed.count(use.name) != 0) changed_.insert(use.name);
   // A compressed head's weight may be that of an embedding which is not compressed.
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
-    if (graph::is_embedding(graph.nodes[n].operation) && assignments.count(n) == 0)
+    if (graph::is_embedding(graph.nodes[n].operation) && assignments.linears.count(n) == 0)
       compressed_.erase(graph::weight_matrix(graph.nodes[n].operation)->weight);
 }
 
 at::Tensor ResumedWeights::load(const std::string& name) const {
   const auto found = compressed_.find(name);
+  if (changed_.count(name) != 0) return output_.files().read(name);
   if (found == compressed_.end()) return model_.checkpoint->tensor(name);
   const auto& [module, scheme] = found->second;
   const auto part = [&](const std::string& suffix) -> std::optional<at::Tensor> {

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "layerpress/output/output_writer.h"
@@ -9,8 +10,8 @@
 
 namespace layerpress::output {
 
-/// The weights of a run that goes on: those of finished subgraphs as they were compressed, read back from the output and
-/// dequantized to `dtype`; all others from the original checkpoint.
+/// The weights of a run that goes on: those of finished subgraphs as they were compressed or changed, read back from the output
+/// and dequantized to `dtype`; all others from the original checkpoint.
 class ResumedWeights : public residency::WeightSource {
  public:
   ResumedWeights(const setup::OpenedModel& model, const compression::Assignments& assignments,
@@ -21,7 +22,7 @@ class ResumedWeights : public residency::WeightSource {
   void fetch(const std::string& name) const override;
   void release(const std::string& name) const override;
   /// Whether the weight is used where it lies in the original checkpoint.
-  bool is_original(const std::string& name) const { return compressed_.count(name) == 0; }
+  bool is_original(const std::string& name) const { return compressed_.count(name) == 0 && changed_.count(name) == 0; }
 
  private:
   struct Compressed {
@@ -32,6 +33,7 @@ class ResumedWeights : public residency::WeightSource {
   const OutputWriter& output_;
   at::ScalarType dtype_;
   std::map<std::string, Compressed> compressed_;  // by weight name
+  std::set<std::string> changed_;                 // by transforms, and uncompressed
 };
 
 }  // namespace layerpress::output

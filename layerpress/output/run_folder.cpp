@@ -42,9 +42,10 @@ void check_summary(const std::string& path) {
 
 Json output_config(const setup::RunSetup& setup) {
   Json config = setup.model.checkpoint->config();
+  if (setup.assignments.linears.empty()) return config;  // transforms only
   config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
   const graph::Graph& graph = setup.model.traced.graph;
-  for (const auto& [n, assignment] : setup.assignments)
+  for (const auto& [n, assignment] : setup.assignments.linears)
     if (setup.model.traced.tied_head &&
         (graph.module_name(graph.nodes[n]) == "lm_head" || graph::is_embedding(graph.nodes[n].operation)))
       config["tie_word_embeddings"] = false;
@@ -82,8 +83,10 @@ bool RunFolder::holds_this_output() const {
         read_text_file(folder / "recipe.yaml") != recipe::to_yaml(setup_.recipe))
       return false;
     const checkpoint::Checkpoint& original = *setup_.model.checkpoint;
+    const std::set<std::string> changed = setup_.assignments.changed(setup_.model.traced.graph);
     for (const std::string& name : original.names())
-      if (complete->contains(name) && complete->spec(name).dtype == original.spec(name).dtype &&
+      if (complete->contains(name) && changed.count(name) == 0 &&
+          complete->spec(name).dtype == original.spec(name).dtype &&
           !at::equal(complete->tensor(name), original.tensor(name)))
         return false;
     return true;

@@ -35,6 +35,7 @@ void BackgroundSink::on_compressed(const graph::Node& node, const quant::Quantiz
   compression::CompressedModule held = result;
   std::vector<residency::HostCopies::Arriving> arriving;
   const auto send = [&](at::Tensor& tensor) {
+    if (tensor.is_cpu()) return;
     arriving.push_back(copies_->to_host(tensor));
     tensor = arriving.back().tensor;
   };
@@ -47,6 +48,17 @@ void BackgroundSink::on_compressed(const graph::Node& node, const quant::Quantiz
          sink_.on_compressed(node, scheme, held);
        },
        bytes});
+}
+
+void BackgroundSink::on_changed(const std::string& name, const at::Tensor& parameter) {
+  residency::HostCopies::Arriving arriving{};
+  if (copies_) arriving = copies_->to_host(parameter);
+  const at::Tensor held = copies_ ? arriving.tensor : parameter;
+  add({[this, name, held, arriving] {
+         if (copies_) copies_->await(arriving);
+         sink_.on_changed(name, held);
+       },
+       held.nbytes()});
 }
 
 void BackgroundSink::on_subgraph_done(std::size_t index, const Json& boundary) {

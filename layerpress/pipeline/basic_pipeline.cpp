@@ -1,10 +1,12 @@
 #include <ATen/ATen.h>
 
 #include <map>
+#include <set>
 
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/pipeline/statistics_store.h"
+#include "layerpress/pipeline/transforms.h"
 
 namespace layerpress::pipeline {
 namespace {
@@ -18,8 +20,10 @@ class BasicRun {
       finished_.push_back(!finished.empty() && finished[s]);
       groups_.push_back(finished_[s] ? std::vector<graph::LinearGroup>()
                                      : schedule::assigned_groups(run_.graph, subgraphs_[s], assignments_));
-      for (const graph::LinearGroup& group : groups_[s])
-        if (schedule::wants_gram(group, assignments_)) ++users_of_statistics_[group.input];
+      transforms_.push_back(finished_[s] ? std::vector<std::size_t>()
+                                         : schedule::transforms_of(subgraphs_[s], assignments_));
+      for (const graph::ValueId value : schedule::statistics_used(step_of(s), assignments_))
+        ++users_of_statistics_[value];
     }
   }
 
@@ -29,7 +33,7 @@ class BasicRun {
     for (std::size_t s = 0; s < subgraphs_.size(); ++s) {
       run_.control.step(run_.batches.size() + s, steps_, subgraphs_[s].name);
       if (finished_[s]) continue;
-      for (const std::vector<graph::LinearGroup>& groups : schedule::in_steps(run_.graph, groups_[s])) compress(groups);
+      compress_subgraph(s);
       const auto phase = run_.times.measure("write");
       sink_.on_subgraph_done(s, nullptr);
     }
@@ -49,7 +53,8 @@ class BasicRun {
     const residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, nodes), run_.placement);
     // A rank without samples adds nothing but takes part.
     if (run_.batches.empty())
-      for (const auto& [value, users] : users_of_statistics_) statistics_.add_last_and_merge(run_, value, {}, {});
+      for (const auto& [value, users] : users_of_statistics_)
+        statistics_.add_last_and_merge(run_, value, contributions(value, {}));
     for (std::size_t b = 0; b < run_.batches.size(); ++b) {
       run_.control.step(b, steps_, fmt::format("batch {}", b));
       residency::ActivationStore store(run_.batches.size());
@@ -59,9 +64,10 @@ class BasicRun {
         const auto take = [&](graph::ValueId value, const at::Tensor& all) {
           const at::Tensor x = execution::select_counted_rows(run_.batches[b], run_.graph.values[value].rows, all);
           if (is_last)
-            statistics_.add_last_and_merge(run_, value, {.x = x}, {});
+            statistics_.add_last_and_merge(run_, value,
+                                           contributions(value, {{x}, {}, sample_rows(run_, run_.batches[b])}));
           else
-            statistics_.add(run_, value, {.x = x}, {});
+            statistics_.add(run_, value, contributions(value, {{x}, {}, sample_rows(run_, run_.batches[b])}));
         };
         {
           const auto phase = run_.times.measure("forward");
@@ -71,6 +77,13 @@ class BasicRun {
       }
     }
     statistics_.finish_merging(run_);
+  }
+
+  /// The contributions of one value to all of its statistics, which have no other sources.
+  std::vector<Contribution> contributions(graph::ValueId value, const compression::StatisticInput& input) const {
+    std::vector<Contribution> all;
+    for (const compression::StatisticPtr& statistic : wanted_.of(value)) all.push_back({statistic, input});
+    return all;
   }
 
   /// Lets values go that no later stage reads.
@@ -86,20 +99,54 @@ class BasicRun {
     }
   }
 
-  void compress(const std::vector<graph::LinearGroup>& groups) {
-    run_.control.check_stop();
+  /// All work on a subgraph as one step.
+  schedule::Step step_of(std::size_t s) const {
+    schedule::Step step;
+    step.transforms = transforms_[s];
+    step.groups = groups_[s];
+    return step;
+  }
+
+  std::vector<std::string> weights_of(const std::vector<graph::LinearGroup>& groups) const {
     std::vector<graph::NodeId> linears;
     for (const graph::LinearGroup& group : groups)
       linears.insert(linears.end(), group.linears.begin(), group.linears.end());
-    residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, linears), run_.placement);
-    std::vector<schedule::GroupWork> works =
-        schedule::divide_work(run_.graph, groups, assignments_, run_.group.size(), run_.division_rates,
-                              [](const graph::LinearGroup&) { return true; });
+    return graph::weight_names(run_.graph, linears);
+  }
+
+  void compress_subgraph(std::size_t s) {
+    const auto steps = schedule::in_steps(run_.graph, wanted_, groups_[s]);
+    if (transforms_[s].empty()) {
+      for (const std::vector<graph::LinearGroup>& groups : steps) {
+        residency::Onload parameters(run_.weights, weights_of(groups), run_.placement);
+        compress(groups, parameters);
+      }
+      return;
+    }
+    std::vector<std::string> names = weights_of(groups_[s]);
+    std::set<std::string> changed;
+    for (const std::size_t transform : transforms_[s])
+      for (const std::string& name : assignments_.transforms[transform].site.place.parameters(run_.graph))
+        changed.insert(name), names.push_back(name);
+    residency::Onload parameters(run_.weights, names, run_.placement);
+    apply_transforms(run_, transforms_[s], assignments_, parameters, statistics_);
+    for (const std::string& weight : weights_of(groups_[s])) changed.erase(weight);
+    store_changed(run_, {changed.begin(), changed.end()}, parameters, sink_);
+    for (const std::size_t transform : transforms_[s])
+      for (const auto& [value, statistics] : assignments_.transforms[transform].site.statistics)
+        if (--users_of_statistics_[value] == 0) statistics_.drop(value);
+    for (const std::vector<graph::LinearGroup>& groups : steps) compress(groups, parameters);
+  }
+
+  void compress(const std::vector<graph::LinearGroup>& groups, residency::Onload& parameters) {
+    run_.control.check_stop();
+    std::vector<schedule::GroupWork> works = divider_.divide(groups);
     for (schedule::GroupWork& work : works)
       if (statistics_.has(work.input)) work.statistics = &statistics_.get(work.input);
     compress_groups(run_, works, shared_, parameters, /*replace=*/false, sink_);
     for (const graph::LinearGroup& group : groups)
-      if (statistics_.has(group.input) && --users_of_statistics_[group.input] == 0) statistics_.drop(group.input);
+      if (schedule::wants_statistics(group, assignments_) && --users_of_statistics_[group.input] == 0)
+        statistics_.drop(group.input);
   }
 
   const execution::RunContext& run_;
@@ -109,7 +156,11 @@ class BasicRun {
   ResultSink& sink_;
   std::vector<bool> finished_;
   std::vector<std::vector<graph::LinearGroup>> groups_;  // per subgraph
+  std::vector<std::vector<std::size_t>> transforms_;     // per subgraph
   std::map<graph::ValueId, int> users_of_statistics_;    // groups that still want them; values in the graph's order
+  schedule::ValueStatistics wanted_{run_.graph, assignments_};
+  schedule::WorkDivider divider_{
+      run_.graph, assignments_, {.ranks = run_.group.size(), .rates = run_.division_rates, .everywhere = true}};
   StatisticsStore statistics_;
   std::size_t steps_ = 0;
 };

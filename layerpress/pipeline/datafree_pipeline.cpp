@@ -15,7 +15,7 @@ std::vector<std::string> next_weights(const execution::RunContext& run, const st
   if (s >= subgraphs.size()) return {};
   std::vector<graph::NodeId> nodes;
   for (const graph::NodeId n : subgraphs[s].nodes)
-    if (run.group.size() == 1 || (assignments.count(n) != 0 && sink.owns(n))) nodes.push_back(n);
+    if (run.group.size() == 1 || (assignments.linears.count(n) != 0 && sink.owns(n))) nodes.push_back(n);
   return graph::weight_names(run.graph, nodes);
 }
 
@@ -28,7 +28,7 @@ void run_datafree(const execution::RunContext& run, const std::vector<graph::Sub
   const execution::RunContext alone{run.graph,   run.weights, run.placement, run.batches,
                                     run.control, run.times,   nobody_else};
   SharedValues shared(run, assignments);
-  const auto everywhere = [](const graph::LinearGroup&) { return true; };
+  const schedule::WorkDivider divider(run.graph, assignments, {.everywhere = true});
   residency::WeightPrefetch prefetch(run.weights);
   prefetch.start(next_weights(run, subgraphs, assignments, finished, sink, 0));
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
@@ -44,8 +44,7 @@ void run_datafree(const execution::RunContext& run, const std::vector<graph::Sub
         if (!sink.owns(n)) continue;
         run.control.check_stop();
         residency::Onload parameters(run.weights, graph::weight_names(run.graph, {n}), run.placement);
-        const std::vector<schedule::GroupWork> works = schedule::divide_work(
-            run.graph, {{group.input, {n}}}, assignments, /*ranks=*/1, run.division_rates, everywhere);
+        const std::vector<schedule::GroupWork> works = divider.divide({{group.input, {n}}});
         compress_groups(alone, works, shared, parameters, /*replace=*/false, sink);
       }
     const auto phase = run.times.measure("write");

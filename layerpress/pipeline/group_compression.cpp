@@ -49,7 +49,7 @@ std::vector<compression::LinearWeight> weights_of(const execution::RunContext& r
                        parameters.original(graph::weight_matrix(node.operation).value().weight), shapes[i].scheme,
                        shapes[i].dtype, shapes[i].group_rows});
   }
-  shared.fill(work.linears, linears);
+  shared.fill(work.linears, parameters, linears);
   return linears;
 }
 
@@ -68,15 +68,17 @@ std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& 
 
 /// Uses the results of a work after all ranks have them.
 void use_results(const execution::RunContext& run, const schedule::GroupWork& work,
-                 const std::vector<compression::LinearWeight>& linears,
-                 std::vector<compression::CompressedModule> results, residency::Onload* replaced, ResultSink& sink) {
+                 const compression::CompressionTask& task, std::vector<compression::CompressedModule> results,
+                 residency::Onload* replaced, ResultSink& sink) {
+  const std::vector<compression::LinearWeight>& linears = task.linears;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const graph::Node& node = run.graph.nodes[work.linears[i]];
     compression::ModuleReport& report = results[i].report;
     report.routed_tokens = work.routed_tokens;
+    work.modifier->describe_input(linears[i], work.statistics, results[i].weight);
     {
       const auto phase = run.times.measure("dequantize");
-      if (replaced != nullptr) {
+      if (replaced != nullptr && work.propagates) {
         at::Tensor value = quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype);
         if (value.is_cpu())
           report.weight_error = kernels::relative_error(linears[i].weight, value);
@@ -148,7 +150,7 @@ void compress_groups(const execution::RunContext& run, const std::vector<schedul
       const std::vector<compression::CompressionTask> tasks = tasks_of(run, works, first, count, shared, parameters);
       auto results = works[first].modifier->compress_together(tasks, run.times);
       for (std::size_t i = 0; i < count; ++i)
-        use_results(run, works[first + i], tasks[i].linears, std::move(results[i]), replaced, sink);
+        use_results(run, works[first + i], tasks[i], std::move(results[i]), replaced, sink);
       first += count;
     }
     return;
@@ -158,7 +160,7 @@ void compress_groups(const execution::RunContext& run, const std::vector<schedul
   compress_own_rows(run, works, whole, exchange);
   exchange.trade();
   for (std::size_t i = 0; i < works.size(); ++i)
-    use_results(run, works[i], whole[i].linears, exchange.take(i, whole[i].linears), replaced, sink);
+    use_results(run, works[i], whole[i], exchange.take(i, whole[i].linears), replaced, sink);
 }
 
 }  // namespace layerpress::pipeline

@@ -18,7 +18,7 @@ std::vector<ResultExchange::Group> exchanged_groups(const graph::Graph& graph,
 
 /// Shapes of linears that one modifier compresses.
 struct TaskShape {
-  const compression::Modifier* modifier = nullptr;
+  const compression::Quantizer* modifier = nullptr;
   std::vector<compression::LinearShape> linears;
   bool operator==(const TaskShape&) const = default;
 };
@@ -28,7 +28,7 @@ std::vector<std::size_t> turns_of(const std::vector<TaskShape>& tasks);
 
 /// Compresses groups that do not depend on each other. Each modifier gets the linears of a group together, and every
 /// rank compresses its parts of all groups before it waits for other ranks. Passes results to the sink and, with
-/// `replace`, lets later nodes use the compressed weights. Collective. Throws CheckpointError for non-finite weights.
+/// `replace`, lets later nodes use the compressed weights, if the modifier propagates(). Collective. Throws CheckpointError for non-finite weights.
 void compress_groups(const execution::RunContext& run, const std::vector<schedule::GroupWork>& works,
                      SharedValues& shared, residency::Onload& parameters, bool replace, ResultSink& sink);
 

@@ -13,6 +13,7 @@
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/pipeline/step_collection.h"
+#include "layerpress/pipeline/transforms.h"
 #include "layerpress/residency/pinned_weights.h"
 #include "layerpress/residency/weight_prefetch.h"
 
@@ -25,8 +26,8 @@ class SequentialRun {
                 const compression::Assignments& assignments, residency::ActivationStore& store, ResultSink& sink)
       : run_(run), schedule_(schedule), assignments_(assignments), store_(store), sink_(sink), prefetch_(run.weights) {
     for (const schedule::SubgraphSchedule& subgraph : schedule_)
-      for (const graph::LinearGroup& group : subgraph.groups())
-        if (schedule::wants_gram(group, assignments_)) ++users_of_statistics_[group.input];
+      for (const schedule::Step& step : subgraph.steps)
+        for (const graph::ValueId value : schedule::statistics_used(step, assignments_)) ++users_of_statistics_[value];
     for (const execution::Batch& batch : run_.batches) tokens_ += static_cast<std::uint64_t>(batch.tokens());
   }
 
@@ -65,10 +66,14 @@ class SequentialRun {
     if (!plan.weights.empty()) fetch_from(s + 1);
     loading.reset();
     for (const schedule::Step& step : plan.steps) {
-      const std::vector<schedule::GroupWork> works = divide(step);
+      const std::vector<schedule::GroupWork> works = divider_.divide(step.groups);
       run_batches(step, works, parameters, original ? &*original : nullptr);
+      apply_transforms(run_, step.transforms, assignments_, parameters, statistics_);
       if (!works.empty()) compress(works, parameters);
+      for (const graph::ValueId value : schedule::statistics_used(step, assignments_))
+        if (--users_of_statistics_[value] == 0) statistics_.drop(value);
     }
+    store_changed(run_, plan.changed_weights, parameters, sink_);
     for (const std::string& weight : plan.kept_weights) kept_[weight] = parameters.parameter(weight);
     for (const std::string& weight : plan.dropped_weights) kept_.erase(weight);
   }
@@ -81,10 +86,6 @@ class SequentialRun {
       work.routed_tokens = routed_tokens(work.input);
     }
     compress_groups(run_, works, shared_, parameters, /*replace=*/true, sink_);
-    std::set<graph::ValueId> inputs;
-    for (const schedule::GroupWork& work : works) inputs.insert(work.input);
-    for (const graph::ValueId value : inputs)
-      if (statistics_.has(value) && --users_of_statistics_[value] == 0) statistics_.drop(value);
   }
 
   /// The number of tokens routed to the expert for which the rows of `value` were selected, if they were.
@@ -96,18 +97,12 @@ class SequentialRun {
     return survey->second.routed()[std::get<graph::SelectTokens>(node.operation).expert].item<std::int64_t>();
   }
 
-  /// Statistics that groups of several subgraphs use are not left to one rank.
-  std::vector<schedule::GroupWork> divide(const schedule::Step& step) const {
-    return schedule::divide_work(run_.graph, step.groups, assignments_, run_.group.size(), run_.division_rates,
-                                 shares_statistics_);
-  }
-
   /// Runs a step's stage for all batches and collects what it is run for.
   void run_batches(const schedule::Step& step, const std::vector<schedule::GroupWork>& works,
                    const residency::Onload& parameters, const residency::Onload* original) {
     if (step.runs()) {
-      StepCollection collection(run_, step, works, parameters, {statistics_, surveys_});
-      const char* name = step.grams.empty() && !step.survey ? "propagate" : "calibrate";
+      StepCollection collection(run_, step, works, parameters, {statistics_, surveys_, wanted_});
+      const char* name = step.statistics.empty() && !step.survey ? "propagate" : "calibrate";
       std::uint64_t done = 0;
       run_.control.phase(name, done, tokens_);
       if (run_.batches.empty()) collection.take_nothing(step.stage.wanted);
@@ -185,14 +180,14 @@ class SequentialRun {
   residency::ActivationStore& store_;
   ResultSink& sink_;
   residency::WeightPrefetch prefetch_;
+  schedule::ValueStatistics wanted_{run_.graph, assignments_};
   StatisticsStore statistics_;
   execution::ExpertSurveys surveys_;
   execution::BatchPieces pieces_;
   std::optional<graph::ReferenceStream> reference_ = schedule::reference_stream(run_.graph, assignments_);
   std::map<std::string, at::Tensor> kept_;             // compressed and dequantized weights that later subgraphs read
   std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them
-  std::function<bool(const graph::LinearGroup&)> shares_statistics_ =
-      schedule::shares_statistics(run_.graph, assignments_);
+  schedule::WorkDivider divider_{run_.graph, assignments_, {.ranks = run_.group.size(), .rates = run_.division_rates}};
   std::uint64_t tokens_ = 0;
 };
 
@@ -203,9 +198,9 @@ void run_sequential(const execution::RunContext& run, const std::vector<schedule
   if (run.placement.device.is_cpu()) return SequentialRun(run, schedule, assignments, store, sink).run();
   const residency::PinnedWeights weights(run.weights);
   const execution::RunContext pinned{
-      run.graph,   weights,   run.placement,      run.batches,    run.control,
-      run.times,   run.group, run.division_rates, run.all_tokens, run.min_tokens_per_expert,
-      run.original};
+      run.graph,    weights,        run.placement,      run.batches,    run.control,
+      run.times,    run.group,      run.division_rates, run.all_tokens, run.min_tokens_per_expert,
+      run.original, run.all_samples};
   SequentialRun(pinned, schedule, assignments, store, sink).run();
 }
 

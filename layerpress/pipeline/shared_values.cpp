@@ -6,30 +6,33 @@
 
 namespace layerpress::pipeline {
 
-void SharedValues::fill(const std::vector<graph::NodeId>& nodes, std::vector<compression::LinearWeight>& linears) {
+void SharedValues::fill(const std::vector<graph::NodeId>& nodes, const residency::Onload& parameters,
+                        std::vector<compression::LinearWeight>& linears) {
   for (std::size_t i = 0; i < nodes.size(); ++i) linears[i].shared = contribution(nodes[i], linears[i]);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (!linears[i].shared) continue;
-    for (const graph::NodeId fused : assignments_.at(nodes[i]).fused)
-      linears[i].shared = std::max(*linears[i].shared, contribution(fused).value_or(0));
+    for (const graph::NodeId fused : assignments_.linears.at(nodes[i]).fused)
+      linears[i].shared = std::max(*linears[i].shared, contribution(fused, parameters).value_or(0));
   }
 }
 
 std::optional<double> SharedValues::contribution(graph::NodeId n, const compression::LinearWeight& linear) {
   const auto known = contributions_.find(n);
   if (known != contributions_.end()) return known->second;
-  return contributions_[n] = assignments_.at(n).modifier->value_to_share(linear);
+  return contributions_[n] = assignments_.linears.at(n).modifier->value_to_share(linear);
 }
 
-std::optional<double> SharedValues::contribution(graph::NodeId n) {
+std::optional<double> SharedValues::contribution(graph::NodeId n, const residency::Onload& parameters) {
   const auto known = contributions_.find(n);
   if (known != contributions_.end()) return known->second;
   const graph::Node& node = graph_.nodes[n];
   const std::string name = graph::weight_matrix(node.operation).value().weight;
-  const compression::Assignment& assignment = assignments_.at(n);
+  const compression::Assignment& assignment = assignments_.linears.at(n);
+  const bool changed = parameters.has_changed(name);
+  const at::Tensor weight = changed ? parameters.original(name) : originals_.load(name);
   const std::optional<double> value =
-      contribution(n, {graph_.module_name(node), originals_.load(name), assignment.scheme, assignment.scale_dtype});
-  originals_.release(name);
+      contribution(n, {graph_.module_name(node), weight, assignment.scheme, assignment.scale_dtype});
+  if (!changed) originals_.release(name);
   return value;
 }
 

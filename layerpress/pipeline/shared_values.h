@@ -4,13 +4,13 @@
 #include <optional>
 #include <vector>
 
-#include "layerpress/compression/modifier.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/execution/stage_runner.h"
 
 namespace layerpress::pipeline {
 
 /// The assignments of a run, and the values that linears have in common with those that engines fuse with them
-/// (Modifier::value_to_share). What a linear contributes is computed once, from its original weight, whoever asks first.
+/// (Quantizer::value_to_share). The contribution of a linear is computed once, from its weight before it is compressed.
 class SharedValues {
  public:
   SharedValues(const execution::RunContext& run, const compression::Assignments& assignments)
@@ -20,13 +20,14 @@ class SharedValues {
 
   const compression::Assignments& assignments() const { return assignments_; }
 
-  /// Fills in LinearWeight::shared of whole weights.
-  void fill(const std::vector<graph::NodeId>& nodes, std::vector<compression::LinearWeight>& linears);
+  /// Fills in LinearWeight::shared of whole weights. `parameters` has the weights that transforms have changed.
+  void fill(const std::vector<graph::NodeId>& nodes, const residency::Onload& parameters,
+            std::vector<compression::LinearWeight>& linears);
 
  private:
   std::optional<double> contribution(graph::NodeId n, const compression::LinearWeight& linear);
-  /// Of a linear whose weight is read for it.
-  std::optional<double> contribution(graph::NodeId n);
+  /// Reads the weight if it is not known.
+  std::optional<double> contribution(graph::NodeId n, const residency::Onload& parameters);
 
   const graph::Graph& graph_;
   const residency::WeightSource& originals_;

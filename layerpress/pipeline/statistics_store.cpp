@@ -13,6 +13,8 @@
 namespace layerpress::pipeline {
 namespace {
 
+using compression::Travel;
+
 constexpr std::size_t kStripsUnderWay = 2;
 
 /// The number of elements in rows [first, last) of the upper triangle.
@@ -20,38 +22,36 @@ std::int64_t elements(const dist::Slice& rows, std::int64_t features) {
   return rows.size() * features - (rows.first + rows.last - 1) * rows.size() / 2;
 }
 
-/// Operations of `rows` rows of a matrix for this many tokens.
-double matrix_flops(std::int64_t tokens, std::int64_t rows, std::int64_t features) {
-  return 2 * static_cast<double>(tokens) * static_cast<double>(rows) * static_cast<double>(features);
-}
-
-/// Operations of the triangle's rows [first, last) for this many tokens.
-double gram_flops(std::int64_t tokens, const dist::Slice& rows, std::int64_t features) {
-  return 2 * static_cast<double>(tokens) * static_cast<double>(elements(rows, features));
+dist::Reduction reduction_of(compression::Merge merge) {
+  switch (merge) {
+    case compression::Merge::kMax:
+      return dist::Reduction::kMax;
+    case compression::Merge::kMin:
+      return dist::Reduction::kMin;
+    default:
+      return dist::Reduction::kSum;
+  }
 }
 
 }  // namespace
 
-/// Sends strips of triangles around, few at a time, and puts the sums back.
+/// Sends strips of figures, a few at a time, and stores the merged ones in their place.
 class StatisticsStore::Merge {
  public:
-  void start(const execution::RunContext& run, const at::Tensor& gram, const dist::Slice& rows, int root) {
+  void start(const execution::RunContext& run, const compression::Statistic& statistic, const at::Tensor& figures,
+             const dist::Slice& rows, int root) {
     if (under_way_.size() == kStripsUnderWay) finish_one(run);
     const auto phase = run.times.measure("reduce");
-    const at::Tensor packed = at::empty({elements(rows, gram.size(1))}, gram.options());
-    copy(gram, rows, packed, /*pack=*/true);
-    under_way_.push_back(
-        {gram, rows, packed,
-         root == kAllRanks ? run.group.start_all_reduce(packed) : run.group.start_reduce(packed, root)});
-  }
-
-  /// Rows of a matrix, where they lie.
-  void start_in_place(const execution::RunContext& run, const at::Tensor& matrix, const dist::Slice& rows, int root) {
-    if (under_way_.size() == kStripsUnderWay) finish_one(run);
-    const auto phase = run.times.measure("reduce");
-    const at::Tensor own = matrix.narrow(0, rows.first, rows.size());
-    under_way_.push_back(
-        {{}, rows, own, root == kAllRanks ? run.group.start_all_reduce(own) : run.group.start_reduce(own, root)});
+    Strip strip{{}, rows, figures.narrow(0, rows.first, rows.size()), {}};
+    if (statistic.travel() == Travel::kTriangle) {
+      strip.triangle = figures;
+      strip.sent = at::empty({elements(rows, figures.size(1))}, figures.options());
+      copy(figures, rows, strip.sent, /*pack=*/true);
+    }
+    const dist::Reduction reduction = reduction_of(statistic.merge());
+    strip.pending = root == Contribution::kAllRanks ? run.group.start_all_reduce(strip.sent, reduction)
+                                                    : run.group.start_reduce(strip.sent, root, reduction);
+    under_way_.push_back(std::move(strip));
   }
 
   void finish(const execution::RunContext& run) {
@@ -60,9 +60,9 @@ class StatisticsStore::Merge {
 
  private:
   struct Strip {
-    at::Tensor gram;  // undefined: what travels lies in its place
+    at::Tensor triangle;  // undefined: the strip is sent from its place
     dist::Slice rows;
-    at::Tensor packed;
+    at::Tensor sent;
     dist::Group::Pending pending;
   };
 
@@ -70,15 +70,15 @@ class StatisticsStore::Merge {
     const auto phase = run.times.measure("reduce");
     Strip& strip = under_way_.front();
     strip.pending.wait();
-    if (strip.gram.defined()) copy(strip.gram, strip.rows, strip.packed, /*pack=*/false);
+    if (strip.triangle.defined()) copy(strip.triangle, strip.rows, strip.sent, /*pack=*/false);
     under_way_.pop_front();
   }
 
-  /// Between the matrix and its rows laid end to end.
-  static void copy(const at::Tensor& gram, const dist::Slice& rows, const at::Tensor& packed, bool pack) {
-    const std::int64_t features = gram.size(1);
-    if (!gram.is_cpu()) return copy_on_device(gram, rows, packed, pack);
-    auto* matrix = gram.data_ptr<float>();
+  /// Copies between the matrix and its rows, one after the other.
+  static void copy(const at::Tensor& triangle, const dist::Slice& rows, const at::Tensor& packed, bool pack) {
+    const std::int64_t features = triangle.size(1);
+    if (!triangle.is_cpu()) return copy_on_device(triangle, rows, packed, pack);
+    auto* matrix = triangle.data_ptr<float>();
     auto* line = packed.data_ptr<float>();
     at::parallel_for(rows.first, rows.last, std::max<std::int64_t>(1, (1 << 16) / features),
                      [&](std::int64_t begin, std::int64_t end) {
@@ -91,10 +91,10 @@ class StatisticsStore::Merge {
                      });
   }
 
-  static void copy_on_device(const at::Tensor& gram, const dist::Slice& rows, const at::Tensor& packed, bool pack) {
+  static void copy_on_device(const at::Tensor& triangle, const dist::Slice& rows, const at::Tensor& packed, bool pack) {
     for (std::int64_t row = rows.first; row < rows.last; ++row) {
-      const at::Tensor own = gram.select(0, row).slice(0, row);
-      const at::Tensor place = packed.narrow(0, elements({rows.first, row}, gram.size(1)), own.size(0));
+      const at::Tensor own = triangle.select(0, row).slice(0, row);
+      const at::Tensor place = packed.narrow(0, elements({rows.first, row}, triangle.size(1)), own.size(0));
       pack ? place.copy_(own) : own.copy_(place);
     }
   }
@@ -102,135 +102,127 @@ class StatisticsStore::Merge {
   std::deque<Strip> under_way_;
 };
 
+compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch) {
+  compression::SampleRows samples{batch.offsets, batch.places, run.all_samples};
+  if (!batch.counted.defined()) return samples;
+  const at::Tensor places = batch.counted.contiguous();
+  const auto* first = places.const_data_ptr<std::int64_t>();
+  for (std::int64_t& offset : samples.offsets) offset = std::lower_bound(first, first + places.numel(), offset) - first;
+  return samples;
+}
+
 StatisticsStore::StatisticsStore() : merge_(std::make_unique<Merge>()) {}
 
 StatisticsStore::~StatisticsStore() = default;
 
-namespace {
-
-/// Rows that travel together: large enough for the network, small enough beside the matrix. `count(rows)`: their elements.
-template <typename Count>
-std::vector<dist::Slice> strips_of(std::int64_t all_rows, std::int64_t all, const Count& count) {
+/// Strips are large enough for the network, but small compared to all figures.
+std::vector<dist::Slice> strips_of(const compression::Statistic& statistic, std::int64_t features) {
   constexpr std::int64_t kLeast = 1 << 20, kMost = 8 << 20, kParts = 8;
-  const std::int64_t wanted = std::clamp(all / kParts, kLeast, kMost);
+  const std::int64_t rows = statistic.rows(features);
+  const bool triangle = statistic.travel() == Travel::kTriangle;
+  const std::int64_t wanted = std::clamp((triangle ? rows * features / 2 : rows * features) / kParts, kLeast, kMost);
   std::vector<dist::Slice> strips;
-  for (std::int64_t first = 0; first < all_rows;) {
-    std::int64_t last = std::min(first + kernels::kGramRowStep, all_rows);
-    while (last < all_rows && count(dist::Slice{first, last}) < wanted)
-      last = std::min(last + kernels::kGramRowStep, all_rows);
+  for (std::int64_t first = 0; first < rows;) {
+    std::int64_t last = std::min(first + kernels::kGramRowStep, rows);
+    while (last < rows && element_count(statistic, features, {first, last}) < wanted)
+      last = std::min(last + kernels::kGramRowStep, rows);
     strips.push_back({first, last});
     first = last;
   }
   return strips;
 }
 
-}  // namespace
-
-std::vector<dist::Slice> triangle_strips(std::int64_t features) {
-  return strips_of(features, features * features / 2,
-                   [&](const dist::Slice& rows) { return elements(rows, features); });
-}
-
-std::vector<dist::Slice> matrix_strips(std::int64_t rows, std::int64_t features) {
-  return strips_of(rows, rows * features, [&](const dist::Slice& strip) { return strip.size() * features; });
-}
-
-std::uint64_t merge_workspace_bytes(std::int64_t features, std::int64_t rows, int ranks) {
+std::uint64_t merge_workspace_bytes(const std::vector<compression::StatisticPtr>& statistics, std::int64_t features,
+                                    int ranks) {
   if (ranks <= 1) return 0;
-  // A triangle's strip is packed. Of a pair each keeps its own part beside the other's, for a matrix's strip, too.
-  const bool pair = ranks == 2;
+  // A triangle's strip is packed. In a run of two ranks, each also keeps its own strip beside the other's.
+  const std::int64_t parts = ranks == 2 ? 1 : 0;
   std::int64_t largest = 0;
-  const std::vector<dist::Slice> strips = triangle_strips(features);
-  for (const dist::Slice& strip : strips) largest = std::max(largest, (pair ? 2 : 1) * elements(strip, features));
-  std::size_t under_way = strips.size();
-  if (pair && rows > 0) {
-    under_way = kStripsUnderWay;  // the first of one beside the last of the other
-    for (const dist::Slice& strip : matrix_strips(rows, features)) largest = std::max(largest, strip.size() * features);
+  std::size_t holding = 0;
+  for (const compression::StatisticPtr& statistic : statistics) {
+    const std::int64_t copies = parts + (statistic->travel() == Travel::kTriangle ? 1 : 0);
+    if (copies == 0) continue;
+    for (const dist::Slice& strip : strips_of(*statistic, features)) {
+      largest = std::max(largest, copies * element_count(*statistic, features, {strip.first, strip.last}));
+      ++holding;
+    }
   }
-  return static_cast<std::uint64_t>(largest) * std::min(under_way, kStripsUnderWay) * sizeof(float);
+  return static_cast<std::uint64_t>(largest) * std::min(holding, kStripsUnderWay) * sizeof(float);
 }
 
 compression::Statistics& StatisticsStore::of(const execution::RunContext& run, graph::ValueId value,
-                                             const CrossWanted& cross) {
+                                             const std::vector<Contribution>& contributions) {
   compression::Statistics& statistics = statistics_[value];
   const std::int64_t features = run.graph.values[value].features;
-  const auto make = [&](at::Tensor& sums, std::int64_t rows) {
-    if (!sums.defined()) sums = at::zeros({rows, features}, at::TensorOptions(at::kFloat).device(run.placement.device));
-  };
-  make(statistics.gram, features);
-  if (cross.square) make(statistics.cross, features);
-  if (cross.weight.defined()) make(statistics.output_cross, cross.weight.size(0));
+  for (const Contribution& contribution : contributions) {
+    const compression::Statistic& statistic = *contribution.statistic;
+    at::Tensor& figures = statistics.figures[std::string(statistic.name())];
+    if (figures.defined()) continue;
+    kinds_[value].push_back(contribution.statistic);
+    figures = at::full({statistic.rows(features), features}, statistic.identity(),
+                       at::TensorOptions(at::kFloat).device(run.placement.device));
+  }
   return statistics;
 }
 
 namespace {
 
-void add_output_cross(const execution::RunContext& run, compression::Statistics& statistics,
-                      const StatisticsStore::Input& input, const StatisticsStore::CrossWanted& cross) {
-  const auto phase = run.times.measure("cross");
-  kernels::accumulate_output_cross(statistics.output_cross,
-                                   {input.x, input.reference, input.stream.compressed, input.stream.reference},
-                                   cross.weight, cross.shares);
-  run.times.add_flops("cross", 2 * matrix_flops(input.x.size(0), cross.weight.size(0), input.x.size(1)));
+void add_rows(const execution::RunContext& run, const Contribution& contribution, at::Tensor& figures,
+              const compression::RowRange& rows) {
+  const compression::Statistic& statistic = *contribution.statistic;
+  const auto phase = run.times.measure(statistic.phase());
+  statistic.add(figures, contribution.input, rows);
+  const auto tokens = static_cast<double>(contribution.input.values[0].size(0));
+  run.times.add_flops(statistic.phase(), statistic.flops(tokens, figures.size(1), rows));
+}
+
+/// The number of tokens in this piece.
+std::int64_t tokens_of(const std::vector<Contribution>& contributions) {
+  const std::vector<at::Tensor>& values = contributions.front().input.values;
+  return values.empty() ? 0 : values[0].size(0);
 }
 
 }  // namespace
 
-void StatisticsStore::add(const execution::RunContext& run, graph::ValueId value, const Input& input,
-                          const CrossWanted& cross) {
-  const at::Tensor& x = input.x;
-  compression::Statistics& statistics = of(run, value, cross);
-  {
-    const auto phase = run.times.measure("gram");
-    kernels::accumulate_gram(statistics.gram, x);
-    run.times.add_flops("gram", gram_flops(x.size(0), {0, x.size(1)}, x.size(1)));
+void StatisticsStore::add(const execution::RunContext& run, graph::ValueId value,
+                          const std::vector<Contribution>& contributions) {
+  compression::Statistics& statistics = of(run, value, contributions);
+  statistics.tokens += tokens_of(contributions);
+  for (const Contribution& contribution : contributions) {
+    at::Tensor& figures = statistics.figures.find(contribution.statistic->name())->second;
+    add_rows(run, contribution, figures, {0, figures.size(0)});
   }
-  statistics.tokens += x.size(0);
-  if (cross.weight.defined()) add_output_cross(run, statistics, input, cross);
-  if (!cross.square) return;
-  const auto phase = run.times.measure("cross");
-  kernels::accumulate_cross_gram(statistics.cross, input.reference, x);
-  run.times.add_flops("cross", matrix_flops(x.size(0), x.size(1), x.size(1)));
 }
 
-void StatisticsStore::add_last_and_merge(const execution::RunContext& run, graph::ValueId value, const Input& input,
-                                         const CrossWanted& cross, int root) {
-  const at::Tensor& x = input.x;
+void StatisticsStore::add_last_and_merge(const execution::RunContext& run, graph::ValueId value,
+                                         const std::vector<Contribution>& contributions) {
   if (run.group.size() == 1) {
-    if (x.defined()) add(run, value, input, cross);
+    if (!contributions.front().input.values.empty()) add(run, value, contributions);
     return;
   }
-  compression::Statistics& statistics = of(run, value, cross);
-  const std::int64_t features = statistics.gram.size(0);
-  if (x.defined()) statistics.tokens += x.size(0);
-  for (const dist::Slice& strip : triangle_strips(features)) {
-    if (x.defined()) {
-      const auto phase = run.times.measure("gram");
-      kernels::accumulate_gram_rows(statistics.gram, x, strip.first, strip.last);
-      run.times.add_flops("gram", gram_flops(x.size(0), strip, features));
-    }
-    merge_->start(run, statistics.gram, strip, root);
-  }
-  if (cross.square) add_and_merge_cross(run, statistics, input, root);
-  if (cross.weight.defined()) {
-    if (x.defined()) add_output_cross(run, statistics, input, cross);
-    for (const dist::Slice& strip : matrix_strips(statistics.output_cross.size(0), features))
-      merge_->start_in_place(run, statistics.output_cross, strip, root);
-  }
+  compression::Statistics& statistics = of(run, value, contributions);
+  statistics.tokens += tokens_of(contributions);
+  for (const Contribution& contribution : contributions)
+    add_and_merge(run, contribution, statistics.figures.find(contribution.statistic->name())->second);
   merging_.push_back(value);
 }
 
-void StatisticsStore::add_and_merge_cross(const execution::RunContext& run, compression::Statistics& statistics,
-                                          const Input& input, int root) {
-  const std::int64_t features = statistics.cross.size(0);
-  for (const dist::Slice& strip : matrix_strips(features, features)) {
-    if (input.x.defined()) {
-      const auto phase = run.times.measure("cross");
-      kernels::accumulate_cross_gram_rows(statistics.cross, input.reference, input.x, strip.first, strip.last);
-      run.times.add_flops("cross", matrix_flops(input.x.size(0), strip.size(), features));
-    }
-    merge_->start_in_place(run, statistics.cross, strip, root);
+void StatisticsStore::add_and_merge(const execution::RunContext& run, const Contribution& contribution,
+                                    at::Tensor& figures) {
+  const compression::Statistic& statistic = *contribution.statistic;
+  const bool adds = !contribution.input.values.empty();
+  if (adds && !statistic.adds_by_rows()) add_rows(run, contribution, figures, {0, figures.size(0)});
+  for (const dist::Slice& strip : strips_of(statistic, figures.size(1))) {
+    if (adds && statistic.adds_by_rows()) add_rows(run, contribution, figures, {strip.first, strip.last});
+    merge_->start(run, statistic, figures, strip, contribution.root);
   }
+}
+
+void StatisticsStore::divide_channels(graph::ValueId value, const at::Tensor& scale) {
+  const auto found = statistics_.find(value);
+  if (found == statistics_.end()) return;
+  for (const compression::StatisticPtr& statistic : kinds_.at(value))
+    statistic->divide_channels(found->second.figures.find(statistic->name())->second, scale);
 }
 
 void StatisticsStore::finish_merging(const execution::RunContext& run) {

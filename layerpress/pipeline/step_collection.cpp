@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace layerpress::pipeline {
@@ -10,39 +11,48 @@ StepCollection::StepCollection(const execution::RunContext& run, const schedule:
                                const std::vector<schedule::GroupWork>& works, const residency::Onload& parameters,
                                const Targets& targets)
     : run_(run), step_(step), statistics_(targets.statistics) {
-  for (const graph::ValueId value : step.grams) roots_[value] = StatisticsStore::kAllRanks;
-  for (const schedule::GroupWork& work : works)
-    if (const auto own = roots_.find(work.input); own != roots_.end() && !work.everywhere)
-      own->second = work.division.owner;
-  for (const graph::ValueId value : step.grams) crosses_[value].square = step.crosses.count(value) != 0;
-  for (const auto& [value, outputs] : step.output_crosses) {
-    const auto& linear = std::get<graph::Linear>(run.graph.nodes[outputs.linear].operation);
-    crosses_[value] = {false, parameters.original(linear.weight).to(run.placement.dtype), outputs.shares};
+  for (const auto& [value, statistics] : step.statistics) {
+    Collected collected{statistics, {}, {value}};
+    for (const compression::StatisticPtr& statistic : statistics) {
+      for (const compression::StatisticSource& source : statistic->sources(value)) collected.sources.insert(source);
+      const std::string weight = statistic->weight();
+      if (!weight.empty()) collected.weights[weight] = parameters.original(weight).to(run.placement.dtype);
+      if (sees_original(*statistic, value)) collected.last.original = true;
+    }
+    collected_.emplace(value, std::move(collected));
   }
+  for (const schedule::GroupWork& work : works)
+    if (const auto own = collected_.find(work.input); own != collected_.end() && !work.everywhere)
+      for (const compression::StatisticPtr& statistic : own->second.statistics)
+        if (!targets.wanted.everywhere(work.input, statistic->name()))
+          own->second.roots[std::string(statistic->name())] = work.division.owner;
   if (step.survey) {
     execution::ExpertSurvey survey(run_.graph.values[*step.survey].features, run_.min_tokens_per_expert);
     survey_ = &targets.surveys.insert_or_assign(*step.survey, std::move(survey)).first->second;
   }
 }
 
+int StepCollection::Collected::root_of(const compression::Statistic& statistic) const {
+  const auto found = roots.find(std::string(statistic.name()));
+  return found == roots.end() ? Contribution::kAllRanks : found->second;
+}
+
 void StepCollection::take(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
   if (survey_ != nullptr) survey(value, x, piece);
-  hold_stream(value, x, piece, /*in_original=*/false);
-  if (step_.grams.count(value) == 0 || piece.collected.count(value) != 0) return;
-  if (step_.crosses.count(value) != 0)
-    held_[value] = counted(value, x, piece);
-  else
-    add(value, {.x = counted(value, x, piece)}, piece);
+  take_source({value}, x, piece);
 }
 
 void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
-  hold_stream(value, x, piece, /*in_original=*/true);
-  if (auto held = held_.extract(value))
-    add(value,
-        {.x = std::move(held.mapped()),
-         .reference = counted(value, x, piece),
-         .stream = std::exchange(streams_[value], {})},
-        piece);
+  take_source({value, true}, x, piece);
+}
+
+void StepCollection::take_source(const compression::StatisticSource& source, const at::Tensor& x,
+                                 execution::BatchPiece& piece) {
+  for (auto& [value, collected] : collected_) {
+    if (collected.sources.count(source) == 0 || piece.collected.count(value) != 0) continue;
+    collected.held[source] = counted(source.value, x, piece);
+    if (source == collected.last) add(value, collected, piece);
+  }
 }
 
 /// The router's logits arrive before the routing.
@@ -55,13 +65,6 @@ void StepCollection::survey(graph::ValueId value, const at::Tensor& x, execution
   piece.collect(value, [&] { survey_->add(logits, x); });
 }
 
-void StepCollection::hold_stream(graph::ValueId value, const at::Tensor& x, const execution::BatchPiece& piece,
-                                 bool in_original) {
-  for (const auto& [input, outputs] : step_.output_crosses)
-    if (outputs.stream == value)
-      (in_original ? streams_[input].reference : streams_[input].compressed) = counted(value, x, piece);
-}
-
 at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x,
                                    const execution::BatchPiece& piece) const {
   return execution::select_counted_rows(piece.batch, run_.graph.values[value].rows, x);
@@ -69,18 +72,34 @@ at::Tensor StepCollection::counted(graph::ValueId value, const at::Tensor& x,
 
 void StepCollection::take_nothing(const std::vector<graph::ValueId>& wanted) {
   // In the order in which the others send theirs.
-  for (const bool crossed : {false, true})
-    for (const graph::ValueId value : wanted)
-      if (step_.grams.count(value) != 0 && (step_.crosses.count(value) != 0) == crossed)
-        statistics_.add_last_and_merge(run_, value, {}, crosses_.at(value), roots_.at(value));
+  for (const bool original : {false, true})
+    for (const graph::ValueId value : wanted) {
+      const auto found = collected_.find(value);
+      if (found == collected_.end() || found->second.last.original != original) continue;
+      std::vector<Contribution> nothing;
+      for (const compression::StatisticPtr& statistic : found->second.statistics)
+        nothing.push_back({statistic, {}, found->second.root_of(*statistic)});
+      statistics_.add_last_and_merge(run_, value, nothing);
+    }
 }
 
-void StepCollection::add(graph::ValueId value, const StatisticsStore::Input& input, execution::BatchPiece& piece) {
+void StepCollection::add(graph::ValueId value, Collected& collected, execution::BatchPiece& piece) {
+  std::vector<Contribution> contributions;
+  for (const compression::StatisticPtr& statistic : collected.statistics) {
+    contributions.push_back({statistic, {}, collected.root_of(*statistic)});
+    compression::StatisticInput& input = contributions.back().input;
+    for (const compression::StatisticSource& source : statistic->sources(value))
+      input.values.push_back(collected.held.at(source));
+    if (const auto weight = collected.weights.find(statistic->weight()); weight != collected.weights.end())
+      input.weight = weight->second;
+    if (statistic->looks_at_samples()) input.samples = sample_rows(run_, piece.batch);
+  }
+  collected.held.clear();
   piece.collect(value, [&] {
     if (last_batch_ && piece.is_last)
-      statistics_.add_last_and_merge(run_, value, input, crosses_.at(value), roots_.at(value));
+      statistics_.add_last_and_merge(run_, value, contributions);
     else
-      statistics_.add(run_, value, input, crosses_.at(value));
+      statistics_.add(run_, value, contributions);
   });
 }
 

@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "layerpress/execution/batch_pieces.h"
@@ -20,6 +22,7 @@ class StepCollection {
   struct Targets {
     StatisticsStore& statistics;
     execution::ExpertSurveys& surveys;
+    const schedule::ValueStatistics& wanted;
   };
   /// `parameters` has the original weights of the step's groups.
   StepCollection(const execution::RunContext& run, const schedule::Step& step,
@@ -37,19 +40,26 @@ class StepCollection {
   void finish();
 
  private:
+  /// The statistics of one value and their inputs.
+  struct Collected {
+    std::vector<compression::StatisticPtr> statistics;
+    std::set<compression::StatisticSource> sources;
+    compression::StatisticSource last;                          ///< the value itself, in the model that runs last
+    std::map<compression::StatisticSource, at::Tensor> held{};  ///< sources that have been computed
+    std::map<std::string, at::Tensor> weights{};                ///< in the computing dtype
+    std::map<std::string, int> roots{};  ///< the ranks that need statistics, for those that not all ranks need
+    int root_of(const compression::Statistic& statistic) const;
+  };
+  void take_source(const compression::StatisticSource& source, const at::Tensor& x, execution::BatchPiece& piece);
   at::Tensor counted(graph::ValueId value, const at::Tensor& x, const execution::BatchPiece& piece) const;
-  void add(graph::ValueId value, const StatisticsStore::Input& input, execution::BatchPiece& piece);
+  /// To be called when all sources of a value's statistics have been computed.
+  void add(graph::ValueId value, Collected& collected, execution::BatchPiece& piece);
   void survey(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
-  /// Holds the residual stream until what is made of it is there.
-  void hold_stream(graph::ValueId value, const at::Tensor& x, const execution::BatchPiece& piece, bool in_original);
 
   const execution::RunContext& run_;
   const schedule::Step& step_;
   StatisticsStore& statistics_;
-  std::map<graph::ValueId, int> roots_;        // which rank needs the statistics
-  std::map<graph::ValueId, at::Tensor> held_;  // until the original model's values are there
-  std::map<graph::ValueId, StatisticsStore::CrossWanted> crosses_;
-  std::map<graph::ValueId, StatisticsStore::Stream> streams_;  // by the value whose linear writes into it
+  std::map<graph::ValueId, Collected> collected_;
   execution::ExpertSurvey* survey_ = nullptr;
   at::Tensor logits_;
   bool last_batch_ = false;

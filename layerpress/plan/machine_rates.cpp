@@ -11,10 +11,9 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/graph/weight_matrix.h"
-#include "layerpress/kernels/gram.h"
 #include "layerpress/kernels/linear.h"
 #include "layerpress/kernels/transformer.h"
-#include "layerpress/schedule/group_work.h"
+#include "layerpress/schedule/value_statistics.h"
 
 namespace layerpress::plan {
 namespace {
@@ -41,11 +40,51 @@ double rate_of(at::Device device, double work, Function&& function) {
 /// The largest power of two below the widest compressed linear, limited to a fraction of a second of work.
 std::int64_t sample_columns(const setup::RunSetup& setup) {
   std::int64_t widest = 0;
-  for (const auto& [node, assignment] : setup.assignments)
+  for (const auto& [node, assignment] : setup.assignments.linears)
     widest = std::max(widest, graph::weight_matrix(setup.model.traced.graph.nodes[node].operation).value().columns);
   std::int64_t columns = 512;
   while (columns < 4096 && 2 * columns <= widest) columns *= 2;
   return columns;
+}
+
+compression::ValueFacts facts_of(const compression::Assignment& assignment) {
+  return {.value = 0, .differs = assignment.modifier->wants_original(), .scheme = assignment.scheme};
+}
+
+/// Some tokens, as one sample, in the place of all sources of a statistic.
+compression::StatisticInput sample_input(const compression::Statistic& statistic, const at::Tensor& x) {
+  return {std::vector<at::Tensor>(statistic.sources(0).size(), x), {}, {{0, x.size(0)}, {0}, 1}};
+}
+
+/// The statistics that a modifier wants, with one tensor in the place of all values.
+compression::Statistics statistics_of(const compression::Assignment& assignment, const at::Tensor& x) {
+  compression::Statistics statistics;
+  statistics.tokens = x.size(0);
+  for (const compression::StatisticPtr& statistic : assignment.modifier->statistics_wanted(facts_of(assignment))) {
+    at::Tensor figures =
+        at::full({statistic->rows(x.size(1)), x.size(1)}, statistic->identity(), x.options().dtype(at::kFloat));
+    const compression::StatisticInput input = sample_input(*statistic, x);
+    statistic->add(figures, input, statistic->all_rows(x.size(1)));
+    statistics.figures.emplace(statistic->name(), figures);
+  }
+  return statistics;
+}
+
+/// Collects every statistic that any modifier wants, for a small value.
+void measure_statistics(const setup::RunSetup& setup, const at::Tensor& x, MachineRates& rates) {
+  const auto tokens = static_cast<double>(x.size(0));
+  const std::int64_t features = x.size(1);
+  std::set<const compression::Quantizer*> seen;
+  for (const auto& [node, assignment] : setup.assignments.linears) {
+    if (!seen.insert(assignment.modifier).second) continue;
+    for (const compression::StatisticPtr& statistic : assignment.modifier->statistics_wanted(facts_of(assignment))) {
+      const compression::RowRange rows = statistic->all_rows(features);
+      at::Tensor figures = at::full({rows.last, features}, statistic->identity(), x.options().dtype(at::kFloat));
+      const compression::StatisticInput input = sample_input(*statistic, x);
+      rates.flops[statistic->phase()] =
+          rate_of(x.device(), statistic->flops(tokens, features, rows), [&] { statistic->add(figures, input, rows); });
+    }
+  }
 }
 
 double measure_read(const setup::OpenedModel& model) {
@@ -90,20 +129,16 @@ ModifierRates measure_modifiers(const setup::RunSetup& setup) {
   const std::int64_t columns = sample_columns(setup);
   const at::Device device = setup.placement.device;
   const at::Tensor x = at::randn({512, columns}).to(device);
-  compression::Statistics statistics;
-  statistics.gram = at::mm(x.t(), x);
-  statistics.tokens = x.size(0);
-  std::set<const compression::Modifier*> seen;
-  for (const auto& [node, assignment] : setup.assignments) {
+  std::set<const compression::Quantizer*> seen;
+  for (const auto& [node, assignment] : setup.assignments.linears) {
     if (!seen.insert(assignment.modifier).second) continue;
     const at::Tensor weight = at::randn({512, columns}).to(device, assignment.scale_dtype);
     const std::vector<compression::LinearWeight> linears = {{"", weight, assignment.scheme, assignment.scale_dtype}};
-    const compression::StatisticsWanted wanted = assignment.modifier->statistics_wanted();
-    statistics.cross = wanted.cross ? at::zeros_like(statistics.gram) : at::Tensor();
+    const compression::Statistics statistics = statistics_of(assignment, x);
     for (const bool warming : {true, false}) {
       PhaseTimes times;
       try {
-        assignment.modifier->compress(linears, wanted.gram ? &statistics : nullptr, times);
+        assignment.modifier->compress(linears, statistics.figures.empty() ? nullptr : &statistics, times);
       } catch (const Error&) {
         break;  // for example, the group size does not divide the columns: its rates stay unknown
       }
@@ -127,18 +162,12 @@ MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::
   rates.write_bytes = measure_write(output);
   const at::Tensor x = at::randn({kTokens, kFeatures}).to(options),
                    weight = at::randn({kFeatures, kFeatures}).to(options);
-  at::Tensor gram = at::zeros({kFeatures, kFeatures}, at::TensorOptions(device).dtype(at::kFloat));
   if (setup.pipeline != setup::Pipeline::kDatafree) {
     const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
     rates.flops["forward"] =
         rate_of(device, 2 * tokens * features * features, [&] { return kernels::linear(x, weight); });
-    rates.flops["gram"] =
-        rate_of(device, tokens * features * (features + 1), [&] { kernels::accumulate_gram(gram, x); });
-    if (schedule::wants_reference(setup.assignments)) {
-      rates.flops["reference"] = rates.flops["forward"];
-      rates.flops["cross"] =
-          rate_of(device, 2 * tokens * features * features, [&] { kernels::accumulate_cross_gram(gram, x, x); });
-    }
+    if (schedule::wants_reference(setup.assignments)) rates.flops["reference"] = rates.flops["forward"];
+    measure_statistics(setup, x, rates);
     const kernels::AttentionShape shape{8, 8, 64, 0.125, 0};
     const at::Tensor heads = x.slice(1, 0, 512).contiguous();
     rates.flops["attention"] = rate_of(device, 4 * tokens / 2 * 513.0 * 512.0, [&] {

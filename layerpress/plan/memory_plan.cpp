@@ -14,7 +14,6 @@
 #include "layerpress/execution/operation_execution.h"
 #include "layerpress/graph/reference_stream.h"
 #include "layerpress/graph/weight_matrix.h"
-#include "layerpress/kernels/gram.h"
 #include "layerpress/pipeline/background_sink.h"
 #include "layerpress/pipeline/statistics_store.h"
 #include "layerpress/plan/step_cost.h"
@@ -32,7 +31,7 @@ class Simulation {
              const std::vector<std::string>& reference_weights = {}) {
     plan_.subgraphs.emplace_back();
     own().name = name;
-    own().gram_bytes = gram_bytes_;  // those that an earlier subgraph has left for this one
+    own().statistics_bytes = statistics_bytes_;  // those that an earlier subgraph has left for this one
     for (const std::string& weight : weights) onload(weight, compressed.count(weight) != 0);
     for (const std::string& weight : reference_weights)
       if (!can_stay(weight)) onloaded_ += bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
@@ -60,32 +59,41 @@ class Simulation {
     for (const std::string& weight : kept) kept_bytes_ += bytes(weight);
     for (const std::string& weight : dropped) kept_bytes_ -= bytes(weight);
     onloaded_ = kept_bytes_;
+    changed_.clear();
   }
 
   /// Runs all batches through a step's stage, also in the original model if it runs.
   void run_stage(const schedule::Step& step) {
-    gram_workspace_ = 0;
-    for (const graph::ValueId value : step.grams) {
-      const auto features = static_cast<double>(request_.graph.values[value].features);
-      hold_matrix(value, value, request_.graph.values[value].features,
-                  kernels::gram_workspace_bytes(request_.graph.values[value].features, request_.placement.dtype));
-      own().flops["gram"] += expected_rows(value) * features * (features + 1);
+    statistics_workspace_ = 0;
+    std::set<graph::ValueId> taken, taken_last;  // by the model that runs last for them
+    for (const auto& [value, statistics] : step.statistics) {
+      hold_statistics(value, statistics);
+      const bool original = std::any_of(statistics.begin(), statistics.end(), [value = value](const auto& statistic) {
+        return sees_original(*statistic, value);
+      });
+      (original ? taken_last : taken).insert(value);
     }
-    for (const graph::ValueId value : step.crosses) hold_cross(step, value);
-    if (!step.grams.empty() && request_.batches.empty()) note(gram_workspace_);
+    if (!step.statistics.empty() && request_.batches.empty()) note(statistics_workspace_);
     for (std::size_t b = 0; b < request_.batches.size(); ++b) {
-      std::set<graph::ValueId> taken = step.grams;
       std::uint64_t held = 0;  // until the original model's values are there
-      for (const graph::ValueId value : step.crosses) {
-        taken.erase(value);
-        held += value_bytes(value, b);
-      }
-      held += stream_bytes(step, b) + copied_bytes(step, b);
+      for (const graph::ValueId value : taken_last) held += value_bytes(value, b);
+      held += other_source_bytes(step, b) + copied_bytes(step, b);
       run_batch(step.stage, b, taken, held, /*in_original=*/false);
-      if (!step.reference.nodes.empty()) run_batch(step.reference, b, step.crosses, held, /*in_original=*/true);
+      if (!step.reference.nodes.empty()) run_batch(step.reference, b, taken_last, held, /*in_original=*/true);
       for (const graph::ValueId value : step.drops) drop(value, b);
     }
     for (const graph::ValueId value : step.drops) values_.erase(value);
+  }
+
+  /// Transforms: the parameters that they change are held in memory until they are compressed or the subgraph is done.
+  void transform(const std::vector<std::size_t>& transforms) {
+    for (const std::size_t transform : transforms)
+      for (const std::string& name : request_.assignments.transforms[transform].site.place.parameters(request_.graph)) {
+        const std::uint64_t bytes = stored_bytes(name);
+        note(bytes + compression::scaling_workspace_bytes());  // beside the parameter before the change
+        if (changed_.insert(name).second) onloaded_ += bytes;
+      }
+    own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
   }
 
   /// Modifiers at work on groups of one step. `replace`: the compressed weights are used from here on.
@@ -99,22 +107,21 @@ class Simulation {
       originals += turn.groups * original_bytes(turn.linears);
       note(cost.exchange.own + originals + turn.workspace_bytes);
       for (std::size_t group = 0; cost.ranks == 1 && group < turn.groups; ++group)
-        use(turn.linears, originals + turn.result_bytes, replace);
+        use(turn.linears, originals + turn.result_bytes, replace && turn.propagates);
     }
     if (cost.ranks == 1) return;
     note(originals + cost.exchange.trading);
     for (const StepCost::Turn& turn : cost.turns) {
       note(originals + cost.exchange.received + 2 * turn.result_bytes);  // results are concatenated from parts
-      use(turn.linears, originals + cost.exchange.received + turn.result_bytes, replace);
+      use(turn.linears, originals + cost.exchange.received + turn.result_bytes, replace && turn.propagates);
     }
   }
 
-  void drop_gram(graph::ValueId value) {
-    for (const graph::ValueId matrix : {value, reference_ ? reference_->stored_as(value) : value})
-      if (const auto found = grams_.find(matrix); found != grams_.end()) {
-        gram_bytes_ -= found->second;
-        grams_.erase(found);
-      }
+  void drop_statistics(graph::ValueId value) {
+    const auto found = statistics_.find(value);
+    if (found == statistics_.end()) return;
+    statistics_bytes_ -= found->second;
+    statistics_.erase(found);
   }
 
   SubgraphPlan& own() { return plan_.subgraphs.back(); }
@@ -146,6 +153,10 @@ class Simulation {
     own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
   }
 
+  std::uint64_t stored_bytes(const std::string& weight) {
+    return bytes_of(c10::multiply_integers(shape_of(weight)), request_.stored_dtype(weight));
+  }
+
   /// On a device the originals are copies; on a CPU they are views of the mapped file.
   std::uint64_t original_bytes(const std::vector<compression::LinearShape>& linears) const {
     std::uint64_t bytes = 0;
@@ -163,38 +174,28 @@ class Simulation {
     return static_cast<std::uint64_t>(elements) * c10::elementSize(dtype);
   }
 
-  /// A statistics matrix [rows, features] of a value, known as `matrix`.
-  void hold_matrix(graph::ValueId value, graph::ValueId matrix, std::int64_t rows, std::uint64_t workspace) {
+  /// The statistics of a value that are collected while a stage runs.
+  void hold_statistics(graph::ValueId value, const std::vector<compression::StatisticPtr>& statistics) {
     const std::int64_t features = request_.graph.values[value].features;
-    if (grams_.count(matrix) == 0) {
-      grams_[matrix] = static_cast<std::uint64_t>(rows * features) * sizeof(float);
-      gram_bytes_ += grams_[matrix];
-      own().gram_bytes = std::max(own().gram_bytes, gram_bytes_);
+    const double rows = expected_rows(value);
+    std::uint64_t workspace = 0;
+    for (const compression::StatisticPtr& statistic : statistics) {
+      const std::uint64_t bytes = static_cast<std::uint64_t>(statistic->rows(features) * features) * sizeof(float);
+      statistics_[value] += bytes;
+      statistics_bytes_ += bytes;
+      std::uint64_t own_workspace = statistic->workspace_bytes(features, request_.placement.dtype, request_.threads);
+      if (const std::string weight = statistic->weight(); !weight.empty() && !can_stay(weight))
+        own_workspace += bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
+      workspace = std::max(workspace, own_workspace);
+      own().flops[statistic->phase()] += statistic->flops(rows, features, statistic->all_rows(features));
     }
-    workspace += pipeline::merge_workspace_bytes(features, matrix == value ? 0 : rows, request_.ranks);
-    gram_workspace_ = std::max(gram_workspace_, workspace);
+    own().statistics_bytes = std::max(own().statistics_bytes, statistics_bytes_);
+    workspace += pipeline::merge_workspace_bytes(statistics, features, request_.ranks);
+    statistics_workspace_ = std::max(statistics_workspace_, workspace);
   }
 
-  /// What is summed up of the original model's values beside a Gram matrix.
-  void hold_cross(const schedule::Step& step, graph::ValueId value) {
-    const std::int64_t features = request_.graph.values[value].features;
-    const at::ScalarType dtype = request_.placement.dtype;
-    const auto outputs = step.output_crosses.find(value);
-    std::int64_t rows = features, products = 1;
-    std::uint64_t workspace = kernels::cross_gram_workspace_bytes(features, dtype);
-    if (outputs != step.output_crosses.end()) {
-      const auto& linear = std::get<graph::Linear>(request_.graph.nodes[outputs->second.linear].operation);
-      rows = linear.out_features;
-      products = 2;
-      workspace = kernels::output_cross_workspace_bytes(rows, features, dtype, request_.threads);
-      if (!can_stay(linear.weight)) workspace += bytes_of(rows * features, dtype);
-    }
-    hold_matrix(value, reference_->stored_as(value), rows, workspace);
-    own().flops["cross"] += 2 * expected_rows(value) * static_cast<double>(products * rows * features);
-  }
-
-  /// Streams that are in no store, held until what is made of them is there.
-  std::uint64_t stream_bytes(const schedule::Step& step, std::size_t batch) const {
+  /// The other sources of statistics, which are held until all sources have been computed, unless they are stored.
+  std::uint64_t other_source_bytes(const schedule::Step& step, std::size_t batch) const {
     const auto is_stored = [](const graph::Stage& stage, graph::ValueId value) {
       const auto has = [&](const auto& values) {
         return std::find(values.begin(), values.end(), value) != values.end();
@@ -202,9 +203,14 @@ class Simulation {
       return has(stage.inputs) || has(stage.keeps);
     };
     std::uint64_t bytes = 0;
-    for (const auto& [value, outputs] : step.output_crosses)
-      for (const graph::Stage* stage : {&step.stage, &step.reference})
-        if (!is_stored(*stage, outputs.stream)) bytes += value_bytes(outputs.stream, batch);
+    for (const auto& [value, statistics] : step.statistics) {
+      std::set<compression::StatisticSource> sources;
+      for (const compression::StatisticPtr& statistic : statistics)
+        for (const compression::StatisticSource& source : statistic->sources(value)) sources.insert(source);
+      for (const compression::StatisticSource& source : sources)
+        if (source.value != value && !is_stored(source.original ? step.reference : step.stage, source.value))
+          bytes += value_bytes(source.value, batch);
+    }
     return bytes;
   }
 
@@ -266,7 +272,7 @@ class Simulation {
 
   /// Records that `bytes` are in use on the computing device for a moment, besides lasting memory.
   void note(std::uint64_t bytes) {
-    const std::uint64_t computing = bytes + gram_bytes_ + onloaded_;
+    const std::uint64_t computing = bytes + statistics_bytes_ + onloaded_;
     const bool on_host = request_.placement.device.is_cpu();
     Memory now{request_.baseline + pinned_, 0};
     (on_host ? now.host : now.device) += computing;
@@ -306,7 +312,7 @@ class Simulation {
     std::set<graph::ValueId> inside;
     std::uint64_t frame = held, most = held;
     const auto takes = [&](graph::ValueId value) {
-      return collect.count(value) != 0 ? gram_workspace_ + counted_bytes(value, batch) : 0;
+      return collect.count(value) != 0 ? statistics_workspace_ + counted_bytes(value, batch) : 0;
     };
     for (const graph::ValueId input : stage.inputs) {
       const auto found = values_.find(place(input));
@@ -371,8 +377,9 @@ class Simulation {
   MemoryPlan plan_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;
   std::map<graph::ValueId, std::vector<Stored>> values_;
-  std::map<graph::ValueId, std::uint64_t> grams_;
-  std::uint64_t gram_bytes_ = 0, gram_workspace_ = 0, onloaded_ = 0, kept_bytes_ = 0;
+  std::map<graph::ValueId, std::uint64_t> statistics_;  // bytes
+  std::set<std::string> changed_;                       // parameters that transforms have changed
+  std::uint64_t statistics_bytes_ = 0, statistics_workspace_ = 0, onloaded_ = 0, kept_bytes_ = 0;
   std::uint64_t stored_memory_ = 0, stored_disk_ = 0, pinned_ = 0;
 };
 
@@ -382,13 +389,22 @@ std::vector<std::string> weights_of_groups(const graph::Graph& graph, const std:
   return graph::weight_names(graph, nodes);
 }
 
-/// Groups of values that still want statistics, counted.
-std::map<graph::ValueId, int> users_of(const std::vector<graph::LinearGroup>& groups,
-                                       const compression::Assignments& assignments) {
-  std::map<graph::ValueId, int> users;
-  for (const graph::LinearGroup& group : groups)
-    if (schedule::wants_gram(group, assignments)) ++users[group.input];
-  return users;
+/// Whether a transform's statistics are computed with a weight before it is compressed.
+bool runs_before(const PlanRequest& request, const schedule::SubgraphSchedule& subgraph, const std::string& weight) {
+  for (const std::size_t transform : subgraph.transforms()) {
+    const graph::Node& source = request.graph.nodes[request.assignments.transforms[transform].site.place.source];
+    for (const graph::WeightUse& use : graph::weights_of(source.operation))
+      if (use.name == weight) return true;
+  }
+  return false;
+}
+
+/// Whether later nodes compute with the original weight of a compressed linear.
+bool stays(const PlanRequest& request, const std::string& weight) {
+  return std::any_of(request.assignments.linears.begin(), request.assignments.linears.end(), [&](const auto& entry) {
+    return !entry.second.propagates &&
+           graph::weight_matrix(request.graph.nodes[entry.first].operation).value().weight == weight;
+  });
 }
 
 /// The remaining part of a step whose stage does not run.
@@ -402,16 +418,18 @@ schedule::Step only_dropping(const schedule::Step& step) {
 
 MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<schedule::SubgraphSchedule>& schedule) {
   Simulation simulation(request);
-  const auto everywhere = schedule::shares_statistics(request.graph, request.assignments);
-  std::vector<graph::LinearGroup> all;
-  for (const schedule::SubgraphSchedule& subgraph : schedule) {
-    const std::vector<graph::LinearGroup> groups = subgraph.groups();
-    all.insert(all.end(), groups.begin(), groups.end());
-  }
-  std::map<graph::ValueId, int> users = users_of(all, request.assignments);
+  const schedule::WorkDivider divider(request.graph, request.assignments,
+                                      {.ranks = request.ranks, .rates = request.division_rates});
+  std::map<graph::ValueId, int> users;
+  for (const schedule::SubgraphSchedule& subgraph : schedule)
+    for (const schedule::Step& step : subgraph.steps)
+      for (const graph::ValueId value : schedule::statistics_used(step, request.assignments)) ++users[value];
   for (std::size_t s = 0; s < schedule.size(); ++s) {
     const schedule::SubgraphSchedule& subgraph = schedule[s];
-    const std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups());
+    std::vector<std::string> replaced = weights_of_groups(request.graph, subgraph.groups());
+    std::erase_if(replaced, [&](const std::string& name) {
+      return runs_before(request, subgraph, name) || stays(request, name);
+    });
     simulation.pin(subgraph.weights, s + 1 < schedule.size() ? schedule[s + 1].weights : std::vector<std::string>());
     simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()}, subgraph.reference_weights);
     if (subgraph.finished)
@@ -420,12 +438,10 @@ MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<schedul
       simulation.own().mode = "recompute";
     for (const schedule::Step& step : subgraph.steps) {
       simulation.run_stage(step.runs() ? step : only_dropping(step));
-      simulation.compress(schedule::divide_work(request.graph, step.groups, request.assignments, request.ranks,
-                                                request.division_rates, everywhere),
-                          /*replace=*/true);
-      for (const graph::LinearGroup& group : step.groups)
-        if (schedule::wants_gram(group, request.assignments) && --users[group.input] == 0)
-          simulation.drop_gram(group.input);
+      simulation.transform(step.transforms);
+      simulation.compress(divider.divide(step.groups), /*replace=*/true);
+      for (const graph::ValueId value : schedule::statistics_used(step, request.assignments))
+        if (--users[value] == 0) simulation.drop_statistics(value);
     }
     simulation.end(subgraph.kept_weights, subgraph.dropped_weights);
   }
@@ -435,15 +451,19 @@ MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<schedul
 MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgraph>& subgraphs,
                       const std::vector<bool>& finished) {
   Simulation simulation(request);
-  std::vector<std::vector<graph::LinearGroup>> groups;
-  std::vector<graph::LinearGroup> all;
+  const schedule::ValueStatistics statistics(request.graph, request.assignments);
+  const schedule::WorkDivider divider(request.graph, request.assignments,
+                                      {.ranks = request.ranks, .rates = request.division_rates, .everywhere = true});
+  std::vector<schedule::Step> steps;  // all work on each subgraph
+  std::map<graph::ValueId, int> users;
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    groups.emplace_back();
-    if (finished.empty() || !finished[s])
-      groups[s] = schedule::assigned_groups(request.graph, subgraphs[s], request.assignments);
-    all.insert(all.end(), groups.back().begin(), groups.back().end());
+    steps.emplace_back();
+    if (finished.empty() || !finished[s]) {
+      steps[s].groups = schedule::assigned_groups(request.graph, subgraphs[s], request.assignments);
+      steps[s].transforms = schedule::transforms_of(subgraphs[s], request.assignments);
+    }
+    for (const graph::ValueId value : schedule::statistics_used(steps[s], request.assignments)) ++users[value];
   }
-  std::map<graph::ValueId, int> users = users_of(all, request.assignments);
   std::vector<std::vector<graph::ValueId>> wanted;
   for (const auto& [value, count] : users) wanted.push_back({value});
   graph::Subgraph whole{"calibration", {}};
@@ -459,19 +479,22 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
     step.stage = stages[s];
     step.drops = stages[s].inputs;
     step.drops.insert(step.drops.end(), stages[s].keeps.begin(), stages[s].keeps.end());
-    step.grams = {wanted[s].front()};
+    step.statistics.emplace(wanted[s].front(), statistics.of(wanted[s].front()));
     simulation.run_stage(step);
   }
   simulation.end();
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
-    const std::vector<std::string> weights = weights_of_groups(request.graph, groups[s]);
+    const std::vector<std::string> weights = weights_of_groups(request.graph, steps[s].groups);
     simulation.begin(subgraphs[s].name, weights, {weights.begin(), weights.end()});
-    for (const std::vector<graph::LinearGroup>& step : schedule::in_steps(request.graph, groups[s])) {
-      simulation.compress(schedule::divide_work(request.graph, step, request.assignments, request.ranks,
-                                                request.division_rates, [](const graph::LinearGroup&) { return true; }),
-                          /*replace=*/false);
+    simulation.transform(steps[s].transforms);
+    for (const std::size_t transform : steps[s].transforms)
+      for (const auto& [value, wanted_here] : request.assignments.transforms[transform].site.statistics)
+        if (--users[value] == 0) simulation.drop_statistics(value);
+    for (const std::vector<graph::LinearGroup>& step : schedule::in_steps(request.graph, statistics, steps[s].groups)) {
+      simulation.compress(divider.divide(step), /*replace=*/false);
       for (const graph::LinearGroup& group : step)
-        if (users.count(group.input) != 0 && --users[group.input] == 0) simulation.drop_gram(group.input);
+        if (schedule::wants_statistics(group, request.assignments) && --users[group.input] == 0)
+          simulation.drop_statistics(group.input);
     }
     simulation.end();
   }
@@ -481,6 +504,7 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
 MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Subgraph>& subgraphs,
                          const std::vector<bool>& finished) {
   Simulation simulation(request);
+  const schedule::WorkDivider divider(request.graph, request.assignments, {.everywhere = true});
   for (std::size_t s = 0; s < subgraphs.size(); ++s) {
     simulation.begin(subgraphs[s].name, {}, {});
     if (!finished.empty() && finished[s]) continue;
@@ -489,10 +513,7 @@ MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Su
     for (const graph::LinearGroup& group : groups)
       for (const graph::NodeId n : group.linears) {
         if (request.owns && !request.owns(n)) continue;
-        simulation.compress(
-            schedule::divide_work(request.graph, {{group.input, {n}}}, request.assignments, /*ranks=*/1,
-                                  request.division_rates, [](const graph::LinearGroup&) { return true; }),
-            /*replace=*/false);
+        simulation.compress(divider.divide({{group.input, {n}}}), /*replace=*/false);
         const graph::WeightMatrix matrix = graph::weight_matrix(request.graph.nodes[n].operation).value();
         read += static_cast<std::uint64_t>(matrix.rows * matrix.columns) *
                 c10::elementSize(request.stored_dtype(matrix.weight));

@@ -28,7 +28,7 @@ struct SubgraphPlan {
   std::uint64_t activation_bytes = 0;  ///< values between stages, in memory
   std::uint64_t activation_disk_bytes = 0;  ///< values between stages, in the scratch file
   std::uint64_t transient_bytes = 0;        ///< values and workspaces inside a stage, for one batch
-  std::uint64_t gram_bytes = 0;             ///< Gram matrices
+  std::uint64_t statistics_bytes = 0;       ///< Gram matrices and the like
   std::uint64_t workspace_bytes = 0;        ///< of the modifiers, results included
   Memory peak;                              ///< everything at the worst moment, the process itself included
   std::map<std::string, double> flops;      ///< by phase, in all

@@ -85,7 +85,7 @@ void PlanMaker::add_copies(RunPlan& plan) const {
   std::vector<SubgraphPlan>& planned = plan.memory.subgraphs;
   const std::size_t before = planned.size() - run_.subgraphs.size();  // entries for work on the whole model
   std::set<std::string> done;
-  for (const auto& [n, assignment] : run_.assignments)
+  for (const auto& [n, assignment] : run_.assignments.linears)
     done.insert(graph::weight_matrix(graph.nodes[n].operation).value().weight);
   for (std::size_t s = 0; s < run_.subgraphs.size(); ++s) {
     const bool finished = !input_.finished.empty() && input_.finished[s];

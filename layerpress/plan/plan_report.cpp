@@ -13,7 +13,7 @@ Json subgraph_json(const SubgraphPlan& plan) {
           {"activation_bytes", plan.activation_bytes},
           {"activation_disk_bytes", plan.activation_disk_bytes},
           {"transient_bytes", plan.transient_bytes},
-          {"gram_bytes", plan.gram_bytes},
+          {"statistics_bytes", plan.statistics_bytes},
           {"workspace_bytes", plan.workspace_bytes},
           {"peak_bytes", plan.peak.host},
           {"device_peak_bytes", plan.peak.device},

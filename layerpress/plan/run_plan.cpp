@@ -129,7 +129,7 @@ std::vector<std::string> advice_for(const PlanInput& input) {
   if (!may_spill(run.place)) advice.push_back("--sequential-offload-device disk");
   const bool cut_finely = std::all_of(run.subgraphs.begin(), run.subgraphs.end(), [&](const auto& subgraph) {
     int linears = 0;
-    for (const graph::NodeId n : subgraph.nodes) linears += static_cast<int>(run.assignments.count(n));
+    for (const graph::NodeId n : subgraph.nodes) linears += static_cast<int>(run.assignments.linears.count(n));
     return linears <= 1;
   });
   if (run.pipeline == setup::Pipeline::kSequential && !cut_finely) advice.push_back("--sequential-targets Linear");
@@ -147,10 +147,11 @@ std::vector<std::string> advice_for(const PlanInput& input) {
     throw MemoryError("[plan] subgraph {} needs {} on the device, {} may be used; raise --device-memory-budget{}",
                       worst->name, format_bytes(least.memory.peak.device), format_bytes(run.device_budget), also);
   throw MemoryError(
-      "[plan] {} MiB of memory may be used{}, the run needs at least {} MiB (subgraph {}: Gram matrices {}, "
+      "[plan] {} MiB of memory may be used{}, the run needs at least {} MiB (subgraph {}: statistics {}, "
       "workspace {}, weights {}); raise --memory-budget{}",
       run.budget / kMebibyte, run.ranks > 1 ? " by each rank" : "", mebibytes, worst->name,
-      format_bytes(worst->gram_bytes), format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes), also);
+      format_bytes(worst->statistics_bytes), format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes),
+      also);
 }
 
 }  // namespace

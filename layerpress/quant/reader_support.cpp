@@ -67,8 +67,10 @@ Gap unpacked_integer_gap(const QuantizationScheme& scheme) {
   const QuantizationArgs& activations = *scheme.input_activations;
   if (activations.type == NumberType::kFloat)
     return "vLLM runs int8 weights with int8 activations, also where the scheme says fp8; use W8A8 or FP8_DYNAMIC";
-  if (activations.num_bits != 8 || activations.strategy != Strategy::kToken)
-    return "vLLM runs int8 weights only with 8-bit integer activations per token";
+  const bool fits = activations.strategy == Strategy::kToken ||
+                    (activations.strategy == Strategy::kTensor && activations.dynamic == Dynamic::kFalse);
+  if (activations.num_bits != 8 || !fits)
+    return "vLLM runs int8 weights only with 8-bit integer activations per token, or with a static scale per tensor";
   return std::nullopt;
 }
 
@@ -77,6 +79,8 @@ Gap fp8_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t co
   if (scheme.input_activations && scheme.input_activations->type != NumberType::kFloat)
     return "vLLM runs fp8 weights only with fp8 activations or none";
   if (args.strategy != Strategy::kBlock) return std::nullopt;
+  if (scheme.input_activations && scheme.input_activations->dynamic == Dynamic::kFalse)
+    return "vLLM runs fp8 blocks only with dynamic activations";
   const auto [block_rows, block_columns] = args.block_structure.value();
   if (block_rows != 128 || block_columns != 128)
     return fmt::format("fp8 blocks of {} x {} have no common vLLM kernel; use 128 x 128", block_rows, block_columns);

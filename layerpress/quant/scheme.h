@@ -83,8 +83,8 @@ QuantizationScheme preset_scheme(const std::string& name);
 /// Names of all presets, in order.
 std::vector<std::string> preset_names();
 
-/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (static activations, attn_head,
-/// output activations, ...). `where` says whose scheme it is.
+/// Throws RecipeError naming what of the scheme Layerpress does not implement yet (attn_head, output activations,
+/// static activations per group, ...). `where` says whose scheme it is.
 void require_supported(const QuantizationScheme& scheme, const std::string& where);
 
 /// Rows and columns of the block that shares one scale, for a weight [rows, columns]; for a tensor scale, the whole

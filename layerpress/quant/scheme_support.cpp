@@ -52,13 +52,29 @@ void require_supported_weights(const QuantizationArgs& args, const std::string& 
     not_implemented(where, fmt::format("zp_dtype {} is", *args.zp_dtype), "leave it out");
 }
 
+/// One stored scale per tensor.
+void require_supported_static_activations(const QuantizationArgs& args, const std::string& where) {
+  if (args.strategy != Strategy::kTensor)
+    not_implemented(where, fmt::format("static activation scales of strategy {} are", name_of(args.strategy)),
+                    "use strategy tensor, or dynamic: true");
+  if (args.scale_dtype) not_implemented(where, fmt::format("scale_dtype {} is", *args.scale_dtype), "leave it null");
+  if (args.type == NumberType::kFloat) {
+    if (!args.is_float(8)) not_implemented(where, "static 4-bit floating point is", "use 8 bits");
+    if (!args.symmetric) not_implemented(where, "asymmetric floating point is", "write symmetric: true");
+    return;
+  }
+  if (args.num_bits < 2 || args.num_bits > 8)
+    not_implemented(where, fmt::format("{}-bit static integer activations are", args.num_bits), "use 2 to 8 bits");
+  if (!args.symmetric && args.zp_dtype && args.zp_dtype != "torch.int8")
+    not_implemented(where, fmt::format("zp_dtype {} is", *args.zp_dtype), "leave it out");
+}
+
 void require_supported_activations(const QuantizationArgs& args, const std::string& where) {
   require_supported_numbers(args, where);
   if (args.dynamic == Dynamic::kLocal)
     not_implemented(where, "dynamic \"local\" (NVFP4 activations, which need static global scales) is",
                     "use NVFP4A16, or dynamic: true");
-  if (args.dynamic == Dynamic::kFalse)
-    not_implemented(where, "static activation scales (dynamic: false) are", "write dynamic: true, as FP8_DYNAMIC does");
+  if (args.dynamic == Dynamic::kFalse) require_supported_static_activations(args, where);
 }
 
 void require_supported_format(const QuantizationScheme& scheme, const std::string& where) {

@@ -96,6 +96,9 @@ bool is_library_word(const YAML::Node& node) {
          node.IsSequence() && node.size() == 1 && node[0].IsScalar();
 }
 
+/// The same dumper writes SmoothQuant's mappings as tuples.
+bool is_tuple(const YAML::Node& node) { return node.IsSequence() && node.Tag() == "tag:yaml.org,2002:python/tuple"; }
+
 class Converter {
  public:
   explicit Converter(const std::string& where) : where_(where) {}
@@ -104,7 +107,8 @@ class Converter {
     if (depth > kDeepest) refuse(node, fmt::format("nested deeper than {} levels", kDeepest));
     if (++nodes_ > kMostNodes) refuse(node, fmt::format("more than {} values, counting aliases", kMostNodes));
     if (is_library_word(node)) return scalar(node[0]);
-    if (!node.IsScalar() && !is_one_of(node.Tag(), {"", "?", "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}))
+    if (!node.IsScalar() && !is_tuple(node) &&
+        !is_one_of(node.Tag(), {"", "?", "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}))
       refuse(node, fmt::format("unknown tag '{}'; remove it", node.Tag()));
     switch (node.Type()) {
       case YAML::NodeType::Map:

@@ -31,17 +31,28 @@ at::Tensor moved(const at::Tensor& tensor, const at::Device& device, at::ScalarT
 const at::Tensor& Onload::parameter(const std::string& name) const {
   const auto found = parameters_.find(name);
   if (found == parameters_.end()) throw InternalError("[residency.onload] parameter '{}' is not onloaded", name);
-  if (!found->second.defined()) found->second = moved(source_.load(name), placement_.device, placement_.dtype);
+  if (!found->second.defined()) found->second = moved(stored(name), placement_.device, placement_.dtype);
   return found->second;
 }
 
 at::Tensor Onload::original(const std::string& name) const {
-  const at::Tensor stored = source_.load(name);
-  return moved(stored, placement_.device, stored.scalar_type());
+  const at::Tensor tensor = stored(name);
+  return moved(tensor, placement_.device, tensor.scalar_type());
+}
+
+at::Tensor Onload::stored(const std::string& name) const {
+  const auto found = changed_.find(name);
+  return found == changed_.end() ? source_.load(name) : found->second;
+}
+
+void Onload::change(const std::string& name, const at::Tensor& value) {
+  parameters_.at(name) = at::Tensor();  // converted again on first use
+  changed_[name] = value;
 }
 
 void Onload::replace(const std::string& name, at::Tensor value) {
   parameters_.at(name) = value.to(placement_.device, placement_.dtype);
+  changed_.erase(name);
 }
 
 }  // namespace layerpress::residency

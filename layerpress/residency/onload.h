@@ -27,15 +27,21 @@ class Onload {
 
   /// The parameter in the computing dtype. Throws InternalError for a name that was not onloaded.
   const at::Tensor& parameter(const std::string& name) const;
-  /// The parameter as stored (its own dtype), on the computing device.
+  /// The parameter as stored, or as changed since then, in its own dtype on the computing device.
   at::Tensor original(const std::string& name) const;
   /// Sets the value of `name` from now on (compressed and dequantized again).
   void replace(const std::string& name, at::Tensor value);
+  /// Sets the parameter that parameter() and original() return from now on, in the stored dtype.
+  void change(const std::string& name, const at::Tensor& value);
+  /// Whether change() was called and the parameter was not replaced since then.
+  bool has_changed(const std::string& name) const { return changed_.count(name) != 0; }
 
  private:
+  at::Tensor stored(const std::string& name) const;
   const WeightSource& source_;
   Placement placement_;
   mutable std::map<std::string, at::Tensor> parameters_;  // undefined until first used
+  std::map<std::string, at::Tensor> changed_;             // until they are replaced
 };
 
 }  // namespace layerpress::residency

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 
 #include "layerpress/data/row_slice.h"
 #include "layerpress/run/dataset_options.h"
@@ -39,6 +40,19 @@ Json identity_of_all(const data::CalibrationSet& set, dist::Group& group, std::i
   return setup::identity_of_data(sum[0], sum[1], static_cast<std::uint64_t>(sum[2]));
 }
 
+/// Numbers the samples of all ranks. Where nothing else is known, ranks have consecutive parts.
+void place_samples(dist::Group& group, Calibration& calibration) {
+  int rank = 0;
+  std::int64_t before = 0;
+  for (const at::Tensor& count : group.all_gather(at::full({1}, calibration.set.sample_count(), at::kLong))) {
+    if (rank++ < group.rank()) before += count.item<std::int64_t>();
+    calibration.all_samples += count.item<std::int64_t>();
+  }
+  if (!calibration.set.places.empty()) return;
+  calibration.set.places.resize(static_cast<std::size_t>(calibration.set.sample_count()));
+  std::iota(calibration.set.places.begin(), calibration.set.places.end(), before);
+}
+
 }  // namespace
 
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
@@ -59,6 +73,7 @@ Calibration load_calibration(Rank& rank, const setup::RunSetup& setup, const set
   Calibration calibration;
   calibration.set = load_set(rank.options, setup, division, rank.group, rank.control);
   calibration.identity = identity_of_all(calibration.set, rank.group, calibration.all_tokens);
+  place_samples(rank.group, calibration);
   if (!calibration.identity.is_null() && calibration.all_tokens == 0)
     throw DataError("[data.loss_mask] {}: no sample has a token that counts; nothing can be calibrated on",
                     rank.options.dataset);

@@ -11,9 +11,10 @@ namespace layerpress::run {
 
 /// The data of a run.
 struct Calibration {
-  data::CalibrationSet set;     ///< this rank's part
-  Json identity;                ///< identity of all ranks' parts together; null without data
-  std::int64_t all_tokens = 0;  ///< tokens of all ranks that count in statistics
+  data::CalibrationSet set;      ///< this rank's part
+  Json identity;                 ///< identity of all ranks' parts together; null without data
+  std::int64_t all_tokens = 0;   ///< tokens of all ranks that count in statistics
+  std::int64_t all_samples = 0;  ///< samples of all ranks
 };
 
 /// This rank's part of the calibration set, empty for a pipeline that takes no data. Throws DataError for data that

@@ -58,7 +58,8 @@ std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output) {
                                   .division_rates = work.division_rates,
                                   .all_tokens = work.all_tokens,
                                   .min_tokens_per_expert = setup.min_tokens_per_expert,
-                                  .original = original.get()};
+                                  .original = original.get(),
+                                  .all_samples = work.all_samples};
   switch (setup.pipeline) {
     case setup::Pipeline::kSequential:
       return compress_sequential(run, work, output);

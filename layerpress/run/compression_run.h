@@ -19,6 +19,7 @@ struct Work {
   dist::DivisionRates division_rates{};
   std::vector<execution::Batch> batches{};
   std::int64_t all_tokens = 0;                         ///< of all ranks
+  std::int64_t all_samples = 0;                        ///< of all ranks
   std::size_t resumed_subgraphs = 0;                   ///< that an earlier run finished
   std::unique_ptr<residency::WeightSource> weights{};  ///< null: the model's
   std::unique_ptr<residency::ActivationStore>

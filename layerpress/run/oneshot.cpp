@@ -150,7 +150,9 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
                   const setup::RunIdentity& identity) {
   const auto phase = rank.times.measure("plan");
   rank.control.step(0, claim.setup.subgraphs.size(), "plan");
-  Planned planned{.output = nullptr, .work = {.setup = claim.setup, .all_tokens = calibration.all_tokens}};
+  Planned planned{
+      .output = nullptr,
+      .work = {.setup = claim.setup, .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples}};
   if (!claim.folder->journal().empty()) {
     planned.output = open_output(rank, claim, earlier);
     planned.work.resumed_subgraphs = run::accept_finished(rank, claim.setup, *claim.folder, *planned.output);

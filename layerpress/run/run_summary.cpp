@@ -53,7 +53,7 @@ Json modules_in_order(const setup::RunSetup& setup, std::vector<Json>& ranks) {
     rank.erase("modules");
   }
   Json modules = Json::array();
-  for (const auto& [node, assignment] : setup.assignments) {
+  for (const auto& [node, assignment] : setup.assignments.linears) {
     const auto found = by_name.find(setup.model.traced.graph.module_name(setup.model.traced.graph.nodes[node]));
     if (found != by_name.end()) modules.push_back(std::move(found->second));
   }

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <optional>
 #include <vector>
 
 #include "layerpress/graph/reference_stream.h"
-#include "layerpress/graph/residual_writes.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/schedule/schedule.h"
 
@@ -21,6 +19,8 @@ class Demand {
   bool is_finished(std::size_t s) const { return !request_.finished.empty() && request_.finished[s]; }
   /// Linears of subgraph `s` that are to be compressed; none of a finished one.
   const std::vector<graph::LinearGroup>& groups(std::size_t s) const { return groups_[s]; }
+  /// Transforms of the subgraph's parameters, as indices in Assignments::transforms; none of a finished one.
+  const std::vector<std::size_t>& transforms(std::size_t s) const { return transforms_[s]; }
   /// The subgraph without the nodes that nothing needs.
   const graph::Subgraph& subgraph(std::size_t s) const { return running_[s]; }
   std::size_t size() const { return running_.size(); }
@@ -32,24 +32,21 @@ class Demand {
   /// Values of this subgraph that later ones need.
   std::vector<graph::ValueId> outputs(std::size_t s) const;
 
-  /// Values that a group's statistics are made of.
-  std::vector<graph::ValueId> collected_from(const graph::LinearGroup& group) const;
-  /// The output cross matrix that a group wants, if it can be had: of its one linear, where that writes into the residual
-  /// stream and the original model's stream is another.
-  std::optional<OutputCross> output_cross(const graph::LinearGroup& group) const;
+  const ValueStatistics& statistics() const { return statistics_; }
   /// What the original model runs beside the compressed one; none: it does not run.
   const std::optional<graph::ReferenceStream>& reference() const { return reference_; }
 
  private:
-  std::vector<graph::ValueId> wanted_values() const;
+  std::vector<graph::ValueId> collected_in(std::size_t s) const;
   void find_last_uses();
 
   const ScheduleRequest& request_;
   const graph::Graph& graph_;
   std::optional<graph::ReferenceStream> reference_ = reference_stream(graph_, request_.assignments);
-  std::map<graph::ValueId, graph::ResidualWrite> residual_writes_;
+  ValueStatistics statistics_{graph_, request_.assignments};
   std::vector<graph::ValueId> available_;
   std::vector<std::vector<graph::LinearGroup>> groups_;
+  std::vector<std::vector<std::size_t>> transforms_;
   std::vector<bool> needed_;  // nodes on which a wanted value depends
   std::vector<graph::Subgraph> running_;
   std::vector<int> last_use_;  // of each value, the last subgraph

@@ -54,18 +54,28 @@ struct GroupSeconds {
   double split = 0, owner = 0, sending = 0;
 };
 
+double seconds_of_parts(const DividedGroup& group, const std::vector<RowPart>& parts,
+                        const dist::DivisionRates& rates) {
+  if (parts.empty()) return 0;
+  std::vector<compression::LinearShape> linears;
+  for (const RowPart& part : parts) {
+    linears.push_back(group.linears[part.linear]);
+    linears.back().rows = part.rows();
+  }
+  double flops = 0;
+  for (const auto& [phase, count] : group.modifier->cost(linears).flops) flops += count;
+  return flops / rates.update_flops;
+}
+
 GroupSeconds seconds_of(const DividedGroup& group, const GroupDivision& split, const dist::DivisionRates& rates) {
-  std::int64_t rows = 0, most = 0;
-  for (const std::vector<RowPart>& parts : split.parts) rows += rows_of(parts), most = std::max(most, rows_of(parts));
-  const auto columns = static_cast<double>(group.linears.front().columns);
-  const double row = columns * columns / rates.update_flops;
-  if (!group.modifier->statistics_wanted().gram)
-    return {static_cast<double>(most) * row, static_cast<double>(rows) * row, 0};
-  const double factor = columns * row / 3;
-  const double triangle = columns * columns / 2 * sizeof(float);
-  const double sending = group.everywhere ? 0 : triangle / rates.network_bytes + rates.operation_seconds;
-  // To everybody it is twice as far.
-  return {static_cast<double>(most) * row + factor + 2 * sending, static_cast<double>(rows) * row + factor, sending};
+  GroupSeconds seconds;
+  for (const std::vector<RowPart>& parts : split.parts)
+    seconds.split = std::max(seconds.split, seconds_of_parts(group, parts, rates));
+  seconds.owner = seconds_of_parts(group, owned_by(group, 0, 1).parts.front(), rates);
+  if (group.statistics_bytes > 0)
+    seconds.sending = group.statistics_bytes / rates.network_bytes + rates.operation_seconds;
+  seconds.split += 2 * seconds.sending;  // to everybody it is twice as far
+  return seconds;
 }
 
 /// Assigns groups to owners, cheapest first, as long as this makes the step shorter.

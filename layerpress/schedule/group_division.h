@@ -26,15 +26,15 @@ struct GroupDivision {
 
 /// Linears that one modifier compresses together, as input of the division.
 struct DividedGroup {
-  const compression::Modifier* modifier = nullptr;
+  const compression::Quantizer* modifier = nullptr;
   std::vector<compression::LinearShape> linears;
-  bool everywhere = false;  ///< all ranks get the statistics, whoever compresses the linears
+  double statistics_bytes = 0;  ///< to be sent to the rank that compresses them; 0: all ranks get the statistics anyway
 };
 
-/// Divides groups that are compressed in one step. Either ranks split a group's stacked rows evenly, at multiples of what
-/// Modifier::row_step and the kernels' tiles ask: then the update, rows x K², is divided, but every rank needs the sum of the
-/// triangles and factorizes it, K³ / 3. Or one rank, its owner, does all of it: then only that rank needs the sum, which is
-/// half the bytes, and others do something else meanwhile, if there are other groups. The cheapest groups are owned, as many
+/// Divides groups that are compressed in one step, by the cost that Modifier::cost() counts. Either the ranks split a group's
+/// stacked rows evenly, at multiples of Modifier::row_step and the kernels' tiles. The work that depends on rows is then divided,
+/// but every rank needs the statistics and repeats the work that does not, such as factorizations. Or one rank, its owner, does
+/// all of it. Then only that rank needs the statistics, which is half the bytes, and others can work on other groups. The cheapest groups are owned, as many
 /// as make the whole step shortest; `first_owner` gets the first one.
 std::vector<GroupDivision> divide_groups(const std::vector<DividedGroup>& groups, int ranks, int first_owner,
                                          const dist::DivisionRates& rates);

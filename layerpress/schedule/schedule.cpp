@@ -53,8 +53,20 @@ class ScheduleMaker {
     for (const graph::LinearGroup& group : plan.groups())
       nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
     plan.weights = graph::weight_names(graph_, nodes);
+    add_changed_weights(plan);
     if (demand_.reference()) run_reference(plan);
     return plan;
+  }
+
+  void add_changed_weights(SubgraphSchedule& plan) const {
+    std::set<std::string> known(plan.weights.begin(), plan.weights.end()), plain;
+    const std::set<std::string> all_plain = request_.assignments.changed_plain(graph_);
+    for (const std::size_t transform : plan.transforms())
+      for (const std::string& name : request_.assignments.transforms[transform].site.place.parameters(graph_)) {
+        if (known.insert(name).second) plan.weights.push_back(name);
+        if (all_plain.count(name) != 0) plain.insert(name);
+      }
+    plan.changed_weights.assign(plain.begin(), plain.end());
   }
 
   /// What the original model runs beside it.
@@ -118,18 +130,41 @@ std::vector<graph::LinearGroup> SubgraphSchedule::groups() const {
   return all;
 }
 
-bool SubgraphSchedule::has_work() const {
-  return std::any_of(steps.begin(), steps.end(), [](const Step& step) { return step.runs() || !step.groups.empty(); });
+std::vector<std::size_t> SubgraphSchedule::transforms() const {
+  std::vector<std::size_t> all;
+  for (const Step& step : steps) all.insert(all.end(), step.transforms.begin(), step.transforms.end());
+  return all;
 }
 
-std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph,
+bool SubgraphSchedule::has_work() const {
+  return std::any_of(steps.begin(), steps.end(),
+                     [](const Step& step) { return step.runs() || !step.groups.empty() || !step.transforms.empty(); });
+}
+
+std::vector<graph::ValueId> statistics_used(const Step& step, const compression::Assignments& assignments) {
+  std::vector<graph::ValueId> values;
+  for (const std::size_t transform : step.transforms)
+    for (const auto& [value, statistics] : assignments.transforms[transform].site.statistics) values.push_back(value);
+  for (const graph::LinearGroup& group : step.groups)
+    if (wants_statistics(group, assignments)) values.push_back(group.input);
+  return values;
+}
+
+std::vector<std::size_t> transforms_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments) {
+  const std::set<graph::NodeId> nodes(subgraph.nodes.begin(), subgraph.nodes.end());
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < assignments.transforms.size(); ++i)
+    if (nodes.count(assignments.transforms[i].site.place.source) != 0) found.push_back(i);
+  return found;
+}
+
+std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph, const ValueStatistics& statistics,
                                                       const std::vector<graph::LinearGroup>& groups) {
   std::vector<std::vector<graph::LinearGroup>> steps;
   std::uint64_t bytes = 0;
   for (const graph::LinearGroup& group : groups) {
-    const auto features = static_cast<std::uint64_t>(graph.values[group.input].features);
-    const std::uint64_t own = features * features * sizeof(float);
-    if (steps.empty() || bytes + own > kStepGramBytes) steps.emplace_back(), bytes = 0;
+    const std::uint64_t own = statistics.bytes(graph, group.input);
+    if (steps.empty() || bytes + own > kStepStatisticsBytes) steps.emplace_back(), bytes = 0;
     steps.back().push_back(group);
     bytes += own;
   }

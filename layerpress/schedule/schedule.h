@@ -7,32 +7,26 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/compression/modifier.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/graph/stages.h"
+#include "layerpress/schedule/value_statistics.h"
 
 namespace layerpress::schedule {
-
-/// The one linear that reads a value, which writes into the residual stream, and the shares of its output cross matrix.
-struct OutputCross {
-  graph::NodeId linear = -1;
-  graph::ValueId stream = -1;
-  kernels::ResidualShares shares;
-};
 
 /// All batches through a stage, and what follows.
 struct Step {
   graph::Stage stage;                      ///< up to the groups' inputs
   graph::Stage reference;                  ///< what runs in the original model, too, if it does
   std::vector<graph::ValueId> drops;       ///< stored values that go once a batch has passed
+  std::vector<std::size_t> transforms;     ///< to apply afterwards, in this order: indices in Assignments::transforms
   std::vector<graph::LinearGroup> groups;  ///< to compress then; none depends on another one's linears
-  /// Inputs of groups whose Gram matrices are summed up meanwhile: of the others they are there already, or nobody wants them;
-  /// and those of them of which the original model's values are summed up, too.
-  std::set<graph::ValueId> grams, crosses;
-  std::map<graph::ValueId, OutputCross> output_crosses;  ///< which of `crosses` are summed up as those
-  std::optional<graph::ValueId> survey;                  ///< or a routing of which every expert's tokens are counted
+  /// Statistics to collect, for the transforms and of the groups' inputs, unless an earlier step has collected them or no modifier
+  /// wants them.
+  std::map<graph::ValueId, std::vector<compression::StatisticPtr>> statistics;
+  std::optional<graph::ValueId> survey;  ///< or a routing of which every expert's tokens are counted
 
   /// Without anything to collect, a stage that keeps nothing has no purpose: what it is run for is computed again later.
-  bool runs() const { return !grams.empty() || survey || !stage.keeps.empty(); }
+  bool runs() const { return !statistics.empty() || survey || !stage.keeps.empty(); }
 };
 
 /// The sequential pipeline's work for one subgraph, decided before anything runs.
@@ -47,7 +41,11 @@ struct SubgraphSchedule {
   std::vector<graph::ValueId> boundary;  ///< values stored when the subgraph is done, including the original model's
   bool recomputes = false;               ///< some stage runs nodes of earlier ones again
 
+  /// Parameters that transforms change here and that stay uncompressed.
+  std::vector<std::string> changed_weights;
+
   std::vector<graph::LinearGroup> groups() const;  ///< of all steps
+  std::vector<std::size_t> transforms() const;     ///< of all steps
   /// Whether anything is run or compressed. (A finished subgraph may be left with selecting tokens, which takes no weight.)
   bool has_work() const;
 };
@@ -62,11 +60,17 @@ struct ScheduleRequest {
   std::vector<std::vector<bool>> keep_after;  ///< per subgraph and step, see graph::split_stages (empty: keep)
 };
 
-/// Gram matrices of the groups that are compressed in one step have this many bytes together, unless one alone has more:
+/// Statistics of the groups that are compressed in one step have this many bytes together, unless one group alone has more:
 /// many small groups (experts) share one pass over the batches.
-inline constexpr std::uint64_t kStepGramBytes = 64u << 20;
+inline constexpr std::uint64_t kStepStatisticsBytes = 64u << 20;
+/// The values whose statistics a step's transforms and groups use, once for each use.
+std::vector<graph::ValueId> statistics_used(const Step& step, const compression::Assignments& assignments);
+
+/// The transforms of a subgraph's parameters, as indices in Assignments::transforms. All of their nodes lie in the subgraph.
+std::vector<std::size_t> transforms_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments);
+
 /// Groups that do not depend on each other, cut into such runs.
-std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph,
+std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph, const ValueStatistics& statistics,
                                                       const std::vector<graph::LinearGroup>& groups);
 
 std::vector<SubgraphSchedule> make_schedule(const ScheduleRequest& request);

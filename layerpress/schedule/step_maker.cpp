@@ -1,63 +1,101 @@
 #include "layerpress/schedule/step_maker.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 
 #include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/schedule/group_work.h"
 
 namespace layerpress::schedule {
 
 std::vector<Step> StepMaker::steps(std::size_t s) {
+  std::set<std::string> changed;
+  for (const std::size_t transform : demand_.transforms(s))
+    for (std::string& name : site(transform).place.parameters(graph_)) changed.insert(std::move(name));
   std::vector<Step> steps;
-  std::vector<graph::LinearGroup> wanted;
+  std::vector<graph::LinearGroup> waiting;
   for (const graph::LinearGroup& group : demand_.groups(s)) {
-    if (wants_gram(group, request_.assignments))
-      wanted.push_back(group);
+    const bool is_changed = std::any_of(group.linears.begin(), group.linears.end(), [&](graph::NodeId n) {
+      return changed.count(graph::weight_matrix(graph_.nodes[n].operation).value().weight) != 0;
+    });
+    if (is_changed || wants_statistics(group, request_.assignments))
+      waiting.push_back(group);
     else
       steps.emplace_back().groups = {group};
   }
   const std::size_t first = steps.size();
-  for (const auto& level : graph::by_level(graph_, demand_.subgraph(s), wanted))
-    for (std::vector<graph::LinearGroup>& groups : in_steps(graph_, level))
-      steps.push_back(collecting_step(std::move(groups)));
+  for (Level& level : levels(s, waiting)) {
+    std::vector<std::vector<graph::LinearGroup>> of_level = in_steps(graph_, demand_.statistics(), level.groups);
+    if (of_level.empty()) of_level.emplace_back();
+    for (std::vector<graph::LinearGroup>& groups : of_level)
+      steps.push_back(collecting_step(std::exchange(level.transforms, {}), std::move(groups)));
+  }
   steps.emplace_back();
   do split(s, first, steps);
   while (add_survey(first, steps));
   return steps;
 }
 
-/// A step for groups that want statistics, of which it collects those that no earlier step did.
-Step StepMaker::collecting_step(std::vector<graph::LinearGroup> groups) {
-  const std::optional<graph::ReferenceStream>& reference = demand_.reference();
+const compression::TransformSite& StepMaker::site(std::size_t transform) const {
+  return request_.assignments.transforms[transform].site;
+}
+
+/// A transform is applied before the linears that it changes are compressed, as soon as the input of its source can be computed.
+std::vector<StepMaker::Level> StepMaker::levels(std::size_t s, const std::vector<graph::LinearGroup>& groups) const {
+  const auto level_of_value = graph::compression_levels(graph_, demand_.subgraph(s), groups);
+  std::map<std::size_t, Level> levels;
+  const auto at = [&](graph::ValueId value) -> Level& {
+    const auto found = level_of_value.find(value);
+    return levels[found == level_of_value.end() ? 0 : found->second];
+  };
+  for (const std::size_t transform : demand_.transforms(s))
+    at(graph_.nodes[site(transform).place.source].inputs[0]).transforms.push_back(transform);
+  for (const graph::LinearGroup& group : groups) at(group.input).groups.push_back(group);
+  std::vector<Level> in_order;
+  for (auto& [number, level] : levels) in_order.push_back(std::move(level));
+  return in_order;
+}
+
+/// A step for transforms and groups. It collects those of their statistics that no earlier step has collected.
+Step StepMaker::collecting_step(std::vector<std::size_t> transforms, std::vector<graph::LinearGroup> groups) {
   Step step;
-  for (const graph::LinearGroup& group : groups) {
-    if (!collected_.insert(group.input).second) continue;
-    step.grams.insert(group.input);
-    if (!reference || !reference->differs(group.input) || !wants_cross(group, request_.assignments)) continue;
-    step.crosses.insert(group.input);
-    if (const auto outputs = demand_.output_cross(group)) step.output_crosses.emplace(group.input, *outputs);
-  }
+  step.transforms = std::move(transforms);
   step.groups = std::move(groups);
+  for (const graph::ValueId value : statistics_used(step, request_.assignments))
+    if (collected_.insert(value).second) step.statistics.emplace(value, demand_.statistics().of(value));
   return step;
+}
+
+/// The values for which a step's stage is run.
+std::vector<graph::ValueId> StepMaker::wanted_in(const Step& step) const {
+  std::vector<graph::ValueId> values;
+  if (step.survey) {
+    const graph::Node& route = graph_.nodes[graph_.values[*step.survey].producer];
+    values = {route.inputs[0], *step.survey};
+  }
+  for (const graph::ValueId collected : statistics_used(step, request_.assignments))
+    for (const graph::ValueId value : demand_.statistics().sources(collected))
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+  return values;
 }
 
 /// Gives the steps from `first` on their stages.
 void StepMaker::split(std::size_t s, std::size_t first, std::vector<Step>& steps) const {
-  std::vector<std::vector<graph::ValueId>> values;
+  std::vector<std::vector<graph::ValueId>> values, stale;
   for (std::size_t i = first; i + 1 < steps.size(); ++i) {
-    values.emplace_back();
-    if (steps[i].survey) {
-      const graph::Node& route = graph_.nodes[graph_.values[*steps[i].survey].producer];
-      values.back() = {route.inputs[0], *steps[i].survey};
-    }
-    for (const graph::LinearGroup& group : steps[i].groups)
-      for (const graph::ValueId value : demand_.collected_from(group)) values.back().push_back(value);
+    values.push_back(wanted_in(steps[i]));
+    stale.emplace_back();
+    for (const std::size_t transform : steps[i].transforms)
+      for (const graph::ScaledValue& scaled : site(transform).place.values) stale.back().push_back(scaled.value);
   }
   const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
-  std::vector<graph::Stage> stages = graph::split_stages(graph_, demand_.subgraph(s), values, demand_.outputs(s), keep);
+  std::vector<graph::Stage> stages =
+      graph::split_stages(graph_, demand_.subgraph(s), values, demand_.outputs(s), keep, stale);
   for (std::size_t i = 0; i < stages.size(); ++i) steps[first + i].stage = std::move(stages[i]);
 }
 

@@ -17,12 +17,20 @@ class StepMaker {
   StepMaker(const ScheduleRequest& request, const Demand& demand)
       : request_(request), graph_(request.graph), demand_(demand) {}
 
-  /// Groups without statistics come first: they are compressed before anything runs that might read them. Then those with
-  /// statistics, and what is left to run. Stages are those of the compressed model.
+  /// Groups that neither want statistics nor are changed by transforms come first: they are compressed before anything runs that
+  /// might read them. Then the others, and what is left to run. Stages are those of the compressed model.
   std::vector<Step> steps(std::size_t s);
 
  private:
-  Step collecting_step(std::vector<graph::LinearGroup> groups);
+  /// Transforms and groups that depend on equally many compressed groups.
+  struct Level {
+    std::vector<std::size_t> transforms;
+    std::vector<graph::LinearGroup> groups;
+  };
+  const compression::TransformSite& site(std::size_t transform) const;
+  std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups) const;
+  Step collecting_step(std::vector<std::size_t> transforms, std::vector<graph::LinearGroup> groups);
+  std::vector<graph::ValueId> wanted_in(const Step& step) const;
   void split(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
   bool selects_for_statistics(const Step& step, const graph::Node& selection) const;
   bool add_survey(std::size_t first, std::vector<Step>& steps);

@@ -11,7 +11,9 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/reader_support.h"
+#include "layerpress/quant/static_inputs.h"
 #include "layerpress/recipe/inherited_schemes.h"
+#include "layerpress/setup/transform_sites.h"
 
 namespace layerpress::setup {
 namespace {
@@ -46,7 +48,7 @@ using OddModules = std::map<std::pair<std::int64_t, std::int64_t>, std::vector<s
 
 void check_group_sizes(const graph::Graph& graph, const compression::Assignments& assignments) {
   OddModules odd;
-  for (const auto& [node, assignment] : assignments) {
+  for (const auto& [node, assignment] : assignments.linears) {
     const quant::QuantizationArgs& weights = *assignment.scheme->weights;
     const std::int64_t columns = matrix_of(graph, node).columns;
     if (weights.group_size && *weights.group_size > 0 && columns % *weights.group_size != 0)
@@ -57,13 +59,16 @@ void check_group_sizes(const graph::Graph& graph, const compression::Assignments
 
 /// Embeddings are rounded, whatever the modifier does with linears.
 void check_calibrated(const Modifiers& modifiers, const compression::Assignments& assignments) {
-  for (const auto& modifier : modifiers) {
-    const auto compressed_by = [&](const compression::Modifier* compressor) {
-      return compressor != nullptr && std::any_of(assignments.begin(), assignments.end(), [&](const auto& entry) {
-               return entry.second.modifier == compressor;
+  const auto& linears = assignments.linears;
+  for (const auto& entry : modifiers) {
+    const auto* modifier = dynamic_cast<const compression::Quantizer*>(entry.get());
+    if (modifier == nullptr) continue;
+    const auto compressed_by = [&](const compression::Quantizer* compressor) {
+      return compressor != nullptr && std::any_of(linears.begin(), linears.end(), [&](const auto& assigned) {
+               return assigned.second.modifier == compressor;
              });
     };
-    if (modifier->needs_data() && compressed_by(modifier->for_embeddings()) && !compressed_by(modifier.get()))
+    if (modifier->needs_data() && compressed_by(modifier->for_embeddings()) && !compressed_by(modifier))
       throw RecipeError(
           "[recipe.check] {}: its targets match embeddings only, which have no inputs to calibrate on; take "
           "QuantizationModifier with observer minmax or mse",
@@ -105,7 +110,7 @@ void check_fused(const OpenedModel& model, const std::map<std::string, const qua
 void link_fused(const OpenedModel& model, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   std::map<std::string, graph::NodeId> nodes;
-  for (const auto& [n, assignment] : assignments) nodes[graph.module_name(graph.nodes[n])] = n;
+  for (const auto& [n, assignment] : assignments.linears) nodes[graph.module_name(graph.nodes[n])] = n;
   for (const auto& [name, n] : nodes)
     for (const std::vector<std::string>& family : model.traced.fused_modules)
       for (const std::string& own : family) {
@@ -113,8 +118,14 @@ void link_fused(const OpenedModel& model, compression::Assignments& assignments)
         const std::string prefix = name.substr(0, name.size() - own.size());
         for (const std::string& sibling : family)
           if (const auto other = nodes.find(prefix + sibling); other != nodes.end() && other->second != n)
-            assignments[n].fused.push_back(other->second);
+            assignments.linears[n].fused.push_back(other->second);
       }
+}
+
+void find_propagating(const graph::Graph& graph, compression::Assignments& assignments) {
+  const std::set<std::string> transformed = assignments.transformed(graph);
+  for (auto& [n, assignment] : assignments.linears)
+    assignment.propagates = assignment.modifier->propagates() || transformed.count(matrix_of(graph, n).weight) != 0;
 }
 
 /// Modules for which engines read the scheme of one linear only, such as the experts of a layer.
@@ -151,21 +162,27 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
                                    {graph.modules[node.module].class_name},
                                    model::other_names(model.traced, graph.module_name(node))};
     if (graph::is_linear(node.operation)) scheme_of[module.name] = nullptr;
-    for (const auto& modifier : modifiers) {
-      const quant::QuantizationScheme* scheme = modifier->scheme_for(module);
+    for (const auto& entry : modifiers) {
+      const auto* modifier = dynamic_cast<const compression::Quantizer*>(entry.get());
+      const quant::QuantizationScheme* scheme = modifier == nullptr ? nullptr : modifier->scheme_for(module);
       if (scheme == nullptr) continue;
-      if (assignments.count(n) != 0)
+      if (assignments.linears.count(n) != 0)
         throw RecipeError("[recipe.check] module {} is a target of two modifiers, {} and {}; ignore it in one of them",
-                          module.name, assignments[n].modifier->type(), modifier->type());
-      const compression::Modifier* compressor =
-          graph::is_linear(node.operation) ? modifier.get() : modifier->for_embeddings();
+                          module.name, assignments.linears[n].modifier->type(), modifier->type());
+      const compression::Quantizer* compressor =
+          graph::is_linear(node.operation) ? modifier : modifier->for_embeddings();
       if (compressor == nullptr)
         throw RecipeError("[recipe.check] {} does not compress embeddings; ignore {}", modifier->type(), module.name);
-      assignments[n] = {compressor, scheme, model.checkpoint->spec(matrix_of(graph, n).weight).dtype};
+      if (!graph::is_linear(node.operation) && quant::has_static_inputs(*scheme))
+        throw RecipeError(
+            "[recipe.check] {}: an embedding has no inputs to quantize; ignore it or give it another scheme",
+            module.name);
+      assignments.linears[n] = {compressor, scheme, model.checkpoint->spec(matrix_of(graph, n).weight).dtype};
       if (graph::is_linear(node.operation)) scheme_of[module.name] = scheme;
     }
   }
-  if (assignments.empty())
+  plan_transforms(graph, modifiers, assignments);
+  if (assignments.linears.empty() && assignments.transforms.empty())
     throw RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
                       model.architecture);
   check_calibrated(modifiers, assignments);
@@ -173,12 +190,13 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   check_fused(model, scheme_of);
   check_uniform(model, scheme_of);
   link_fused(model, assignments);
+  find_propagating(graph, assignments);
   return assignments;
 }
 
 std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments) {
   std::vector<std::string> warnings;
-  for (const auto& [node, assignment] : assignments) {
+  for (const auto& [node, assignment] : assignments.linears) {
     const graph::WeightMatrix matrix = matrix_of(model.traced.graph, node);
     const auto gap = graph::is_linear(model.traced.graph.nodes[node].operation)
                          ? quant::vllm_kernel_gap(*assignment.scheme, matrix.rows, matrix.columns)

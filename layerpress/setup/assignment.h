@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/compression/modifier.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/open_model.h"
 

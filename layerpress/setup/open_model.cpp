@@ -187,6 +187,8 @@ std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std:
   for (const data::BatchRange& range : data::pack_batches(set, batch_tokens, image_rows)) {
     const std::int64_t begin = set.sample_offsets[range.first_sample], end = set.sample_offsets[range.last_sample];
     execution::Batch batch;
+    for (std::int64_t i = range.first_sample; i < range.last_sample; ++i)
+      batch.places.push_back(set.places.empty() ? i : set.places[static_cast<std::size_t>(i)]);
     batch.offsets.clear();
     for (std::int64_t i = range.first_sample; i <= range.last_sample; ++i)
       batch.offsets.push_back(set.sample_offsets[i] - begin);

@@ -24,15 +24,18 @@ std::vector<std::string> recipe_notes(const Modifiers& modifiers, const compress
     notes.push_back(
         fmt::format("the recipe's {} {} no effect here", join(unused), unused.size() == 1 ? "has" : "have"));
   std::set<const quant::QuantizationScheme*> used;
-  for (const auto& [node, assignment] : assignments) used.insert(assignment.scheme);
-  for (const auto& modifier : modifiers)
-    for (const compression::Modifier::SchemeGroup& group : modifier->scheme_groups())
+  for (const auto& [node, assignment] : assignments.linears) used.insert(assignment.scheme);
+  for (const auto& modifier : modifiers) {
+    const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
+    if (quantizer == nullptr) continue;
+    for (const compression::Quantizer::SchemeGroup& group : quantizer->scheme_groups())
       if (!used.contains(group.scheme))
         notes.push_back(
             fmt::format("{}: group '{}' compresses nothing: what its targets ({}) match is ignored or goes to another "
                         "group, or there "
                         "is none",
                         modifier->type(), group.name, join(group.scheme->targets)));
+  }
   return notes;
 }
 

@@ -10,6 +10,8 @@
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
+#include "layerpress/setup/statistic_checks.h"
+#include "layerpress/setup/transform_sites.h"
 #include "layerpress/setup/untied_embeddings.h"
 
 namespace layerpress::setup {
@@ -24,7 +26,10 @@ Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
   if (asked != "datafree")
     throw UsageError("[options] --pipeline: '{}' is not known; sequential, basic and datafree are", asked);
   if (needs_data)
-    throw UsageError("[options] --pipeline datafree: the recipe needs calibration data (GPTQ, or a hessian observer)");
+    throw UsageError(
+        "[options] --pipeline datafree: the recipe needs calibration data (GPTQ, a hessian observer, smoothing, or "
+        "static "
+        "input scales)");
   return Pipeline::kDatafree;
 }
 
@@ -42,7 +47,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
     throw UsageError(
         "[options] --pipeline basic: error propagation needs the sequential pipeline, whose inputs carry the error");
   if (!options.moe_calibrate_all_experts &&
-      std::any_of(setup.assignments.begin(), setup.assignments.end(), [&](const auto& entry) {
+      std::any_of(setup.assignments.linears.begin(), setup.assignments.linears.end(), [&](const auto& entry) {
         const graph::Graph& graph = setup.model.traced.graph;
         return graph.values[graph.nodes[entry.first].output].rows == graph::Rows::kSelected;
       }))
@@ -56,7 +61,7 @@ std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
   if (asked < 0) throw UsageError("[options] --min-tokens-per-expert: {} is negative", asked);
   if (asked > 0) return asked;
   std::int64_t least = 256;
-  for (const auto& [node, assignment] : setup.assignments)
+  for (const auto& [node, assignment] : setup.assignments.linears)
     if (setup.model.traced.graph.values[setup.model.traced.graph.nodes[node].output].rows == graph::Rows::kSelected)
       least = std::max(least, 4 * assignment.scheme->weights->group_size.value_or(0));
   return least;
@@ -114,12 +119,16 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
     setup.model.checkpoint = setup.model.checkpoint->without(tensor.name);
   untie_compressed_embeddings(setup.model, setup.assignments);
   check_propagation(options, setup);
+  check_statistics(setup.model.traced.graph, setup.assignments);
   check_loss_mask(options, setup);
   setup.min_tokens_per_expert = least_expert_tokens(options.min_tokens_per_expert, setup);
-  setup.subgraphs = cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph);
+  setup.subgraphs = joined_for_transforms(
+      setup.model.traced.graph,
+      cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph),
+      setup.assignments);
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
-  for (auto& [node, assignment] : setup.assignments) assignment.device = setup.placement.device;
+  for (auto& [node, assignment] : setup.assignments.linears) assignment.device = setup.placement.device;
   if (setup.device_budget == kUnlimited) setup.device_budget = residency::free_device_bytes(setup.placement.device);
   return setup;
 }

@@ -27,7 +27,7 @@ std::vector<SourceTensors::Dropped> dropped_heads(const OpenedModel& model,
                                                   const compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   std::set<std::string> compressed;
-  for (const auto& [n, assignment] : assignments)
+  for (const auto& [n, assignment] : assignments.linears)
     compressed.insert(graph::weight_matrix(graph.nodes[n].operation).value().weight);
   std::vector<SourceTensors::Dropped> dropped;
   for (const graph::Node& node : graph.nodes) {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
-#include "layerpress/compression/modifier.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/quant/matching.h"
 #include "layerpress/setup/open_model.h"
 

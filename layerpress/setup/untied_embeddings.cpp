@@ -9,7 +9,7 @@ namespace layerpress::setup {
 void untie_compressed_embeddings(OpenedModel& model, const compression::Assignments& assignments) {
   graph::Graph& graph = model.traced.graph;
   std::set<std::string> compressed;
-  for (const auto& [node, assignment] : assignments)
+  for (const auto& [node, assignment] : assignments.linears)
     if (const auto* embedding = std::get_if<graph::Embedding>(&graph.nodes[node].operation))
       compressed.insert(embedding->weight);
   for (graph::Node& node : graph.nodes) {

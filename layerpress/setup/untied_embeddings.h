@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layerpress/compression/modifier.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress::setup {

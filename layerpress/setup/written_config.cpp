@@ -33,7 +33,7 @@ std::string class_of(const graph::Node& node) { return graph::is_linear(node.ope
 
 Compressed compressed_of(const graph::Graph& graph, const compression::Assignments& assignments) {
   Compressed found;
-  for (const auto& [n, assignment] : assignments) {
+  for (const auto& [n, assignment] : assignments.linears) {
     found.classes.insert(class_of(graph.nodes[n]));
     if (found.group_of(assignment.scheme) < static_cast<int>(found.schemes.size())) continue;
     found.schemes.push_back(assignment.scheme);
@@ -53,13 +53,14 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
     if (!graph::weight_matrix(node.operation)) continue;
     const quant::ModuleName module{
         graph.module_name(node), {class_of(node)}, model::other_names(model.traced, graph.module_name(node))};
-    const auto assigned = assignments.find(n);
-    if (assigned == assignments.end() && !compressed.could_include(module)) continue;
+    const auto assigned = assignments.linears.find(n);
+    if (assigned == assignments.linears.end() && !compressed.could_include(module)) continue;
     std::vector<std::string> names = module.other_names;  // a reader knows only one of them
     names.insert(names.begin(), module.name);
     for (const std::string& name : names) {
       grouped.modules.push_back({name, module.classes});
-      grouped.groups.push_back(assigned == assignments.end() ? -1 : compressed.group_of(assigned->second.scheme));
+      grouped.groups.push_back(assigned == assignments.linears.end() ? -1
+                                                                     : compressed.group_of(assigned->second.scheme));
     }
   }
   std::vector<quant::QuantizationScheme> schemes;

@@ -20,10 +20,10 @@ Q, K, V = (f"re:.*{name}_proj" for name in "qkv")
 
 FAULTY_MODIFIERS = {
     "unknown modifier": ({"GPTQModifer": {"scheme": "W4A16"}}, ["GPTQModifer", "GPTQModifier"]),
-    "SmoothQuant": ({"SmoothQuantModifier": {"smoothing_strength": 0.8}}, ["SmoothQuantModifier"]),
+    "SmoothQuant": ({"SmoothQuantModifier": {"smoothing_strenght": 0.8}}, ["smoothing_strenght", "smoothing_strength"]),
     "AWQ": ({"AWQModifier": {"duo_scaling": "both"}}, ["AWQModifier"]),
     "SparseGPT": ({"SparseGPTModifier": {"sparsity": 0.5}}, ["SparseGPTModifier"]),
-    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "SmoothQuantModifier": {}}, ["SmoothQuantModifier"]),
+    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "AWQModifier": {}}, ["AWQModifier"]),
     "unknown argument": ({"GPTQModifier": {"config_groups": GROUPS, "damping_frac": 0.1}}, ["damping_frac", "dampening_frac"]),
     "argument of another": ({"QuantizationModifier": {"config_groups": GROUPS, "block_size": 64}}, ["block_size"]),
     "unknown preset": ({"GPTQModifier": {"scheme": "W4A61"}}, ["W4A61", "W4A16"]),
@@ -50,8 +50,8 @@ FAULTY_MODIFIERS = {
                                                                                                    "strategy": "group"}}}}},
                       ["group_size"]),
     "activation order group": ({"GPTQModifier": {"config_groups": GROUPS, "actorder": "group"}}, ["actorder", "group"]),
-    "static activations": ({"GPTQModifier": {"config_groups": {"g": {
-        "targets": ["Linear"], "weights": W4, "input_activations": {"num_bits": 8, "strategy": "tensor"}}}}}, ["static"]),
+    "static activations per group": ({"GPTQModifier": {"config_groups": {"g": {
+        "targets": ["Linear"], "weights": W4, "input_activations": {"num_bits": 8, "group_size": 32}}}}}, ["static", "group"]),
     "arguments that are a list": ({"GPTQModifier": ["W4A16"]}, ["GPTQModifier", "mapping"]),
     "targets of nothing": ({"GPTQModifier": {"scheme": "W8A8", "targets": ["re:.*no_such.*"]}}, ["match"]),
     "broken pattern": ({"GPTQModifier": {"scheme": "W8A8", "targets": ["re:(q_proj"]}}, ["re:(q_proj"]),

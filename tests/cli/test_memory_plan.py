@@ -10,7 +10,7 @@ from support.watched_runs import contents, differing
 
 TWO_THREADS = ["--threads", "2"]
 SUBGRAPH_FIELDS = {"name", "mode", "weight_bytes", "onloaded_bytes", "activation_bytes", "activation_disk_bytes",
-                   "gram_bytes", "workspace_bytes", "peak_bytes", "flops", "read_bytes", "written_bytes", "seconds"}
+                   "statistics_bytes", "workspace_bytes", "peak_bytes", "flops", "read_bytes", "written_bytes", "seconds"}
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_dry_run_writes_nothing(deep, solving, results):
         assert SUBGRAPH_FIELDS <= subgraph.keys() and subgraph["mode"] in ("store", "recompute")
         assert subgraph["seconds"] >= 0 and subgraph["peak_bytes"] > 0
     layers = planned["subgraphs"][1:-1]
-    assert all(layer["gram_bytes"] > 0 and layer["weight_bytes"] > 0 and layer["flops"] for layer in layers)
+    assert all(layer["statistics_bytes"] > 0 and layer["weight_bytes"] > 0 and layer["flops"] for layer in layers)
 
 
 def test_bytes_of_the_plan(deep, solving, results):

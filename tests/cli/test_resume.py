@@ -113,6 +113,22 @@ def test_kills_with(name, deep, solving, results):
     survive_kills(deep, results / "out", [*solving, *options], kills, seed=2)
 
 
+SMOOTHING = {"SmoothQuantModifier": {"smoothing_strength": 0.8}}
+W8A8 = {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}}
+STATIC = {"QuantizationModifier": {"scheme": "FP8", "ignore": ["lm_head"]}}
+# Parameters that were changed, and scales of inputs, are read back from the output or measured again, as codes are.
+RECIPES = {"smoothing": SMOOTHING, "smoothing before GPTQ": {**SMOOTHING, **W8A8}, "static inputs": STATIC,
+           "smoothing before static inputs": {**SMOOTHING, **STATIC}}
+
+
+@pytest.mark.parametrize("name", nightly_but(RECIPES, "smoothing before GPTQ", "static inputs"))
+def test_kills_with_recipes(name, deep, results):
+    recipe = results.with_name("recipe.json")
+    recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": RECIPES[name]}}))
+    arguments = ["--recipe", recipe, "--dataset", deep.with_name("tokens.safetensors"), "--threads", "1"]
+    survive_kills(deep, results / "out", arguments, kills=3, seed=4)
+
+
 @pytest.mark.nightly
 def test_kills_without_data(deep, results):
     """Too fast for the clock alone: half of the kills wait for the journal."""

@@ -8,6 +8,7 @@
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/modifier/all_modifiers.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -59,7 +60,7 @@ class CostTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
-    modifier_ = make_modifier(GetParam().type, GetParam().arguments, "test");
+    modifier_ = test::make_quantizer(GetParam().type, GetParam().arguments, "test");
     at::manual_seed(61);
     const quant::QuantizationScheme* scheme = modifier_->scheme_for({"m", {"Linear"}});
     for (const auto& [rows, columns] : GetParam().shapes) {
@@ -68,19 +69,20 @@ class CostTest : public ::testing::TestWithParam<Case> {
       linears_.push_back({"m", weight, scheme, at::kBFloat16});
     }
     const std::int64_t columns = shapes_[0].columns;
-    statistics_ = {.gram = at::zeros({columns, columns}), .tokens = 64};
     const at::Tensor x = at::randn({64, columns}, at::kBFloat16), reference = x + 0.1 * at::randn_like(x);
-    kernels::accumulate_gram(statistics_.gram, x);
-    if (!modifier_->statistics_wanted().cross) return;
-    statistics_.cross = at::zeros_like(statistics_.gram);
-    kernels::accumulate_cross_gram(statistics_.cross, reference, x);
+    statistics_.tokens = 64;
+    for (const compression::StatisticPtr& statistic : modifier_->statistics_wanted({0, modifier_->wants_original()})) {
+      at::Tensor figures = at::zeros({statistic->rows(columns), columns});
+      statistic->add(figures, {{x, reference}}, statistic->all_rows(columns));
+      statistics_.figures.emplace(statistic->name(), figures);
+    }
   }
 
   std::vector<compression::CompressedModule> compress(PhaseTimes& times) const {
     return modifier_->compress(linears_, modifier_->needs_data() ? &statistics_ : nullptr, times);
   }
 
-  std::unique_ptr<compression::Modifier> modifier_;
+  std::unique_ptr<compression::Quantizer> modifier_;
   std::vector<compression::LinearShape> shapes_;
   std::vector<compression::LinearWeight> linears_;
   compression::Statistics statistics_;

@@ -2,23 +2,25 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
+#include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/kernels/output_cross.h"
 #include "layerpress/modifier/all_modifiers.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::modifier {
 namespace {
 
 constexpr std::int64_t kColumns = 128;
 
-std::unique_ptr<compression::Modifier> gptq(const Json& propagation, const std::string& where = "test.yaml",
-                                            const Json& observer = nullptr) {
+std::unique_ptr<compression::Quantizer> gptq(const Json& propagation, const std::string& where = "test.yaml",
+                                             const Json& observer = nullptr) {
   const Json weights = {{"num_bits", 3}, {"strategy", "group"}, {"group_size", 32}};
-  return make_modifier("GPTQModifier",
-                       {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}},
-                        {"error_propagation", propagation},
-                        {"weight_observer", observer}},
-                       where);
+  return test::make_quantizer("GPTQModifier",
+                              {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}},
+                               {"error_propagation", propagation},
+                               {"weight_observer", observer}},
+                              where);
 }
 
 /// Inputs of the compressed and the original model, and their sums.
@@ -33,15 +35,15 @@ Inputs random_inputs(std::int64_t tokens) {
   // An error as quantization makes it: a linear function of the inputs, and noise.
   const at::Tensor error = original.mm(at::randn({kColumns, kColumns}) * 0.03) + 0.05 * at::randn({tokens, kColumns});
   Inputs inputs{original + error, original, {}};
-  inputs.statistics.gram = at::zeros({kColumns, kColumns});
-  inputs.statistics.cross = at::zeros({kColumns, kColumns});
   inputs.statistics.tokens = tokens;
-  kernels::accumulate_gram(inputs.statistics.gram, inputs.compressed);
-  kernels::accumulate_cross_gram(inputs.statistics.cross, original, inputs.compressed);
+  at::Tensor gram = at::zeros({kColumns, kColumns}), cross = at::zeros({kColumns, kColumns});
+  kernels::accumulate_gram(gram, inputs.compressed);
+  kernels::accumulate_cross_gram(cross, original, inputs.compressed);
+  inputs.statistics.figures = {{"gram", gram}, {"cross", cross}};
   return inputs;
 }
 
-std::vector<compression::CompressedModule> compress(const compression::Modifier& modifier,
+std::vector<compression::CompressedModule> compress(const compression::Quantizer& modifier,
                                                     const std::vector<at::Tensor>& weights,
                                                     const compression::Statistics& statistics,
                                                     std::int64_t group_rows = 0) {
@@ -83,8 +85,8 @@ TEST(ErrorPropagation, WithoutDifferenceIsPlainGptq) {
                                            at::randn({300, kColumns}).to(at::kBFloat16)};
   const auto plain = compress(*gptq(nullptr), weights, inputs.statistics);
   compression::Statistics none = inputs.statistics, zero = inputs.statistics;
-  none.cross.reset();
-  zero.cross = at::zeros({kColumns, kColumns});
+  none.figures.erase("cross");
+  zero.figures["cross"] = at::zeros({kColumns, kColumns});
   for (const compression::Statistics& statistics : {none, zero}) {
     const auto same = compress(*gptq(true), weights, statistics);
     for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -105,7 +107,7 @@ TEST(ErrorPropagation, FallsBackToPlainGptqAndSaysSo) {
   const at::Tensor weight = at::randn({48, kColumns});
   const auto plain = compress(*gptq(nullptr), {weight}, inputs.statistics).at(0);
   compression::Statistics broken = inputs.statistics;
-  broken.cross = at::full({kColumns, kColumns}, NAN);
+  broken.figures["cross"] = at::full({kColumns, kColumns}, NAN);
   const auto fallen = compress(*gptq(true), {weight}, broken).at(0);
   expect_equal_codes(fallen, plain);
   EXPECT_EQ(fallen.report.fallback, "no error propagation (factorization failed)");
@@ -116,8 +118,8 @@ TEST(ErrorPropagation, FallsBackToPlainGptqAndSaysSo) {
   EXPECT_EQ(undamped.report.fallback, "no error propagation (factorization failed)");
   EXPECT_EQ(compress(*gptq(true), {weight}, few.statistics).at(0).report.fallback, "");
 
-  broken.gram = at::eye(kColumns);
-  broken.gram[1][2] = 1e6;
+  broken.figures["gram"] = at::eye(kColumns);
+  broken.figures["gram"][1][2] = 1e6;
   EXPECT_EQ(compress(*gptq(true), {weight}, broken).at(0).report.fallback,
             "round-to-nearest (factorization failed), no error propagation (factorization failed)");
 }
@@ -156,19 +158,40 @@ TEST(ErrorPropagation, DoesNotDependOnTheBatchesOfWeights) {
   EXPECT_EQ(both[0].report.output_error, both[1].report.output_error);  // the stack's, not the batch's
 }
 
+std::vector<std::string> names_of(const std::vector<compression::StatisticPtr>& statistics) {
+  std::vector<std::string> names;
+  for (const compression::StatisticPtr& statistic : statistics) names.emplace_back(statistic->name());
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
 TEST(ErrorPropagation, IsWantedWhenItIsAskedFor) {
-  for (const Json& off : {Json(nullptr), Json(false)}) EXPECT_FALSE(gptq(off)->statistics_wanted().cross) << off;
-  for (const Json& on : {Json(true), Json::object(), Json{{"strength", 0.3}}, Json{{"damping", 1}}})
-    EXPECT_TRUE(gptq(on)->statistics_wanted().cross) << on;
+  const compression::ValueFacts same{3}, other{3, /*differs=*/true};
+  for (const Json& off : {Json(nullptr), Json(false)}) {
+    EXPECT_FALSE(gptq(off)->wants_original()) << off;
+    EXPECT_EQ(names_of(gptq(off)->statistics_wanted(other)), Names{"gram"}) << off;
+  }
+  for (const Json& on : {Json(true), Json::object(), Json{{"strength", 0.3}}, Json{{"damping", 1}}}) {
+    EXPECT_TRUE(gptq(on)->wants_original()) << on;
+    EXPECT_EQ(names_of(gptq(on)->statistics_wanted(other)), (Names{"gram", "cross"})) << on;
+    EXPECT_EQ(names_of(gptq(on)->statistics_wanted(same)), Names{"gram"}) << on;
+  }
 }
 
 TEST(ErrorPropagation, WantsOutputsOnlyForTheResidualStream) {
-  EXPECT_FALSE(gptq(nullptr)->statistics_wanted().output_cross.has_value());
-  EXPECT_FALSE(gptq({{"residual", 0}})->statistics_wanted().output_cross.has_value());
-  const auto shares = gptq({{"strength", 0.7}, {"residual", 0.2}})->statistics_wanted().output_cross;
-  ASSERT_TRUE(shares.has_value());
-  EXPECT_EQ(shares->inputs, 0.7);
-  EXPECT_EQ(shares->stream, 0.2);
+  const graph::ResidualWrite write{7, "down.weight", 48, /*stream=*/5, /*factor=*/0.5};
+  const compression::ValueFacts facts{3, /*differs=*/true, write};
+  EXPECT_EQ(names_of(gptq(nullptr)->statistics_wanted(facts)), Names{"gram"});
+  EXPECT_EQ(names_of(gptq({{"residual", 0}})->statistics_wanted(facts)), (Names{"gram", "cross"}));
+  const auto wanted = gptq({{"strength", 0.7}, {"residual", 0.2}})->statistics_wanted(facts);
+  ASSERT_EQ(names_of(wanted), (Names{"gram", "output_cross"}));
+  const auto& outputs = dynamic_cast<const compression::OutputCrossStatistic&>(*wanted[1]);
+  EXPECT_EQ(outputs.shares().inputs, 0.7);
+  EXPECT_EQ(outputs.shares().stream, 0.4);  // what the linear writes is halved on its way
+  EXPECT_EQ(outputs.rows(kColumns), 48);
+  EXPECT_EQ(outputs.weight(), "down.weight");
+  EXPECT_EQ(outputs.sources(3).back(), (compression::StatisticSource{5, true}));
 }
 
 TEST(ErrorPropagation, MakesGoodTheResidualStream) {
@@ -178,11 +201,11 @@ TEST(ErrorPropagation, MakesGoodTheResidualStream) {
   // What the stream lacks is partly a function of the inputs.
   const at::Tensor original = stream + inputs.compressed.mm(at::randn({kColumns, 64})) * 0.4;
   compression::Statistics statistics = inputs.statistics;
-  statistics.cross.reset();
+  statistics.figures.erase("cross");
   const auto error = [&](double residual) {
-    statistics.output_cross = at::zeros({64, kColumns});
-    kernels::accumulate_output_cross(statistics.output_cross, {inputs.compressed, inputs.original, stream, original},
-                                     weight, {1.0, residual});
+    at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({64, kColumns});
+    kernels::accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, original}, weight,
+                                     {1.0, residual});
     const at::Tensor quantized = dequantized(compress(*gptq({{"damping", 0.01}}), {weight}, statistics).at(0));
     const at::Tensor wanted = original + inputs.original.mm(weight.t());
     return ((stream + inputs.compressed.mm(quantized.t()) - wanted).norm() / wanted.norm()).item<double>();
@@ -196,13 +219,13 @@ TEST(ErrorPropagation, WithoutDifferenceOfOutputsIsPlainGptq) {
   const Inputs inputs = random_inputs(1000);
   const at::Tensor weight = at::randn({300, kColumns}).to(at::kBFloat16), stream = at::randn({1000, 300});
   compression::Statistics statistics = inputs.statistics;
-  statistics.cross.reset();
-  statistics.output_cross = at::zeros({300, kColumns});
-  kernels::accumulate_output_cross(statistics.output_cross, {inputs.compressed, inputs.compressed, stream, stream},
-                                   weight.to(at::kFloat), {0.6, 0.3});
+  statistics.figures.erase("cross");
+  at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({300, kColumns});
+  kernels::accumulate_output_cross(sums, {inputs.compressed, inputs.compressed, stream, stream}, weight.to(at::kFloat),
+                                   {0.6, 0.3});
   const auto plain = compress(*gptq(nullptr), {weight}, inputs.statistics).at(0);
   expect_equal_codes(compress(*gptq(true), {weight}, statistics).at(0), plain);
-  statistics.output_cross.fill_(NAN);
+  sums.fill_(NAN);
   const auto fallen = compress(*gptq(true), {weight}, statistics).at(0);
   expect_equal_codes(fallen, plain);
   EXPECT_EQ(fallen.report.fallback, "no error propagation (factorization failed)");
@@ -214,10 +237,9 @@ TEST(ErrorPropagation, FindsItsRowsOfTheOutputs) {
   const Inputs inputs = random_inputs(1000);
   const at::Tensor weight = at::randn({100, kColumns}), stream = at::randn({1000, 100});
   compression::Statistics statistics = inputs.statistics;
-  statistics.cross.reset();
-  statistics.output_cross = at::zeros({100, kColumns});
-  kernels::accumulate_output_cross(statistics.output_cross,
-                                   {inputs.compressed, inputs.original, stream, stream + at::randn({1000, 100})},
+  statistics.figures.erase("cross");
+  at::Tensor& sums = statistics.figures["output_cross"] = at::zeros({100, kColumns});
+  kernels::accumulate_output_cross(sums, {inputs.compressed, inputs.original, stream, stream + at::randn({1000, 100})},
                                    weight, {0.6, 0.3});
   const auto modifier = gptq(true);
   const auto whole = compress(*modifier, {weight}, statistics).at(0);
@@ -251,7 +273,7 @@ TEST(ErrorPropagation, RefusesByKeyAndPlace) {
   expect_refused({{"damping", nullptr}}, {".damping is null", "number"});
   expect_refused({{"damping", -1}}, {".damping is -1", "1e+06"});
   try {
-    make_modifier("QuantizationModifier", {{"scheme", "W4A16"}, {"error_propagation", true}}, "r.yaml");
+    test::make_quantizer("QuantizationModifier", {{"scheme", "W4A16"}, {"error_propagation", true}}, "r.yaml");
     ADD_FAILURE() << "accepted by QuantizationModifier";
   } catch (const RecipeError& error) {
     EXPECT_NE(std::string(error.what()).find("unknown argument 'error_propagation'"), std::string::npos);

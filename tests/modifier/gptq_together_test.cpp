@@ -26,7 +26,7 @@ Json in_groups(Json weights, const Json& extra = Json::object()) {
 
 /// Experts, each with its own inputs.
 struct Experts {
-  std::unique_ptr<compression::Modifier> modifier;
+  std::unique_ptr<compression::Quantizer> modifier;
   std::vector<compression::Statistics> statistics;
   std::vector<std::vector<compression::LinearWeight>> linears;
 
@@ -37,8 +37,8 @@ struct Experts {
     const quant::QuantizationScheme* scheme = modifier->scheme_for({"m", {"Linear"}});
     for (std::size_t e = 0; e < count; ++e) {
       const at::Tensor x = at::randn({2 * columns, columns}) * (at::rand({columns}) + 0.1);
-      statistics.push_back({.gram = at::zeros({columns, columns}), .tokens = static_cast<std::int64_t>(10 + e)});
-      kernels::accumulate_gram(statistics.back().gram, x);
+      statistics.push_back({{{"gram", at::zeros({columns, columns})}}, static_cast<std::int64_t>(10 + e)});
+      kernels::accumulate_gram(statistics.back().figures["gram"], x);
       linears.emplace_back();
       for (std::size_t i = 0; i < rows.size(); ++i)
         linears.back().push_back({fmt::format("expert{}.linear{}", e, i),
@@ -102,10 +102,10 @@ TEST(GptqTogether, GroupsThatNeedAFallbackGetTheirOwn) {
   hard[1][2] = 1.04;
   impossible[1][2] = 1e6;
   infinite[3][3] = std::numeric_limits<float>::infinity();
-  experts.statistics[0].gram = hard;
-  experts.statistics[2].gram = impossible;
-  experts.statistics[3].gram = infinite;
-  experts.statistics[4].gram = at::zeros({64, 64});
+  experts.statistics[0].figures["gram"] = hard;
+  experts.statistics[2].figures["gram"] = impossible;
+  experts.statistics[3].figures["gram"] = infinite;
+  experts.statistics[4].figures["gram"] = at::zeros({64, 64});
   experts.statistics[4].tokens = 0;
   compare(experts);
   PhaseTimes times;

@@ -3,13 +3,14 @@
 
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/compressed_weight.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::modifier {
 namespace {
 
 std::string error_of(const std::string& type, const OrderedJson& arguments) {
   try {
-    make_modifier(type, arguments, "test.yaml");
+    test::make_quantizer(type, arguments, "test.yaml");
   } catch (const RecipeError& error) {
     return error.what();
   }
@@ -41,7 +42,8 @@ TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {
       {"group_0", {{"targets", {"Linear"}}, {"weights", {{"num_bits", 8}, {"strategy", "channel"}}}}},
       {"group_1", {{"targets", {"re:.*down_proj$"}}, {"weights", {{"num_bits", 4}, {"strategy", "channel"}}}}},
       {"group_2", {{"targets", {"a.down_proj"}}, {"weights", {{"num_bits", 3}, {"strategy", "channel"}}}}}};
-  const auto modifier = make_modifier("GPTQModifier", {{"config_groups", groups}, {"ignore", {"re:.*head"}}}, "test");
+  const auto modifier =
+      test::make_quantizer("GPTQModifier", {{"config_groups", groups}, {"ignore", {"re:.*head"}}}, "test");
   const auto bits = [&](const char* name) { return modifier->scheme_for({name, {"Linear"}})->weights->num_bits; };
   EXPECT_EQ(bits("a.up_proj"), 8);
   EXPECT_EQ(bits("b.down_proj"), 4);
@@ -104,7 +106,7 @@ Json actorder_of(const std::string& strategy, const Json& own, const Json& given
   if (own != Json(false)) group["weights"]["actorder"] = own;
   Json arguments = {{"config_groups", {{"a", group}}}};
   if (given != Json(false)) arguments["actorder"] = given;
-  const auto modifier = make_modifier("GPTQModifier", arguments, "test");
+  const auto modifier = test::make_quantizer("GPTQModifier", arguments, "test");
   const auto& order = modifier->scheme_for({"m", {"Linear"}})->weights->actorder;
   return order ? Json(*order) : Json();
 }
@@ -128,16 +130,16 @@ TEST(Observers, StayAsTheyAreWritten) {
   for (const char* name :
        {"memoryless_minmax", "minmax", "static_minmax", "mse", "memoryless_mse", "MSE", "memoryless-mse"})
     for (const char* key : {"weight_observer", "observer"}) {
-      const auto modifier = make_modifier("QuantizationModifier", {{"scheme", "W4A16"}, {key, name}}, "test");
+      const auto modifier = test::make_quantizer("QuantizationModifier", {{"scheme", "W4A16"}, {key, name}}, "test");
       EXPECT_EQ(modifier->scheme_for({"m", {"Linear"}})->weights->observer, name);
     }
 }
 
 TEST(SchemeFor, OverlappingPatternsAreAskedByAlphabet) {
   const auto bits = [](const OrderedJson& groups, const char* name) {
-    return make_modifier("GPTQModifier", {{"config_groups", groups}}, "test")
-        ->scheme_for({name, {"Linear"}})
-        ->weights->num_bits;
+    OrderedJson arguments;
+    arguments["config_groups"] = groups;
+    return test::make_quantizer("GPTQModifier", arguments, "test")->scheme_for({name, {"Linear"}})->weights->num_bits;
   };
   const Json eight = {{"strategy", "channel"}, {"num_bits", 8}}, four = {{"strategy", "channel"}, {"num_bits", 4}};
   const OrderedJson groups = {{"a", group_of({"re:.*mlp.*"}, eight)}, {"b", group_of({"re:.*down_proj"}, four)}};
@@ -157,11 +159,11 @@ compression::CompressedModule compress(const at::Tensor& gram, const Json& extra
        {{"group_0",
          {{"targets", {"Linear"}}, {"weights", {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}}}}}}}};
   arguments.update(extra);
-  const auto modifier = make_modifier("GPTQModifier", arguments, "test");
+  const auto modifier = test::make_quantizer("GPTQModifier", arguments, "test");
   at::manual_seed(31);
   const compression::LinearWeight linear{"m", at::randn({16, 64}), modifier->scheme_for({"m", {"Linear"}}),
                                          at::kBFloat16};
-  const compression::Statistics statistics{.gram = gram, .tokens = 10};
+  const compression::Statistics statistics{{{"gram", gram}}, 10};
   PhaseTimes times;
   return modifier->compress({linear}, &statistics, times).at(0);
 }
@@ -190,11 +192,11 @@ double output_error(const Json& arguments, const at::Tensor& gram) {
   Json weights = {{"num_bits", 4}, {"strategy", "group"}, {"group_size", 32}};
   weights.update(arguments);
   const Json groups = {{"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
-  const auto modifier = make_modifier("GPTQModifier", groups, "test");
+  const auto modifier = test::make_quantizer("GPTQModifier", groups, "test");
   at::manual_seed(33);
   const compression::LinearWeight linear{"m", at::randn({48, gram.size(0)}), modifier->scheme_for({"m", {"Linear"}}),
                                          at::kBFloat16};
-  const compression::Statistics statistics{.gram = gram, .tokens = 1000};
+  const compression::Statistics statistics{{{"gram", gram}}, 1000};
   PhaseTimes times;
   const auto result = modifier->compress({linear}, &statistics, times).at(0);
   const at::Tensor left = linear.weight - quant::dequantize(*linear.scheme, result.weight, at::kFloat);
@@ -235,17 +237,17 @@ TEST(Gptq, WholeChannelsGetTheirScalesBefore) {
 }
 
 TEST(Gptq, RefusesScalesThatOverflow) {
-  const auto modifier = make_modifier("GPTQModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
+  const auto modifier = test::make_quantizer("GPTQModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
   const compression::LinearWeight linear{"m", at::full({16, 128}, 1e6), modifier->scheme_for({"m", {"Linear"}}),
                                          at::kHalf};
-  const compression::Statistics statistics{.gram = at::eye(128), .tokens = 10};
+  const compression::Statistics statistics{{{"gram", at::eye(128)}}, 10};
   PhaseTimes times;
   EXPECT_THROW(modifier->compress({linear}, &statistics, times), RecipeError);
 }
 
 TEST(QuantizationModifier, HasNoSolveToChooseScalesIn) {
   try {
-    make_modifier("QuantizationModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
+    test::make_quantizer("QuantizationModifier", {{"scheme", "W4A16"}, {"observer", "gptq"}}, "test");
     FAIL();
   } catch (const RecipeError& error) {
     EXPECT_NE(std::string(error.what()).find("hessian"), std::string::npos) << error.what();

@@ -3,6 +3,7 @@
 
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/schedule/group_division.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -14,8 +15,8 @@ struct Divided {
   at::Tensor codes, scales;
 };
 
-Divided compress(const compression::Modifier& modifier, const at::Tensor& weight, const at::Tensor& gram, int ranks) {
-  const compression::Statistics statistics{.gram = gram, .tokens = 100};
+Divided compress(const compression::Quantizer& modifier, const at::Tensor& weight, const at::Tensor& gram, int ranks) {
+  const compression::Statistics statistics{{{"gram", gram}}, 100};
   const auto* scheme = modifier.scheme_for({"m", {"Linear"}});
   const compression::LinearShape shape{weight.size(0), weight.size(1), weight.scalar_type(), scheme};
   std::vector<at::Tensor> codes, scales;
@@ -49,7 +50,7 @@ TEST(RowDivision, ChangesNoCode) {
       {"QuantizationModifier",
        {{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", {128, 128}}}}};
   for (const auto& [type, weights] : cases) {
-    const auto modifier = make_modifier(type, arguments(weights), "test");
+    const auto modifier = test::make_quantizer(type, arguments(weights), "test");
     const Divided whole = compress(*modifier, weight, gram, 1);
     for (const int ranks : {2, 3, 5}) {
       const Divided divided = compress(*modifier, weight, gram, ranks);
@@ -62,7 +63,7 @@ TEST(RowDivision, ChangesNoCode) {
 
 TEST(RowDivision, LeavesOneScaleForAllRowsWhole) {
   const auto modifier =
-      make_modifier("QuantizationModifier", arguments({{"num_bits", 8}, {"strategy", "tensor"}}), "test");
+      test::make_quantizer("QuantizationModifier", arguments({{"num_bits", 8}, {"strategy", "tensor"}}), "test");
   const auto* scheme = modifier->scheme_for({"m", {"Linear"}});
   EXPECT_EQ(modifier->row_step({400, kDividedColumns, at::kBFloat16, scheme}), 0);
 }

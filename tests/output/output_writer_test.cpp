@@ -57,7 +57,7 @@ class OutputWriterTest : public ::testing::Test {
     for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(model_.traced.graph.nodes.size()); ++n) {
       const auto* linear = std::get_if<graph::Linear>(&model_.traced.graph.nodes[n].operation);
       if (linear == nullptr || module_name(n) == "lm_head") continue;
-      assignments_[n] = {nullptr, &scheme_, at::kBFloat16};
+      assignments_.linears[n] = {nullptr, &scheme_, at::kBFloat16};
       compression::CompressedModule& result = results_[n];
       result.weight.codes = at::randint(-8, 8, {linear->out_features, linear->in_features}, at::kChar);
       result.weight.scale = at::rand({linear->out_features, linear->in_features / 32}).add(0.1).to(at::kBFloat16);
@@ -192,7 +192,7 @@ TEST_F(OutputWriterTest, RanksMakeOneCheckpoint) {
     complete(writers);
     expect_complete();
     expect_every_report_once(writers);
-    for (const auto& [n, assignment] : assignments_) {
+    for (const auto& [n, assignment] : assignments_.linears) {
       int owners = 0;
       for (const auto& writer : writers) {
         owners += writer->owns(n) ? 1 : 0;
@@ -300,7 +300,7 @@ TEST_F(OutputWriterTest, WhatOneFindsDamagedAllDoAgain) {
   constexpr std::size_t damaged = 3;
   graph::NodeId linear = 0;  // that the second rank owns
   for (const graph::NodeId n : subgraphs_[damaged].nodes)
-    if (assignments_.count(n) != 0 && open_again(1, 2, 2)->owns(n)) linear = n;
+    if (assignments_.linears.count(n) != 0 && open_again(1, 2, 2)->owns(n)) linear = n;
   damage(module_name(linear) + ".weight_scale");
   const auto writers = go_on(2, 1);
   for (const auto& writer : writers) {

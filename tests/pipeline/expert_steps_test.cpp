@@ -11,6 +11,7 @@
 #include "layerpress/schedule/schedule.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
@@ -20,14 +21,19 @@ namespace {
 class NotingModifier : public OneSchemeModifier {
  public:
   explicit NotingModifier(bool gram = true) : OneSchemeModifier(channel_scheme(4)), gram_(gram) {}
-  compression::StatisticsWanted statistics_wanted() const override { return {.gram = gram_}; }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override {
+    return gram_ ? test::gram_only() : std::vector<compression::StatisticPtr>();
+  }
+  compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
+    return test::update_cost(linears);
+  }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
     const std::lock_guard lock(mutex_);
     std::vector<compression::CompressedModule> results;
     for (const compression::LinearWeight& linear : linears) {
-      grams[linear.module].push_back(statistics->gram.triu().clone());
+      grams[linear.module].push_back(statistics->of("gram").triu().clone());
       tokens[linear.module] = statistics->tokens;
       compression::CompressedModule result;
       result.weight = rounded_by_channel(linear.weight, *scheme.weights);
@@ -46,7 +52,7 @@ class NotingModifier : public OneSchemeModifier {
         for (std::size_t i = 0; i < task.linears.size(); ++i)
           EXPECT_EQ(task.linears[i].weight.sizes(), tasks.front().linears[i].weight.sizes());
     }
-    return compression::Modifier::compress_together(tasks, times);
+    return compression::Quantizer::compress_together(tasks, times);
   }
 
   std::size_t at_once = 1;
@@ -95,7 +101,7 @@ TEST(DivideGroups, DealsExpertsOutAsAWhole) {
     for (const std::int64_t rows : {512, 2048})
       for (const int ranks : {2, 3, 4, 8}) {
         const std::vector<schedule::DividedGroup> experts(
-            28, {&modifier, {{rows, columns, at::kBFloat16, &modifier.scheme}}});
+            28, {&modifier, {{rows, columns, at::kBFloat16, &modifier.scheme}}, test::triangle_bytes(columns)});
         const Busy found = busy(experts, ranks);
         // No more are split than are left over when all ranks have equally many.
         EXPECT_LE(found.split, 28u % static_cast<std::size_t>(ranks)) << columns << " " << rows << " " << ranks;
@@ -105,8 +111,10 @@ TEST(DivideGroups, DealsExpertsOutAsAWhole) {
 
 TEST(DivideGroups, SplitsWhatIsLargeAndDealsOutWhatIsSmallBesideIt) {
   const NotingModifier modifier;
-  std::vector<schedule::DividedGroup> groups(8, {&modifier, {{1024, 512, at::kBFloat16, &modifier.scheme}}});
-  groups.insert(groups.begin() + 3, {&modifier, {{16384, 2048, at::kBFloat16, &modifier.scheme}}});
+  std::vector<schedule::DividedGroup> groups(
+      8, {&modifier, {{1024, 512, at::kBFloat16, &modifier.scheme}}, test::triangle_bytes(512)});
+  groups.insert(groups.begin() + 3,
+                {&modifier, {{16384, 2048, at::kBFloat16, &modifier.scheme}}, test::triangle_bytes(2048)});
   const std::vector<schedule::GroupDivision> divisions = schedule::divide_groups(groups, 4, 0, {});
   std::vector<int> owned(4, 0);
   for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -118,12 +126,13 @@ TEST(DivideGroups, SplitsWhatIsLargeAndDealsOutWhatIsSmallBesideIt) {
 
 TEST(DivideGroups, FewGroupsAreSplitUnlessTheNetworkIsSlow) {
   const NotingModifier modifier;
-  const std::vector<schedule::DividedGroup> two(2, {&modifier, {{8192, 1024, at::kBFloat16, &modifier.scheme}}});
+  const std::vector<schedule::DividedGroup> two(
+      2, {&modifier, {{8192, 1024, at::kBFloat16, &modifier.scheme}}, test::triangle_bytes(1024)});
   EXPECT_EQ(busy(two, 8).split, 2u);
   EXPECT_EQ(busy(two, 8, {.network_bytes = 1e6}).split, 0u);
   // Where the statistics are everywhere in any case, a slow network is no reason.
   std::vector<schedule::DividedGroup> merged = two;
-  for (schedule::DividedGroup& group : merged) group.everywhere = true;
+  for (schedule::DividedGroup& group : merged) group.statistics_bytes = 0;
   EXPECT_EQ(busy(merged, 8, {.network_bytes = 1e6}).split, 2u);
 }
 
@@ -167,6 +176,7 @@ class KeepingSink : public ResultSink {
     codes[std::get<graph::Linear>(node.operation).weight] = result.weight.codes.clone();
     routed += result.report.routed_tokens.value_or(0);
   }
+  void on_changed(const std::string&, const at::Tensor&) override {}
   void on_subgraph_done(std::size_t, const Json&) override {}
   std::map<std::string, at::Tensor> codes;
   std::int64_t routed = 0;
@@ -186,7 +196,7 @@ KeepingSink compress(const MixtureSetting& setting, const ExpertModel& model, co
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
     if (model.graph.module_name(model.graph.nodes[n]).find("experts.") != std::string::npos &&
         std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation))
-      assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+      assignments.linears[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   PhaseTimes times;
   execution::RunContext run{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, group};
   run.all_tokens = 43;
@@ -299,16 +309,18 @@ TEST(ExpertSteps, MoreTokensWantedThanThereAre) {
 }
 
 TEST(ExpertSteps, ShareAPassWhileTheirMatricesAreFew) {
-  const ExpertModel model(/*all_tokens=*/true);
   const NotingModifier modifier;
-  std::vector<graph::LinearGroup> groups(9, {graph::Graph::kInput, {}});
-  graph::Graph wide = model.graph;
-  wide.values[graph::Graph::kInput].features = 1448;  // 8 MiB, barely
-  const auto steps = schedule::in_steps(wide, groups);
+  const auto steps_of = [&](std::int64_t features) {
+    graph::Tracer tracer;
+    const graph::Symbol x = tracer.embedding("embed", tracer.tokens(), 8, features);
+    const graph::Graph graph = tracer.finish(tracer.linear("head", x, 8));
+    const schedule::ValueStatistics statistics(graph, {{{1, {&modifier, &modifier.scheme}}}, {}});
+    return schedule::in_steps(graph, statistics, std::vector<graph::LinearGroup>(9, {x.id, {}}));
+  };
+  const auto steps = steps_of(1448);  // 8 MiB, barely
   ASSERT_EQ(steps.size(), 2u);
   EXPECT_EQ(steps[0].size(), 8u);
-  wide.values[graph::Graph::kInput].features = 10'000;  // more than a step's share alone
-  EXPECT_EQ(schedule::in_steps(wide, groups).size(), 9u);
+  EXPECT_EQ(steps_of(10'000).size(), 9u);  // more than a step's share alone
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "tests/pipeline/gram_users.h"
 
 namespace layerpress::pipeline {
 
@@ -27,13 +28,15 @@ inline quant::QuantizedWeight rounded_by_channel(const at::Tensor& weight, const
 }
 
 /// Gives every linear one scheme and wants its Gram matrix; any run of rows may be compressed alone.
-class OneSchemeModifier : public compression::Modifier {
+class OneSchemeModifier : public compression::Quantizer {
  public:
   explicit OneSchemeModifier(quant::QuantizationScheme own) : scheme(std::move(own)) {}
   std::string type() const override { return "OneSchemeModifier"; }
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return &scheme; }
   bool needs_data() const override { return true; }
-  compression::StatisticsWanted statistics_wanted() const override { return {.gram = true}; }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override {
+    return test::gram_only();
+  }
   std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
   compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
   quant::QuantizationScheme scheme;

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
+#include "layerpress/compression/cross_statistic.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/quant/scheme.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
@@ -18,16 +20,21 @@ namespace {
 class RecordingModifier : public OneSchemeModifier {
  public:
   RecordingModifier() : OneSchemeModifier(channel_scheme(4)) {}
-  compression::StatisticsWanted statistics_wanted() const override { return {.gram = true, .cross = wants_cross}; }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
+    std::vector<compression::StatisticPtr> wanted = test::gram_only();
+    if (wants_cross && facts.differs) wanted.push_back(std::make_shared<compression::CrossStatistic>());
+    return wanted;
+  }
+  bool wants_original() const override { return wants_cross; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
     std::vector<compression::CompressedModule> results;
     for (const compression::LinearWeight& linear : linears) {
-      if (statistics != nullptr) grams[linear.module] = statistics->gram.triu().clone();
+      if (statistics != nullptr) grams[linear.module] = statistics->of("gram").triu().clone();
       if (statistics != nullptr) tokens[linear.module] = statistics->tokens;
-      if (statistics != nullptr && statistics->cross.defined())
-        grams["cross of " + linear.module] = statistics->cross.clone();
+      if (statistics != nullptr && statistics->of("cross").defined())
+        grams["cross of " + linear.module] = statistics->of("cross").clone();
       compression::CompressedModule result;
       result.weight = rounded_by_channel(linear.weight, *scheme.weights);
       results.push_back(std::move(result));
@@ -45,6 +52,7 @@ class RecordingSink : public ResultSink {
                      const compression::CompressedModule&) override {
     ++compressed;
   }
+  void on_changed(const std::string&, const at::Tensor&) override {}
   void on_subgraph_done(std::size_t index, const Json& boundary) override {
     done.push_back(index);
     boundaries.push_back(boundary);
@@ -102,7 +110,7 @@ RecordingModifier run(const PipelineSetting& setting, RecordingSink& sink) {
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
     if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation) &&
         model.graph.module_name(model.graph.nodes[n]) != "head")
-      assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+      assignments.linears[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   const std::vector<execution::Batch> batches = batches_of(setting);
   PhaseTimes times;
   dist::Group alone;
@@ -318,7 +326,7 @@ TEST(CompressGroup, NamesATensorThatIsNotFinite) {
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
     if (model.graph.module_name(model.graph.nodes[n]) == "layers.0.o")
       if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation))
-        assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+        assignments.linears[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   PhaseTimes times;
   const std::vector<execution::Batch> none;
   dist::Group alone;

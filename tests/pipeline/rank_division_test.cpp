@@ -4,6 +4,10 @@
 
 #include <mutex>
 
+#include "layerpress/compression/absolute_maximum.h"
+#include "layerpress/compression/mean_absolute.h"
+#include "layerpress/compression/minimum_maximum.h"
+#include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/pipeline/divided_compression.h"
 #include "layerpress/pipeline/pipelines.h"
@@ -12,6 +16,7 @@
 #include "layerpress/schedule/group_division.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/one_scheme_modifier.h"
 
 namespace layerpress::pipeline {
@@ -61,22 +66,24 @@ TEST(SplitRows, IsEvenUpToATile) {
 
 // ---- sums over ranks
 
+const compression::GramStatistic kTriangle;
+
 TEST(TriangleStrips, CoverTheTriangleInSmallPieces) {
   for (const int ranks : {2, 3, 64})
     for (const std::int64_t features : {1, 191, 192, 193, 1536, 14336, 53248}) {
       std::int64_t next = 0;
-      for (const dist::Slice& strip : triangle_strips(features)) {
+      for (const dist::Slice& strip : strips_of(kTriangle, features)) {
         EXPECT_EQ(strip.first, next);
         EXPECT_EQ(strip.first % kernels::kGramRowStep, 0);
         next = strip.last;
       }
       EXPECT_EQ(next, features);
       const auto matrix = static_cast<double>(features) * static_cast<double>(features) * 4;
-      const auto workspace = static_cast<double>(merge_workspace_bytes(features, 0, ranks));
+      const auto workspace = static_cast<double>(merge_workspace_bytes(test::gram_only(), features, ranks));
       const double copies = ranks == 2 ? 2 : 1;  // of a strip
       EXPECT_LT(workspace, copies * std::max(10e6, 0.2 * matrix)) << features << " on " << ranks;
     }
-  EXPECT_EQ(merge_workspace_bytes(1536, 0, 1), 0u);
+  EXPECT_EQ(merge_workspace_bytes(test::gram_only(), 1536, 1), 0u);
 }
 
 /// A graph with one value of `features`.
@@ -104,18 +111,19 @@ at::Tensor merged(int ranks, int root, bool one_is_empty) {
     const execution::RunContext run{graph, model.weights, {at::kCPU, at::kBFloat16}, batches, {}, times, group, {}, 77};
     StatisticsStore statistics;
     const at::Tensor x = part_of_rank(group.rank());
+    const compression::StatisticPtr gram = test::gram_only().front();
     if (one_is_empty && group.rank() == 1) {
-      statistics.add_last_and_merge(run, 1, {}, /*cross=*/{}, root);
+      statistics.add_last_and_merge(run, 1, {{gram, {}, root}});
     } else {
-      statistics.add(run, 1, {.x = x.slice(0, 0, 16)}, {});
-      statistics.add_last_and_merge(run, 1, {.x = x.slice(0, 16)}, /*cross=*/{}, root);
+      statistics.add(run, 1, {{gram, {{x.slice(0, 0, 16)}}}});
+      statistics.add_last_and_merge(run, 1, {{gram, {{x.slice(0, 16)}}, root}});
     }
     statistics.finish_merging(run);
     EXPECT_EQ(statistics.get(1).tokens, 77);
     const std::lock_guard lock(mutex);
-    const at::Tensor own = statistics.get(1).gram.triu();
-    EXPECT_TRUE(root != StatisticsStore::kAllRanks || !result.defined() || at::equal(result, own));
-    if (root == StatisticsStore::kAllRanks || group.rank() == root) result = own;
+    const at::Tensor own = statistics.get(1).of("gram").triu();
+    EXPECT_TRUE(root != Contribution::kAllRanks || !result.defined() || at::equal(result, own));
+    if (root == Contribution::kAllRanks || group.rank() == root) result = own;
   });
   EXPECT_EQ(errors, std::vector<std::string>(static_cast<std::size_t>(ranks)));
   return result;
@@ -128,18 +136,18 @@ at::Tensor expected_sum(const std::vector<int>& ranks) {
 }
 
 TEST(StatisticsStore, AddsUpOverRanks) {
-  ASSERT_GT(triangle_strips(kWideFeatures).size(), 1u);
-  EXPECT_TRUE(at::equal(merged(3, StatisticsStore::kAllRanks, false), expected_sum({0, 1, 2})));
-  EXPECT_TRUE(at::equal(merged(2, StatisticsStore::kAllRanks, true), expected_sum({0})));
+  ASSERT_GT(strips_of(kTriangle, kWideFeatures).size(), 1u);
+  EXPECT_TRUE(at::equal(merged(3, Contribution::kAllRanks, false), expected_sum({0, 1, 2})));
+  EXPECT_TRUE(at::equal(merged(2, Contribution::kAllRanks, true), expected_sum({0})));
   EXPECT_TRUE(at::equal(merged(3, 2, false), expected_sum({0, 1, 2})));
 }
 
 /// Rows of a weight, whose output cross matrix has more than one strip.
 constexpr std::int64_t kRows = 800;
 
-StatisticsStore::Input input_of(const at::Tensor& x) {
+compression::StatisticInput input_of(const at::Tensor& x, const at::Tensor& weight) {
   const at::Tensor stream = x.narrow(1, 0, kRows);
-  return {.x = x, .reference = 2 * x, .stream = {stream, stream * 3}};
+  return {{x, 2 * x, stream, stream * 3}, weight};
 }
 
 /// E = 2 X Wᵀ + 2 r, in small integers.
@@ -149,7 +157,9 @@ at::Tensor expected_output_cross(const at::Tensor& weight, int rank) {
 }
 
 TEST(StatisticsStore, AddsUpOutputsOverRanks) {
-  ASSERT_GT(matrix_strips(kRows, kWideFeatures).size(), 1u);
+  const auto outputs =
+      std::make_shared<compression::OutputCrossStatistic>(/*stream=*/1, "weight", kRows, kernels::ResidualShares{2, 1});
+  ASSERT_GT(strips_of(*outputs, kWideFeatures).size(), 1u);
   const graph::Graph graph = graph_of(kWideFeatures);
   const at::Tensor weight = at::eye(kWideFeatures).narrow(0, 5, kRows).to(at::kBFloat16);
   const at::Tensor expected = expected_output_cross(weight, 0) + expected_output_cross(weight, 2);
@@ -159,17 +169,47 @@ TEST(StatisticsStore, AddsUpOutputsOverRanks) {
     PhaseTimes times;
     const execution::RunContext run{graph, model.weights, {at::kCPU, at::kBFloat16}, batches, {}, times, group, {}, 77};
     StatisticsStore statistics;
-    const StatisticsStore::CrossWanted cross{.weight = weight, .shares = {2, 1}};
     const at::Tensor x = part_of_rank(group.rank());
     if (group.rank() == 1) {
-      statistics.add_last_and_merge(run, 1, {}, cross);
+      statistics.add_last_and_merge(run, 1, {{outputs}});
     } else {
-      statistics.add(run, 1, input_of(x.slice(0, 0, 16)), cross);
-      statistics.add_last_and_merge(run, 1, input_of(x.slice(0, 16)), cross);
+      statistics.add(run, 1, {{outputs, input_of(x.slice(0, 0, 16), weight)}});
+      statistics.add_last_and_merge(run, 1, {{outputs, input_of(x.slice(0, 16), weight)}});
     }
     statistics.finish_merging(run);
-    EXPECT_FALSE(statistics.get(1).cross.defined());
-    EXPECT_TRUE(at::equal(statistics.get(1).output_cross, expected.to(at::kFloat)));
+    EXPECT_FALSE(statistics.get(1).of("cross").defined());
+    EXPECT_TRUE(at::equal(statistics.get(1).of("output_cross"), expected.to(at::kFloat)));
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+}
+
+/// Every statistic that merges otherwise, of inputs that lie on several ranks, one of which has none.
+TEST(StatisticsStore, FindsRangesOverRanks) {
+  const std::vector<compression::StatisticPtr> all = {std::make_shared<compression::MinimumMaximum>(),
+                                                      std::make_shared<compression::AbsoluteMaximum>(),
+                                                      std::make_shared<compression::MeanAbsolute>()};
+  const graph::Graph graph = graph_of(kWideFeatures);
+  const at::Tensor x = at::cat({part_of_rank(0), part_of_rank(2)}).to(at::kFloat);
+  const auto errors = dist::run_ranks(3, [&](dist::Group& group) {
+    const test::SmallModel model;
+    const std::vector<execution::Batch> batches;
+    PhaseTimes times;
+    const execution::RunContext run{graph, model.weights, {at::kCPU, at::kBFloat16}, batches, {}, times, group, {}, 77};
+    StatisticsStore statistics;
+    std::vector<Contribution> none, first, last;
+    for (const compression::StatisticPtr& statistic : all) {
+      const at::Tensor own = part_of_rank(group.rank());
+      none.push_back({statistic});
+      first.push_back({statistic, {{own.slice(0, 0, 16)}}});
+      last.push_back({statistic, {{own.slice(0, 16)}}});
+    }
+    if (group.rank() != 1) statistics.add(run, 1, first);
+    statistics.add_last_and_merge(run, 1, group.rank() == 1 ? none : last);
+    statistics.finish_merging(run);
+    const compression::Statistics& found = statistics.get(1);
+    EXPECT_TRUE(at::equal(found.of("minimum_maximum"), at::stack({-at::amin(x, 0), at::amax(x, 0)})));
+    EXPECT_TRUE(at::equal(found.of("absolute_maximum"), x.abs().amax(0, true)));
+    EXPECT_TRUE(at::equal(found.of("mean_absolute"), x.abs().sum(0, true)));
   });
   EXPECT_EQ(errors, std::vector<std::string>(3));
 }
@@ -184,6 +224,9 @@ class RowwiseModifier : public OneSchemeModifier {
   }
   std::int64_t row_step(const compression::LinearShape& linear) const override {
     return quant::rows_per_scale(*linear.scheme->weights);
+  }
+  compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
+    return test::update_cost(linears);
   }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
@@ -232,7 +275,7 @@ void compare_division(const std::string& preset, int ranks, bool with_owner) {
     shapes.push_back({rows, 24, at::kFloat, &modifier.scheme});
   }
   if (modifier.scheme.weights->strategy == quant::Strategy::kBlock) linears.pop_back(), shapes.pop_back();
-  const compression::Statistics statistics{at::zeros({24, 24}), 5};
+  const compression::Statistics statistics{{{"gram", at::zeros({24, 24})}}, 5};
   PhaseTimes alone_times;
   const auto expected = modifier.compress(linears, &statistics, alone_times);
   double mean = 0, rows = 0;
@@ -250,7 +293,8 @@ void compare_division(const std::string& preset, int ranks, bool with_owner) {
     const dist::DivisionRates rates{.network_bytes = with_owner ? 1 : 1e18,
                                     .operation_seconds = 0};  // hopeless, or perfect
     const schedule::GroupDivision division =
-        schedule::divide_groups({{&modifier, shapes}}, ranks, /*first_owner=*/1, rates).front();
+        schedule::divide_groups({{&modifier, shapes, test::triangle_bytes(24)}}, ranks, /*first_owner=*/1, rates)
+            .front();
     EXPECT_EQ(division.owner, with_owner ? 1 : -1);
     ResultExchange exchange(run, {{shapes, &division}});
     const compression::CompressionTask own = own_rows(run, {linears, &statistics}, division);
@@ -284,7 +328,8 @@ TEST(DividedCompression, GivesEveryRankWhatOneProcessMakes) {
 TEST(DivideGroups, SplitsOnlyWhatIsWorthIt) {
   const RowwiseModifier modifier("W4A16");
   const auto owner_of = [&](std::int64_t rows, std::int64_t columns, const dist::DivisionRates& rates, int ranks) {
-    const schedule::DividedGroup group{&modifier, {{rows, columns, at::kBFloat16, &modifier.scheme}}};
+    const schedule::DividedGroup group{
+        &modifier, {{rows, columns, at::kBFloat16, &modifier.scheme}}, test::triangle_bytes(columns)};
     return schedule::divide_groups({group}, ranks, /*first_owner=*/2, rates).front().owner;
   };
   EXPECT_EQ(owner_of(4096, 4096, {}, 4), -1);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "layerpress/compression/cross_statistic.h"
+#include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/residual_writes.h"
 #include "layerpress/pipeline/pipelines.h"
@@ -9,6 +11,7 @@
 #include "layerpress/schedule/group_work.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/no_sink.h"
 #include "tests/pipeline/one_scheme_modifier.h"
 
@@ -19,9 +22,16 @@ namespace {
 class CrossModifier : public OneSchemeModifier {
  public:
   CrossModifier() : OneSchemeModifier(channel_scheme(3)) {}
-  compression::StatisticsWanted statistics_wanted() const override {
-    return {.gram = true, .cross = true, .output_cross = shares};
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
+    std::vector<compression::StatisticPtr> wanted = test::gram_only();
+    if (facts.write && shares)
+      wanted.push_back(std::make_shared<compression::OutputCrossStatistic>(facts.write->stream, facts.write->weight,
+                                                                           facts.write->rows, *shares));
+    else if (facts.differs)
+      wanted.push_back(std::make_shared<compression::CrossStatistic>());
+    return wanted;
   }
+  bool wants_original() const override { return true; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& linears,
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes&) const override {
@@ -30,9 +40,10 @@ class CrossModifier : public OneSchemeModifier {
     for (const compression::LinearWeight& linear : linears) rows += linear.weight.size(0);
     for (const compression::LinearWeight& linear : linears) {
       EXPECT_EQ(linear.group_rows, rows);
-      crosses[linear.module] = statistics->cross.defined() ? statistics->cross.clone() : at::Tensor();
-      if (statistics->output_cross.defined()) output_crosses[linear.module] = statistics->output_cross.clone();
-      grams[linear.module] = statistics->gram.triu().clone();
+      const at::Tensor cross = statistics->of("cross"), output_cross = statistics->of("output_cross");
+      crosses[linear.module] = cross.defined() ? cross.clone() : at::Tensor();
+      if (output_cross.defined()) output_crosses[linear.module] = output_cross.clone();
+      grams[linear.module] = statistics->of("gram").triu().clone();
       compression::CompressedModule result;
       result.weight = rounded_by_channel(linear.weight, *scheme.weights);
       compressed[linear.module] = result.weight.codes * result.weight.scale;
@@ -55,7 +66,7 @@ compression::Assignments all_but_the_head(const graph::Graph& graph, const Cross
   compression::Assignments assignments;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n)
     if (std::holds_alternative<graph::Linear>(graph.nodes[n].operation) && graph.module_name(graph.nodes[n]) != "head")
-      assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+      assignments.linears[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   return assignments;
 }
 

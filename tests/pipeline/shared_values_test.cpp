@@ -8,12 +8,12 @@ namespace layerpress::pipeline {
 namespace {
 
 /// Shares the greatest magnitude and counts how often it is asked for it.
-class SharingModifier : public compression::Modifier {
+class SharingModifier : public compression::Quantizer {
  public:
   std::string type() const override { return "SharingModifier"; }
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName&) const override { return nullptr; }
   bool needs_data() const override { return false; }
-  compression::StatisticsWanted statistics_wanted() const override { return {}; }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override { return {}; }
   std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
   compression::CompressionCost cost(const std::vector<compression::LinearShape>&) const override { return {}; }
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>&,
@@ -33,11 +33,11 @@ class SharedValuesTest : public ::testing::Test {
     for (const char* name : {"q", "k", "v", "o"}) {
       const graph::NodeId n = node_of(std::string("layers.0.") + name);
       nodes_[name] = n;
-      assignments_[n] = {&modifier_, nullptr, at::kFloat};
+      assignments_.linears[n] = {&modifier_, nullptr, at::kFloat};
     }
     for (const char* name : {"q", "k", "v"})
       for (const char* other : {"q", "k", "v"})
-        if (std::string(name) != other) assignments_[nodes_[name]].fused.push_back(nodes_[other]);
+        if (std::string(name) != other) assignments_.linears[nodes_[name]].fused.push_back(nodes_[other]);
   }
 
   graph::NodeId node_of(const std::string& module) const {
@@ -57,6 +57,7 @@ class SharedValuesTest : public ::testing::Test {
   PhaseTimes times_;
   dist::Group alone_;
   execution::RunContext run_{model_.graph, model_.weights, {at::kCPU, at::kFloat}, batches_, {}, times_, alone_};
+  residency::Onload unchanged_{model_.weights, {}, run_.placement};
   SharingModifier modifier_;
   compression::Assignments assignments_;
   std::map<std::string, graph::NodeId> nodes_;
@@ -66,7 +67,7 @@ TEST_F(SharedValuesTest, FusedLinearsGetTheGreatest) {
   model_.weights.tensors["layers.0.k.weight"][3][5] = -50;
   SharedValues shared(run_, assignments_);
   std::vector<compression::LinearWeight> linears = {linear("q"), linear("k"), linear("v"), linear("o")};
-  shared.fill({nodes_["q"], nodes_["k"], nodes_["v"], nodes_["o"]}, linears);
+  shared.fill({nodes_["q"], nodes_["k"], nodes_["v"], nodes_["o"]}, unchanged_, linears);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(linears[i].shared, 50);
   EXPECT_EQ(linears[3].shared, largest("o"));
   EXPECT_LT(*linears[3].shared, 50);
@@ -77,10 +78,21 @@ TEST_F(SharedValuesTest, LinearsThatComeAloneGetTheSameAndEachIsLookedAtOnce) {
   SharedValues shared(run_, assignments_);
   for (const char* name : {"q", "k", "v"}) {
     std::vector<compression::LinearWeight> alone = {linear(name)};
-    shared.fill({nodes_[name]}, alone);
+    shared.fill({nodes_[name]}, unchanged_, alone);
     EXPECT_EQ(alone[0].shared, 40) << name;
   }
   EXPECT_EQ(modifier_.asked, (std::map<std::string, int>{{"layers.0.q", 1}, {"layers.0.k", 1}, {"layers.0.v", 1}}));
+}
+
+TEST_F(SharedValuesTest, WeightsThatATransformHasChangedCount) {
+  residency::Onload parameters(model_.weights, {"layers.0.k.weight"}, run_.placement);
+  at::Tensor changed = model_.weights.load("layers.0.k.weight").clone();
+  changed[1][1] = 30;
+  parameters.change("layers.0.k.weight", changed);
+  SharedValues shared(run_, assignments_);
+  std::vector<compression::LinearWeight> alone = {linear("q")};
+  shared.fill({nodes_["q"]}, parameters, alone);
+  EXPECT_EQ(alone[0].shared, 30);
 }
 
 }  // namespace

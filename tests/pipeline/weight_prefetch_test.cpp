@@ -9,6 +9,7 @@
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/residency/pinned_weights.h"
 #include "tests/execution/small_model.h"
+#include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/no_sink.h"
 #include "tests/pipeline/one_scheme_modifier.h"
 
@@ -78,7 +79,7 @@ double run_seconds(std::chrono::milliseconds fetching, std::chrono::milliseconds
   for (std::size_t n = 0; n < model.graph.nodes.size(); ++n)
     if (std::holds_alternative<graph::Linear>(model.graph.nodes[n].operation) &&
         model.graph.module_name(model.graph.nodes[n]) != "head")
-      assignments[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
+      assignments.linears[static_cast<graph::NodeId>(n)] = {&modifier, &modifier.scheme, at::kFloat};
   const std::vector<execution::Batch> batches = test::random_batches({5, 9}, 2);
   PhaseTimes times;
   dist::Group alone;

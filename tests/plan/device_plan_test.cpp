@@ -6,6 +6,7 @@
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/run_plan.h"
 #include "tests/checkpoint/temporary_folder.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::plan {
 namespace {
@@ -38,7 +39,7 @@ class DevicePlan : public ::testing::Test {
       const graph::Node& node = run_.model.traced.graph.nodes[n];
       const std::string& name = run_.model.traced.graph.module_name(node);
       if (std::holds_alternative<graph::Linear>(node.operation) && name != "lm_head")
-        run_.assignments[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16, kGpu};
+        run_.assignments.linears[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16, kGpu};
     }
   }
 
@@ -58,7 +59,7 @@ class DevicePlan : public ::testing::Test {
   const at::Device kGpu{at::kCUDA, 0};
   test::TemporaryFolder folder_;
   setup::RunSetup run_;
-  std::unique_ptr<compression::Modifier> modifier_ = modifier::make_modifier(
+  std::unique_ptr<compression::Quantizer> modifier_ = test::make_quantizer(
       "GPTQModifier", {{"targets", {"Linear"}}, {"ignore", {"lm_head"}}, {"scheme", "W4A16"}}, "test");
 };
 
@@ -77,7 +78,7 @@ TEST_F(DevicePlan, ThenTheyAreComputedAgainThenTheyWaitOnTheHostThenTheRunIsRefu
   const RunPlan again = plan(roomy.memory.peak.device - 1);
   EXPECT_TRUE(again.activation_home.is_cuda());
   EXPECT_LT(again.memory.peak.device, roomy.memory.peak.device);
-  EXPECT_EQ(most(again, &SubgraphPlan::gram_bytes), most(roomy, &SubgraphPlan::gram_bytes));
+  EXPECT_EQ(most(again, &SubgraphPlan::statistics_bytes), most(roomy, &SubgraphPlan::statistics_bytes));
   const RunPlan on_host = plan(frugal.memory.peak.device);
   EXPECT_TRUE(on_host.activation_home.is_cpu());
   EXPECT_LE(on_host.memory.peak.device, frugal.memory.peak.device);

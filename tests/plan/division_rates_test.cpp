@@ -11,6 +11,7 @@
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/machine_rates.h"
 #include "tests/dist/thread_ranks.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::plan {
 namespace {
@@ -58,14 +59,14 @@ TEST(DivisionRates, AreMeasuredWithTheRunsModifiers) {
                        {"num_attention_heads", 2},
                        {"vocab_size", 96},
                        {"tie_word_embeddings", false}};
-  const auto modifier = modifier::make_modifier("GPTQModifier", {{"targets", {"Linear"}}, {"scheme", "W4A16"}}, "test");
+  const auto modifier = test::make_quantizer("GPTQModifier", {{"targets", {"Linear"}}, {"scheme", "W4A16"}}, "test");
   setup::RunSetup run = on_device(at::kCPU, 1);
   run.model.traced = model::trace_model(config);
   const graph::Graph& graph = run.model.traced.graph;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
     if (std::holds_alternative<graph::Linear>(graph.nodes[n].operation))
-      run.assignments[n] = {modifier.get(), modifier->scheme_for({graph.module_name(graph.nodes[n]), {"Linear"}}),
-                            at::kFloat, at::kCPU};
+      run.assignments.linears[n] = {
+          modifier.get(), modifier->scheme_for({graph.module_name(graph.nodes[n]), {"Linear"}}), at::kFloat, at::kCPU};
   const ModifierRates modifiers = measure_modifiers(run);
   double slowest = std::numeric_limits<double>::infinity(), fastest = 0;
   for (const auto& [phase, rate] : modifiers.by_phase)

@@ -7,6 +7,7 @@
 #include "layerpress/plan/run_plan.h"
 #include "layerpress/setup/run_identity.h"
 #include "tests/model/small_mllama.h"
+#include "tests/modifier/quantizers.h"
 
 namespace layerpress::plan {
 namespace {
@@ -95,7 +96,7 @@ class VisionSchedule : public ::testing::TestWithParam<std::vector<std::string>>
       if (name == "multi_modal_projector") states_ = graph.nodes[n].output;
       if (!std::holds_alternative<graph::Linear>(graph.nodes[n].operation)) continue;
       if (name.starts_with("language_model.model"))
-        assignments_[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16};
+        assignments_.linears[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16};
     }
     subgraphs_ = setup::cut_model(model_, GetParam());
     schedule_ = schedule::make_schedule({graph, subgraphs_, assignments_, {}, {}, {}});
@@ -107,8 +108,8 @@ class VisionSchedule : public ::testing::TestWithParam<std::vector<std::string>>
   }
 
   model::TracedModel model_ = small_model();
-  std::unique_ptr<compression::Modifier> modifier_ =
-      modifier::make_modifier("GPTQModifier", {{"targets", {"Linear"}}, {"scheme", "W4A16"}}, "test");
+  std::unique_ptr<compression::Quantizer> modifier_ =
+      test::make_quantizer("GPTQModifier", {{"targets", {"Linear"}}, {"scheme", "W4A16"}}, "test");
   compression::Assignments assignments_;
   std::vector<graph::Subgraph> subgraphs_;
   std::vector<schedule::SubgraphSchedule> schedule_;

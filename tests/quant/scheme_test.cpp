@@ -187,7 +187,7 @@ TEST(PresetTest, IntegersWithFp8ActivationsArePackedWhereVllmReadsThem) {
 }
 
 TEST(SupportTest, WhichPresetsAreImplemented) {
-  const std::set<std::string> not_yet{"UNQUANTIZED", "FP8", "NVFP4"};
+  const std::set<std::string> not_yet{"UNQUANTIZED", "NVFP4"};
   for (const std::string& name : preset_names()) {
     if (not_yet.contains(name))
       expect_recipe_error([&] { require_supported(preset_scheme(name), "recipe: " + name); }, {"recipe: " + name});
@@ -221,7 +221,14 @@ TEST(SupportTest, RefusesByName) {
   refused(R"({"targets":[],"weights":{"dynamic":true}})", {"dynamic"});
   refused(R"({"targets":[],"weights":{"strategy":"block","block_structure":[8,8]}})", {"per block"});
   refused(R"({"targets":[],"weights":{},"output_activations":{}})", {"output_activations"});
-  refused(R"({"targets":[],"weights":{},"input_activations":{}})", {"recipe.input_activations", "static"});
+  const auto refused_inputs = [&](const std::string& inputs, const std::string& part) {
+    refused(fmt::format(R"({{"targets":[],"weights":{{}},"input_activations":{{{}}}}})", inputs),
+            {"recipe.input_activations", part});
+  };
+  refused_inputs(R"("group_size":32)", "strategy group");
+  refused_inputs(R"("type":"float","symmetric":false)", "asymmetric");
+  refused_inputs(R"("num_bits":9)", "9-bit");
+  refused_inputs(R"("scale_dtype":"float32")", "scale_dtype");
   refused(R"({"targets":[],"weights":{"num_bits":4},"format":"float-quantized"})",
           {"float-quantized", "pack-quantized"});
   refused(R"({"targets":[],"weights":{"type":"float"},"format":"pack-quantized"})", {"pack-quantized"});

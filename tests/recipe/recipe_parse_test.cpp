@@ -114,6 +114,12 @@ TEST(RecipeParseTest, WordsThatWereWrittenAsPythonObjects) {
     expect_recipe_error([&] { value_of(hostile); }, {"unknown tag"});
 }
 
+TEST(RecipeParseTest, TuplesAreLists) {
+  EXPECT_EQ(value_of("!!python/tuple\n - [a, b]\n - c"), Json::parse(R"([["a", "b"], "c"])"));
+  for (const char* hostile : {"!!python/tuple {a: b}", "!!python/tuple a", "!!python/list [a]"})
+    expect_recipe_error([&] { value_of(hostile); }, {"unknown tag"});
+}
+
 TEST(RecipeParseTest, JsonIsYaml) {
   const Recipe recipe = parse(
       "{\"q_stage\":{\"q_modifiers\":{\n\t\"GPTQModifier\":{\"dampening_frac\":1e-2,\"ignore\":[],\"a\\/"

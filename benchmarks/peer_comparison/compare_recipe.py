@@ -1,0 +1,63 @@
+"""Runs one recipe with LLM Compressor and Layerpress, in turns, and prints times and memory as Markdown.
+
+    .venv/bin/python benchmarks/peer_comparison/compare_recipe.py [RECIPE]
+
+The program must be built and LLM Compressor installed (scripts/setup --peer).
+"""
+import argparse
+import os
+import statistics
+import sys
+from pathlib import Path
+
+# Also uses the demo's model and its measurement of processes.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
+
+from measured_process import run_measured  # noqa: E402
+
+from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
+from shared_options import add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe", type=Path, nargs="?", default=HERE / "smoothquant_w8a8.yaml")
+    parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
+    add_shared_options(parser, "both programs", "recipe_comparison")
+    arguments = parser.parse_args()
+    check_text(parser, arguments)
+    return arguments
+
+
+def commands(arguments: argparse.Namespace, model: Path, calibration: Path) -> dict[str, list[str]]:
+    recipe, work = arguments.recipe.resolve(), arguments.work.resolve()
+    samples, length = str(arguments.samples), str(arguments.max_seq_length)
+    return {
+        "LLM Compressor": [str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration",
+                           str(calibration), "--output", str(work / "peer"), "--summary", str(work / "peer.json"),
+                           "--recipe", str(recipe), "--samples", samples, "--max-seq-length", length],
+        "Layerpress": [str(PROGRAM), "oneshot", str(model), "--output", str(work / "own"), "--overwrite", "--no-progress",
+                       "--recipe", str(recipe), "--dataset", str(calibration), "--num-calibration-samples", samples,
+                       "--max-seq-length", length],
+    }
+
+
+def compare(arguments: argparse.Namespace) -> str:
+    model, calibration, _ = model_and_text(arguments, arguments.model)
+    runs = {name: [] for name in commands(arguments, model, calibration)}
+    loads = []
+    for _ in range(arguments.runs):
+        for name, command in commands(arguments, model, calibration).items():
+            loads.append(os.getloadavg()[0])
+            runs[name].append(run_measured(command, OFFLINE, arguments.work / f"{name}.log"))
+    seconds = {name: statistics.median(run.seconds for run in own) for name, own in runs.items()}
+    lines = [f"{arguments.recipe.name}, {model.name}, {arguments.samples} x {arguments.max_seq_length} tokens; load before "
+             f"each run: {', '.join(f'{load:.1f}' for load in loads)}", "", "| program | seconds | peak MiB |", "|---|---|---|"]
+    for name, own in runs.items():
+        lines.append(f"| {name} | {seconds[name]:.1f} | {max(run.peak_bytes for run in own) / 2**20:.0f} |")
+    ratio = seconds["LLM Compressor"] / seconds["Layerpress"]
+    return "\n".join([*lines, "", f"LLM Compressor takes {ratio:.1f} times as long.", ""])
+
+
+if __name__ == "__main__":
+    sys.exit(print_result(compare, parse_arguments()))

@@ -1,0 +1,28 @@
+#include "layerpress/compression/assignments.h"
+
+#include "layerpress/graph/weight_matrix.h"
+
+namespace layerpress::compression {
+
+std::set<std::string> Assignments::transformed(const graph::Graph& graph) const {
+  std::set<std::string> names;
+  for (const PlannedTransform& planned : transforms)
+    for (const std::string& name : planned.site.place.parameters(graph)) names.insert(name);
+  return names;
+}
+
+std::set<std::string> Assignments::changed(const graph::Graph& graph) const {
+  std::set<std::string> names = transformed(graph);
+  for (const auto& [n, assignment] : linears)
+    names.insert(graph::weight_matrix(graph.nodes[n].operation).value().weight);
+  return names;
+}
+
+std::set<std::string> Assignments::changed_plain(const graph::Graph& graph) const {
+  std::set<std::string> names = transformed(graph);
+  for (const auto& [n, assignment] : linears)
+    names.erase(graph::weight_matrix(graph.nodes[n].operation).value().weight);
+  return names;
+}
+
+}  // namespace layerpress::compression

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/ops/amax.h>
+#include <ATen/ops/amin.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/neg.h>
+#include <ATen/ops/stack.h>
+
+#include "layerpress/compression/statistic.h"
+
+namespace layerpress::compression {
+
+/// The smallest and the largest element of every channel. The first row holds -min, so that both rows merge by maximum. Without
+/// tokens both are minus infinity.
+class MinimumMaximum final : public Statistic {
+ public:
+  static constexpr const char* kName = "minimum_maximum";
+
+  std::string_view name() const override { return kName; }
+  std::int64_t rows(std::int64_t) const override { return 2; }
+  Merge merge() const override { return Merge::kMax; }
+  bool everywhere() const override { return true; }
+
+  void add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const override {
+    const at::Tensor& x = input.values[0];
+    if (x.size(0) == 0) return;
+    at::maximum_out(figures, figures, at::stack({at::neg(at::amin(x, 0)), at::amax(x, 0)}).to(at::kFloat));
+  }
+  double flops(double tokens, std::int64_t features, const RowRange&) const override {
+    return 2 * tokens * static_cast<double>(features);
+  }
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType, int) const override {
+    return 6 * sizeof(float) * static_cast<std::uint64_t>(features);
+  }
+  void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
+};
+
+}  // namespace layerpress::compression

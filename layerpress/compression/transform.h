@@ -1,0 +1,58 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/phase_times.h"
+#include "layerpress/compression/modifier.h"
+#include "layerpress/graph/scale_absorbers.h"
+
+namespace layerpress::compression {
+
+/// A place of the graph at which a transform changes parameters.
+struct TransformSite {
+  graph::ScaleAbsorber place;
+  std::vector<graph::NodeId> balanced;  ///< the readers whose weights determine the scale
+  /// To be collected before the parameters are changed.
+  std::map<graph::ValueId, std::vector<StatisticPtr>> statistics{};
+};
+
+/// The input of Transform::scale().
+struct TransformInput {
+  const graph::Graph& graph;
+  /// A parameter as stored, or as earlier transforms have changed it, on the computing device.
+  std::function<at::Tensor(const std::string&)> parameter;
+  /// The statistics of the values that the site names. They are the same on all ranks.
+  std::function<const Statistics&(graph::ValueId)> statistics;
+};
+
+/// Changes parameters (norms, linears, biases) so that the model is easier to compress and its outputs stay the same. All ranks
+/// make the same changes.
+class Transform : public Modifier {
+ public:
+  bool needs_data() const override { return true; }
+
+  /// The places where it is applied, in the order of the graph. Throws RecipeError for mappings that match nothing, or that would
+  /// change the model's outputs.
+  virtual std::vector<TransformSite> sites(const graph::Graph& graph) const = 0;
+
+  /// The scale by which the channels of the source's output are divided: fp32 [features of the output], positive.
+  virtual at::Tensor scale(const TransformSite& site, const TransformInput& input) const = 0;
+};
+
+/// The parameters of a place after scaling, each in its own dtype: the source's channels divided by the scale, the readers'
+/// columns multiplied by it. They are computed in fp32 and rounded once.
+std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& place, const at::Tensor& scale,
+                                                    const TransformInput& input);
+
+/// The scale of each channel of a value of the place, fp32 [features]; 1 for channels that are not scaled.
+at::Tensor scale_of(const graph::ScaledValue& value, const at::Tensor& scale, std::int64_t features);
+
+/// Bytes that scaled_parameters() allocates in addition to its results.
+std::uint64_t scaling_workspace_bytes();
+
+}  // namespace layerpress::compression

@@ -1,0 +1,250 @@
+#include "layerpress/modifier/smoothquant.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "layerpress/base/text.h"
+#include "layerpress/compression/minimum_maximum.h"
+#include "layerpress/modifier/lifecycle_arguments.h"
+#include "layerpress/quant/matching.h"
+
+namespace layerpress::modifier {
+namespace {
+
+using compression::TransformSite;
+
+constexpr double kLeastScale = 1e-5;
+
+std::vector<std::string> names_in(const Json& value, const std::string& where) {
+  std::vector<std::string> names;
+  if (value.is_string()) names.push_back(value.get<std::string>());
+  if (value.is_array())
+    for (const Json& entry : value)
+      if (entry.is_string()) names.push_back(entry.get<std::string>());
+  if (names.empty() || (value.is_array() && names.size() != value.size()))
+    throw RecipeError("[recipe.modifier] {}: expected a name or a list of names, found {}", where,
+                      value.dump().substr(0, 80));
+  return names;
+}
+
+/// One entry of `mappings`: [balance layers, smooth layer].
+struct SmoothMapping {
+  SmoothMapping(const Json& entry, const std::string& where_)
+      : where(where_),
+        balance(names_in(parts(entry, where_)[0], where_), where_),
+        smooth(names_in(entry[1], where_), where_) {}
+
+  std::string where;
+  quant::TargetList balance, smooth;
+
+ private:
+  static const Json& parts(const Json& entry, const std::string& where) {
+    if (!entry.is_array() || entry.size() != 2)
+      throw RecipeError("[recipe.modifier] {}: a mapping is [[balance layers], smooth layer]", where);
+    return entry;
+  }
+};
+
+quant::ModuleName module_of(const graph::Graph& graph, graph::NodeId n) {
+  return {graph.module_name(graph.nodes[n]), {graph.modules[graph.nodes[n].module].class_name}};
+}
+
+/// The places that SmoothQuant uses if the recipe has no mappings.
+class UsualPlaces {
+ public:
+  explicit UsualPlaces(const graph::Graph& graph) : graph_(graph), consumers_(graph.consumers()) {
+    for (const graph::Node& node : graph.nodes) {
+      if (std::holds_alternative<graph::Route>(node.operation)) has_experts_ = true;
+      if (std::holds_alternative<graph::Attention>(node.operation)) attentions_.insert(node.module);
+    }
+  }
+
+  bool has(const graph::ScaleAbsorber& place) const {
+    const graph::Node& source = graph_.nodes[place.source];
+    const bool is_norm = std::holds_alternative<graph::RmsNorm>(source.operation) ||
+                         std::holds_alternative<graph::LayerNorm>(source.operation);
+    // A norm of the residual stream: other nodes read its input, too.
+    if (!is_norm || consumers_[source.inputs[0]].size() < 2) return false;
+    return std::all_of(place.readers.begin(), place.readers.end(), [&](const graph::ScaleReader& reader) {
+      return !has_experts_ || attentions_.count(graph_.modules[graph_.nodes[reader.node].module].parent) != 0;
+    });
+  }
+
+ private:
+  const graph::Graph& graph_;
+  std::vector<std::vector<graph::NodeId>> consumers_;
+  bool has_experts_ = false;
+  std::set<graph::ModuleId> attentions_;  // in which an attention is computed
+};
+
+class SmoothQuantModifier : public compression::Transform {
+ public:
+  SmoothQuantModifier(const Json& arguments, const std::string& where) : where_(where) {
+    if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
+    check_keys(arguments);
+    strength_ = json_get_or<double>(arguments, "smoothing_strength", where, 0.5);
+    if (!(strength_ >= 0 && strength_ <= 1))
+      throw RecipeError("[recipe.modifier] {}: smoothing_strength {} is not between 0 and 1", where, strength_);
+    const auto algorithm = json_get_or<std::string>(arguments, "algorithm", where, "smoothquant");
+    if (algorithm != "smoothquant" && algorithm != "log_equalization")
+      throw RecipeError("[recipe.modifier] {}: algorithm '{}' is not known; smoothquant and log_equalization are",
+                        where, algorithm);
+    logarithmic_ = algorithm == "log_equalization";
+    if (given(arguments, "ignore") && !(arguments["ignore"].is_array() && arguments["ignore"].empty()))
+      ignore_.emplace(names_in(arguments["ignore"], where + ".ignore"), where + ".ignore");
+    if (given(arguments, "mappings")) read_mappings(arguments["mappings"]);
+  }
+
+  std::string type() const override { return "SmoothQuantModifier"; }
+  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
+
+  std::vector<TransformSite> sites(const graph::Graph& graph) const override {
+    const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
+    std::vector<TransformSite> sites;
+    if (mappings_.empty()) {
+      const UsualPlaces usual(graph);
+      for (const graph::ScaleAbsorber& place : places)
+        if (usual.has(place)) add(graph, place, nullptr, sites);
+      if (sites.empty())
+        throw RecipeError(
+            "[recipe.check] {}: the model has no norms before linears that could be smoothed; write mappings, such as "
+            "[[[\"re:.*down_proj\"], \"re:.*up_proj\"]]",
+            where_);
+    }
+    for (const SmoothMapping& mapping : mappings_) {
+      const std::size_t before = sites.size();
+      bool ignored = false;
+      for (const graph::ScaleAbsorber& place : places)
+        if (mapping.smooth.matches(module_of(graph, place.source)))
+          ignored = !add(graph, place, &mapping, sites) || ignored;
+      refuse_impossible(graph, places, mapping);
+      if (sites.size() == before && !ignored)
+        throw RecipeError(
+            "[recipe.check] {}: its balance layers read no smooth layer in a way that allows a scale (the values of "
+            "grouped heads, for example, cannot be scaled); correct or remove it",
+            mapping.where);
+    }
+    return sites;
+  }
+
+  at::Tensor scale(const TransformSite& site, const compression::TransformInput& input) const override {
+    const graph::ValueId value = input.graph.nodes[site.place.source].output;
+    const at::Tensor figures = input.statistics(value).of<compression::MinimumMaximum>();
+    const at::Tensor range = figures.select(0, 0) + figures.select(0, 1);
+    at::Tensor scale;
+    if (logarithmic_) {
+      scale = range / at::log2(range + 2);
+    } else {
+      const at::Tensor weight = 2 * largest_weights(site, input, range);
+      scale = at::where(weight.gt(0), range.pow(strength_) / weight.pow(1 - strength_), range);
+    }
+    // Without tokens there is no range.
+    return at::where(at::isfinite(range), scale.clamp_min(kLeastScale), at::ones_like(scale));
+  }
+
+ private:
+  static bool given(const Json& arguments, const char* key) {
+    return arguments.contains(key) && !arguments[key].is_null();
+  }
+
+  void check_keys(const Json& arguments) {
+    static const std::vector<std::string> kKnown = {
+        "smoothing_strength", "mappings", "ignore", "num_calibration_steps", "calibration_function", "algorithm"};
+    for (const auto& [key, value] : arguments.items()) {
+      if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+      if (is_lifecycle_argument(key, value, where_)) {
+        if (!value.is_null()) without_effect_.push_back(key);
+        continue;
+      }
+      const std::string nearest = nearest_name(key, kKnown);
+      throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where_, key,
+                        nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+    }
+    for (const char* key : {"num_calibration_steps", "calibration_function"})
+      if (given(arguments, key))
+        throw RecipeError(
+            "[recipe.modifier] {}: {} is not implemented; all calibration samples are used, leave it null", where_,
+            key);
+  }
+
+  void read_mappings(const Json& mappings) {
+    if (!mappings.is_array() || mappings.empty())
+      throw RecipeError("[recipe.modifier] {}: mappings must be a list of [[balance layers], smooth layer]", where_);
+    for (std::size_t i = 0; i < mappings.size(); ++i)
+      mappings_.emplace_back(mappings[i], fmt::format("{}.mappings[{}]", where_, i));
+  }
+
+  bool is_ignored(const quant::ModuleName& module) const { return ignore_ && ignore_->matches(module); }
+
+  /// Adds a place if `mapping` names one of its readers (null: all). False if the place is ignored.
+  bool add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const SmoothMapping* mapping,
+           std::vector<TransformSite>& sites) const {
+    TransformSite site{place, {}};
+    bool ignored = is_ignored(module_of(graph, place.source));
+    for (const graph::ScaleReader& reader : place.readers) {
+      const quant::ModuleName module = module_of(graph, reader.node);
+      if (mapping != nullptr && !mapping->balance.matches(module)) continue;
+      site.balanced.push_back(reader.node);
+      ignored = ignored && is_ignored(module);
+    }
+    if (site.balanced.empty()) return true;
+    if (ignored) return false;
+    site.statistics[graph.nodes[place.source].output] = {std::make_shared<compression::MinimumMaximum>()};
+    sites.push_back(std::move(site));
+    return true;
+  }
+
+  /// Throws if a smooth layer's output also has readers that cannot be balanced.
+  static void refuse_impossible(const graph::Graph& graph, const std::vector<graph::ScaleAbsorber>& places,
+                                const SmoothMapping& mapping) {
+    std::set<graph::NodeId> possible;
+    for (const graph::ScaleAbsorber& place : places) possible.insert(place.source);
+    for (const graph::Node& reader : graph.nodes) {
+      if (!std::holds_alternative<graph::Linear>(reader.operation)) continue;
+      const graph::NodeId source = graph.values[reader.inputs[0]].producer;
+      if (source < 0 || possible.count(source) != 0 || !mapping.smooth.matches(module_of(graph, source))) continue;
+      const auto n = static_cast<graph::NodeId>(&reader - graph.nodes.data());
+      if (mapping.balance.matches(module_of(graph, n)))
+        throw RecipeError(
+            "[recipe.check] {}: smoothing {} would change what the model computes, because not only linears read its "
+            "output; remove the mapping",
+            mapping.where, graph.module_name(graph.nodes[source]));
+    }
+  }
+
+  /// The largest absolute weight of each output channel of the source, in the columns of the balance layers.
+  static at::Tensor largest_weights(const TransformSite& site, const compression::TransformInput& input,
+                                    const at::Tensor& like) {
+    at::Tensor largest = at::zeros_like(like);
+    for (const graph::ScaleReader& reader : site.place.readers) {
+      if (std::find(site.balanced.begin(), site.balanced.end(), reader.node) == site.balanced.end()) continue;
+      const at::Tensor weight = input.parameter(reader.weight);
+      const at::Tensor columns = at::maximum(at::amax(weight, 0), at::amin(weight, 0).neg()).to(at::kFloat);
+      for (const graph::ChannelRun& run : reader.columns) {
+        at::Tensor own = largest.narrow(0, run.source, run.count);
+        own.copy_(at::maximum(own, columns.narrow(0, run.first, run.count)));
+      }
+    }
+    return largest;
+  }
+
+  std::string where_;
+  std::vector<std::string> without_effect_;
+  double strength_ = 0.5;
+  bool logarithmic_ = false;
+  std::optional<quant::TargetList> ignore_;
+  std::vector<SmoothMapping> mappings_;
+};
+
+}  // namespace
+
+std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
+                                                                  const std::string& where) {
+  return std::make_unique<SmoothQuantModifier>(arguments, where);
+}
+
+}  // namespace layerpress::modifier

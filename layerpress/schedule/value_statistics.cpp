@@ -1,0 +1,107 @@
+#include "layerpress/schedule/value_statistics.h"
+
+#include <algorithm>
+#include <set>
+
+#include "layerpress/graph/residual_writes.h"
+
+namespace layerpress::schedule {
+
+bool wants_reference(const compression::Assignments& assignments) {
+  return std::any_of(assignments.linears.begin(), assignments.linears.end(),
+                     [](const auto& entry) { return entry.second.modifier->wants_original(); });
+}
+
+std::optional<graph::ReferenceStream> reference_stream(const graph::Graph& graph,
+                                                       const compression::Assignments& assignments) {
+  if (!wants_reference(assignments)) return std::nullopt;
+  return graph::ReferenceStream(graph, assignments.changed(graph));
+}
+
+namespace {
+
+/// The facts about values that modifiers are given.
+class FactsOfValues {
+ public:
+  FactsOfValues(const graph::Graph& graph, const compression::Assignments& assignments)
+      : reference_(reference_stream(graph, assignments)) {
+    if (reference_) writes_ = graph::residual_writes(graph);
+  }
+
+  compression::ValueFacts operator()(graph::ValueId value, const quant::QuantizationScheme* scheme) const {
+    compression::ValueFacts facts{.value = value, .scheme = scheme};
+    if (!reference_) return facts;
+    facts.differs = reference_->differs(value);
+    const auto write = writes_.find(value);
+    if (write != writes_.end() && reference_->differs(write->second.stream)) facts.write = write->second;
+    return facts;
+  }
+
+ private:
+  std::optional<graph::ReferenceStream> reference_;
+  std::map<graph::ValueId, graph::ResidualWrite> writes_;
+};
+
+}  // namespace
+
+ValueStatistics::ValueStatistics(const graph::Graph& graph, const compression::Assignments& assignments) {
+  const FactsOfValues facts(graph, assignments);
+  for (const auto& [n, assignment] : assignments.linears) {
+    const graph::ValueId value = graph.nodes[n].inputs[0];
+    const std::vector<compression::StatisticPtr> statistics =
+        assignment.modifier->statistics_wanted(facts(value, assignment.scheme));
+    if (statistics.empty()) continue;
+    ++wanted_[value].readers;
+    add(value, statistics);
+  }
+  for (const compression::PlannedTransform& planned : assignments.transforms)
+    for (const auto& [value, statistics] : planned.site.statistics) {
+      add(value, statistics);
+      for (const compression::StatisticPtr& statistic : statistics)
+        wanted_[value].everywhere.insert(std::string(statistic->name()));
+    }
+}
+
+void ValueStatistics::add(graph::ValueId value, const std::vector<compression::StatisticPtr>& statistics) {
+  std::vector<compression::StatisticPtr>& known = wanted_[value].statistics;
+  for (const compression::StatisticPtr& statistic : statistics)
+    if (std::none_of(known.begin(), known.end(), [&](const auto& other) { return other->name() == statistic->name(); }))
+      known.push_back(statistic);
+}
+
+bool ValueStatistics::everywhere(graph::ValueId value, std::string_view name) const {
+  const auto found = wanted_.find(value);
+  if (found == wanted_.end()) return false;
+  const auto is_small = [&](const auto& statistic) { return statistic->name() == name && statistic->everywhere(); };
+  return found->second.everywhere.count(std::string(name)) != 0 ||
+         std::any_of(found->second.statistics.begin(), found->second.statistics.end(), is_small);
+}
+
+const std::vector<compression::StatisticPtr>& ValueStatistics::of(graph::ValueId value) const {
+  static const std::vector<compression::StatisticPtr> kNone;
+  const auto found = wanted_.find(value);
+  return found == wanted_.end() ? kNone : found->second.statistics;
+}
+
+std::vector<graph::ValueId> ValueStatistics::sources(graph::ValueId value) const {
+  std::vector<graph::ValueId> values = {value};
+  for (const compression::StatisticPtr& statistic : of(value))
+    for (const compression::StatisticSource& source : statistic->sources(value))
+      if (std::find(values.begin(), values.end(), source.value) == values.end()) values.push_back(source.value);
+  return values;
+}
+
+std::uint64_t ValueStatistics::bytes(const graph::Graph& graph, graph::ValueId value) const {
+  const std::int64_t features = graph.values[value].features;
+  std::uint64_t bytes = 0;
+  for (const compression::StatisticPtr& statistic : of(value))
+    bytes += static_cast<std::uint64_t>(statistic->rows(features) * features) * sizeof(float);
+  return bytes;
+}
+
+std::size_t ValueStatistics::readers(graph::ValueId value) const {
+  const auto found = wanted_.find(value);
+  return found == wanted_.end() ? 0 : found->second.readers;
+}
+
+}  // namespace layerpress::schedule

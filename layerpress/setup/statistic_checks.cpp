@@ -1,0 +1,42 @@
+#include "layerpress/setup/statistic_checks.h"
+
+#include <algorithm>
+
+#include "layerpress/schedule/value_statistics.h"
+
+namespace layerpress::setup {
+namespace {
+
+using Statistics = std::vector<compression::StatisticPtr>;
+
+void check_rows(const graph::Graph& graph, graph::NodeId n, const Statistics& statistics) {
+  const graph::Node& node = graph.nodes[n];
+  if (graph.values[node.inputs[0]].rows == graph::Rows::kTokens) return;
+  if (std::any_of(statistics.begin(), statistics.end(), [](const auto& own) { return own->looks_at_samples(); }))
+    throw RecipeError(
+        "[recipe.check] {}: its input's observer takes averages over samples, but its input is not that of all tokens "
+        "of a sample; use static_minmax",
+        graph.module_name(node));
+}
+
+void check_division(const graph::Graph& graph, const compression::PlannedTransform& planned,
+                    const schedule::ValueStatistics& wanted) {
+  for (const graph::ScaledValue& scaled : planned.site.place.values) {
+    const Statistics& statistics = wanted.of(scaled.value);
+    if (std::any_of(statistics.begin(), statistics.end(), [](const auto& own) { return !own->follows_division(); }))
+      throw RecipeError(
+          "[recipe.check] {} changes the output of {}, and a linear that reads it has an observer that takes averages "
+          "over samples; use static_minmax",
+          planned.transform->type(), graph.module_name(graph.nodes[planned.site.place.source]));
+  }
+}
+
+}  // namespace
+
+void check_statistics(const graph::Graph& graph, const compression::Assignments& assignments) {
+  const schedule::ValueStatistics wanted(graph, assignments);
+  for (const auto& [n, assignment] : assignments.linears) check_rows(graph, n, wanted.of(graph.nodes[n].inputs[0]));
+  for (const compression::PlannedTransform& planned : assignments.transforms) check_division(graph, planned, wanted);
+}
+
+}  // namespace layerpress::setup

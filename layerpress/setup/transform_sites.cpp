@@ -1,0 +1,93 @@
+#include "layerpress/setup/transform_sites.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/schedule/value_statistics.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// The positions of modifiers in the recipe.
+std::map<const compression::Modifier*, std::size_t> places_of(const Modifiers& modifiers) {
+  std::map<const compression::Modifier*, std::size_t> places;
+  for (const auto& modifier : modifiers) places.emplace(modifier.get(), places.size());
+  return places;
+}
+
+/// A weight cannot be changed after it was quantized.
+void require_before_quantizers(const graph::Graph& graph, const compression::PlannedTransform& planned,
+                               const compression::Assignments& assignments,
+                               const std::map<const compression::Modifier*, std::size_t>& places) {
+  const std::vector<std::string> names = planned.site.place.parameters(graph);
+  for (const auto& [n, assignment] : assignments.linears)
+    if (std::find(names.begin(), names.end(), graph::weight_matrix(graph.nodes[n].operation).value().weight) !=
+            names.end() &&
+        places.at(assignment.modifier) < places.at(planned.transform))
+      throw RecipeError("[recipe.check] {} changes {}, which {} has quantized before; put {} first",
+                        planned.transform->type(), graph.module_name(graph.nodes[n]), assignment.modifier->type(),
+                        planned.transform->type());
+}
+
+/// Values between a linear and its readers could not be compared with the original model's.
+void require_same_inner_values(const graph::Graph& graph, const compression::PlannedTransform& planned,
+                               const compression::Assignments& assignments) {
+  const graph::Node& source = graph.nodes[planned.site.place.source];
+  if (!std::holds_alternative<graph::Linear>(source.operation) || !schedule::wants_reference(assignments)) return;
+  throw RecipeError(
+      "[recipe.check] {} divides the output of {}, which error propagation compares with the original model's; smooth "
+      "only norms, or leave error_propagation out",
+      planned.transform->type(), graph.module_name(source));
+}
+
+}  // namespace
+
+void plan_transforms(const graph::Graph& graph, const Modifiers& modifiers, compression::Assignments& assignments) {
+  const auto places = places_of(modifiers);
+  for (const auto& modifier : modifiers) {
+    const auto* transform = dynamic_cast<const compression::Transform*>(modifier.get());
+    if (transform == nullptr) continue;
+    for (compression::TransformSite& site : transform->sites(graph)) {
+      assignments.transforms.push_back({transform, std::move(site)});
+      require_before_quantizers(graph, assignments.transforms.back(), assignments, places);
+      require_same_inner_values(graph, assignments.transforms.back(), assignments);
+    }
+  }
+}
+
+std::vector<graph::Subgraph> joined_for_transforms(const graph::Graph& graph, std::vector<graph::Subgraph> subgraphs,
+                                                   const compression::Assignments& assignments) {
+  std::map<std::string, std::pair<std::size_t, std::size_t>>
+      uses;  // the first and the last subgraph that read a weight
+  for (std::size_t s = 0; s < subgraphs.size(); ++s)
+    for (const graph::NodeId n : subgraphs[s].nodes)
+      for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation))
+        uses.emplace(use.name, std::pair(s, s)).first->second.second = s;
+  std::vector<std::size_t> reach(subgraphs.size());  // the last subgraph to be joined with this one
+  for (std::size_t s = 0; s < reach.size(); ++s) reach[s] = s;
+  for (const compression::PlannedTransform& planned : assignments.transforms) {
+    std::size_t first = subgraphs.size(), last = 0;
+    for (const std::string& name : planned.site.place.parameters(graph)) {
+      first = std::min(first, uses.at(name).first);
+      last = std::max(last, uses.at(name).second);
+    }
+    reach[first] = std::max(reach[first], last);
+  }
+  std::vector<graph::Subgraph> joined;
+  std::size_t until = 0;
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    if (s == 0 || s > until) {
+      joined.push_back(std::move(subgraphs[s]));
+      until = s;
+    } else {
+      joined.back().nodes.insert(joined.back().nodes.end(), subgraphs[s].nodes.begin(), subgraphs[s].nodes.end());
+    }
+    until = std::max(until, reach[s]);
+  }
+  return joined;
+}
+
+}  // namespace layerpress::setup

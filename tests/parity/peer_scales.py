@@ -1,0 +1,91 @@
+"""Writes peer_scales.json: the scales of LLM Compressor on tiny models, with which test_peer_scales.py compares.
+
+    scripts/setup --peer
+    .venv-peer/bin/python tests/parity/peer_scales.py [NAME ...]
+
+Models and samples are made from a seed (tiny_models), so that the file has only scales.
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import peer_scales_cases  # noqa: E402
+import torch  # noqa: E402
+from llmcompressor import oneshot  # noqa: E402
+from llmcompressor.modifiers.quantization import QuantizationModifier  # noqa: E402
+from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier  # noqa: E402
+from support import tiny_models  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+class RecordingSmoothQuant(SmoothQuantModifier):
+    """Keeps the scales that it divides by."""
+
+    def _apply_smoothing(self, model):
+        waiting = [mapping for mapping in self.resolved_mappings_ if mapping.smooth_name in self.scales_]
+        computed = []
+        compute = self._calculate_smoothing_scales
+
+        def keep(balance_layers, activation_scales):
+            computed.append(compute(balance_layers, activation_scales))
+            return computed[-1]
+
+        object.__setattr__(self, "_calculate_smoothing_scales", keep)
+        super()._apply_smoothing(model)
+        for mapping, scales in zip(waiting, computed, strict=True):
+            RECORDED[mapping.smooth_name] = scales.clamp(min=1e-5).float().tolist()
+
+
+RECORDED = {}
+
+
+def run(folder, recipe):
+    """In the order of the samples, because LLM Compressor sorts a dataset by length. With the basic pipeline, because the
+    sequential one traces Phi 3 and Mixtral without their causal mask (0.14.0.1)."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    samples = [torch.tensor(sample) for sample in tiny_models.random_samples(peer_scales_cases.LENGTHS)]
+    rows = [{"input_ids": sample, "attention_mask": torch.ones_like(sample)} for sample in samples]
+    oneshot(model=model, processor=object(), dataset=DataLoader(rows, batch_size=1), recipe=recipe,
+            num_calibration_samples=len(samples), max_seq_length=max(peer_scales_cases.LENGTHS), pipeline="basic")
+    return model
+
+
+def smoothing_scales(family, settings, arguments):
+    RECORDED.clear()
+    with tempfile.TemporaryDirectory() as folder:
+        run(tiny_models.save(Path(folder), family, **settings), RecordingSmoothQuant(**arguments))
+    return dict(RECORDED)
+
+
+def static_scales(family, settings, arguments):
+    with tempfile.TemporaryDirectory() as folder:
+        model = run(tiny_models.save(Path(folder), family, **settings),
+                    QuantizationModifier(ignore=peer_scales_cases.IGNORED, **arguments))
+    return {name: parameter.flatten().tolist() for name, parameter in model.state_dict().items()
+            if name.endswith(("input_scale", "input_zero_point")) or
+            (name.endswith("weight_scale") and parameter.numel() == 1)}
+
+
+def rounded(scales):
+    return {name: [float(f"{value:.6g}") for value in values] for name, values in scales.items()}
+
+
+def main():
+    wanted = sys.argv[1:]
+    path = Path(__file__).with_name("peer_scales.json")
+    known = json.loads(path.read_text()) if path.exists() and wanted else {"smoothing": {}, "static": {}}
+    for name, case in peer_scales_cases.SMOOTHED.items():
+        if not wanted or name in wanted:
+            known["smoothing"][name] = rounded(smoothing_scales(*case))
+    for name, case in peer_scales_cases.STATIC.items():
+        if not wanted or name in wanted:
+            known["static"][name] = rounded(static_scales(*case))
+    path.write_text(json.dumps(known, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()

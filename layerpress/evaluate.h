@@ -20,6 +20,7 @@ struct EvaluateOptions {
   std::int64_t num_samples = 512;
   std::int64_t max_seq_length = 2048;
   std::int64_t batch_tokens = 0;
+  bool quantize_activations = false;
   std::string device = "auto";
   std::string dtype = "auto";
   int threads = 0;
@@ -33,6 +34,8 @@ struct EvaluateOptions {
     field("num-samples", self.num_samples, "how many samples to use");
     field("max-seq-length", self.max_seq_length, "longest sample in tokens; longer ones are cut");
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
+    field("quantize-activations", self.quantize_activations,
+          "round inputs of linears as the checkpoint's scheme says, like an engine that serves it");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
     field("threads", self.threads, "CPU threads (default: one per usable core, or OMP_NUM_THREADS)");
@@ -43,8 +46,9 @@ struct Evaluation {
   double perplexity = 0;    ///< exp of the mean negative log-likelihood over all predicted tokens
   std::int64_t tokens = 0;  ///< predicted tokens
   double seconds = 0;
-  std::optional<double> kl_divergence;   ///< mean over all tokens of KL(reference || model), natural logarithm
-  std::optional<double> top1_agreement;  ///< share of tokens at which both models rank the same token first
+  std::optional<std::int64_t> rounded_linears;  ///< linears whose inputs were rounded; empty if that was not asked for
+  std::optional<double> kl_divergence;          ///< mean over all tokens of KL(reference || model), natural logarithm
+  std::optional<double> top1_agreement;         ///< share of tokens at which both models rank the same token first
   /// Relative error of the residual stream after a layer: the mean over all tokens of ‖x - x̃‖ / ‖x̃‖, where x̃ is the
   /// stream of the `reference` model.
   struct LayerError {
@@ -56,7 +60,8 @@ struct Evaluation {
 };
 
 /// Measures a plain or compressed checkpoint on text. Each sample is run alone, with its special tokens. Activations
-/// are not quantized, even if the scheme says so. Throws layerpress::Error.
+/// are quantized only with `quantize_activations`, and never those of `reference`. Throws layerpress::Error; with
+/// `quantize_activations` UsageError if no scheme of the model quantizes activations.
 Evaluation evaluate(const EvaluateOptions& options, const RunControl& control = {});
 
 }  // namespace layerpress

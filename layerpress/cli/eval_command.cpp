@@ -7,6 +7,8 @@ namespace {
 std::string as_table(const Evaluation& evaluation) {
   std::string text =
       fmt::format("{:<24}{:>12.4f}\n{:<24}{:>12}\n", "perplexity", evaluation.perplexity, "tokens", evaluation.tokens);
+  if (evaluation.rounded_linears)
+    text += fmt::format("{:<24}{:>12}\n", "linears, inputs rounded", *evaluation.rounded_linears);
   if (evaluation.kl_divergence) text += fmt::format("{:<24}{:>12.5f}\n", "KL divergence", *evaluation.kl_divergence);
   if (evaluation.top1_agreement)
     text += fmt::format("{:<24}{:>12.2f} %\n", "top-1 agreement", 100 * *evaluation.top1_agreement);

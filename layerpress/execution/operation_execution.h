@@ -56,6 +56,7 @@ FamilyExecution executions(graph::Elementwise family);
 FamilyExecution executions(graph::Layouts family);
 FamilyExecution executions(graph::ExpertOperations family);
 FamilyExecution executions(graph::ImageOperations family);
+FamilyExecution executions(graph::Roundings family);
 
 /// The execution of a kind by static functions of a class:
 ///

@@ -10,6 +10,7 @@
 #include "layerpress/graph/operations/layout.h"
 #include "layerpress/graph/operations/linears.h"
 #include "layerpress/graph/operations/norms.h"
+#include "layerpress/graph/operations/rounding.h"
 
 namespace layerpress::graph {
 
@@ -24,7 +25,8 @@ template <typename... Kinds, typename... Others, typename... Rest>
 struct FamilyList<Family<Kinds...>, Family<Others...>, Rest...> : FamilyList<Family<Kinds..., Others...>, Rest...> {};
 
 /// All of them. Each has a file in graph/operations and one in execution/operations.
-using AllFamilies = FamilyList<Linears, Norms, Attentions, Elementwise, Layouts, ExpertOperations, ImageOperations>;
+using AllFamilies =
+    FamilyList<Linears, Norms, Attentions, Elementwise, Layouts, ExpertOperations, ImageOperations, Roundings>;
 
 /// One operation of any kind.
 using Operation = AllFamilies::AnyKind;

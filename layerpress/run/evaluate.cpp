@@ -15,6 +15,7 @@
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/kernels/linear.h"
 #include "layerpress/setup/open_model.h"
+#include "layerpress/setup/rounded_inputs.h"
 
 namespace layerpress {
 namespace {
@@ -165,6 +166,14 @@ void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t 
   }
 }
 
+std::int64_t round_inputs(setup::OpenedModel& model) {
+  const std::size_t count = setup::round_inputs(model);
+  if (count == 0)
+    throw UsageError("[options] --quantize-activations: no scheme of {} quantizes inputs of linears; leave it out",
+                     model.checkpoint->directory().string());
+  return static_cast<std::int64_t>(count);
+}
+
 data::CalibrationSet load(const EvaluateOptions& options, const setup::OpenedModel& model, const RunControl& control) {
   if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");
   if (options.num_samples < 1) throw UsageError("[options] --num-samples must be positive");
@@ -181,6 +190,7 @@ data::CalibrationSet load(const EvaluateOptions& options, const setup::OpenedMod
 
 Json Evaluation::to_json() const {
   Json json = {{"perplexity", perplexity}, {"tokens", tokens}, {"seconds", seconds}};
+  if (rounded_linears) json["rounded_linears"] = *rounded_linears;
   if (kl_divergence) json["kl_divergence"] = *kl_divergence;
   if (top1_agreement) json["top1_agreement"] = *top1_agreement;
   for (const LayerError& layer : layers)
@@ -193,6 +203,8 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const Timer timer;
   const int threads = setup::set_threads(options.threads);
   Evaluated model = open(options.model, options);
+  Evaluation result;
+  if (options.quantize_activations) result.rounded_linears = round_inputs(model.model);
   std::optional<Evaluated> reference;
   if (!options.reference.empty()) {
     reference = open(options.reference, options);
@@ -219,7 +231,6 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
     }
   if (sums.predicted == 0)
     throw DataError("[evaluate] {}: no sample has two tokens; there is nothing to predict", options.dataset);
-  Evaluation result;
   result.perplexity = std::exp(sums.negative_log_likelihood / static_cast<double>(sums.predicted));
   result.tokens = sums.predicted;
   result.seconds = timer.seconds();

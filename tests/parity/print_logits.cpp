@@ -1,4 +1,4 @@
-// print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32]
+// print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32] [--quantize-activations]
 // Runs a plain or compressed checkpoint on a token file, all samples packed in one batch, and writes what the graph gives
 // for each token as fp32 tensor "logits" [tokens, vocabulary], for tests that compare it with other programs.
 #include <ATen/ATen.h>
@@ -13,13 +13,16 @@
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/setup/open_model.h"
+#include "layerpress/setup/rounded_inputs.h"
 
 namespace {
 
 using namespace layerpress;
 
-at::Tensor logits_of(const std::string& model_name, const std::string& token_file, const std::string& dtype) {
-  const setup::OpenedModel model = setup::open_model(model_name);
+at::Tensor logits_of(const std::string& model_name, const std::string& token_file, const std::string& dtype,
+                     bool rounds) {
+  setup::OpenedModel model = setup::open_model(model_name);
+  if (rounds) setup::round_inputs(model);
   const residency::Placement placement = setup::choose_placement("cpu", dtype, model.stored_dtype);
   const data::CalibrationSet set = data::read_token_file(token_file);
   if (set.token_count() == 0) throw DataError("[print_logits] {}: holds no tokens; give at least one", token_file);
@@ -34,12 +37,15 @@ at::Tensor logits_of(const std::string& model_name, const std::string& token_fil
   return body.results().front().to(at::kFloat);
 }
 
-int run(const std::vector<std::string>& arguments) {
+int run(std::vector<std::string> arguments) {
+  const bool rounds = std::erase(arguments, "--quantize-activations") != 0;
   if (arguments.size() != 3 && !(arguments.size() == 5 && arguments[3] == "--dtype"))
-    throw UsageError("[print_logits] usage: print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32]");
+    throw UsageError(
+        "[print_logits] usage: print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32] "
+        "[--quantize-activations]");
   const c10::InferenceMode inference;
   const std::string dtype = arguments.size() == 5 ? arguments[4] : "auto";
-  checkpoint::write_safetensors(arguments[2], {{"logits", logits_of(arguments[0], arguments[1], dtype)}});
+  checkpoint::write_safetensors(arguments[2], {{"logits", logits_of(arguments[0], arguments[1], dtype, rounds)}});
   return 0;
 }
 

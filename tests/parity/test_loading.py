@@ -37,7 +37,7 @@ def is_readable(compressed, dequantize):
 
 
 def test_dequantized(compressed, tmp_path):
-    """transformers' dequantized weights, without quantized activations, which the program does not model either."""
+    """transformers' dequantized weights, without quantized activations."""
     if not is_readable(compressed, dequantize=True):
         with pytest.raises(AttributeError, match="'Embedding' object has no attribute 'weight'"):
             load(compressed.folder, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
@@ -56,7 +56,9 @@ def test_dequantized(compressed, tmp_path):
 
 
 def test_as_users_load_it(compressed):
-    """Compressed weights, quantized activations: close to the program's logits, as 8-bit activations allow."""
+    """Compressed weights, quantized activations: the program's logits with its own quantized activations.
+
+    Each rounding may fall on the other side of a middle, so that logits agree as numbers of few bits do."""
     if compressed.name == "odd blocks":
         # No reader quantizes 320 activations by 128; the weights load (above), and the run warned.
         assert "multiples of 128" in compressed.outcome.errors
@@ -66,10 +68,13 @@ def test_as_users_load_it(compressed):
             logits_of(load(compressed.folder), SAMPLES[0])
         return
     model = load(compressed.folder, dtype_for(compressed))
-    ours, theirs = compressed.logits[0], logits_of(model, SAMPLES[0])
-    quantized = any(scheme["input_activations"] for scheme in compressed.schemes.values())
+    quantized, rounded = compressed.quantizes_activations, is_rounded(compressed)
     fp4 = any(args and (args["type"], args["num_bits"]) == ("float", 4)
               for args in (scheme["input_activations"] for scheme in compressed.schemes.values()))
-    rounded = is_rounded(compressed)
-    tolerance = 0.5 if fp4 else 0.1 if quantized else 0.02 if rounded else 1e-4
-    assert numpy.abs(ours - theirs).mean() < tolerance * theirs.std()
+    tolerance = 0.3 if fp4 else 0.05 if quantized and rounded else 0.02 if rounded else 0.01 if quantized else 1e-4
+    for ours, plain, sample in zip(compressed.served_logits, compressed.logits, SAMPLES):
+        theirs = logits_of(model, sample)
+        error = numpy.abs(ours - theirs).mean()
+        assert error < tolerance * theirs.std()
+        # Closer than without quantized activations, or nothing was quantized.
+        assert error < 0.5 * numpy.abs(plain - theirs).mean() or not quantized or rounded

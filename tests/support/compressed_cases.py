@@ -159,6 +159,16 @@ class Compressed:
         """The program's own fp32 logits of SAMPLES."""
         return program.logits(self.folder, SAMPLES, self.folder.parent)
 
+    @property
+    def quantizes_activations(self):
+        return any(scheme["input_activations"] for scheme in self.schemes.values())
+
+    @functools.cached_property
+    def served_logits(self):
+        """The same with activations as an engine quantizes them."""
+        options = ["--quantize-activations"] if self.quantizes_activations else []
+        return program.logits(self.folder, SAMPLES, self.folder.parent, options=options)
+
 
 def save_decoded(compressed, folder, dtype):
     """A plain checkpoint of the decoded weights."""

@@ -89,10 +89,10 @@ def write_token_file(path, samples):
     return path
 
 
-def logits(model, samples, folder, dtype="float32"):
+def logits(model, samples, folder, dtype="float32", options=()):
     """The output of print_logits for `samples`, which it packs into one batch: one array [tokens, vocabulary] per sample."""
     tokens = write_token_file(folder / "tokens.safetensors", samples)
     written = folder / "logits.safetensors"
-    run(model, tokens, written, "--dtype", dtype, program=PRINT_LOGITS)
+    run(model, tokens, written, "--dtype", dtype, *options, program=PRINT_LOGITS)
     whole = load_file(written)["logits"]
     return numpy.split(whole, numpy.cumsum([len(sample) for sample in samples])[:-1])

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "layerpress/kernels/scale_search.h"
+
+namespace layerpress::kernels {
+
+/// How values are rounded to few bits and back.
+struct ValueRounding {
+  RangeRule rule;
+  std::int64_t run = 0;                   ///< consecutive features that share a scale, found from their range; 0: all
+  ScaleFormat scales{ScaleType::kFloat};  ///< of runs
+  float scale = 1, zero_point = 0;        ///< without runs
+};
+
+/// x [rows, features] as quantized and dequantized activations, in x's dtype; computed in fp32. A scale is
+/// compressed-tensors' for the range of the run (RangeRule); zeros stay zeros. Any device.
+at::Tensor rounded_values(const at::Tensor& x, const ValueRounding& rounding);
+
+/// Bytes that rounded_values allocates at most besides its result.
+std::uint64_t rounding_workspace_bytes(std::int64_t rows, std::int64_t features);
+
+}  // namespace layerpress::kernels

@@ -1,0 +1,73 @@
+#include "layerpress/kernels/value_rounding.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace layerpress::kernels {
+namespace {
+
+TEST(ValueRounding, IntegersOfARow) {
+  const at::Tensor x = at::tensor({-1.0F, 0.0F, 0.5F, 0.26F, 100.0F, 255.0F, -3.0F, 0.0F}).view({2, 4});
+  ValueRounding rounding{.rule = {integers(8), true}, .run = 4};
+  // Scales 1 / 127.5 and 255 / 127.5 = 2: -3 / 2 goes to the even -2, and 127.5 to the largest code.
+  const at::Tensor rounded = rounded_values(x, rounding);
+  EXPECT_NEAR(rounded[0][0].item<float>(), -128 / 127.5, 1e-6);
+  EXPECT_NEAR(rounded[0][3].item<float>(), 33 / 127.5, 1e-6);
+  EXPECT_EQ(rounded[1][0].item<float>(), 100);
+  EXPECT_EQ(rounded[1][1].item<float>(), 254);
+  EXPECT_EQ(rounded[1][2].item<float>(), -4);
+  EXPECT_EQ(rounded[1][3].item<float>(), 0);
+}
+
+TEST(ValueRounding, AsymmetricIntegersOfARow) {
+  const at::Tensor x = at::arange(0, 256, at::kFloat).view({1, 256});
+  EXPECT_TRUE(at::equal(rounded_values(x, {.rule = {integers(8), false}, .run = 256}), x));
+}
+
+TEST(ValueRounding, OneScaleForAll) {
+  const at::Tensor x = at::tensor({-300.0F, -1.2F, 0.3F, 9.9F}).view({1, 4});
+  const ValueRounding rounding{.rule = {integers(8), false}, .scale = 0.5, .zero_point = -100};
+  EXPECT_TRUE(at::equal(rounded_values(x, rounding), at::tensor({-14.0F, -1.0F, 0.5F, 10.0F}).view({1, 4})));
+}
+
+/// Groups of 16 as NVFP4 has them: scales are e4m3 divided by a global scale.
+TEST(ValueRounding, GroupsOfFp4) {
+  at::manual_seed(4);
+  const at::Tensor x = at::randn({3, 64});
+  const float global = 448 * 6 / x.abs().max().item<float>();
+  const ValueRounding rounding{
+      .rule = {kE2m1, true}, .run = 16, .scales = {ScaleType::kE4m3, ScaleType::kFloat, global}};
+  const at::Tensor rounded = rounded_values(x, rounding);
+  const float magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (int row = 0; row < 3; ++row)
+    for (int group = 0; group < 4; ++group) {
+      const at::Tensor own = x[row].slice(0, 16 * group, 16 * group + 16);
+      const at::Tensor wide = own.abs().max() / 6 * global;
+      const float scale = wide.to(at::kFloat8_e4m3fn).to(at::kFloat).item<float>() / global;
+      for (int i = 0; i < 16; ++i) {
+        const float value = own[i].item<float>(), got = rounded[row][16 * group + i].item<float>();
+        float nearest = 0;
+        for (const float magnitude : magnitudes)
+          if (std::abs(std::abs(value) - magnitude * scale) < std::abs(std::abs(value) - nearest))
+            nearest = magnitude * scale;
+        EXPECT_NEAR(std::abs(got), nearest, 1e-6);
+      }
+    }
+}
+
+TEST(ValueRounding, ZerosAndPiecesAndDtypes) {
+  EXPECT_TRUE(at::equal(rounded_values(at::zeros({2, 32}), {.rule = {kE4m3, true}, .run = 32}), at::zeros({2, 32})));
+  at::manual_seed(5);
+  const at::Tensor x = at::randn({5000, 512}).to(at::kBFloat16);
+  const ValueRounding rounding{.rule = {kE4m3, true}, .run = 512};
+  const at::Tensor whole = rounded_values(x, rounding);
+  EXPECT_EQ(whole.scalar_type(), at::kBFloat16);
+  EXPECT_TRUE(at::equal(whole.slice(0, 4000, 4001), rounded_values(x.slice(0, 4000, 4001), rounding)));
+  EXPECT_EQ(rounded_values(x.slice(0, 0, 0), rounding).size(0), 0);
+}
+
+}  // namespace
+}  // namespace layerpress::kernels

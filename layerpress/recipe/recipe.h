@@ -40,4 +40,7 @@ Recipe parse_recipe(const std::string& text, const std::string& where);
 /// `default_stage: default_modifiers: <Type>: {...}`, arguments in their order, readable by LLM Compressor.
 std::string to_yaml(const Recipe& recipe);
 
+/// An object's members as YAML, for any reader.
+std::string yaml_members(const OrderedJson& object);
+
 }  // namespace layerpress::recipe

@@ -84,6 +84,12 @@ void append_modifier(const ModifierEntry& entry, std::string& text) {
 
 }  // namespace
 
+std::string yaml_members(const OrderedJson& object) {
+  std::string text;
+  append_members(object, 0, text);
+  return text;
+}
+
 std::string to_yaml(const Recipe& recipe) {
   std::string text = "default_stage:\n";
   // A mapping can have a type only once, so a repeated type begins another group; the order is unchanged.

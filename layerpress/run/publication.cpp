@@ -9,6 +9,7 @@
 #include "layerpress/output/journal.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/run/filled_experts.h"
+#include "layerpress/run/model_card.h"
 #include "layerpress/run/run_summary.h"
 
 namespace layerpress::run {
@@ -65,8 +66,9 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
   if (rank.group.is_first()) {
     output.write_index();
     checkpoint::write_companions(*work.setup.model.checkpoint, output::output_config(work.setup), folder.path(),
-                                 {"recipe.yaml"});
+                                 {"recipe.yaml", "README.md"});
     write_text_file(folder.path() / "recipe.yaml", recipe::to_yaml(work.setup.recipe));
+    write_text_file(folder.path() / "README.md", model_card(rank.options, work.setup, summary));
     output::OutputWriter::remove_scratch(folder.path());
     rank.control.check_stop();
     folder.commit();

@@ -40,7 +40,7 @@ def test_what_is_written(model, results, rounding):
     """Weights, configuration, recipe, and every companion of the model."""
     out = program.oneshot(model, results / "out", *rounding)
     companions = {file.name for file in model.iterdir()} - {"config.json"}
-    assert {file.name for file in out.iterdir()} == companions | {"config.json", "recipe.yaml"}
+    assert {file.name for file in out.iterdir()} == companions | {"config.json", "recipe.yaml", "README.md"}
     for name in companions - {"model.safetensors"}:
         assert (out / name).read_bytes() == (model / name).read_bytes()
 

@@ -166,7 +166,7 @@ void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t 
   }
 }
 
-std::int64_t round_inputs(setup::OpenedModel& model) {
+std::int64_t quantize_activations(setup::OpenedModel& model) {
   const std::size_t count = setup::round_inputs(model);
   if (count == 0)
     throw UsageError("[options] --quantize-activations: no scheme of {} quantizes inputs of linears; leave it out",
@@ -204,7 +204,7 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const int threads = setup::set_threads(options.threads);
   Evaluated model = open(options.model, options);
   Evaluation result;
-  if (options.quantize_activations) result.rounded_linears = round_inputs(model.model);
+  if (options.quantize_activations) result.rounded_linears = quantize_activations(model.model);
   std::optional<Evaluated> reference;
   if (!options.reference.empty()) {
     reference = open(options.reference, options);

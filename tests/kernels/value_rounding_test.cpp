@@ -10,11 +10,11 @@ namespace layerpress::kernels {
 namespace {
 
 TEST(ValueRounding, IntegersOfARow) {
-  const at::Tensor x = at::tensor({-1.0F, 0.0F, 0.5F, 0.26F, 100.0F, 255.0F, -3.0F, 0.0F}).view({2, 4});
+  const at::Tensor x = at::tensor({1.0F, 0.0F, 0.5F, 0.26F, 100.0F, 255.0F, -3.0F, 0.0F}).view({2, 4});
   ValueRounding rounding{.rule = {integers(8), true}, .run = 4};
-  // Scales 1 / 127.5 and 255 / 127.5 = 2: -3 / 2 goes to the even -2, and 127.5 to the largest code.
+  // Scales 1 / 127.5 and 255 / 127.5 = 2: the largest code is 127, and -3 / 2 goes to the even -2.
   const at::Tensor rounded = rounded_values(x, rounding);
-  EXPECT_NEAR(rounded[0][0].item<float>(), -128 / 127.5, 1e-6);
+  EXPECT_NEAR(rounded[0][0].item<float>(), 127 / 127.5, 1e-6);
   EXPECT_NEAR(rounded[0][3].item<float>(), 33 / 127.5, 1e-6);
   EXPECT_EQ(rounded[1][0].item<float>(), 100);
   EXPECT_EQ(rounded[1][1].item<float>(), 254);

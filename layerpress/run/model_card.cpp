@@ -56,10 +56,10 @@ std::string model_name(const std::string& model) {
   return folder.filename().string();
 }
 
-/// "HuggingFaceH4/ultrachat_200k", or the name of a file.
-std::string dataset_name(const std::string& dataset) {
+/// " of HuggingFaceH4/ultrachat_200k"; nothing for files, which readers of the card do not have.
+std::string of_dataset(const std::string& dataset) {
   std::error_code failure;
-  return fs::exists(dataset, failure) ? fs::path(dataset).filename().string() : dataset;
+  return fs::exists(dataset, failure) ? "" : " of " + dataset;
 }
 
 /// A list of quantities by name: "4-bit int group 128 (210), ...", in the order of their first mention.
@@ -99,11 +99,10 @@ OrderedJson metadata(const std::string& base, const fs::path& original) {
 
 std::string model_card(const OneshotOptions& options, const setup::RunSetup& setup, const OneshotSummary& summary) {
   const std::string base = model_name(options.model);
-  const std::string name = fs::path(options.output).lexically_normal().filename().string();
   const Json& details = summary.details;
   std::string text = "---\n" + recipe::yaml_members(metadata(base, setup.model.checkpoint->directory())) + "---\n\n";
-  text += fmt::format("# {}\n\n{} compressed by Layerpress {}, in the compressed-tensors format.\n\n", name, base,
-                      LAYERPRESS_VERSION);
+  text += fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, in the compressed-tensors format.\n\n",
+                      base, LAYERPRESS_VERSION);
   const auto row = [&](const char* what, const std::string& value) {
     text += fmt::format("| {} | {} |\n", what, value);
   };
@@ -113,11 +112,11 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
   row("modifiers", algorithms(setup.recipe));
   row("weights", schemes_text(details["modules"]));
   if (details["samples"].get<std::int64_t>() > 0)
-    row("calibration", fmt::format("{} samples, {} tokens of {}", details["samples"].get<std::int64_t>(),
-                                   details["tokens"].get<std::int64_t>(), dataset_name(options.dataset)));
+    row("calibration", fmt::format("{} samples, {} tokens{}", details["samples"].get<std::int64_t>(),
+                                   details["tokens"].get<std::int64_t>(), of_dataset(options.dataset)));
   row("size of the weights", format_bytes(summary.output_bytes));
   if (summary.fallbacks > 0) row("modules with a fallback", fmt::format("{}", summary.fallbacks));
-  text += fmt::format("\nServe it:\n\n    vllm serve {}\n\nThe recipe:\n\n```yaml\n{}```\n", name,
+  text += fmt::format("\nServe it, from this folder:\n\n    vllm serve .\n\nThe recipe:\n\n```yaml\n{}```\n",
                       recipe::to_yaml(setup.recipe));
   return text;
 }

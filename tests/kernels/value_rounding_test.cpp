@@ -58,6 +58,25 @@ TEST(ValueRounding, GroupsOfFp4) {
     }
 }
 
+/// Groups of 32 as MX formats have them: scales are powers of two, here as compressed-tensors computes them.
+TEST(ValueRounding, PowersOfTwo) {
+  struct Case {
+    ElementType element;
+    float value, scale, rounded;
+  };
+  for (const Case& own :
+       {Case{kE2m1, 0.1F, 1.0F / 64, 0.09375F}, Case{kE2m1, 3, 0.5F, 3}, Case{kE2m1, 5, 1, 4}, Case{kE2m1, 7.9F, 2, 8},
+        Case{kE2m1, 100, 16, 96}, Case{kE4m3, 0.9F, 1.0F / 256, 0.875F}, Case{kE4m3, 7.9F, 1.0F / 32, 8}}) {
+    at::Tensor x = at::zeros({1, 32});
+    x[0][3] = -own.value;
+    x[0][4] = own.scale;
+    const at::Tensor rounded =
+        rounded_values(x, {.rule = {own.element, true}, .run = 32, .scales = {ScaleType::kE8m0}});
+    EXPECT_EQ(rounded[0][3].item<float>(), -own.rounded) << own.value;
+    EXPECT_EQ(rounded[0][4].item<float>(), own.scale) << own.value;
+  }
+}
+
 TEST(ValueRounding, ZerosAndPiecesAndDtypes) {
   EXPECT_TRUE(at::equal(rounded_values(at::zeros({2, 32}), {.rule = {kE4m3, true}, .run = 32}), at::zeros({2, 32})));
   at::manual_seed(5);

@@ -58,7 +58,8 @@ def test_dequantized(compressed, tmp_path):
 def test_as_users_load_it(compressed):
     """Compressed weights, quantized activations: the program's logits with its own quantized activations.
 
-    Each rounding may fall on the other side of a middle, so that logits agree as numbers of few bits do."""
+    Each rounding may fall on the other side of a middle, so that logits agree as numbers of few bits do. The MX formats
+    are computed in bf16 there, so that many do; tests of the rounding itself hold them."""
     if compressed.name == "odd blocks":
         # No reader quantizes 320 activations by 128; the weights load (above), and the run warned.
         assert "multiples of 128" in compressed.outcome.errors
@@ -71,7 +72,7 @@ def test_as_users_load_it(compressed):
     quantized, rounded = compressed.quantizes_activations, is_rounded(compressed)
     fp4 = any(args and (args["type"], args["num_bits"]) == ("float", 4)
               for args in (scheme["input_activations"] for scheme in compressed.schemes.values()))
-    tolerance = 0.3 if fp4 else 0.05 if quantized and rounded else 0.02 if rounded else 0.01 if quantized else 1e-4
+    tolerance = 0.5 if fp4 else 0.15 if quantized and rounded else 0.02 if quantized or rounded else 1e-4
     for ours, plain, sample in zip(compressed.served_logits, compressed.logits, SAMPLES):
         theirs = logits_of(model, sample)
         error = numpy.abs(ours - theirs).mean()

@@ -75,7 +75,7 @@ std::string schemes_text(const Json& modules) {
   }
   std::vector<std::string> texts;
   for (const auto& [scheme, count] : counts)
-    texts.push_back(fmt::format("{} in {} {}", scheme, count, count == 1 ? "module" : "modules"));
+    texts.push_back(fmt::format("{}: {} {}", scheme, count, count == 1 ? "module" : "modules"));
   return join(texts, "; ");
 }
 

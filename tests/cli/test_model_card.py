@@ -24,7 +24,7 @@ def test_card(tmp_path):
         "license": "apache-2.0", "language": ["en", "no"], "tags": ["compressed-tensors", "layerpress"]}
     assert (tmp_path / "out" / "LICENSE").read_text() == "terms"
     assert "vllm serve ." in card.text and (tmp_path / "out" / "recipe.yaml").read_text() in card.text
-    assert "4-bit int group 32 in 14 modules" in card.text and "3 samples, 91 tokens |" in card.text
+    assert "4-bit int, group 32: 14 modules" in card.text and "3 samples, 91 tokens |" in card.text
     assert str(tmp_path) not in card.content and "Tiny" not in card.content
 
 
@@ -36,7 +36,7 @@ def test_model_of_the_hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     (tmp_path / "by-id").mkdir(), (tmp_path / "by-folder").mkdir()
     for model, place in (("some/tiny-llama", "by-id"), (folder / "snapshots" / "0123", "by-folder")):
-        card, _ = compress(model, tmp_path / place, "--algorithm", "rtn", "--scheme", "W8A16")
+        card, _ = compress(model, tmp_path / place, "--algorithm", "rtn", "--group-size", "32")
         assert card.data.base_model == "some/tiny-llama"
         assert "license" not in card.data.to_dict() and "calibration" not in card.text
 
@@ -45,5 +45,5 @@ def test_model_of_the_hub(tmp_path, monkeypatch):
 def test_unreadable_original_card(text, tmp_path):
     model = tiny_models.save(tmp_path / "model")
     (model / "README.md").write_bytes(text.encode("latin-1"))
-    card, _ = compress(model, tmp_path, "--algorithm", "rtn", "--scheme", "W8A16")
+    card, _ = compress(model, tmp_path, "--algorithm", "rtn", "--group-size", "32")
     assert card.data.base_model == "model" and "license" not in card.data.to_dict()

@@ -1,9 +1,13 @@
 """`layerpress eval` against the same figures computed from transformers' logits."""
 
+import json
 import math
 
+import numpy
 import pytest
+import test_loading
 import torch
+from safetensors.torch import save_file
 from support import program, tiny_models
 
 
@@ -130,3 +134,29 @@ def test_no_activations_to_quantize(folders):
     parent, _ = folders
     program.fails("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--quantize-activations", code=2,
                   fragments=["--quantize-activations", "no scheme"])
+
+def test_static_scales(folders, tmp_path):
+    """Static scales are read from the checkpoint; bad ones are named."""
+    parent, samples = folders
+    folder = tmp_path / "W8A8"
+    program.run("oneshot", parent / "model", "--output", folder, "--algorithm", "rtn", "--scheme", "FP8_DYNAMIC")
+    config = json.loads((folder / "config.json").read_text())
+    group = config["quantization_config"]["config_groups"]["group_0"]
+    group["input_activations"] |= {"strategy": "tensor", "dynamic": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    modules = [name.removesuffix(".weight_scale") for name in tiny_models.tensors(folder) if name.endswith(".weight_scale")]
+
+    def write(scale):
+        tensors = {n: t for n, t in tiny_models.tensors(folder).items() if not n.endswith(".input_scale")}
+        scales = {f"{name}.input_scale": torch.tensor([scale]) for name in modules if scale is not None}
+        save_file(tensors | scales, folder / "model.safetensors", metadata={"format": "pt"})
+
+    write(0.05)
+    ours = program.logits(folder, samples, tmp_path, options=["--quantize-activations"])
+    for mine, sample, plain in zip(ours, samples, program.logits(folder, samples, tmp_path)):
+        theirs = test_loading.logits_of(test_loading.load(folder), sample)
+        assert numpy.abs(mine - theirs).mean() < 0.01 * theirs.std() + 0.2 * numpy.abs(plain - theirs).mean()
+    for scale, fragment in ((0.0, "positive"), (-1.0, "positive"), (math.nan, "finite"), (None, "missing")):
+        write(scale)
+        program.fails("eval", folder, "--dataset", parent / "samples.jsonl", "--quantize-activations",
+                      fragments=["input_scale", fragment])

@@ -1,5 +1,7 @@
 #include "layerpress/graph/scale_absorbers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>

@@ -1,5 +1,6 @@
 #include "layerpress/graph/drawing.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 #include "layerpress/graph/expert_inputs.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -30,7 +30,6 @@ FAULTY_MODIFIERS = {
     "NVFP4": ({"QuantizationModifier": {"scheme": "NVFP4"}}, ["not implemented"]),
     "fp4 in groups of 64": ({"QuantizationModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {
         "num_bits": 4, "type": "float", "group_size": 64}}}}}, ["not implemented", "MXFP4"]),
-    "FP8 static": ({"QuantizationModifier": {"scheme": "FP8"}}, ["static", "FP8_DYNAMIC"]),
     "one preset of two": ({"QuantizationModifier": {"scheme": {"FP8_DYNAMIC": [Q, K, V], "NVFP4": ["re:.*mlp.*"]}}}, ["NVFP4"]),
     "key-value cache": ({"QuantizationModifier": {"config_groups": GROUPS, "kv_cache_scheme": {"num_bits": 8}}},
                         ["kv_cache_scheme"]),

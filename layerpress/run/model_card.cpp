@@ -50,8 +50,8 @@ std::string model_name(const std::string& model) {
     std::string name = part.string();
     if (!name.starts_with(kPrefix)) continue;
     name.erase(0, kPrefix.size());
-    if (const std::size_t end = name.find("--"); end != std::string::npos) name.replace(end, 2, "/");
-    return name;
+    const std::size_t end = name.find("--");
+    return end == std::string::npos ? name : fmt::format("{}/{}", name.substr(0, end), name.substr(end + 2));
   }
   return folder.filename().string();
 }

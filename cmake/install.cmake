@@ -39,7 +39,7 @@ install(TARGETS layerpress_library layerpress_dependencies ${rooms} EXPORT layer
 install(EXPORT layerpressTargets NAMESPACE layerpress:: DESTINATION ${package_directory})
 
 # The public headers and what they include.
-foreach(header oneshot.h distributed.h offloaded_model.h evaluate.h inspect.h prepare.h base/error.h base/json.h
+foreach(header oneshot.h distributed.h offloaded_model.h evaluate.h inspect.h model_graph_options.h prepare.h base/error.h base/json.h
         base/progress.h dist/environment.h dist/failure.h dist/group.h)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${PROJECT_SOURCE_DIR}/layerpress/${header}"
@@ -47,8 +47,8 @@ foreach(header oneshot.h distributed.h offloaded_model.h evaluate.h inspect.h pr
 endforeach()
 
 # The program looks for its data helper beside itself, in ../share.
-install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" DESTINATION share/layerpress/python)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" DESTINATION share/layerpress/python
+install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py" DESTINATION share/layerpress/python)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph" DESTINATION share/layerpress/python
   FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/layerpress)
 

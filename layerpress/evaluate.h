@@ -7,6 +7,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
+#include "layerpress/model_graph_options.h"
 
 namespace layerpress {
 
@@ -24,6 +25,8 @@ struct EvaluateOptions {
   std::string device = "auto";
   std::string dtype = "auto";
   int threads = 0;
+  std::string model_graph = "auto";
+  bool trust_remote_code = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -39,6 +42,8 @@ struct EvaluateOptions {
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
     field("threads", self.threads, "CPU threads (default: one per usable core, or OMP_NUM_THREADS)");
+    field("model-graph", self.model_graph, model_graph_help());
+    field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
   }
 };
 

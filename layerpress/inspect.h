@@ -22,7 +22,8 @@ struct InspectOptions {
   /// Whether a field of `run` describes the model, so that it also has a meaning without `plan`.
   static bool describes_model(std::string_view name) {
     return name == "sequential-targets" || name == "sequential-targets-per-subgraph" ||
-           name == "moe-calibrate-all-experts";
+           name == "moe-calibrate-all-experts" || name == "model-graph" || name == "trust-remote-code" ||
+           name == "dtype";
   }
   /// Whether a field of `run` has no influence on a plan.
   static bool is_left_out(std::string_view name) {

@@ -7,6 +7,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
+#include "layerpress/model_graph_options.h"
 
 namespace layerpress {
 
@@ -51,6 +52,8 @@ struct OneshotOptions {
   std::string dtype = "auto";
   int threads = 0;
   std::string max_shard_size = "5GB";
+  std::string model_graph = "auto";
+  bool trust_remote_code = false;
   bool overwrite = false;
   bool resume = false;
   std::int64_t timeout = 600;
@@ -107,6 +110,8 @@ struct OneshotOptions {
     field("threads", self.threads,
           "CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)");
     field("max-shard-size", self.max_shard_size, "largest weight file");
+    field("model-graph", self.model_graph, model_graph_help());
+    field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("overwrite", self.overwrite,
           "replace the output directory if it is not empty; start over if it is unfinished");
     field("resume", self.resume, "continue an interrupted run; start from the beginning if there is none");

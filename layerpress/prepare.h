@@ -4,6 +4,7 @@
 #include <string>
 
 #include "layerpress/base/progress.h"
+#include "layerpress/model_graph_options.h"
 
 namespace layerpress {
 
@@ -19,6 +20,8 @@ struct PrepareOptions {
   std::uint64_t seed = 0;
   bool concatenate = false;
   bool use_loss_mask = false;
+  std::string model_graph = "auto";
+  bool trust_remote_code = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -33,6 +36,8 @@ struct PrepareOptions {
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
     field("use-loss-mask", self.use_loss_mask,
           "store which tokens the chat template marks as the assistant's, or a column loss_mask marks");
+    field("model-graph", self.model_graph, model_graph_help());
+    field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
   }
 };
 

@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "graph": {"base"},
     "quant": {"base", "kernels"},
     "model": {"base", "graph", "checkpoint"},
+    "importer": {"base", "graph", "checkpoint", "kernels", "model"},
     "compression": {"base", "graph", "kernels", "quant"},
     "residency": {"base", "graph", "checkpoint", "quant"},
     "schedule": {"base", "dist", "graph", "compression"},

@@ -17,11 +17,25 @@ std::string short_names(const Json& modules, const std::string& subgraph) {
   return join(names);
 }
 
+/// How an imported graph divides into nodes; nothing for one of our own.
+void print_graph_facts(const Json& graph) {
+  if (graph["source"] != "export") return;
+  std::vector<std::string> kinds;
+  for (const auto& [kind, count] : graph["nodes"].items()) kinds.push_back(fmt::format("{} {}", count.get<std::int64_t>(), kind));
+  fmt::print("graph imported from PyTorch's export: {}; {} aten nodes run sample by sample\n", join(kinds),
+             graph["sample_by_sample"].get<std::int64_t>());
+  if (!graph["left_out"].empty())
+    fmt::print("without a node of their own, so never compressed: {}\n",
+               join(graph["left_out"].get<std::vector<std::string>>()));
+  fmt::print("\n");
+}
+
 void print_text(const Json& model) {
   fmt::print("{}\n{}: {} parameters, {}{}\n\n", model["model"].get<std::string>(),
              model["architecture"].get<std::string>(), model["parameters"].get<std::int64_t>(),
              format_bytes(model["bytes"].get<std::uint64_t>()),
              model["quantization"].is_null() ? "" : ", " + model["quantization"].get<std::string>());
+  print_graph_facts(model["graph"]);
   for (const Json& subgraph : model["subgraphs"]) {
     const auto name = subgraph["name"].get<std::string>();
     fmt::print("{:<32} {:>3} nodes  {:>12} parameters  {:>9}\n", name, subgraph["nodes"].get<std::size_t>(),

@@ -33,6 +33,14 @@ void Batch::count_only(const std::vector<std::uint8_t>& mask) {
 
 at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
 
+at::Tensor BatchContext::positions() const {
+  const at::Tensor positions = at::empty({batch_.tokens()}, at::kLong);
+  auto* place = positions.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i + 1 < batch_.offsets.size(); ++i)
+    for (std::int64_t t = 0; t < batch_.offsets[i + 1] - batch_.offsets[i]; ++t) *place++ = t;
+  return positions.to(placement_.device);
+}
+
 float BatchContext::least_score(graph::ValueId routing, std::int64_t expert) const {
   if (surveys_ != nullptr)
     if (const auto survey = surveys_->find(routing); survey != surveys_->end())

@@ -45,6 +45,9 @@ class BatchContext {
   const Batch& batch() const { return batch_; }
   const graph::Graph& graph() const { return graph_; }
   at::Tensor token_ids() const;
+  /// Of each token in its sample, from 0.
+  at::Tensor positions() const;
+  const residency::Placement& placement() const { return placement_; }
 
   /// cosine and sine: fp32 [rows, pairs], rounded to the computing dtype as transformers does; rows: int64 [tokens].
   struct Angles {

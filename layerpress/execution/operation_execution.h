@@ -57,6 +57,7 @@ FamilyExecution executions(graph::Layouts family);
 FamilyExecution executions(graph::ExpertOperations family);
 FamilyExecution executions(graph::ImageOperations family);
 FamilyExecution executions(graph::Roundings family);
+FamilyExecution executions(graph::ImportedOperations family);
 
 /// The execution of a kind by static functions of a class:
 ///

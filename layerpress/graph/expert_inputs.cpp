@@ -9,6 +9,7 @@ Graph without_selection(const Graph& graph) {
   Graph result;
   result.modules = graph.modules;
   result.rope_tables = graph.rope_tables;
+  result.constants = graph.constants;
   std::vector<ValueId> place(graph.values.size(), -1);
   for (std::size_t v = 0; v < graph.values.size() && graph.is_input(static_cast<ValueId>(v)); ++v) {
     place[v] = static_cast<ValueId>(v);

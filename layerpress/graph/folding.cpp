@@ -59,7 +59,10 @@ class ShapeWriter {
           return;
         }
       }
-      shape_.text += fmt::format(" {}={}", name, value);
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::vector<std::string>>)
+        for (const std::string& weight : value) shape_.text += fmt::format(" {}=#{}", name, weights_.of(weight));
+      else
+        shape_.text += fmt::format(" {}={}", name, value);
     };
     std::visit([&](const auto& op) { std::decay_t<decltype(op)>::visit(op, add); }, operation);
   }

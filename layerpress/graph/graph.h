@@ -57,6 +57,15 @@ struct RopeTable {
   std::vector<double> frequencies_for(std::int64_t length) const;
 };
 
+/// A tensor that no checkpoint holds, such as a rotary embedding's frequencies.
+struct Constant {
+  std::string name;
+  std::string dtype;  ///< "float32"
+  std::vector<std::int64_t> shape;
+  std::string bytes;  ///< its elements, in the order of memory
+  bool operator==(const Constant&) const = default;
+};
+
 /// A model as a graph of operations (nodes) and data edges (values).
 ///
 /// Design goals: a plain value type that can be printed and parsed, and that knows nothing of devices, batches or
@@ -69,6 +78,7 @@ struct Graph {
   std::vector<Value> values;
   std::vector<Module> modules;
   std::vector<RopeTable> rope_tables;
+  std::vector<Constant> constants;
   ValueId output = -1;
 
   static constexpr ValueId kInput = 0;  ///< token ids

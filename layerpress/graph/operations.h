@@ -7,6 +7,7 @@
 #include "layerpress/graph/operations/elementwise.h"
 #include "layerpress/graph/operations/experts.h"
 #include "layerpress/graph/operations/images.h"
+#include "layerpress/graph/operations/imported.h"
 #include "layerpress/graph/operations/layout.h"
 #include "layerpress/graph/operations/linears.h"
 #include "layerpress/graph/operations/norms.h"
@@ -25,8 +26,8 @@ template <typename... Kinds, typename... Others, typename... Rest>
 struct FamilyList<Family<Kinds...>, Family<Others...>, Rest...> : FamilyList<Family<Kinds..., Others...>, Rest...> {};
 
 /// All of them. Each has a file in graph/operations and one in execution/operations.
-using AllFamilies =
-    FamilyList<Linears, Norms, Attentions, Elementwise, Layouts, ExpertOperations, ImageOperations, Roundings>;
+using AllFamilies = FamilyList<Linears, Norms, Attentions, Elementwise, Layouts, ExpertOperations, ImageOperations,
+                               Roundings, ImportedOperations>;
 
 /// One operation of any kind.
 using Operation = AllFamilies::AnyKind;

@@ -26,6 +26,8 @@ void rename(Graph& graph, const Renaming& renaming) {
           Kind::visit(operation, [&](const char*, auto& field) {
             if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::string>)
               if (weights.count(field) != 0) field = renamed(field, renaming);
+            if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::vector<std::string>>)
+              for (std::string& name : field) name = renamed(name, renaming);
           });
         },
         node.operation);

@@ -55,6 +55,23 @@ Value parse_value(const std::string& text, NodeId producer) {
   throw InternalError("unknown rows '{}'", text.substr(space + 1));
 }
 
+std::string constant_text(const Constant& constant) {
+  OrderedJson json = {{"name", constant.name}, {"dtype", constant.dtype}, {"shape", constant.shape}};
+  std::string hex;
+  for (const char byte : constant.bytes) hex += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  json["bytes"] = hex;
+  return json.dump();
+}
+
+Constant parse_constant(const Json& json) {
+  Constant constant{json.at("name"), json.at("dtype"), json.at("shape"), ""};
+  const auto hex = json.at("bytes").get<std::string>();
+  if (hex.size() % 2 != 0) throw InternalError("half a byte");
+  for (std::size_t i = 0; i < hex.size(); i += 2)
+    constant.bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  return constant;
+}
+
 std::string node_text(const Graph& graph, const Node& node) {
   std::string inputs;
   for (const ValueId input : node.inputs) inputs += fmt::format("{}%{}", inputs.empty() ? "" : ", ", input);
@@ -117,6 +134,9 @@ void parse_line(Graph& graph, const std::string& text) {
     RopeTable table;
     read_attributes(table, Json::parse(line.rest()));
     graph.rope_tables.push_back(std::move(table));
+  } else if (text.rfind("constant ", 0) == 0) {
+    line.until("constant ");
+    graph.constants.push_back(parse_constant(Json::parse(line.rest())));
   } else if (text.rfind("module ", 0) == 0) {
     line.until("\"");
     Module module;
@@ -141,6 +161,7 @@ void parse_line(Graph& graph, const std::string& text) {
 std::string to_text(const Graph& graph) {
   std::string text;
   for (const RopeTable& table : graph.rope_tables) text += "rope " + attributes_text(table) + "\n";
+  for (const Constant& constant : graph.constants) text += "constant " + constant_text(constant) + "\n";
   for (const Module& module : graph.modules)
     text += fmt::format("module \"{}\" {} in {}\n", module.name, module.class_name, module.parent);
   for (std::size_t v = 1; v < graph.values.size() && graph.is_input(static_cast<ValueId>(v)); ++v)

@@ -25,6 +25,10 @@ struct TracedModel {
   std::vector<std::string> uniform_modules;
   /// Tensors of newer checkpoints that contain several of the graph's weights.
   std::vector<checkpoint::FusedTensor> fused_tensors;
+  /// Of an imported graph: the dtype that it computes in ("float32"), and the linears and experts that have no node of
+  /// their own, so that recipes do not reach them.
+  std::string computing_dtype{};
+  std::vector<std::string> left_out{};
 };
 
 /// A supported architecture: its names in config.json, and the function that traces its forward pass.
@@ -41,6 +45,9 @@ const std::vector<Architecture>& architectures();
 /// Finds the architecture by `architectures[0]`, else by model_type, and traces it. Throws CheckpointError for an
 /// unknown one, naming it, the nearest known one, and all known ones.
 TracedModel trace_model(const Json& config);
+
+/// Whether trace_model knows the architecture.
+bool is_built_in(const Json& config);
 
 /// Checks that the checkpoint has every weight that the graph reads, with the shape that config.json implies and a
 /// float dtype. `replaced(name)` is true for weights that are stored in another form (compressed). Throws

@@ -1,5 +1,6 @@
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "layerpress/base/text.h"
@@ -33,13 +34,29 @@ const std::vector<Architecture>& architectures() {
   return kAll;
 }
 
+namespace {
+
+/// The first entry of config.json's architectures, or "".
+std::string class_name_of(const Json& config) {
+  if (!config.contains("architectures") || config["architectures"].is_null()) return "";
+  const auto names = json_get<std::vector<std::string>>(config, "architectures", "config.json");
+  return names.empty() ? "" : names[0];
+}
+
+}  // namespace
+
+bool is_built_in(const Json& config) {
+  if (!config.is_object()) return false;
+  const std::string class_name = class_name_of(config);
+  const auto model_type = json_get_or<std::string>(config, "model_type", "config.json", "");
+  return std::any_of(architectures().begin(), architectures().end(), [&](const Architecture& known) {
+    return class_name.empty() ? known.model_type == model_type : known.class_name == class_name;
+  });
+}
+
 TracedModel trace_model(const Json& config) {
   if (!config.is_object()) throw CheckpointError("[model.trace] config.json: not a JSON object");
-  std::string class_name;
-  if (config.contains("architectures") && !config["architectures"].is_null()) {
-    const auto names = json_get<std::vector<std::string>>(config, "architectures", "config.json");
-    if (!names.empty()) class_name = names[0];
-  }
+  const std::string class_name = class_name_of(config);
   const auto model_type = json_get_or<std::string>(config, "model_type", "config.json", "");
   std::vector<std::string> known;
   for (const Architecture& architecture : architectures()) {

@@ -37,7 +37,10 @@ struct Evaluated {
 
 Evaluated open(const std::string& name, const EvaluateOptions& options) {
   Evaluated evaluated;
-  evaluated.model = setup::open_model(name);
+  evaluated.model = setup::open_model(name, {.graph = options.model_graph,
+                                             .trust_remote_code = options.trust_remote_code,
+                                             .device = options.device,
+                                             .dtype = options.dtype});
   evaluated.placement = setup::choose_placement(options.device, options.dtype, evaluated.model.stored_dtype);
   return evaluated;
 }

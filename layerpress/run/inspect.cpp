@@ -109,6 +109,21 @@ Json draw(const setup::OpenedModel& model, const std::vector<graph::Subgraph>& s
   return {{"pictures", std::move(files)}, {"subgraphs", subgraphs.size()}, {"nodes", model.traced.graph.nodes.size()}};
 }
 
+/// Where the graph comes from, how many nodes are of which kind, and what no recipe reaches.
+Json graph_facts(const model::TracedModel& model) {
+  std::map<std::string, std::int64_t> kinds;
+  std::int64_t by_sample = 0;
+  for (const graph::Node& node : model.graph.nodes) {
+    ++kinds[graph::kind_name(node.operation)];
+    if (const auto* aten = std::get_if<graph::Aten>(&node.operation); aten != nullptr && !aten->mixes.empty())
+      ++by_sample;
+  }
+  return {{"source", model.computing_dtype.empty() ? "builtin" : "export"},
+          {"nodes", kinds},
+          {"sample_by_sample", by_sample},
+          {"left_out", model.left_out}};
+}
+
 /// Whether a picture is requested.
 bool draws(const InspectOptions& options) { return !options.svg.empty() || !options.dot.empty(); }
 
@@ -131,9 +146,11 @@ OneshotOptions planned_run(const InspectOptions& options) {
 Json inspect(const InspectOptions& options, const RunControl& control) {
   check_options(options);
   if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control)}};
-  const setup::OpenedModel model =
-      setup::open_model(options.run.model, options.run.moe_calibrate_all_experts ? setup::ExpertTokens::kAll
-                                                                                 : setup::ExpertTokens::kRouted);
+  const setup::OpenedModel model = setup::open_model(
+      options.run.model,
+      {options.run.moe_calibrate_all_experts ? setup::ExpertTokens::kAll : setup::ExpertTokens::kRouted,
+       options.run.model_graph, options.run.trust_remote_code, "cpu", options.run.dtype},
+      control);
   if (options.graph) return {{"graph", graph::to_text(model.traced.graph)}};
   const std::vector<graph::Subgraph> cut =
       setup::cut_model(model.traced, options.run.sequential_targets, options.run.sequential_targets_per_subgraph);
@@ -146,6 +163,7 @@ Json inspect(const InspectOptions& options, const RunControl& control) {
   const Json& quantization = model.checkpoint->quantization_config();
   return {{"model", model.checkpoint->directory().string()},
           {"architecture", model.architecture},
+          {"graph", graph_facts(model.traced)},
           {"parameters", total.parameters},
           {"bytes", total.bytes},
           {"quantization", quantization.is_null() ? Json() : quantization.value("format", Json())},

@@ -8,7 +8,8 @@ namespace layerpress {
 Prepared prepare(const PrepareOptions& options, const RunControl& control) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
   const data::DatasetOptions dataset = run::dataset_options(options);
-  const setup::OpenedModel model = setup::open_model(options.model);
+  const setup::OpenedModel model = setup::open_model(
+      options.model, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
   const data::CalibrationSet set =
       data::load_samples(dataset, model.checkpoint->directory(), model.traced.vocab_size, control);
   data::write_token_file(options.output, set);

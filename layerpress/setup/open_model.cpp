@@ -16,6 +16,7 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/instruction_set.h"
 #include "layerpress/model/weight_names.h"
+#include "layerpress/setup/model_graph.h"
 
 namespace layerpress::setup {
 namespace {
@@ -52,12 +53,11 @@ std::unique_ptr<residency::WeightSource> OpenedModel::weights(at::ScalarType dty
   return std::make_unique<residency::CompressedWeights>(checkpoint, compressed, dtype);
 }
 
-OpenedModel open_model(const std::string& model, ExpertTokens tokens) {
+OpenedModel open_model(const std::string& model, const ModelChoice& choice, const RunControl& control) {
   OpenedModel opened;
   opened.checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
-  opened.traced = model::trace_model(opened.checkpoint->config());
-  model::use_stored_names(opened.traced, *opened.checkpoint);
-  if (tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
+  opened.traced = traced_model(*opened.checkpoint, choice, control);
+  if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
   opened.checkpoint = opened.checkpoint->unfused(opened.traced.fused_tensors);
   opened.compressed = compressed_weights(opened);
   const auto names =
@@ -66,6 +66,10 @@ OpenedModel open_model(const std::string& model, ExpertTokens tokens) {
       names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
   model::check_weights(opened.traced.graph, *opened.checkpoint,
                        [&](const std::string& name) { return opened.compressed.count(name) != 0; });
+  if (!opened.traced.computing_dtype.empty()) {
+    opened.stored_dtype = usual_dtype(*opened.checkpoint);
+    return opened;
+  }
   for (const graph::Node& node : opened.traced.graph.nodes)
     for (const graph::WeightUse& use : graph::weights_of(node.operation))
       if (opened.compressed.count(use.name) == 0) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "layerpress/base/progress.h"
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/execution/batch.h"
@@ -29,8 +30,17 @@ struct OpenedModel {
 /// The tokens that the experts of a mixture are calibrated on. The model's output is the same.
 enum class ExpertTokens { kAll, kRouted };
 
-/// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError.
-OpenedModel open_model(const std::string& model, ExpertTokens tokens = ExpertTokens::kAll);
+/// How a model is opened.
+struct ModelChoice {
+  ExpertTokens tokens = ExpertTokens::kAll;
+  std::string graph = "auto";                   ///< --model-graph
+  bool trust_remote_code = false;               ///< for an exported graph
+  std::string device = "auto", dtype = "auto";  ///< as choose_placement takes them, for an exported graph
+};
+
+/// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an
+/// unknown choice.
+OpenedModel open_model(const std::string& model, const ModelChoice& choice = {}, const RunControl& control = {});
 
 /// The device ("auto", "cpu", "cuda", "cuda:1") and the computing dtype ("auto", "bfloat16", "float16", "float32"). On
 /// a CPU, fp16 checkpoints are computed in fp32. Throws UsageError.

@@ -109,7 +109,8 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
                             ? kUnlimited
                             : parse_bytes(options.device_memory_budget, "--device-memory-budget");
   setup.model =
-      open_model(options.model, options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted);
+      open_model(options.model, {options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted,
+                                 options.model_graph, options.trust_remote_code, options.device, options.dtype});
   if (!setup.model.checkpoint->quantization_config().is_null())
     throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
                           options.model);

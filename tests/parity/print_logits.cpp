@@ -1,4 +1,4 @@
-// print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32] [--quantize-activations]
+// print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32] [--quantize-activations] [--export]
 // Runs a plain or compressed checkpoint on a token file, all samples packed in one batch, and writes what the graph gives
 // for each token as fp32 tensor "logits" [tokens, vocabulary], for tests that compare it with other programs.
 #include <ATen/ATen.h>
@@ -20,8 +20,9 @@ namespace {
 using namespace layerpress;
 
 at::Tensor logits_of(const std::string& model_name, const std::string& token_file, const std::string& dtype,
-                     bool rounds) {
-  setup::OpenedModel model = setup::open_model(model_name);
+                     bool rounds, bool exported) {
+  setup::OpenedModel model =
+      setup::open_model(model_name, {.graph = exported ? "export" : "auto", .device = "cpu", .dtype = dtype});
   if (rounds) setup::round_inputs(model);
   const residency::Placement placement = setup::choose_placement("cpu", dtype, model.stored_dtype);
   const data::CalibrationSet set = data::read_token_file(token_file);
@@ -39,13 +40,15 @@ at::Tensor logits_of(const std::string& model_name, const std::string& token_fil
 
 int run(std::vector<std::string> arguments) {
   const bool rounds = std::erase(arguments, "--quantize-activations") != 0;
+  const bool exported = std::erase(arguments, "--export") != 0;
   if (arguments.size() != 3 && !(arguments.size() == 5 && arguments[3] == "--dtype"))
     throw UsageError(
         "[print_logits] usage: print_logits MODEL TOKENS.safetensors OUT.safetensors [--dtype float32] "
-        "[--quantize-activations]");
+        "[--quantize-activations] [--export]");
   const c10::InferenceMode inference;
   const std::string dtype = arguments.size() == 5 ? arguments[4] : "auto";
-  checkpoint::write_safetensors(arguments[2], {{"logits", logits_of(arguments[0], arguments[1], dtype, rounds)}});
+  checkpoint::write_safetensors(arguments[2],
+                                {{"logits", logits_of(arguments[0], arguments[1], dtype, rounds, exported)}});
   return 0;
 }
 

@@ -13,6 +13,10 @@ std::int64_t NodeCheck::features(std::size_t input) const { return graph_.values
 
 Rows NodeCheck::rows(std::size_t input) const { return graph_.values.at(node_.inputs.at(input)).rows; }
 
+bool NodeCheck::has_constant(std::int64_t constant) const {
+  return constant >= 0 && constant < static_cast<std::int64_t>(graph_.constants.size());
+}
+
 std::int64_t NodeCheck::rotated_pairs(std::int64_t table) const {
   if (table < 0 || table >= static_cast<std::int64_t>(graph_.rope_tables.size())) return -1;
   return static_cast<std::int64_t>(graph_.rope_tables[table].inverse_frequencies.size());

@@ -56,6 +56,7 @@ class NodeCheck {
   Rows rows(std::size_t input) const;
   /// Pairs of features that a table rotates; -1 if the graph has no such table.
   std::int64_t rotated_pairs(std::int64_t table) const;
+  bool has_constant(std::int64_t constant) const;
 
   /// Throws InternalError that quotes `what` unless the condition holds.
   void require(bool condition, const char* what) const;

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/graph/operations/operation.h"
+
+namespace layerpress::graph {
+
+// Operators of imported graphs.
+
+/// Bytes as a polynomial in the number of tokens.
+struct TokenBytes {
+  std::int64_t fixed = 0, per_token = 0, per_pair = 0;  ///< per_pair: tokens squared
+};
+
+/// Operators of an imported graph between two values of ours, as one program (kernels/tensor_program.h). Inputs that are
+/// not the token ids are the program's inputs, in order.
+struct Aten {
+  static constexpr const char* kKind = "aten";
+  std::string program;
+  std::vector<std::string> weight_names;               ///< in the program's order
+  std::vector<std::vector<std::int64_t>> shapes;  ///< of the weights
+  std::vector<std::int64_t> constants;            ///< indices into Graph::constants
+  std::int64_t features = 0;                      ///< of the output
+  std::string mixes;  ///< why a token's result may depend on other tokens, so that each sample runs alone; or ""
+  std::int64_t least_tokens = 1;                                  ///< of a sample
+  std::int64_t most_tokens = 0;                                   ///< of a sample; 0: any number
+  std::int64_t fixed_bytes = 0, token_bytes = 0, pair_bytes = 0;  ///< workspace, as in TokenBytes
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("program", self.program), field("weight_names", self.weight_names), field("shapes", self.shapes);
+    field("constants", self.constants), field("features", self.features), field("mixes", self.mixes);
+    field("least_tokens", self.least_tokens), field("most_tokens", self.most_tokens);
+    field("fixed_bytes", self.fixed_bytes), field("token_bytes", self.token_bytes);
+    field("pair_bytes", self.pair_bytes);
+  }
+  WeightUses weights() const {
+    WeightUses uses;
+    for (std::size_t i = 0; i < weight_names.size() && i < shapes.size(); ++i) uses.push_back({weight_names[i], shapes[i]});
+    return uses;
+  }
+  void check(const NodeCheck& node) const {
+    node.require(node.inputs() > 0, "an input, if only the token ids");
+    node.require(weight_names.size() == shapes.size(), "a shape for every weight");
+    for (const std::int64_t constant : constants) node.require(node.has_constant(constant), "constant exists");
+    for (std::size_t i = 0; i < node.inputs(); ++i) node.require(node.rows(i) == Rows::kTokens, "rows are tokens");
+    node.require(features > 0 && least_tokens > 0 && most_tokens >= 0, "positive sizes");
+    node.output(features, Rows::kTokens);
+  }
+  std::vector<std::string> details(const std::string&) const {
+    return mixes.empty() ? std::vector<std::string>() : std::vector<std::string>{"sample by sample"};
+  }
+  TokenBytes workspace() const { return {fixed_bytes, token_bytes, pair_bytes}; }
+};
+
+using ImportedOperations = Family<Aten>;
+
+}  // namespace layerpress::graph

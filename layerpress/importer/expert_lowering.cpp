@@ -1,0 +1,187 @@
+#include "layerpress/importer/expert_lowering.h"
+
+#include <set>
+
+#include "layerpress/base/text.h"
+
+namespace layerpress::importer {
+namespace {
+
+enum Argument : std::size_t {
+  kX,
+  kIndex,
+  kWeights,
+  kGateUp,
+  kGateUpBias,
+  kDown,
+  kDownBias,
+  kTransposed,
+  kGated,
+  kFunction
+};
+
+bool is_plain(const ExportedNode& node) {
+  const Json& arguments = node.arguments;
+  if (arguments.size() != 10 || !arguments[kGateUpBias].is_null() || !arguments[kDownBias].is_null()) return false;
+  if (arguments[kTransposed] != Json(false) || arguments[kGated] != Json(true)) return false;
+  static const std::set<std::string> kFunctions = {"silu", "gelu", "gelu_tanh"};
+  return arguments[kFunction].is_string() && kFunctions.count(arguments[kFunction].get<std::string>()) != 0;
+}
+
+/// The names of the tensors that a recorded stack puts together; empty if `reference` is something else.
+std::vector<std::string> stacked(const ExportedParameter& parameter, const Json& reference,
+                                 const std::vector<std::int64_t>& shape) {
+  for (const Json& step : parameter.steps) {
+    if (!reference.contains("made") || step.at("outs") != Json::array({reference.at("made")})) continue;
+    const Json& arguments = step.at("args");
+    const bool along_first = arguments.size() == 1 || (arguments.size() == 2 && arguments[1] == Json(0));
+    if (step.at("op") != "aten.stack.default" || !along_first || !arguments[0].is_array()) return {};
+    std::vector<std::string> names;
+    for (const Json& source : arguments[0]) {
+      const auto place = source.is_object() ? source.value("source", std::int64_t{-1}) : -1;
+      if (place < 0 || place >= static_cast<std::int64_t>(parameter.sources.size())) return {};
+      if (parameter.sources[static_cast<std::size_t>(place)].shape != shape) return {};
+      names.push_back(parameter.sources[static_cast<std::size_t>(place)].name);
+    }
+    return names;
+  }
+  return {};
+}
+
+/// The names of gate and up weights of all experts.
+std::pair<std::vector<std::string>, std::vector<std::string>> gate_and_up(const ExportedParameter& parameter,
+                                                                          const std::vector<std::int64_t>& shape) {
+  for (const Json& step : parameter.steps) {
+    if (!parameter.result.contains("made") || step.at("outs") != Json::array({parameter.result.at("made")})) continue;
+    const Json& arguments = step.at("args");
+    if (step.at("op") != "aten.cat.default" || arguments.size() != 2 || arguments[1] != Json(1) ||
+        !arguments[0].is_array() || arguments[0].size() != 2)
+      return {};
+    return {stacked(parameter, arguments[0][0], shape), stacked(parameter, arguments[0][1], shape)};
+  }
+  return {};
+}
+
+/// The names that experts have where one tensor of the checkpoint holds all of them.
+std::vector<LoweredExperts::Names> split_names(const std::string& list, std::int64_t count) {
+  std::vector<LoweredExperts::Names> names;
+  for (std::int64_t e = 0; e < count; ++e) {
+    const std::string expert = fmt::format("{}.{}.", list, e);
+    names.push_back({expert + "gate_proj.weight", expert + "up_proj.weight", expert + "down_proj.weight"});
+  }
+  return names;
+}
+
+std::vector<LoweredExperts::Names> names_of(const ExportedParameter& gate_up, const ExportedParameter& down,
+                                            const std::vector<std::int64_t>& sizes) {
+  const std::int64_t count = sizes[0], inner = sizes[1], features = sizes[2];
+  if (gate_up.is_stored() && down.is_stored()) {
+    const std::string list = parent_name(gate_up.sources[0].name);
+    const bool usual = gate_up.sources[0].name == list + ".gate_up_proj" && down.sources[0].name == list + ".down_proj";
+    return usual ? split_names(list, count) : std::vector<LoweredExperts::Names>();
+  }
+  const auto [gates, ups] = gate_and_up(gate_up, {inner, features});
+  const std::vector<std::string> downs = stacked(down, down.result, {features, inner});
+  const auto all = static_cast<std::size_t>(count);
+  if (gates.size() != all || ups.size() != all || downs.size() != all) return {};
+  std::vector<LoweredExperts::Names> names;
+  for (std::size_t e = 0; e < all; ++e) {
+    const std::string list = parent_name(parent_name(gates[e]));
+    if (!gates[e].ends_with(".weight") || parent_name(parent_name(ups[e])) != list ||
+        parent_name(parent_name(downs[e])) != list)
+      return {};
+    names.push_back({gates[e], ups[e], downs[e]});
+  }
+  return names;
+}
+
+struct ExpertParameters {
+  std::vector<LoweredExperts::Names> names;
+  std::int64_t intermediate = 0, features = 0;
+};
+
+ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNode& node) {
+  const auto gate_up = value_argument(node, kGateUp), down = value_argument(node, kDown);
+  if (!is_plain(node) || !gate_up || !down) return {};
+  const auto first = graph.parameters.find(*gate_up), second = graph.parameters.find(*down);
+  const std::vector<Size>& shape = graph.types[static_cast<std::size_t>(*gate_up)].shape;
+  if (first == graph.parameters.end() || second == graph.parameters.end() || shape.size() != 3) return {};
+  if (graph.types[static_cast<std::size_t>(*gate_up)].dtype != graph.dtype) return {};
+  const std::int64_t inner = shape[1].factor / 2, features = shape[2].factor;
+  return {names_of(first->second, second->second, {shape[0].factor, inner, features}), inner, features};
+}
+
+/// The number of experts of a layer whose experts can have nodes of their own; else 0.
+std::int64_t expert_count(const ExportedGraph& graph, const ExportedNode& node) {
+  return static_cast<std::int64_t>(expert_parameters(graph, node).names.size());
+}
+
+/// The router's logits that the routing is computed from: the nearest linear with a feature per expert.
+std::int64_t find_logits(const Layouts& layouts, const Lowerings& lowered, std::int64_t from, std::int64_t count) {
+  std::set<std::int64_t> seen;
+  std::vector<std::int64_t> open = {from};
+  while (!open.empty()) {
+    const std::int64_t value = layouts.origin(open.back());
+    open.pop_back();
+    if (const auto found = lowered.find(value); found != lowered.end()) {
+      const auto* node = std::get_if<Lowered>(&found->second);
+      const auto* linear = node == nullptr ? nullptr : std::get_if<graph::Linear>(&node->operation);
+      if (linear != nullptr && linear->out_features == count) return value;
+      continue;
+    }
+    if (const ExportedNode* node = layouts.producer(value))
+      each_value(node->arguments, [&](std::int64_t read) {
+        if (seen.insert(read).second) open.push_back(read);
+      });
+  }
+  return -1;
+}
+
+constexpr const char* kScatter = "aten.scatter.src";
+
+}  // namespace
+
+void add_routing_matrices(ExportedGraph& graph) {
+  std::vector<ExportedNode> nodes;
+  nodes.reserve(graph.nodes.size());
+  for (ExportedNode& node : graph.nodes) {
+    const std::int64_t count = node.op == kExperts ? expert_count(graph, node) : 0;
+    if (count > 0) {
+      const ValueType type{graph.types[static_cast<std::size_t>(*value_argument(node, kWeights))].dtype,
+                           {{1, 1, true}, {count, 0, true}}};
+      const std::int64_t zeros = graph.new_value(type), matrix = graph.new_value(type);
+      const Json size = Json::array({Json{{"tokens", 1}}, count});
+      nodes.push_back(
+          {"aten.new_zeros.default", Json::array({node.arguments[kWeights], size}), node.module, zeros, ""});
+      nodes.push_back({kScatter, Json::array({Json{{"v", zeros}}, 1, node.arguments[kIndex], node.arguments[kWeights]}),
+                       node.module, matrix, ""});
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+}
+
+std::optional<LoweredExperts> lower_experts(const ExportedGraph& graph, const Layouts& layouts,
+                                            const Lowerings& lowered, const ExportedNode& node) {
+  const ExpertParameters parameters = expert_parameters(graph, node);
+  const auto x = value_argument(node, kX), index = value_argument(node, kIndex);
+  if (parameters.names.empty() || !x || !index || !layouts.has_rows(*x) || layouts.type(*x).dtype != graph.dtype ||
+      layouts.features(*x) != parameters.features || !layouts.tokens_first(*x))
+    return std::nullopt;
+  // The matrix that add_routing_matrices put right before.
+  const ExportedNode* matrix = &node - 1;
+  if (&node == graph.nodes.data() || matrix->op != kScatter || matrix->arguments[2] != node.arguments[kIndex] ||
+      layouts.type(matrix->out).dtype != graph.dtype)
+    return std::nullopt;
+  LoweredExperts experts;
+  experts.x = layouts.origin(*x);
+  experts.routing = matrix->out;
+  experts.logits = find_logits(layouts, lowered, *index, static_cast<std::int64_t>(parameters.names.size()));
+  if (experts.logits < 0) experts.logits = experts.routing;
+  experts.features = parameters.features, experts.intermediate = parameters.intermediate;
+  experts.function = node.arguments[kFunction].get<std::string>();
+  experts.experts = parameters.names;
+  return experts;
+}
+
+}  // namespace layerpress::importer

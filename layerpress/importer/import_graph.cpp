@@ -1,0 +1,190 @@
+#include "layerpress/importer/import_graph.h"
+
+#include <algorithm>
+#include <set>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
+#include "layerpress/importer/module_names.h"
+#include "layerpress/importer/region_program.h"
+#include "layerpress/model/expert_blocks.h"
+
+namespace layerpress::importer {
+namespace {
+
+/// Records our nodes in the order of the export.
+class Importer {
+ public:
+  explicit Importer(ExportedGraph& exported) : exported_(exported), layouts_(exported) {
+    lowered_ = lower(exported_, layouts_);
+  }
+
+  model::TracedModel import() {
+    const std::int64_t output = layouts_.origin(layouts_.uncast(exported_.output));
+    if (!layouts_.has_rows(output))
+      throw CheckpointError(
+          "[importer.output] the model's output has not one row for each token; use --model-graph builtin");
+    const Regions regions(exported_, layouts_, lowered_, output);
+    names_.emplace(exported_);
+    graph_.values.push_back({});
+    ids_[exported_.token_ids] = graph::Graph::kInput;
+    add_constants(regions);
+    for (const ExportedNode& node : exported_.nodes) {
+      const auto lowered = lowered_.find(node.out);
+      if (lowered != lowered_.end()) {
+        if (regions.is_needed(node.out)) add_lowered(node, lowered->second);
+      } else if (const auto region = regions.all().find(node.out); region != regions.all().end()) {
+        add_region(node, regions, region->second);
+      }
+    }
+    graph_.output = ids_.at(output);
+    graph_.modules = names_->take_modules();
+    graph::lint(graph_);
+    return described();
+  }
+
+ private:
+  graph::ValueId value(std::int64_t exported) const {
+    const auto found = ids_.find(exported);
+    if (found == ids_.end()) throw InternalError("[importer.import] value {} has no node", exported);
+    return found->second;
+  }
+
+  graph::ValueId add_node(graph::Operation operation, std::vector<graph::ValueId> inputs, std::int64_t features,
+                          graph::Rows rows, graph::ModuleId module) {
+    const auto id = static_cast<graph::ValueId>(graph_.values.size());
+    graph_.values.push_back({features, static_cast<graph::NodeId>(graph_.nodes.size()), rows});
+    graph_.nodes.push_back({std::move(operation), std::move(inputs), id, module});
+    return id;
+  }
+
+  void add_constants(const Regions& regions) {
+    std::set<std::int64_t> used;
+    for (const auto& [root, region] : regions.all())
+      for (const ExportedNode* node : region.nodes)
+        each_value(node->arguments, [&](std::int64_t read) {
+          if (exported_.constants.count(read) != 0) used.insert(read);
+        });
+    for (const std::int64_t constant : used) {
+      constants_[constant] = static_cast<std::int64_t>(graph_.constants.size());
+      graph_.constants.push_back(exported_.constants.at(constant));
+    }
+  }
+
+  void add_lowered(const ExportedNode& node, const Lowering& lowering) {
+    if (const auto* experts = std::get_if<LoweredExperts>(&lowering)) return add_experts(node, *experts);
+    const auto& lowered = std::get<Lowered>(lowering);
+    std::vector<graph::ValueId> inputs;
+    for (const std::int64_t input : lowered.inputs) inputs.push_back(value(input));
+    const graph::ModuleId module = lowered.name.empty()
+                                       ? names_->module(node.module)
+                                       : names_->named(names_->stored(lowered.name), class_at(node.module));
+    ids_[node.out] =
+        add_node(lowered.operation, std::move(inputs), layouts_.features(node.out), graph::Rows::kTokens, module);
+  }
+
+  const std::string& class_at(std::size_t module) const { return exported_.modules[module].second; }
+
+  void add_region(const ExportedNode& node, const Regions& regions, const Region& region) {
+    RegionNode own = region_node(exported_, layouts_, regions, region, constants_);
+    std::vector<graph::ValueId> inputs;
+    for (const std::int64_t input : own.inputs) inputs.push_back(value(input));
+    const std::int64_t features = own.operation.features;
+    ids_[node.out] = add_node(std::move(own.operation), std::move(inputs), features, graph::Rows::kTokens,
+                              names_->module(node.module));
+  }
+
+  /// As graph::Tracer::experts does.
+  void add_experts(const ExportedNode& node, const LoweredExperts& all) {
+    using graph::Rows;
+    const graph::ValueId x = value(all.x), logits = value(all.logits), routing = value(all.routing);
+    const auto count = static_cast<std::int64_t>(all.experts.size());
+    const std::int64_t features = all.features, inner = all.intermediate;
+    graph::ValueId sum = -1;
+    for (std::int64_t e = 0; e < count; ++e) {
+      const LoweredExperts::Names& names = all.experts[static_cast<std::size_t>(e)];
+      const graph::ModuleId module =
+          names_->named(parent_name(parent_name(names.gate)), class_at(node.module) + "Expert");
+      const auto linear = [&](const std::string& weight, graph::ValueId input, std::int64_t in, std::int64_t out) {
+        return add_node(graph::Linear{weight, "", in, out}, {input}, out, Rows::kSelected,
+                        names_->named(parent_name(weight), "Linear"));
+      };
+      const graph::ValueId own =
+          add_node(graph::SelectTokens{e, count}, {x, logits, routing}, features, Rows::kSelected, module);
+      const graph::ValueId gate = linear(names.gate, own, features, inner), up = linear(names.up, own, features, inner);
+      const graph::ValueId gated =
+          add_node(graph::GatedActivation{all.function}, {gate, up}, inner, Rows::kSelected, module);
+      linear(names.down, gated, inner, features);
+      const graph::ValueId routed =
+          add_node(graph::TakeRouted{e, count}, {gated, logits, routing}, inner, Rows::kSelected, module);
+      std::vector<graph::ValueId> inputs{routed, routing};
+      if (e > 0) inputs.push_back(sum);
+      sum = add_node(graph::Expert{e, count, features, inner, names.down}, std::move(inputs), features, Rows::kTokens,
+                     module);
+    }
+    ids_[node.out] = sum;
+  }
+
+  model::TracedModel described() {
+    model::TracedModel model;
+    model.graph = std::move(graph_);
+    model.vocab_size = exported_.vocab_size;
+    model.max_position_embeddings = exported_.max_position_embeddings;
+    model.tied_head = exported_.tied_head;
+    model.default_sequential_targets = exported_.layer_classes;
+    model.computing_dtype = exported_.dtype;
+    add_fused_modules(model);
+    model::describe_experts(model);
+    model.left_out = linears_without_nodes(model.graph);
+    return model;
+  }
+
+  /// The linears that engines usually run as one, where the model has them.
+  static void add_fused_modules(model::TracedModel& model) {
+    std::set<std::string> leaves;
+    for (const graph::Module& module : model.graph.modules)
+      if (module.class_name == "Linear") leaves.insert(leaf_with_parent(module.name));
+    for (const std::vector<std::string>& fused :
+         {std::vector<std::string>{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+          std::vector<std::string>{"mlp.gate_proj", "mlp.up_proj"}})
+      if (std::all_of(fused.begin(), fused.end(), [&](const std::string& name) { return leaves.count(name) != 0; }))
+        model.fused_modules.push_back(fused);
+  }
+
+  /// "mlp.up_proj" of "model.layers.0.mlp.up_proj".
+  static std::string leaf_with_parent(const std::string& name) {
+    const auto last = name.rfind('.'), before = last == std::string::npos || last == 0 ? last : name.rfind('.', last - 1);
+    return before == std::string::npos ? name : name.substr(before + 1);
+  }
+
+  /// Linears of the model that no recipe can reach.
+  std::vector<std::string> linears_without_nodes(const graph::Graph& graph) const {
+    std::set<std::string> reached;
+    for (const graph::Node& node : graph.nodes)
+      if (std::holds_alternative<graph::Linear>(node.operation)) reached.insert(graph.module_name(node));
+    std::vector<std::string> missing;
+    for (const std::string& linear : exported_.linears)
+      if (reached.count(names_->stored(linear)) == 0) missing.push_back(names_->stored(linear));
+    for (const ExportedNode& node : exported_.nodes)
+      if (node.op == "layerpress.experts.default" && lowered_.count(node.out) == 0)
+        missing.push_back(names_->stored(exported_.modules[node.module].first));
+    return missing;
+  }
+
+  ExportedGraph& exported_;
+  Layouts layouts_;
+  Lowerings lowered_;
+  std::optional<ModuleNames> names_;
+  graph::Graph graph_;
+  std::map<std::int64_t, graph::ValueId> ids_;
+  std::map<std::int64_t, std::int64_t> constants_;
+};
+
+}  // namespace
+
+model::TracedModel import_graph(const std::filesystem::path& folder) {
+  ExportedGraph exported = read_exported_graph(folder);
+  return Importer(exported).import();
+}
+
+}  // namespace layerpress::importer

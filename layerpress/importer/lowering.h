@@ -1,0 +1,39 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "layerpress/importer/layouts.h"
+
+namespace layerpress::importer {
+
+/// One of our nodes in place of operators of an export. Inputs are values [tokens, features].
+struct Lowered {
+  graph::Operation operation;
+  std::vector<std::int64_t> inputs;
+  std::string name;  ///< of the module, where a linear's weight has another than the module of its operator
+};
+
+/// The experts of a layer, each with projections of its own.
+struct LoweredExperts {
+  std::int64_t x = -1, logits = -1, routing = -1;
+  std::int64_t features = 0, intermediate = 0;
+  std::string function;
+  struct Names {
+    std::string gate, up, down;  ///< weights
+  };
+  std::vector<Names> experts;
+};
+
+using Lowering = std::variant<Lowered, LoweredExperts>;
+
+/// By the exported value that the nodes compute.
+using Lowerings = std::map<std::int64_t, Lowering>;
+
+/// Finds the operators that are certainly ours: embedding, linear, norms, attention, gated activation, experts, add.
+/// Adds nodes to the export that make the routing of experts a matrix [tokens, experts].
+Lowerings lower(ExportedGraph& graph, Layouts& layouts);
+
+}  // namespace layerpress::importer

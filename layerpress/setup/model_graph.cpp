@@ -1,0 +1,76 @@
+#include "layerpress/setup/model_graph.h"
+
+#include <map>
+#include <sstream>
+
+#include "layerpress/base/child_process.h"
+#include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
+#include "layerpress/data/load_samples.h"
+#include "layerpress/importer/import_graph.h"
+#include "layerpress/model/weight_names.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// What the helper says went wrong: the last line that begins with "error: ".
+std::string reported(const ChildResult& result) {
+  constexpr const char* kPrefix = "error: ";
+  std::string found, last;
+  std::istringstream lines(result.errors);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kPrefix)) found = line.substr(7);
+    if (!line.empty()) last = line;
+  }
+  if (!found.empty()) return found;
+  return fmt::format("[graph.export] the helper ended with code {}: {}", result.exit_code, last);
+}
+
+std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
+                                      const std::string& dtype, const RunControl& control) {
+  const std::filesystem::path script = data::helper_script().parent_path() / "export_graph.py";
+  const Json request = {
+      {"model", checkpoint.directory().string()}, {"dtype", dtype}, {"trust_remote_code", choice.trust_remote_code}};
+  const ChildResult result =
+      run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",
+                "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt", control);
+  if (result.exit_code != 0) throw CheckpointError("{}", reported(result));
+  const Json answer = Json::parse(result.output, nullptr, false);
+  if (!answer.is_object() || !answer.contains("graph") || !answer["graph"].is_string())
+    throw CheckpointError("[graph.export] the helper gave no answer; check LAYERPRESS_PYTHON and LAYERPRESS_HELPER");
+  return answer["graph"].get<std::string>();
+}
+
+model::TracedModel exported_model(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
+                                  const RunControl& control) {
+  const residency::Placement placement = choose_placement(choice.device, choice.dtype, usual_dtype(checkpoint));
+  return importer::import_graph(exported_folder(checkpoint, choice, dtype_word(placement.dtype), control));
+}
+
+}  // namespace
+
+at::ScalarType usual_dtype(const checkpoint::Checkpoint& checkpoint) {
+  std::map<at::ScalarType, std::uint64_t> bytes{{at::kBFloat16, 0}, {at::kHalf, 0}, {at::kFloat, 0}};
+  for (const std::string& name : checkpoint.names()) {
+    const checkpoint::StoredTensor& tensor = checkpoint.spec(name);
+    if (const auto known = bytes.find(tensor.dtype); known != bytes.end()) known->second += tensor.nbytes();
+  }
+  at::ScalarType most = at::kBFloat16;
+  for (const auto& [dtype, count] : bytes)
+    if (count > bytes[most]) most = dtype;
+  return most;
+}
+
+model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
+                                const RunControl& control) {
+  if (choice.graph != "auto" && choice.graph != "builtin" && choice.graph != "export")
+    throw UsageError("[options] --model-graph: '{}' is not known; auto, builtin and export are", choice.graph);
+  const bool built_in = model::is_built_in(checkpoint.config());
+  if (choice.graph == "export" || (choice.graph == "auto" && !built_in))
+    return exported_model(checkpoint, choice, control);
+  model::TracedModel model = model::trace_model(checkpoint.config());
+  model::use_stored_names(model, checkpoint);
+  return model;
+}
+
+}  // namespace layerpress::setup

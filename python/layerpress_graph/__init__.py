@@ -1,0 +1,1 @@
+"""The graph of a model that transformers can build, without its weights."""

@@ -1,0 +1,45 @@
+"""Graphs of earlier requests, by everything that they depend on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+from .request import Request
+
+
+def place_of(request: Request, config_text: bytes, stored: dict) -> Path:
+    """The folder that has, or will have, the graph of this request."""
+    digest = hashlib.sha256()
+    for part in (config_text, json.dumps(sorted(stored.items())).encode(), request.dtype.encode(),
+                 str(request.trust_remote_code).encode()):
+        digest.update(hashlib.sha256(part).digest())
+    for package in ("torch", "transformers"):
+        digest.update(metadata.version(package).encode())
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    if request.trust_remote_code:
+        sources += sorted(request.folder.glob("*.py"))
+    for source in sources:
+        digest.update(source.name.encode() + hashlib.sha256(source.read_bytes()).digest())
+    return request.cache_folder / digest.hexdigest()[:32]
+
+
+def store(place: Path, graph: dict, constants: dict) -> None:
+    """Writes both files beside their place; the folder appears when it is complete."""
+    from safetensors.torch import save_file
+
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".unfinished-") as folder:
+        finished = Path(folder) / "graph"
+        finished.mkdir()
+        save_file({name: value.clone() for name, value in constants.items()}, finished / "constants.safetensors")
+        (finished / "graph.json").write_text(json.dumps(graph, allow_nan=False), encoding="utf-8")
+        try:
+            os.replace(finished, place)
+        except OSError:
+            if not place.is_dir():  # else another process was faster, with the same graph
+                raise

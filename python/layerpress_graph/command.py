@@ -1,0 +1,120 @@
+"""The program: reads the request, exports the graph unless it is cached, prints where it lies."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import traceback
+import warnings
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from . import cache
+from .errors import ExportError, one_line
+from .request import Request, parse_request
+from .stored_tensors import stored_tensors
+
+FORMAT = "layerpress.graph.v1"
+
+
+def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
+    """Returns the exit code: 0 for success, 1 for failure, after exactly one line on `diagnostics`."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="critical", TRANSFORMERS_NO_ADVISORY_WARNINGS="1")
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    try:
+        summary = export(parse_request(request_stream.read()))
+    except ExportError as fault:
+        print(f"error: [graph.export] {one_line(fault, 2000)}", file=diagnostics)
+        return 1
+    except KeyboardInterrupt:
+        print("error: [graph.export] interrupted", file=diagnostics)
+        return 1
+    except Exception as fault:
+        frame = traceback.extract_tb(fault.__traceback__)[-1]
+        print(f"error: [graph.export] {type(fault).__name__} at {Path(frame.filename).name}:{frame.lineno}: "
+              f"{one_line(fault) or 'no message'}", file=diagnostics)
+        return 1
+    print(json.dumps(summary), file=output, flush=True)
+    return 0
+
+
+def export(request: Request) -> dict:
+    """Executes `request`; returns {"graph": folder, "cached": whether it was there}."""
+    config_text = (request.folder / "config.json").read_bytes()
+    try:
+        config = json.loads(config_text)
+    except ValueError as fault:
+        raise ExportError(f"{request.folder}/config.json: not JSON ({one_line(fault)})") from None
+    if not isinstance(config, dict):
+        raise ExportError(f"{request.folder}/config.json: not a JSON object")
+    stored = stored_tensors(request.folder, config)
+    place = cache.place_of(request, config_text, stored)
+    cached = (place / "graph.json").is_file()
+    if not cached:
+        graph, constants = make_graph(request, stored)
+        cache.store(place, graph, constants)
+    return {"graph": str(place), "cached": cached}
+
+
+def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
+    """The graph file's JSON and the constants by name."""
+    import torch
+
+    from . import exporting, gates, skeleton
+    from .serialization import Writer
+    from .token_proof import mark_mixing
+
+    torch.set_num_threads(1)
+    dtype = getattr(torch, request.dtype)
+    config = skeleton.load_config(request.folder, request.trust_remote_code)
+    model_class, config = skeleton.language_model(config, request.folder, request.trust_remote_code)
+    exported = exporting.export_model(model_class, config, dtype)
+    functions = gates.name_gates(exported.program, dtype)
+    writer = Writer(exported.program, exported.skeleton.buffers)
+    graph = writer.write()
+    mark_mixing(graph)
+    add_sources(graph, exported.skeleton.model, stored)
+    least, most = writer.range()
+    text = config.get_text_config()
+    graph |= {"format": FORMAT, "dtype": request.dtype, "class": model_class.__name__, "way": exported.way,
+              "gates": functions, "least_tokens": least, "most_tokens": most, "vocab_size": int(text.vocab_size),
+              "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
+              "layer_classes": layer_classes(exported.skeleton.model),
+              "tied_head": bool(getattr(text, "tie_word_embeddings", False)),
+              "linears": linear_modules(exported.skeleton.model)}
+    return graph, writer.constants
+
+
+def add_sources(graph: dict, model, stored: dict) -> None:
+    """Adds to every parameter what it is made of. Raises ExportError where the checkpoint lacks it."""
+    from .parameters import parameter_sources
+
+    sources = parameter_sources(model, stored)
+    for parameter in graph["parameters"]:
+        made = sources.get(parameter["name"])
+        if made is None:
+            raise ExportError(f"parameter '{parameter['name']}' is not in the checkpoint; complete the download, or use "
+                              "the transformers release that wrote it")
+        if made["shape"] != parameter["shape"]:
+            raise ExportError(f"parameter '{parameter['name']}': the checkpoint's tensors make the shape {made['shape']}, "
+                              f"the model has {parameter['shape']}; config.json belongs to another checkpoint")
+        parameter |= {key: value for key, value in made.items() if key != "shape"}
+
+
+def layer_classes(model) -> list[str]:
+    """The classes of the modules that a model is cut at: those of its longest list of modules, not inside another."""
+    import torch
+
+    lists = [(path, module) for path, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
+    outer = [module for path, module in lists if not any(path.startswith(other + ".") for other, _ in lists)]
+    longest = max(outer, key=len, default=[])
+    return sorted({type(layer).__name__ for layer in longest})
+
+
+def linear_modules(model) -> list[str]:
+    """Every module that recipes know as Linear."""
+    import torch
+
+    return [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]

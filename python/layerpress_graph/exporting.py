@@ -1,0 +1,80 @@
+"""A model without weights -> the program that torch.export records."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+
+import torch
+
+from . import hooks, masks, skeleton
+from .errors import ExportError, one_line
+
+# Tokens of the sample that is recorded: no size of a usual model.
+_LENGTH = 24
+
+# In the order of preference: one node per attention and per layer's experts; else the model's own attention.
+_WAYS = (("hooks", hooks.NAME, hooks.NAME), ("sdpa", "sdpa", hooks.NAME), ("eager", "eager", hooks.NAME))
+
+
+class Exported:
+    """The program and the model that it was recorded from."""
+
+    def __init__(self, built: skeleton.Skeleton, program, way: str, reasons: list[str]):
+        self.skeleton, self.program, self.way, self.reasons = built, program, way, reasons
+
+
+class _Logits(torch.nn.Module):
+    """Takes tensors only and returns the logits only."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+        self.options = {"use_cache": False} if _takes(model, "use_cache") else {}
+
+    def forward(self, input_ids, position_ids=None):
+        positions = {} if position_ids is None else {"position_ids": position_ids}
+        result = self.model(input_ids=input_ids, **positions, **self.options)
+        return result.logits if hasattr(result, "logits") else result[0]
+
+
+def _takes(model, name: str) -> bool:
+    return name in inspect.signature(model.forward).parameters
+
+
+def export_model(model_class, config, dtype: torch.dtype) -> Exported:
+    """Records the model in the best way that succeeds."""
+    hooks.register()
+    reasons = []
+    for way, attention, experts in _WAYS:
+        try:
+            hooks.EXPERTS.gates.clear()
+            built = skeleton.build(model_class, config, dtype, attention, experts)
+            program = _export(built)
+            masks.resolve(program.graph_module)
+            return Exported(built, program, way, reasons)
+        except Exception as fault:  # what a foreign model does cannot be foreseen
+            reasons.append(f"{way}: {type(fault).__name__}: {one_line(fault, 240)}")
+    raise ExportError(f"{model_class.__name__} cannot be exported ({'; '.join(reasons)}); try a newer transformers or "
+                      "--model-graph builtin")
+
+
+def _export(built: skeleton.Skeleton):
+    from transformers.exporters import exporter_dynamo
+    from transformers.exporters.utils import apply_patches
+
+    model = built.model
+    with built.mode:
+        inputs = {"input_ids": torch.zeros((1, _LENGTH), dtype=torch.long)}
+        if _takes(model, "position_ids"):
+            inputs["position_ids"] = torch.zeros((1, _LENGTH), dtype=torch.long)
+    shapes = {name: {1: torch.export.Dim.DYNAMIC} for name in inputs}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(apply_patches("dynamo"))
+        stack.enter_context(exporter_dynamo.reset_model_state(model))
+        stack.enter_context(exporter_dynamo.patch_model_config(model, {}))
+        stack.enter_context(hooks.kernels())
+        program = torch.export.export(_Logits(model), (), inputs, dynamic_shapes=shapes, strict=False,
+                                      prefer_deferred_runtime_asserts_over_guards=True)
+        return program.run_decompositions({})  # no operation in place is left

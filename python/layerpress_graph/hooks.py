@@ -1,0 +1,147 @@
+"""What transformers lets one register in place of attention, masks and experts, and its kernels that have names."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import torch
+
+from . import operators  # noqa: F401 (defines the operators)
+from .errors import ExportError
+
+NAME = "layerpress"
+OPS = torch.ops.layerpress
+
+
+class Experts:
+    """The gates of the experts that were met while exporting, by the name in their nodes."""
+
+    def __init__(self):
+        self.gates = {}
+
+
+EXPERTS = Experts()
+
+
+def _mask_kind(mask_function) -> tuple[str, int]:
+    """The kind of a mask and its window, from the closures that transformers composes."""
+    from transformers import masking_utils
+
+    def parts(function):
+        name = function.__qualname__
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        if name.startswith("and_masks"):
+            return [part for cell in cells for inner in cell for part in parts(inner)]
+        if function is masking_utils.causal_mask_function:
+            return [("causal", 0)]
+        if function is masking_utils.bidirectional_mask_function:
+            return [("bidirectional", 0)]
+        if name.startswith("sliding_window_overlay"):
+            return [("sliding", int(cells[0]))]
+        if name.startswith("chunked_overlay"):
+            return [("chunked", next(cell for cell in cells if isinstance(cell, int)))]
+        if name.startswith("packed_sequence_mask_function"):
+            return []  # attention nodes keep samples apart
+        raise ExportError(f"a mask of kind '{name}' is not known")
+
+    found = dict(parts(mask_function))
+    for kind in ("sliding", "chunked"):
+        if kind in found:
+            if "bidirectional" in found:
+                raise ExportError(f"a {kind} mask that looks ahead is not known")
+            return kind, found[kind]
+    return ("causal" if "causal" in found else "bidirectional"), 0
+
+
+def _mask_hook(*args, mask_function=None, device=None, **options):
+    kind, window = _mask_kind(mask_function)
+    return OPS.mask(torch.empty((1,), device=device), kind, window)
+
+
+def _attention_hook(module, query, key, value, attention_mask, scaling=None, dropout=0.0, is_causal=None, softcap=None,
+                    sliding_window=None, s_aux=None, position_bias=None, **options):
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    kind, window = ("causal" if causal else "bidirectional"), 0
+    if attention_mask is None and sliding_window:
+        kind, window = "sliding", int(sliding_window)
+    if attention_mask is not None:
+        kind = "by mask" if tuple(attention_mask.shape) == (1, 1, 1, 1) else "given"
+    return OPS.attention(query, key, value, attention_mask, position_bias, s_aux, float(scale), kind, window,
+                         float(softcap or 0.0)), None
+
+
+def _experts_hook(self, x, index, weights):
+    name = f"{type(self).__module__}.{type(self).__qualname__}"
+    gate_up = self.gate_up_proj if self.has_gate else self.up_proj
+    bias = (self.gate_up_proj_bias if self.has_gate else self.up_proj_bias) if self.has_bias else None
+    EXPERTS.gates[name] = (self._apply_gate if self.has_gate else self.act_fn, self)
+    return OPS.experts(x, index, weights.to(x.dtype), gate_up, bias, self.down_proj,
+                       self.down_proj_bias if self.has_bias else None, self.is_transposed, self.has_gate, name)
+
+
+def register() -> None:
+    """Makes the implementations known to transformers."""
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, _attention_hook)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, _mask_hook)
+    ALL_EXPERTS_FUNCTIONS.register(NAME, _experts_hook)
+
+
+def _refuse(condition: bool, what: str) -> None:
+    if condition:
+        raise ExportError(f"{what} is asked for while exporting")
+
+
+def _convolution(x, weight, bias=None, activation=None, **options):
+    return OPS.causal_conv1d(x, weight, bias, activation or "")
+
+
+def _gated_delta_rule(query, key, value, g, beta, chunk_size=64, initial_state=None, output_final_state=False,
+                      use_qk_l2norm_in_kernel=False, **options):
+    _refuse(initial_state is not None or output_final_state, "a recurrent state")
+    return OPS.gated_delta_rule(query, key, value, g, beta, use_qk_l2norm_in_kernel), None
+
+
+def _kimi_delta_attention(query, key, value, g, beta, chunk_size=64, initial_state=None, output_final_state=False,
+                          use_qk_l2norm_in_kernel=False, **options):
+    _refuse(initial_state is not None or output_final_state, "a recurrent state")
+    return OPS.kimi_delta_attention(query, key, value, g, beta, use_qk_l2norm_in_kernel), None
+
+
+def _mamba2(x, dt, A, B, C, chunk_size, D=None, dt_bias=None, initial_states=None, dt_softplus=False,
+            dt_limit=(0.0, float("inf")), return_final_states=False, **options):
+    _refuse(initial_states is not None or return_final_states, "a recurrent state")
+    return OPS.mamba2_scan(x, dt, A, B, C, D, dt_bias, dt_softplus, float(dt_limit[0]), float(dt_limit[1]))
+
+
+def _mamba(x, dt, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False, **options):
+    _refuse(return_last_state, "a recurrent state")
+    return OPS.selective_scan(x, dt, A, B, C, D, z, delta_bias, delta_softplus)
+
+
+_KERNELS = {"causal_conv1d_fn": _convolution, "torch_chunk_gated_delta_rule": _gated_delta_rule,
+            "chunk_kimi_delta_attention": _kimi_delta_attention, "mamba2_chunk_scan": _mamba2,
+            "mamba_selective_scan": _mamba}
+
+
+@contextlib.contextmanager
+def kernels():
+    """While exporting, the kernels of the modelling modules are nodes."""
+    saved = []
+    for name, module in list(sys.modules.items()):
+        if ".modeling_" not in name or not name.startswith(("transformers.models.", "transformers_modules.")):
+            continue
+        for function, hook in _KERNELS.items():
+            if function in vars(module):
+                saved.append((module, function, vars(module)[function]))
+                setattr(module, function, hook)
+    try:
+        yield
+    finally:
+        for module, function, old in saved:
+            setattr(module, function, old)

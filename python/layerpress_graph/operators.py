@@ -1,0 +1,48 @@
+"""Operators that stand for whole computations in an exported graph. The program implements them; here they have shapes only."""
+
+from __future__ import annotations
+
+import torch
+
+_LIBRARY = torch.library.Library("layerpress", "DEF")
+_SCHEMAS = (
+    "mask(Tensor x, str kind, int window) -> Tensor",
+    "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, Tensor? sinks, float scale, str kind, "
+    "int window, float soft_cap) -> Tensor",
+    "experts(Tensor x, Tensor index, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, Tensor down, "
+    "Tensor? down_bias, bool transposed, bool gated, str function) -> Tensor",
+    "causal_conv1d(Tensor x, Tensor weight, Tensor? bias, str activation) -> Tensor",
+    "gated_delta_rule(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, bool l2norm) -> Tensor",
+    "kimi_delta_attention(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, bool l2norm) -> Tensor",
+    "mamba2_scan(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? dt_bias, bool softplus, "
+    "float low, float high) -> Tensor",
+    "selective_scan(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? dt_bias, "
+    "bool softplus) -> Tensor",
+)
+for _schema in _SCHEMAS:
+    _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _shaped(name):
+    return torch.library.register_fake(f"layerpress::{name}", lib=_LIBRARY)
+
+
+@_shaped("mask")
+def _(x, kind, window):
+    return x.new_empty((1, 1, 1, 1), dtype=torch.bool)
+
+
+@_shaped("attention")
+def _(q, k, v, mask, bias, sinks, scale, kind, window, soft_cap):
+    return q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3]))
+
+
+@_shaped("experts")
+def _(x, *rest):
+    return torch.empty_like(x)
+
+
+for _name in ("causal_conv1d", "mamba2_scan", "selective_scan"):
+    _shaped(_name)(lambda x, *rest: torch.empty_like(x, memory_format=torch.contiguous_format))
+for _name in ("gated_delta_rule", "kimi_delta_attention"):
+    _shaped(_name)(lambda q, k, v, *rest: torch.empty_like(v, memory_format=torch.contiguous_format))

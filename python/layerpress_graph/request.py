@@ -1,0 +1,56 @@
+"""The validated fields of the JSON request."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from .errors import ExportError, one_line
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Request:
+    """Has the field names and defaults of the JSON object."""
+
+    model: str
+    dtype: str
+    cache: str = ""
+    trust_remote_code: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.model)
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where graphs are kept between runs."""
+        if self.cache:
+            return Path(self.cache)
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        return Path(base) / "layerpress" / "graphs"
+
+
+def parse_request(document: bytes) -> Request:
+    """Reads the request; raises ExportError for anything else, including unknown fields."""
+    try:
+        values = json.loads(document.decode("utf-8"))
+    except (ValueError, RecursionError) as fault:
+        raise ExportError(f"the request on stdin is not JSON ({one_line(fault)}): pass one JSON object") from None
+    known = {field.name: {"str": str, "bool": bool}[field.type] for field in fields(Request)}
+    if not isinstance(values, dict) or not {"model", "dtype"} <= values.keys():
+        raise ExportError("the request on stdin must be a JSON object with model and dtype")
+    for name, value in values.items():
+        if name not in known:
+            raise ExportError(f"unknown request field '{name}': the fields are {', '.join(known)}")
+        if type(value) is not known[name]:
+            raise ExportError(f"request field '{name}' must be of type {known[name].__name__}")
+    request = Request(**values)
+    if request.dtype not in DTYPES:
+        raise ExportError(f"request field 'dtype' is '{request.dtype}': it must be one of {', '.join(DTYPES)}")
+    if not (request.folder / "config.json").is_file():
+        raise ExportError(f"model '{request.model}' has no config.json: pass a checkpoint directory")
+    return request

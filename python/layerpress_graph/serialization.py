@@ -1,0 +1,224 @@
+"""An exported program -> the JSON of the graph file, and its constants."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+import torch
+from torch.export.graph_signature import InputKind
+
+from .errors import ExportError
+
+DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16",
+          torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
+          torch.bool: "bool", torch.complex64: "complex64", torch.complex128: "complex128"}
+# Functions of integers that sizes are computed with.
+_NUMBERS = {"mul", "add", "sub", "floordiv", "mod", "eq", "ne", "le", "lt", "ge", "gt", "neg", "sym_max", "sym_min",
+            "sym_float", "pow", "truediv", "sym_int", "sym_not", "getitem", "trunc", "ceil", "floor"}
+_ASSERTIONS = {f"aten.{name}" for name in (
+    "_assert_scalar.default", "_assert_tensor_metadata.default", "sym_constrain_range_for_size.default",
+    "sym_constrain_range.default", "_assert_async.msg", "_assert_async.default")}
+_WRAPPER = "model."
+
+
+def unwrapped(name: str) -> str:
+    """The name in the model of a name in the wrapper."""
+    return name.removeprefix(_WRAPPER)
+
+
+class Writer:
+    """Numbers values, in the order of their nodes, and describes them."""
+
+    def __init__(self, program, buffers: dict[str, torch.Tensor], token_axis: int = 1):
+        self.token_axis = token_axis
+        self.program, self.module, self.buffers = program, program.graph_module, buffers
+        self.ids: dict[torch.fx.Node, int] = {}
+        self.graph = {"inputs": [], "parameters": [], "constants": [], "modules": [], "nodes": []}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.module_ids: dict[tuple[str, str], int] = {}
+        self.tokens = self._token_symbol()
+
+    def write(self) -> dict:
+        inline_regions(self.module)
+        alive = self._alive()
+        kinds = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs if hasattr(spec.arg, "name")}
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                self._input(node, kinds[node.name], node in alive)
+            elif node.op == "get_attr" and node in alive:
+                self._constant(node, f"const.{node.target}", getattr(self.module, node.target))
+            elif node.op == "call_function" and node in alive:
+                self._node(node)
+            elif node.op == "output":
+                self.graph["output"] = self.ids[node.args[0][0]]
+        self.graph["values"] = len(self.ids)
+        return self.graph
+
+    def _token_symbol(self):
+        for node in self.module.graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "placeholder" and node.name.endswith("input_ids"):
+                if not isinstance(value.shape[self.token_axis], torch.SymInt):
+                    raise ExportError(f"the number of tokens became fixed ({value.shape[self.token_axis]})")
+                return value.shape[self.token_axis].node.expr
+        return None
+
+    def range(self) -> tuple[int, int | None]:
+        """The lengths of samples that the recorded program holds for."""
+        for symbol, bounds in self.program.range_constraints.items():
+            if symbol == self.tokens:
+                upper = bounds.upper
+                return max(int(bounds.lower), 2), int(upper) if getattr(upper, "is_Integer", False) else None
+        return 2, None
+
+    def _alive(self) -> set:
+        alive = set()
+        for node in reversed(self.module.graph.nodes):
+            if node.op == "output" or node in alive:
+                alive.update(node.all_input_nodes)
+                alive.add(node)
+        return alive
+
+    def _new(self, node) -> int:
+        return self.ids.setdefault(node, len(self.ids))
+
+    def size(self, value):
+        """A number, "T" for the number of tokens, or another expression as text."""
+        if isinstance(value, int):
+            return value
+        expression = value.node.expr
+        if expression == self.tokens:
+            return "T"
+        return int(expression) if expression.is_Integer else str(expression).replace(str(self.tokens), "T")
+
+    def _type(self, value: torch.Tensor) -> dict:
+        return {"dtype": DTYPES[value.dtype], "shape": [self.size(size) for size in value.shape]}
+
+    def _input(self, node, spec, alive: bool) -> None:
+        value = node.meta.get("val")
+        if spec.kind == InputKind.USER_INPUT:
+            if isinstance(value, torch.Tensor):
+                name = "position_ids" if "position_ids" in node.name else "input_ids"
+                self.graph["inputs"].append({"name": name, "id": self._new(node), **self._type(value)})
+        elif spec.kind == InputKind.PARAMETER or (spec.kind == InputKind.BUFFER and spec.persistent):
+            if alive:
+                self.graph["parameters"].append(
+                    {"name": unwrapped(spec.target), "id": self._new(node), **self._type(value)})
+        elif alive and spec.kind == InputKind.BUFFER:
+            name = unwrapped(spec.target)
+            self._constant(node, name, self.buffers.get(name))
+        elif alive:
+            self._constant(node, f"const.{spec.target}", self.program.constants.get(spec.target))
+
+    def _constant(self, node, name: str, value) -> None:
+        if value is None or type(value) is not torch.Tensor and not isinstance(value, torch.nn.Parameter):
+            value = getattr(value, "_value", None) if value is None else torch.as_tensor(value)
+        if value is None or value.device.type == "meta":
+            raise ExportError(f"the value of the buffer '{name}' is not known without weights")
+        self.constants[name] = value.detach().contiguous()
+        self.graph["constants"].append({"name": name, "id": self._new(node), **self._type(value)})
+
+    def _module_id(self, node) -> int:
+        path, kind = "", ""
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            pass
+        path = path.replace("L['self'].", "").replace("L['self']", "")
+        path = "" if path == "model" else path.removeprefix(_WRAPPER)
+        kind = kind if isinstance(kind, str) else kind.__qualname__
+        key = (path, kind.split(".")[-1])
+        if key not in self.module_ids:
+            self.module_ids[key] = len(self.graph["modules"])
+            self.graph["modules"].append(list(key))
+        return self.module_ids[key]
+
+    def _node(self, node) -> None:
+        value, target = node.meta.get("val"), node.target
+        if isinstance(value, torch.SymInt) and self.size(value) == "T":
+            self.ids[node] = -1  # the number of tokens itself
+            return
+        if isinstance(target, torch._ops.OpOverload):
+            name, arguments = str(target), self._by_schema(node)
+        elif getattr(target, "__name__", "") in _NUMBERS or target is operator.getitem:
+            name, arguments = f"sym.{target.__name__}", [self.argument(each) for each in node.args]
+        else:
+            name = getattr(target, "__name__", str(target))
+            raise ExportError(f"{self._place(node)}: the operation '{name}' has no place in a graph")
+        entry = {"op": name, "args": arguments, "module": self._module_id(node), "out": self._new(node)}
+        if isinstance(value, torch.Tensor):
+            entry |= self._type(value)
+        self.graph["nodes"].append(entry)
+
+    def _place(self, node) -> str:
+        path, kind = self.graph["modules"][self._module_id(node)]
+        return f"module '{path}' ({kind})"
+
+    def _by_schema(self, node) -> list:
+        """Positional arguments in the order of the schema; {"default": 1} where the schema's default holds."""
+        arguments = []
+        for place, argument in enumerate(node.target._schema.arguments):
+            if place < len(node.args):
+                arguments.append(self.argument(node.args[place]))
+            elif argument.name in node.kwargs:
+                arguments.append(self.argument(node.kwargs[argument.name]))
+            else:
+                arguments.append({"default": 1})
+        while arguments and arguments[-1] == {"default": 1}:
+            arguments.pop()
+        return arguments
+
+    def argument(self, value):
+        if isinstance(value, torch.fx.Node):
+            return {"tokens": 1} if self.ids[value] < 0 else {"v": self.ids[value]}
+        if isinstance(value, float):
+            return value if math.isfinite(value) else {"f": str(value)}
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        if isinstance(value, torch.dtype):
+            return {"dtype": DTYPES[value]}
+        if isinstance(value, torch.device):
+            return {"device": 1}
+        if isinstance(value, torch.layout):
+            return {"layout": "strided"}
+        if isinstance(value, torch.memory_format):
+            return {"memory_format": str(value).split(".")[1]}
+        if isinstance(value, (list, tuple)):
+            return [self.argument(each) for each in value]
+        raise ExportError(f"an argument of type {type(value).__name__} has no place in a graph")
+
+
+def inline_regions(module: torch.fx.GraphModule) -> None:
+    """Puts the bodies of wrap_with_set_grad_enabled and of disabled autocast regions where they are called."""
+    for node in list(module.graph.nodes):
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast"):
+            continue
+        if name == "wrap_with_autocast" and node.args[2]:
+            raise ExportError("the model computes under autocast")
+        _inline(module, node, 1 if name == "wrap_with_set_grad_enabled" else 4)
+
+
+def _inline(module: torch.fx.GraphModule, node: torch.fx.Node, place: int) -> None:
+    body = getattr(module, node.args[place].target)
+    inline_regions(body)
+    places = [each for each in body.graph.nodes if each.op == "placeholder"]
+    known = dict(zip(places, node.args[place + 1:]))
+    result = None
+    with module.graph.inserting_before(node):
+        for each in body.graph.nodes:
+            if each.op == "placeholder":
+                continue
+            if each.op == "output":
+                result = torch.fx.map_arg(each.args[0], lambda read: known[read])
+                continue
+            known[each] = module.graph.node_copy(each, lambda read: known[read])
+            if each.op == "get_attr":
+                known[each].target = f"{node.name}_{each.target}"
+                setattr(module, known[each].target, getattr(body, each.target))
+    for user in list(node.users):
+        if user.target is operator.getitem:
+            user.replace_all_uses_with(result[user.args[1]])
+            module.graph.erase_node(user)
+    if node.users:
+        node.replace_all_uses_with(result[0] if isinstance(result, (list, tuple)) else result)
+    module.graph.erase_node(node)

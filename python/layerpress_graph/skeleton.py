@@ -1,0 +1,129 @@
+"""A model without weights: parameters take no memory, buffers that no checkpoint holds have their values."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+
+import torch
+
+from .errors import ExportError, one_line
+
+_PARTS = ("text_config", "decoder")
+
+
+class Skeleton:
+    """A model for exporting, and the values of its buffers by name."""
+
+    def __init__(self, model, buffers: dict[str, torch.Tensor], mode):
+        self.model, self.buffers, self.mode = model, buffers, mode
+
+
+def load_config(folder, trust_remote_code: bool):
+    """The configuration of a checkpoint; refuses code in its folder unless it is trusted."""
+    import json
+
+    from transformers import AutoConfig
+
+    try:
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise ExportError(f"{folder}/config.json: cannot be read ({one_line(fault)})") from None
+    if not isinstance(raw, dict):
+        raise ExportError(f"{folder}/config.json: not a JSON object")
+    if raw.get("auto_map") and not trust_remote_code and raw.get("model_type") not in known_types():
+        raise ExportError(f"{folder}: the model is defined by Python code in its folder (auto_map); read that code, and "
+                          "if you trust it pass --trust-remote-code")
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except Exception as fault:
+        raise ExportError(f"{folder}/config.json: transformers cannot read it ({one_line(fault)}); a newer transformers "
+                          "may know this model_type") from None
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    return config
+
+
+def known_types() -> set[str]:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return set(CONFIG_MAPPING_NAMES)
+
+
+def language_model(config, folder, trust_remote_code: bool):
+    """The class of the causal language model and the configuration that it takes, as AutoModelForCausalLM chooses."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+        found = found[0] if isinstance(found, (tuple, list)) else found
+    elif trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        found = get_class_from_dynamic_module(config.auto_map["AutoModelForCausalLM"], folder)
+    else:
+        raise ExportError(f"{folder}/config.json: transformers has no causal language model for model_type "
+                          f"'{config.model_type}'; a newer transformers may have one")
+    if found.config_class is not None and type(config) is not found.config_class:
+        text = config.get_text_config()
+        if type(text) is found.config_class:
+            return found, text
+    return found, config
+
+
+@contextlib.contextmanager
+def _parameters_without_memory():
+    """Parameters lose their values when a module takes them; everything else is computed as usual."""
+    register = torch.nn.Module.register_parameter
+
+    def register_parameter(self, name, parameter):
+        if parameter is not None and parameter.device.type != "meta":
+            parameter = type(parameter)(parameter.data.to("meta"), requires_grad=False)
+        register(self, name, parameter)
+
+    torch.nn.Module.register_parameter = register_parameter
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register
+
+
+def build(model_class, config, dtype: torch.dtype, attention: str, experts: str) -> Skeleton:
+    """Builds the model with these implementations, in evaluation mode and without a cache."""
+    config = copy.deepcopy(config)
+    for part in [config, *(getattr(config, name, None) for name in _PARTS)]:
+        for name, value in (("is_decoder", True), ("use_cache", False)):
+            if hasattr(part, name):
+                setattr(part, name, value)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _parameters_without_memory(), torch.no_grad():
+            model = model_class._from_config(config, attn_implementation=attention, experts_implementation=experts,
+                                             dtype=dtype)
+    finally:
+        torch.set_default_dtype(before)
+    model.eval()
+    return _in_fake_memory(model)
+
+
+def _in_fake_memory(model) -> Skeleton:
+    """Tensors "on the CPU" without memory: unlike on meta, constants that forward makes keep their values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    buffers = {name: value.detach().clone() for name, value in model.named_buffers() if value.device.type != "meta"}
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    seen = {}
+    with mode:
+        for module in model.modules():
+            for name, old in list(module._parameters.items()):
+                if old is not None:
+                    if id(old) not in seen:
+                        empty = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+                        seen[id(old)] = (torch.nn.Parameter(empty, requires_grad=False), old)
+                    module._parameters[name] = seen[id(old)][0]
+            for name, old in list(module._buffers.items()):
+                if old is not None:
+                    module._buffers[name] = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+    return Skeleton(model, buffers, mode)

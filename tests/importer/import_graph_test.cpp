@@ -1,0 +1,129 @@
+#include "layerpress/importer/import_graph.h"
+
+#include <gtest/gtest.h>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/temporary_directory.h"
+#include "layerpress/graph/text.h"
+#include "tests/importer/small_export.h"
+
+namespace layerpress::importer {
+namespace {
+
+model::TracedModel imported(const Json& graph) {
+  const TemporaryDirectory folder;
+  test::write_export(folder.path(), graph);
+  return import_graph(folder.path());
+}
+
+/// The message that a changed export gives.
+std::string refusal(const std::function<void(Json&)>& change) {
+  Json graph = test::small_export();
+  change(graph);
+  try {
+    imported(graph);
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "nothing is refused";
+}
+
+std::vector<std::string> kinds(const graph::Graph& graph) {
+  std::vector<std::string> kinds;
+  for (const graph::Node& node : graph.nodes) kinds.emplace_back(graph::kind_name(node.operation));
+  return kinds;
+}
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST(ImportGraph, TakesCertainPatternsForNodesOfOurs) {
+  const model::TracedModel model = imported(test::small_export());
+  EXPECT_EQ(kinds(model.graph), (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear"}));
+  const auto& norm = std::get<graph::RmsNorm>(model.graph.nodes[1].operation);
+  EXPECT_EQ(norm.weight, "model.layer.norm.weight");
+  EXPECT_EQ(norm.size, 8);
+  EXPECT_DOUBLE_EQ(norm.epsilon, 1e-5);
+  EXPECT_EQ(model.default_sequential_targets, std::vector<std::string>{"SmallLayer"});
+  EXPECT_TRUE(model.left_out.empty());
+}
+
+TEST(ImportGraph, TextRoundTrips) {
+  const std::string text = graph::to_text(imported(test::small_export()).graph);
+  expect_part(text, "constant {\"name\":\"model.layer.factor\"");
+  EXPECT_EQ(graph::to_text(graph::parse_text(text)), text);
+}
+
+TEST(ImportGraph, KeepsAPatternThatIsNotQuiteANorm) {
+  Json graph = test::small_export();
+  graph["nodes"][1]["args"][1] = 3;  // the mean of cubes
+  EXPECT_EQ(kinds(imported(graph).graph), (std::vector<std::string>{"embedding", "aten", "linear"}));
+}
+
+TEST(ImportGraph, UsesTheNamesOfTheCheckpoint) {
+  Json graph = test::small_export();
+  for (const int p : {0, 1}) {
+    const auto name = graph["parameters"][p]["name"].get<std::string>();
+    graph["parameters"][p]["sources"][0]["name"] = "model.language" + name.substr(5);
+  }
+  const graph::Graph imported_graph = imported(graph).graph;
+  EXPECT_EQ(imported_graph.module_name(imported_graph.nodes[1]), "model.language.layer.norm");
+}
+
+TEST(ImportGraph, NamesLinearsThatHaveNoNode) {
+  Json graph = test::small_export();
+  graph["linears"].push_back("model.layer.gate");
+  EXPECT_EQ(imported(graph).left_out, std::vector<std::string>{"model.layer.gate"});
+}
+
+TEST(ImportGraph, ComputesWhatSeveralNodesNeedOnceIfItCanBeKept) {
+  Json graph = test::small_export();
+  graph["nodes"].erase(8);
+  graph["nodes"].push_back(test::node(13, "aten.linear.default", {test::read(12), test::read(3)}, 3, {1, "T", 12}));
+  graph["nodes"].push_back(test::node(14, "aten.tanh.default", {test::read(12)}, 2, {1, "T", 8}));
+  graph["nodes"].push_back(test::node(15, "aten.linear.default", {test::read(14), test::read(3)}, 3, {1, "T", 12}));
+  graph["nodes"].push_back(test::node(16, "aten.add.Tensor", {test::read(13), test::read(15)}, 3, {1, "T", 12}));
+  graph["values"] = 17, graph["output"] = 16;
+  EXPECT_EQ(kinds(imported(graph).graph),
+            (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear", "aten", "linear", "add"}));
+}
+
+TEST(ImportGraph, RefusesOperatorsThatDoMoreThanCompute) {
+  const auto with = [](const char* op) { return refusal([&](Json& graph) { graph["nodes"][1]["op"] = op; }); };
+  for (const char* op : {"aten.from_file.default", "aten.as_strided.default", "prim.Print.default", "aten.mul_.Tensor",
+                         "aten.set_.source_Storage", "aten._print.default", "aten.rand_like.default"})
+    expect_part(with(op), "may not be called");
+  expect_part(with("aten.no_such_operator.default"), "not known to this release");
+  expect_part(with("aten.mul.Tensor\n; rm"), "no operator's name");
+  expect_part(with("sym.exec"), "no function of numbers");
+}
+
+TEST(ImportGraph, RefusesWrongStructure) {
+  expect_part(refusal([](Json& graph) { graph["nodes"][1]["args"][0] = test::read(12); }),
+              "before it is computed: a cycle");
+  expect_part(refusal([](Json& graph) { graph["nodes"][2]["out"] = 6; }), "value 6 is computed twice");
+  expect_part(refusal([](Json& graph) { graph["nodes"][2]["out"] = 99; }), "value 99 is out of range");
+  expect_part(refusal([](Json& graph) { graph["output"] = 99; }), "the output 99 is not computed");
+  expect_part(refusal([](Json& graph) { graph["values"] = std::int64_t{1} << 40; }), "are more than");
+  expect_part(refusal([](Json& graph) { graph["nodes"][0]["module"] = 7; }), "damaged");
+  expect_part(refusal([](Json& graph) { graph.erase("nodes"); }), "a member is missing");
+  expect_part(refusal([](Json& graph) { graph["format"] = "layerpress.graph.v2"; }), "format");
+  expect_part(refusal([](Json& graph) { graph["inputs"][0]["name"] = "pixel_values"; }), "input 'pixel_values'");
+}
+
+TEST(ImportGraph, RefusesWrongTypesAndNames) {
+  expect_part(refusal([](Json& graph) { graph["nodes"][1]["dtype"] = "float31"; }), "dtype 'float31'");
+  expect_part(refusal([](Json& graph) { graph["constants"][0]["dtype"] = "int64"; }), "another dtype or shape");
+  expect_part(refusal([](Json& graph) { graph["constants"][0]["name"] = "model.none"; }), "missing in constants");
+  expect_part(refusal([](Json& graph) { graph["modules"][0][0] = "model\" in 0\n"; }), "name of a module");
+  expect_part(refusal([](Json& graph) { graph["parameters"][0]["sources"][0]["name"] = "../x"; }), "name of a tensor");
+  expect_part(refusal([](Json& graph) { graph["class"] = std::string(5000, 'x'); }), "name of a class");
+  expect_part(
+      refusal([](Json& graph) { graph["nodes"][7]["args"].push_back(1), graph["nodes"][7]["args"].push_back(1); }),
+      "arguments");
+  expect_part(refusal([](Json& graph) { graph["nodes"][7]["args"][1] = "text"; }), "no argument");
+}
+
+}  // namespace
+}  // namespace layerpress::importer

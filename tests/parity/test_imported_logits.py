@@ -1,0 +1,29 @@
+"""Logits of imported graphs against transformers: samples of several lengths, packed and alone."""
+
+import numpy
+import pytest
+from support import any_model, program, tiny_models
+from support.selection import nightly_but
+
+LENGTHS = (13, 37, 2, 21)
+FAMILIES = ("llama", "gpt2", "qwen3_next", "lfm2", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text", "gpt_oss",
+            "glm4_moe", "glm_moe_dsa", "deepseek_v32", "deepseek_v4", "kimi_linear", "minimax_m2", "nemotron_h",
+            "llama4_text", "granitemoehybrid", "ministral3", "falcon_h1")
+FAST = ("lfm2",)
+
+
+def differences(folder, tmp_path, lengths):
+    samples = tiny_models.random_samples(lengths, 256)
+    ours = program.logits(folder, samples, tmp_path, options=["--export"])
+    theirs = any_model.logits(folder, samples)
+    assert [mine.shape for mine in ours] == [wanted.shape for wanted in theirs]
+    assert min(wanted.std() for wanted in theirs) > 0.01
+    return max(numpy.abs(mine - wanted).max() / numpy.abs(wanted).max() for mine, wanted in zip(ours, theirs))
+
+
+@pytest.mark.parametrize("family", nightly_but(FAMILIES, *FAST))
+def test_fp32(family, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = any_model.save(tmp_path / "model", family)
+    for lengths in (LENGTHS, LENGTHS[:1], LENGTHS[1:2]):
+        assert differences(folder, tmp_path, lengths) < 1e-4

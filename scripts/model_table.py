@@ -120,14 +120,15 @@ def cell(result, step):
     return "yes" if result[step] is True else "no"
 
 
-def table(results):
+def table(results, all_types):
     import torch
     import transformers
 
     able = [result for result in results.values() if result.get("made") is True]
     counts = ", ".join(f"{step} {sum(result.get(step) is True for result in able)}" for step in STEPS[1:])
     lines = ["# Models through exported graphs", "",
-             "Written by `scripts/model_table.py`: a tiny random model of every causal language model of transformers "
+             "Written by `scripts/model_table.py`: a tiny random model of each "
+             f"{'causal language model' if all_types else 'type below (not all that there are)'} of transformers "
              f"{transformers.__version__}, with torch {torch.__version__.split('+')[0]}. \"Logits\" says whether they equal "
              f"transformers' within {TOLERANCE:g} of the greatest, packed and alone; \"compressed\" is W4A16 with the sequential "
              "pipeline; \"left out\" counts linears and lists of experts that have no node of their own.", "",
@@ -157,7 +158,7 @@ def main():
     for model_type in options.types.split(",") if options.types else any_model.model_types():
         results[model_type] = examined(model_type, options.work)
         print(model_type, results[model_type], flush=True)
-    options.output.write_text(table(results), encoding="utf-8")
+    options.output.write_text(table(results, not options.types), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ std::string short_names(const Json& modules, const std::string& subgraph) {
 void print_graph_facts(const Json& graph) {
   if (graph["source"] != "export") return;
   std::vector<std::string> kinds;
-  for (const auto& [kind, count] : graph["nodes"].items()) kinds.push_back(fmt::format("{} {}", count.get<std::int64_t>(), kind));
+  for (const auto& [kind, count] : graph["nodes"].items())
+    kinds.push_back(fmt::format("{} {}", count.get<std::int64_t>(), kind));
   fmt::print("graph imported from PyTorch's export: {}; {} aten nodes run sample by sample\n", join(kinds),
              graph["sample_by_sample"].get<std::int64_t>());
   if (!graph["left_out"].empty())

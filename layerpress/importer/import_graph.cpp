@@ -153,7 +153,8 @@ class Importer {
 
   /// "mlp.up_proj" of "model.layers.0.mlp.up_proj".
   static std::string leaf_with_parent(const std::string& name) {
-    const auto last = name.rfind('.'), before = last == std::string::npos || last == 0 ? last : name.rfind('.', last - 1);
+    const auto last = name.rfind('.'),
+               before = last == std::string::npos || last == 0 ? last : name.rfind('.', last - 1);
     return before == std::string::npos ? name : name.substr(before + 1);
   }
 

@@ -247,11 +247,12 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
   if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
   if (const std::vector<std::string>& left = claim.setup.model.traced.left_out; !left.empty())
-    rank.control.message(LogLevel::kWarning,
-                    fmt::format("[importer] {} linears and lists of experts have no node of their own in the imported graph "
-                                "and stay as they are, whatever the recipe says: {}{}",
-                                left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
-                                left.size() > 4 ? ", ..." : ""));
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("[importer] {} linears and lists of experts have no node of their own in the imported graph "
+                    "and stay as they are, whatever the recipe says: {}{}",
+                    left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
+                    left.size() > 4 ? ", ..." : ""));
   for (const std::string& note : setup::recipe_notes(claim.setup.modifiers, claim.setup.assignments))
     rank.control.message(LogLevel::kWarning, note);
   for (const std::string& warning : setup::kernel_warnings(claim.setup.model, claim.setup.assignments))

@@ -47,6 +47,20 @@ model::TracedModel exported_model(const checkpoint::Checkpoint& checkpoint, cons
   return importer::import_graph(exported_folder(checkpoint, choice, dtype_word(placement.dtype), control));
 }
 
+/// A failure also says what Layerpress knows itself.
+model::TracedModel exported_if_possible(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
+                                        const RunControl& control) {
+  try {
+    return exported_model(checkpoint, choice, control);
+  } catch (const CheckpointError& failure) {
+    try {
+      return model::trace_model(checkpoint.config());
+    } catch (const CheckpointError& unknown) {
+      throw CheckpointError("{}; PyTorch's export was tried, too: {}", unknown.what(), failure.what());
+    }
+  }
+}
+
 }  // namespace
 
 at::ScalarType usual_dtype(const checkpoint::Checkpoint& checkpoint) {
@@ -66,8 +80,8 @@ model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const 
   if (choice.graph != "auto" && choice.graph != "builtin" && choice.graph != "export")
     throw UsageError("[options] --model-graph: '{}' is not known; auto, builtin and export are", choice.graph);
   const bool built_in = model::is_built_in(checkpoint.config());
-  if (choice.graph == "export" || (choice.graph == "auto" && !built_in))
-    return exported_model(checkpoint, choice, control);
+  if (choice.graph == "export") return exported_model(checkpoint, choice, control);
+  if (choice.graph == "auto" && !built_in) return exported_if_possible(checkpoint, choice, control);
   model::TracedModel model = model::trace_model(checkpoint.config());
   model::use_stored_names(model, checkpoint);
   return model;

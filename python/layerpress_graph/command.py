@@ -12,6 +12,7 @@ from typing import BinaryIO, TextIO
 
 from . import cache
 from .errors import ExportError, one_line
+from .known_models import check_known
 from .request import Request, parse_request
 from .stored_tensors import stored_tensors
 
@@ -49,6 +50,7 @@ def export(request: Request) -> dict:
         raise ExportError(f"{request.folder}/config.json: not JSON ({one_line(fault)})") from None
     if not isinstance(config, dict):
         raise ExportError(f"{request.folder}/config.json: not a JSON object")
+    check_known(config, request.trust_remote_code)
     stored = stored_tensors(request.folder, config)
     place = cache.place_of(request, config_text, stored)
     cached = (place / "graph.json").is_file()

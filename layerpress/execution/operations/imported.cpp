@@ -26,7 +26,7 @@ at::Tensor constant_tensor(const graph::Constant& constant, at::Device device) {
 class ProgramRun {
  public:
   ProgramRun(const graph::Aten& op, const std::string& module, const std::vector<at::Tensor>& inputs,
-          const residency::Onload& parameters, BatchContext& context)
+             const residency::Onload& parameters, BatchContext& context)
       : op_(op),
         module_(module),
         program_(kernels::TensorProgram::compile(op.program)),

@@ -20,7 +20,7 @@ struct TokenBytes {
 struct Aten {
   static constexpr const char* kKind = "aten";
   std::string program;
-  std::vector<std::string> weight_names;               ///< in the program's order
+  std::vector<std::string> weight_names;          ///< in the program's order
   std::vector<std::vector<std::int64_t>> shapes;  ///< of the weights
   std::vector<std::int64_t> constants;            ///< indices into Graph::constants
   std::int64_t features = 0;                      ///< of the output
@@ -38,7 +38,8 @@ struct Aten {
   }
   WeightUses weights() const {
     WeightUses uses;
-    for (std::size_t i = 0; i < weight_names.size() && i < shapes.size(); ++i) uses.push_back({weight_names[i], shapes[i]});
+    for (std::size_t i = 0; i < weight_names.size() && i < shapes.size(); ++i)
+      uses.push_back({weight_names[i], shapes[i]});
     return uses;
   }
   void check(const NodeCheck& node) const {

@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/plan_text.h"

@@ -323,7 +323,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
                                                .samples = std::move(samples),
                                                .batch_tokens = options.batch_tokens,
                                                .division_rates = plan::agreed_division_rates(setup, group)});
-    const Json report = plan::plan_report(setup, plan, plan::measure_rates(setup, options.output));
+    Json report = plan::plan_report(setup, plan, plan::measure_rates(setup, options.output));
     group.barrier();
     return report;
   });

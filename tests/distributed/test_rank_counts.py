@@ -32,7 +32,7 @@ def check_complete(folder, model):
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     shards = {file.name for file in folder.glob("*.safetensors")}
     assert set(index["weight_map"].values()) == shards and index["weight_map"].keys() == tiny_models.tensors(folder).keys()
-    others = {file.name for file in model.iterdir()} - {"model.safetensors"} | {"recipe.yaml"}
+    others = {file.name for file in model.iterdir()} - {"model.safetensors"} | {"recipe.yaml", "README.md"}
     assert {file.name for file in folder.iterdir()} == others | shards | {"model.safetensors.index.json"}
 
 

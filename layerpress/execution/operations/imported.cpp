@@ -95,7 +95,7 @@ class ProgramRun {
 
   /// Other dtypes are kept bit by bit in the computing dtype.
   at::Tensor stored(const at::Tensor& result) const {
-    const at::Tensor kept = result.scalar_type() == dtype_ ? result : result.view(dtype_);
+    at::Tensor kept = result.scalar_type() == dtype_ ? result : result.view(dtype_);
     if (kept.size(1) != op_.features)
       throw CheckpointError("[execution.aten] module {}: {} features, the graph says {}", module_, kept.size(1),
                             op_.features);

@@ -54,7 +54,9 @@ add_library(layerpress_build_options INTERFACE)
 target_compile_options(layerpress_build_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
 if(LAYERPRESS_SANITIZE)
   target_compile_options(layerpress_build_options INTERFACE
-    -fsanitize=${LAYERPRESS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+    -fsanitize=${LAYERPRESS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
+    # GCC's warnings about its own library once it is instrumented.
+    -Wno-maybe-uninitialized $<$<STREQUAL:${LAYERPRESS_SANITIZE},thread>:-Wno-tsan>)
   target_link_options(layerpress_build_options INTERFACE -fsanitize=${LAYERPRESS_SANITIZE})
 endif()
 if(LAYERPRESS_COVERAGE)

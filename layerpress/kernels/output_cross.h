@@ -7,10 +7,10 @@
 namespace layerpress::kernels {
 
 /// The input x of a linear that writes into the residual stream, and the stream before it, both in the compressed model
-/// and in the original model (`reference`). All of one dtype.
+/// and in the original model (`original`). All of one dtype.
 struct ResidualInputs {
-  at::Tensor x, reference;              ///< [tokens, features]
-  at::Tensor stream, stream_reference;  ///< [tokens, rows]
+  at::Tensor x, original;              ///< [tokens, features]
+  at::Tensor stream, stream_original;  ///< [tokens, rows]
 };
 
 /// The shares of the two differences that count.

@@ -25,7 +25,7 @@ std::uint64_t bytes_on_disk(const setup::RunSetup& setup, const plan::RunPlan& p
     std::uint64_t elements = 0;
     for (const graph::ValueId id : subgraph.boundary) {
       const graph::Graph& graph = setup.model.traced.graph;
-      const graph::Value& value = graph.values[graph::ReferenceStream::value_of(graph, id)];
+      const graph::Value& value = graph.values[graph::OriginalStream::value_of(graph, id)];
       for (const execution::Batch& batch : plan.batches)
         elements += static_cast<std::uint64_t>(batch.rows(value.rows) * value.features);
     }

@@ -60,9 +60,8 @@ class SequentialRun {
     for (const std::string& weight : plan.weights)
       if (const auto kept = kept_.find(weight); kept != kept_.end()) parameters.replace(weight, kept->second);
     std::optional<residency::Onload> original;
-    if (reference_)
-      original.emplace(run_.original != nullptr ? *run_.original : run_.weights, plan.reference_weights,
-                       run_.placement);
+    if (original_)
+      original.emplace(run_.original != nullptr ? *run_.original : run_.weights, plan.original_weights, run_.placement);
     if (!plan.weights.empty()) fetch_from(s + 1);
     loading.reset();
     for (const schedule::Step& step : plan.steps) {
@@ -129,8 +128,8 @@ class SequentialRun {
     const auto phase = run_.times.measure("forward");
     for (const graph::ValueId value : step.stage.keeps) store_.put(value, b, execution::join_kept(pieces, value));
     if (original == nullptr) return;
-    for (const graph::ValueId value : step.reference.keeps)
-      store_.put(reference_->stored_as(value), b, execution::join_kept(pieces, reference_->stored_as(value)));
+    for (const graph::ValueId value : step.original.keeps)
+      store_.put(original_->stored_as(value), b, execution::join_kept(pieces, original_->stored_as(value)));
   }
 
   void run_piece(const schedule::Step& step, std::size_t b, execution::BatchPiece& piece,
@@ -155,10 +154,10 @@ class SequentialRun {
         run_, step.stage, parameters, piece.batch, values,
         {.on_wanted = [&](auto value, const auto& x) { collection.take(value, x, piece); }, .surveys = &surveys_});
     if (original == nullptr) return;
-    const auto own_phase = run_.times.measure("reference");
-    execution::run_stage(run_, step.reference, *original, piece.batch, values,
+    const auto own_phase = run_.times.measure("original");
+    execution::run_stage(run_, step.original, *original, piece.batch, values,
                          {.on_wanted = [&](auto value, const auto& x) { collection.take_reference(value, x, piece); },
-                          .reference = &*reference_});
+                          .original = &*original_});
   }
 
   /// Whether the values that a step reads and keeps have one row per token, so that samples can be run separately.
@@ -170,7 +169,7 @@ class SequentialRun {
       return std::all_of(values.begin(), values.end(), by_token);
     };
     return run_.batches[b].images.count() == 0 && all_by_token(step.stage.inputs) && all_by_token(step.stage.keeps) &&
-           all_by_token(step.reference.inputs) && all_by_token(step.reference.keeps);
+           all_by_token(step.original.inputs) && all_by_token(step.original.keeps);
   }
 
   const execution::RunContext& run_;
@@ -184,7 +183,7 @@ class SequentialRun {
   StatisticsStore statistics_;
   execution::ExpertSurveys surveys_;
   execution::BatchPieces pieces_;
-  std::optional<graph::ReferenceStream> reference_ = schedule::reference_stream(run_.graph, assignments_);
+  std::optional<graph::OriginalStream> original_ = schedule::original_stream(run_.graph, assignments_);
   std::map<std::string, at::Tensor> kept_;             // compressed and dequantized weights that later subgraphs read
   std::map<graph::ValueId, int> users_of_statistics_;  // groups that still want them
   schedule::WorkDivider divider_{run_.graph, assignments_, {.ranks = run_.group.size(), .rates = run_.division_rates}};

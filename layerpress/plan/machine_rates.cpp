@@ -166,7 +166,7 @@ MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::
     const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
     rates.flops["forward"] =
         rate_of(device, 2 * tokens * features * features, [&] { return kernels::linear(x, weight); });
-    if (schedule::wants_reference(setup.assignments)) rates.flops["reference"] = rates.flops["forward"];
+    if (schedule::wants_original(setup.assignments)) rates.flops["original"] = rates.flops["forward"];
     measure_statistics(setup, x, rates);
     const kernels::AttentionShape shape{8, 8, 64, 0.125, 0};
     const at::Tensor heads = x.slice(1, 0, 512).contiguous();

@@ -12,7 +12,7 @@
 
 #include "layerpress/execution/node_execution.h"
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/original_stream.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/pipeline/background_sink.h"
 #include "layerpress/pipeline/statistics_store.h"
@@ -28,12 +28,12 @@ class Simulation {
 
   /// `compressed` are the weights that are replaced before they are used.
   void begin(const std::string& name, const std::vector<std::string>& weights, const std::set<std::string>& compressed,
-             const std::vector<std::string>& reference_weights = {}) {
+             const std::vector<std::string>& original_weights = {}) {
     plan_.subgraphs.emplace_back();
     own().name = name;
     own().statistics_bytes = statistics_bytes_;  // those that an earlier subgraph has left for this one
     for (const std::string& weight : weights) onload(weight, compressed.count(weight) != 0);
-    for (const std::string& weight : reference_weights)
+    for (const std::string& weight : original_weights)
       if (!can_stay(weight)) onloaded_ += bytes_of(c10::multiply_integers(shape_of(weight)), request_.placement.dtype);
     own().onloaded_bytes = std::max(own().onloaded_bytes, onloaded_);
     note(0);
@@ -79,7 +79,7 @@ class Simulation {
       for (const graph::ValueId value : taken_last) held += value_bytes(value, b);
       held += other_source_bytes(step, b) + copied_bytes(step, b);
       run_batch(step.stage, b, taken, held, /*in_original=*/false);
-      if (!step.reference.nodes.empty()) run_batch(step.reference, b, taken_last, held, /*in_original=*/true);
+      if (!step.original.nodes.empty()) run_batch(step.original, b, taken_last, held, /*in_original=*/true);
       for (const graph::ValueId value : step.drops) drop(value, b);
     }
     for (const graph::ValueId value : step.drops) values_.erase(value);
@@ -208,7 +208,7 @@ class Simulation {
       for (const compression::StatisticPtr& statistic : statistics)
         for (const compression::StatisticSource& source : statistic->sources(value)) sources.insert(source);
       for (const compression::StatisticSource& source : sources)
-        if (source.value != value && !is_stored(source.original ? step.reference : step.stage, source.value))
+        if (source.value != value && !is_stored(source.original ? step.original : step.stage, source.value))
           bytes += value_bytes(source.value, batch);
     }
     return bytes;
@@ -222,7 +222,7 @@ class Simulation {
   std::uint64_t copied_bytes(const schedule::Step& step, std::size_t batch) const {
     if (!copies()) return 0;
     std::uint64_t bytes = 0;
-    for (const graph::Stage* stage : {&step.stage, &step.reference}) {
+    for (const graph::Stage* stage : {&step.stage, &step.original}) {
       for (const graph::ValueId value : stage->inputs)
         if (!request_.graph.is_input(value)) bytes += 3 * kept_bytes(value, batch);
       for (const graph::ValueId value : stage->keeps) bytes += kept_bytes(value, batch);
@@ -235,14 +235,14 @@ class Simulation {
   }
 
   std::uint64_t value_bytes(graph::ValueId value, std::size_t batch) const {
-    const graph::Value& stored = request_.graph.values[graph::ReferenceStream::value_of(request_.graph, value)];
+    const graph::Value& stored = request_.graph.values[graph::OriginalStream::value_of(request_.graph, value)];
     return bytes_of(request_.batches[batch].rows(stored.rows) * stored.features, request_.placement.dtype);
   }
 
   /// Bytes of a value that a stage keeps. All experts' routed rows together are as many as expected; because their
   /// numbers differ, many are in reused blocks of memory that are larger by up to an eighth.
   std::uint64_t kept_bytes(graph::ValueId stored, std::size_t batch) const {
-    const graph::ValueId value = graph::ReferenceStream::value_of(request_.graph, stored);
+    const graph::ValueId value = graph::OriginalStream::value_of(request_.graph, stored);
     const graph::NodeId producer = request_.graph.values[value].producer;
     if (producer < 0 || !std::holds_alternative<graph::TakeRouted>(request_.graph.nodes[producer].operation))
       return value_bytes(value, batch);
@@ -302,7 +302,7 @@ class Simulation {
   void run_batch(const graph::Stage& stage, std::size_t b, const std::set<graph::ValueId>& collect, std::uint64_t held,
                  bool in_original) {
     const execution::Batch& batch = request_.batches[b];
-    const auto place = [&](graph::ValueId value) { return in_original ? reference_->stored_as(value) : value; };
+    const auto place = [&](graph::ValueId value) { return in_original ? original_->stored_as(value) : value; };
     std::map<graph::ValueId, int> readers;
     const std::vector<execution::FusedNode> nodes = execution::fused_nodes(request_.graph, stage, request_.placement);
     for (const execution::FusedNode& node : nodes)
@@ -327,7 +327,7 @@ class Simulation {
       most = std::max(most, frame + output + std::max(workspace, takes(node.output)));
       const double flops = execution::node_flops(request_.graph, fused, batch);
       const bool attends = std::holds_alternative<graph::Attention>(node.operation);
-      own().flops[attends ? "attention" : in_original ? "reference" : "forward"] += flops;
+      own().flops[attends ? "attention" : in_original ? "original" : "forward"] += flops;
       if (flops == 0) own().forward_bytes += static_cast<double>(output);
       for (const graph::ValueId input : fused.inputs) {
         if (flops == 0) own().forward_bytes += static_cast<double>(value_bytes(input, b));
@@ -373,7 +373,7 @@ class Simulation {
   }
 
   const PlanRequest& request_;
-  std::optional<graph::ReferenceStream> reference_ = schedule::reference_stream(request_.graph, request_.assignments);
+  std::optional<graph::OriginalStream> original_ = schedule::original_stream(request_.graph, request_.assignments);
   MemoryPlan plan_;
   std::map<std::string, std::vector<std::int64_t>> shapes_;
   std::map<graph::ValueId, std::vector<Stored>> values_;
@@ -431,7 +431,7 @@ MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<schedul
       return runs_before(request, subgraph, name) || stays(request, name);
     });
     simulation.pin(subgraph.weights, s + 1 < schedule.size() ? schedule[s + 1].weights : std::vector<std::string>());
-    simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()}, subgraph.reference_weights);
+    simulation.begin(subgraph.name, subgraph.weights, {replaced.begin(), replaced.end()}, subgraph.original_weights);
     if (subgraph.finished)
       simulation.own().mode = "replay";
     else if (subgraph.recomputes)

@@ -29,7 +29,7 @@ std::optional<residency::ActivationStore::Expected> expected_at(const graph::Gra
   residency::ActivationStore::Expected expected;
   expected.index = index;
   for (const graph::ValueId id : boundary) {
-    const graph::Value& value = graph.values[graph::ReferenceStream::value_of(graph, id)];
+    const graph::Value& value = graph.values[graph::OriginalStream::value_of(graph, id)];
     if (value.rows == graph::Rows::kSelected) return std::nullopt;
     for (const execution::Batch& batch : batches)
       expected.shapes[id].push_back({batch.rows(value.rows), value.features});

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/original_stream.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/schedule/schedule.h"
 
@@ -34,7 +34,7 @@ class Demand {
 
   const ValueStatistics& statistics() const { return statistics_; }
   /// What the original model runs beside the compressed one; none: it does not run.
-  const std::optional<graph::ReferenceStream>& reference() const { return reference_; }
+  const std::optional<graph::OriginalStream>& original() const { return original_; }
 
  private:
   std::vector<graph::ValueId> collected_in(std::size_t s) const;
@@ -42,7 +42,7 @@ class Demand {
 
   const ScheduleRequest& request_;
   const graph::Graph& graph_;
-  std::optional<graph::ReferenceStream> reference_ = reference_stream(graph_, request_.assignments);
+  std::optional<graph::OriginalStream> original_ = original_stream(graph_, request_.assignments);
   ValueStatistics statistics_{graph_, request_.assignments};
   std::vector<graph::ValueId> available_;
   std::vector<std::vector<graph::LinearGroup>> groups_;

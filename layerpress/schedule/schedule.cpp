@@ -28,7 +28,7 @@ class ScheduleMaker {
       stored.insert(made.begin(), made.end());
       std::erase_if(stored, [&](graph::ValueId value) { return !demand_.is_wanted_after(value, s); });
       schedule.back().boundary.assign(stored.begin(), stored.end());
-      add_references(schedule.back().boundary);
+      add_originals(schedule.back().boundary);
     }
     find_kept_weights(schedule);
     return schedule;
@@ -54,7 +54,7 @@ class ScheduleMaker {
       nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
     plan.weights = graph::weight_names(graph_, nodes);
     add_changed_weights(plan);
-    if (demand_.reference()) run_reference(plan);
+    if (demand_.original()) run_original(plan);
     return plan;
   }
 
@@ -70,22 +70,22 @@ class ScheduleMaker {
   }
 
   /// What the original model runs beside it.
-  void run_reference(SubgraphSchedule& plan) const {
+  void run_original(SubgraphSchedule& plan) const {
     std::vector<graph::NodeId> nodes;
     for (Step& step : plan.steps) {
-      step.reference = demand_.reference()->stage(step.stage);
-      nodes.insert(nodes.end(), step.reference.nodes.begin(), step.reference.nodes.end());
-      add_references(step.drops);
+      step.original = demand_.original()->stage(step.stage);
+      nodes.insert(nodes.end(), step.original.nodes.begin(), step.original.nodes.end());
+      add_originals(step.drops);
     }
-    plan.reference_weights = graph::weight_names(graph_, nodes);
+    plan.original_weights = graph::weight_names(graph_, nodes);
   }
 
   /// Adds the stored values of the original model.
-  void add_references(std::vector<graph::ValueId>& values) const {
-    if (!demand_.reference()) return;
+  void add_originals(std::vector<graph::ValueId>& values) const {
+    if (!demand_.original()) return;
     const std::vector<graph::ValueId> own = values;
     for (const graph::ValueId value : own)
-      if (demand_.reference()->differs(value)) values.push_back(demand_.reference()->stored_as(value));
+      if (demand_.original()->differs(value)) values.push_back(demand_.original()->stored_as(value));
   }
 
   void find_kept_weights(std::vector<SubgraphSchedule>& schedule) const {

@@ -16,7 +16,7 @@ namespace layerpress::schedule {
 /// All batches through a stage, and what follows.
 struct Step {
   graph::Stage stage;                      ///< up to the groups' inputs
-  graph::Stage reference;                  ///< what runs in the original model, too, if it does
+  graph::Stage original;                   ///< what runs in the original model, too, if it does
   std::vector<graph::ValueId> drops;       ///< stored values that go once a batch has passed
   std::vector<std::size_t> transforms;     ///< to apply afterwards, in this order: indices in Assignments::transforms
   std::vector<graph::LinearGroup> groups;  ///< to compress then; none depends on another one's linears
@@ -32,10 +32,10 @@ struct Step {
 /// The sequential pipeline's work for one subgraph, decided before anything runs.
 struct SubgraphSchedule {
   std::string name;
-  bool finished = false;                       ///< compressed by an earlier run; runs only for later subgraphs
-  std::vector<Step> steps;                     ///< the last one has no groups
-  std::vector<std::string> weights;            ///< to onload
-  std::vector<std::string> reference_weights;  ///< to onload for the original model
+  bool finished = false;                      ///< compressed by an earlier run; runs only for later subgraphs
+  std::vector<Step> steps;                    ///< the last one has no groups
+  std::vector<std::string> weights;           ///< to onload
+  std::vector<std::string> original_weights;  ///< to onload for the original model
   /// Weights compressed here that later subgraphs read, and weights that no subgraph reads after this one.
   std::vector<std::string> kept_weights, dropped_weights;
   std::vector<graph::ValueId> boundary;  ///< values stored when the subgraph is done, including the original model's

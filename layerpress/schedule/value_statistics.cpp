@@ -7,15 +7,15 @@
 
 namespace layerpress::schedule {
 
-bool wants_reference(const compression::Assignments& assignments) {
+bool wants_original(const compression::Assignments& assignments) {
   return std::any_of(assignments.linears.begin(), assignments.linears.end(),
                      [](const auto& entry) { return entry.second.modifier->wants_original(); });
 }
 
-std::optional<graph::ReferenceStream> reference_stream(const graph::Graph& graph,
-                                                       const compression::Assignments& assignments) {
-  if (!wants_reference(assignments)) return std::nullopt;
-  return graph::ReferenceStream(graph, assignments.changed(graph));
+std::optional<graph::OriginalStream> original_stream(const graph::Graph& graph,
+                                                     const compression::Assignments& assignments) {
+  if (!wants_original(assignments)) return std::nullopt;
+  return graph::OriginalStream(graph, assignments.changed(graph));
 }
 
 namespace {
@@ -24,21 +24,21 @@ namespace {
 class FactsOfValues {
  public:
   FactsOfValues(const graph::Graph& graph, const compression::Assignments& assignments)
-      : reference_(reference_stream(graph, assignments)) {
-    if (reference_) writes_ = graph::residual_writes(graph);
+      : original_(original_stream(graph, assignments)) {
+    if (original_) writes_ = graph::residual_writes(graph);
   }
 
   compression::ValueFacts operator()(graph::ValueId value, const quant::QuantizationScheme* scheme) const {
     compression::ValueFacts facts{.value = value, .scheme = scheme};
-    if (!reference_) return facts;
-    facts.differs = reference_->differs(value);
+    if (!original_) return facts;
+    facts.differs = original_->differs(value);
     const auto write = writes_.find(value);
-    if (write != writes_.end() && reference_->differs(write->second.stream)) facts.write = write->second;
+    if (write != writes_.end() && original_->differs(write->second.stream)) facts.write = write->second;
     return facts;
   }
 
  private:
-  std::optional<graph::ReferenceStream> reference_;
+  std::optional<graph::OriginalStream> original_;
   std::map<graph::ValueId, graph::ResidualWrite> writes_;
 };
 

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "layerpress/compression/assignments.h"
-#include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/original_stream.h"
 
 namespace layerpress::schedule {
 
 /// Whether any modifier needs the original model's values.
-bool wants_reference(const compression::Assignments& assignments);
+bool wants_original(const compression::Assignments& assignments);
 /// The part of the original model that then runs beside the compressed one; else nothing.
-std::optional<graph::ReferenceStream> reference_stream(const graph::Graph& graph,
-                                                       const compression::Assignments& assignments);
+std::optional<graph::OriginalStream> original_stream(const graph::Graph& graph,
+                                                     const compression::Assignments& assignments);
 
 /// The statistics that are collected for each value.
 class ValueStatistics {

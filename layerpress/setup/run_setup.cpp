@@ -42,7 +42,7 @@ std::uint64_t host_budget(const std::string& asked) {
 
 /// The original model runs beside the compressed one, batch by batch, and must process the same rows.
 void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
-  if (!schedule::wants_reference(setup.assignments)) return;
+  if (!schedule::wants_original(setup.assignments)) return;
   if (setup.pipeline == Pipeline::kBasic)
     throw UsageError(
         "[options] --pipeline basic: error propagation needs the sequential pipeline, whose inputs carry the error");

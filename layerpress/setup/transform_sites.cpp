@@ -36,7 +36,7 @@ void require_before_quantizers(const graph::Graph& graph, const compression::Pla
 void require_same_inner_values(const graph::Graph& graph, const compression::PlannedTransform& planned,
                                const compression::Assignments& assignments) {
   const graph::Node& source = graph.nodes[planned.site.place.source];
-  if (!std::holds_alternative<graph::Linear>(source.operation) || !schedule::wants_reference(assignments)) return;
+  if (!std::holds_alternative<graph::Linear>(source.operation) || !schedule::wants_original(assignments)) return;
   throw RecipeError(
       "[recipe.check] {} divides the output of {}, which error propagation compares with the original model's; smooth "
       "only norms, or leave error_propagation out",

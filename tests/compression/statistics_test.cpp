@@ -38,15 +38,15 @@ at::Tensor defined_part(const Statistic& statistic, const at::Tensor& figures) {
 }
 
 struct Values {
-  at::Tensor x = at::randn({kTokens, kFeatures}), reference = x + 0.1 * at::randn({kTokens, kFeatures});
-  at::Tensor stream = at::randn({kTokens, kRows}), stream_reference = stream + 0.1 * at::randn({kTokens, kRows});
+  at::Tensor x = at::randn({kTokens, kFeatures}), original = x + 0.1 * at::randn({kTokens, kFeatures});
+  at::Tensor stream = at::randn({kTokens, kRows}), stream_original = stream + 0.1 * at::randn({kTokens, kRows});
   at::Tensor weight = at::randn({kRows, kFeatures});
 
   StatisticInput input_of(const Statistic& statistic, std::int64_t first, std::int64_t last) const {
     StatisticInput input{{}, statistic.weight().empty() ? at::Tensor() : weight};
     for (const StatisticSource& source : statistic.sources(1)) {
       const at::Tensor& value =
-          source.value == 1 ? (source.original ? reference : x) : (source.original ? stream_reference : stream);
+          source.value == 1 ? (source.original ? original : x) : (source.original ? stream_original : stream);
       input.values.push_back(value.slice(0, first, last));
     }
     return input;
@@ -79,7 +79,7 @@ TEST(Statistics, FollowTheDivisionOfChannels) {
     statistic->divide_channels(divided, scale);
     Values smooth = values;
     smooth.x = values.x / scale;
-    smooth.reference = values.reference / scale;
+    smooth.original = values.original / scale;
     smooth.weight = values.weight * scale;
     const at::Tensor expected = figures_of(*statistic, smooth.input_of(*statistic, 0, kTokens));
     EXPECT_LT(distance(defined_part(*statistic, divided), defined_part(*statistic, expected)), 1e-5)

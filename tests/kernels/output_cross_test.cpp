@@ -60,8 +60,8 @@ TEST(OutputCross, OfEqualModelsIsZero) {
   at::manual_seed(32);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     Data data = data_of({600, 96, 50}, dtype);
-    data.inputs.reference = data.inputs.x.clone();
-    data.inputs.stream_reference = data.inputs.stream.clone();
+    data.inputs.original = data.inputs.x.clone();
+    data.inputs.stream_original = data.inputs.stream.clone();
     EXPECT_TRUE(at::equal(sums_of(data, {0.6, 0.3}), at::zeros({50, 96})));
   }
 }
@@ -70,10 +70,10 @@ TEST(OutputCross, LeavesItsInputsAlone) {
   at::manual_seed(33);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
     const Data data = data_of({100, 96, 50}, dtype);
-    const at::Tensor stream = data.inputs.stream.clone(), reference = data.inputs.reference.clone();
+    const at::Tensor stream = data.inputs.stream.clone(), original = data.inputs.original.clone();
     sums_of(data, {0.6, 0.3});
     EXPECT_TRUE(at::equal(stream, data.inputs.stream));
-    EXPECT_TRUE(at::equal(reference, data.inputs.reference));
+    EXPECT_TRUE(at::equal(original, data.inputs.original));
   }
 }
 

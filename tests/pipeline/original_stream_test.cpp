@@ -1,4 +1,4 @@
-#include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/original_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ void expect_true_statistics(const test::SmallModel& model, const CrossModifier& 
   EXPECT_EQ(without, 3u);  // q, k and v of the first layer: nothing is compressed before them
 }
 
-TEST(ReferenceStream, ShowsWhatTheOriginalModelHas) {
+TEST(OriginalStream, ShowsWhatTheOriginalModelHas) {
   const test::SmallModel model;
   for (const std::size_t per_batch : {1, 3, 6}) {
     const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, per_batch);
@@ -139,7 +139,7 @@ TEST(ReferenceStream, ShowsWhatTheOriginalModelHas) {
   }
 }
 
-TEST(ReferenceStream, HoweverTheModelIsCut) {
+TEST(OriginalStream, HoweverTheModelIsCut) {
   const test::SmallModel model;
   const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, 2);
   for (const char* targets : {"Linear", "NoSuchClass"}) {
@@ -149,7 +149,7 @@ TEST(ReferenceStream, HoweverTheModelIsCut) {
   }
 }
 
-TEST(ReferenceStream, ComputedAgainOrReadFromDisk) {
+TEST(OriginalStream, ComputedAgainOrReadFromDisk) {
   const test::SmallModel model;
   const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, 2);
   const CrossModifier kept;
@@ -186,10 +186,10 @@ void expect_true_outputs(const test::SmallModel& model, const CrossModifier& mod
       return std::pair{value_of(model.graph, compressed, batches, id),
                        value_of(model.graph, model.weights, batches, id)};
     };
-    const auto [x, reference] = in_both(value);
-    const auto [stream, stream_reference] = in_both(write.stream);
+    const auto [x, original] = in_both(value);
+    const auto [stream, stream_original] = in_both(write.stream);
     const at::Tensor expected = kernels::plain_output_cross(
-        {x, reference, stream, stream_reference}, model.weights.tensors.at(module + ".weight"), *modifier.shares);
+        {x, original, stream, stream_original}, model.weights.tensors.at(module + ".weight"), *modifier.shares);
     EXPECT_LT(distance(seen->second, expected), 1e-3) << module;
   }
   // In front of the first layer's o nothing is compressed: there the stream is the same.
@@ -204,7 +204,7 @@ CrossModifier with_outputs() {
   return modifier;
 }
 
-TEST(ReferenceStream, ShowsWhatTheResidualStreamLacks) {
+TEST(OriginalStream, ShowsWhatTheResidualStreamLacks) {
   const test::SmallModel model;
   for (const std::size_t per_batch : {1, 3, 6})
     for (const char* targets : {"Layer", "Linear", "NoSuchClass"}) {
@@ -215,7 +215,7 @@ TEST(ReferenceStream, ShowsWhatTheResidualStreamLacks) {
     }
 }
 
-TEST(ReferenceStream, ResidualStreamComputedAgainOrReadFromDisk) {
+TEST(OriginalStream, ResidualStreamComputedAgainOrReadFromDisk) {
   const test::SmallModel model;
   const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, 2);
   const CrossModifier kept = with_outputs();
@@ -236,18 +236,18 @@ TEST(ReferenceStream, ResidualStreamComputedAgainOrReadFromDisk) {
   expect_same(spilled);
 }
 
-TEST(ReferenceStream, SharesWhatDoesNotDiffer) {
+TEST(OriginalStream, SharesWhatDoesNotDiffer) {
   const test::SmallModel model;
   const CrossModifier modifier;
-  const auto stream = *schedule::reference_stream(model.graph, all_but_the_head(model.graph, modifier));
+  const auto stream = *schedule::original_stream(model.graph, all_but_the_head(model.graph, modifier));
   for (const graph::Node& node : model.graph.nodes) {
     const bool is_before =
         std::holds_alternative<graph::Embedding>(node.operation) || model.graph.module_name(node) == "layers.0.norm";
     EXPECT_EQ(stream.differs(node.output), !is_before) << model.graph.module_name(node);
     EXPECT_EQ(stream.stored_as(node.output) == node.output, is_before);
-    EXPECT_EQ(graph::ReferenceStream::value_of(model.graph, stream.stored_as(node.output)), node.output);
+    EXPECT_EQ(graph::OriginalStream::value_of(model.graph, stream.stored_as(node.output)), node.output);
   }
-  EXPECT_FALSE(graph::ReferenceStream(model.graph, {}).differs(model.graph.output));
+  EXPECT_FALSE(graph::OriginalStream(model.graph, {}).differs(model.graph.output));
 }
 
 }  // namespace

@@ -11,10 +11,10 @@ namespace layerpress::graph {
 /// The values of the original model, computed beside the compressed one on the same batches, where they differ. A value
 /// differs if it depends on a compressed linear; all other values are computed once and serve both models. Values that
 /// differ have a second id, under which they are stored.
-class ReferenceStream {
+class OriginalStream {
  public:
   /// `changed`: names of the weights that differ in the compressed model.
-  ReferenceStream(const Graph& graph, const std::set<std::string>& changed);
+  OriginalStream(const Graph& graph, const std::set<std::string>& changed);
 
   bool differs(ValueId value) const { return differs_.at(static_cast<std::size_t>(value)); }
   /// The id under which the original model's value is stored: the value itself if it does not differ.

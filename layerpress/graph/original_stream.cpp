@@ -1,4 +1,4 @@
-#include "layerpress/graph/reference_stream.h"
+#include "layerpress/graph/original_stream.h"
 
 #include <algorithm>
 #include <iterator>
@@ -8,7 +8,7 @@
 
 namespace layerpress::graph {
 
-ReferenceStream::ReferenceStream(const Graph& graph, const std::set<std::string>& changed)
+OriginalStream::OriginalStream(const Graph& graph, const std::set<std::string>& changed)
     : graph_(graph), count_(static_cast<ValueId>(graph.values.size())), differs_(graph.values.size(), false) {
   for (const Node& node : graph.nodes) {
     bool differs = false;
@@ -18,7 +18,7 @@ ReferenceStream::ReferenceStream(const Graph& graph, const std::set<std::string>
   }
 }
 
-Stage ReferenceStream::stage(const Stage& stage) const {
+Stage OriginalStream::stage(const Stage& stage) const {
   Stage own;
   const auto those_that_differ = [&](const std::vector<ValueId>& values) {
     std::vector<ValueId> found;

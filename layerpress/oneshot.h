@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ namespace dist {
 class Group;
 }
 using Distributed = dist::Group;  // distributed.h
+struct ModelInMemory;             // model_in_memory.h
 
 /// All options of `layerpress oneshot`. The command line is derived from visit(), which gives each option's name, field
 /// and help. An empty string, an empty list or zero selects the default that the help names.
@@ -61,6 +63,9 @@ struct OneshotOptions {
   /// Names of options whose value the caller has stated, even where it is the default's: beside a recipe such options are
   /// refused, and what differs from its default counts as stated anyway. The command line fills it in.
   std::vector<std::string> given;
+  /// The model itself, instead of a folder that `model` names; `model` then only says how the model card calls it. Its data
+  /// must be tokenized, its architecture one that Layerpress knows, and the run one of a single rank.
+  std::shared_ptr<const ModelInMemory> model_in_memory;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {

@@ -34,7 +34,7 @@ MAY_INCLUDE = {
 for room in ("setup", "plan", "output", "run"):
     MAY_INCLUDE[room] = set(MAY_INCLUDE)
 MAY_INCLUDE["setup"] -= {"pipeline"}
-MAY_INCLUDE["cli"] = {"base", "run", PUBLIC}
+MAY_INCLUDE["cli"] = MAY_INCLUDE["bindings"] = {"base", "run", PUBLIC}
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 LINKED_ROOM = re.compile(r"\blayerpress_(\w+)\b")

@@ -1,5 +1,6 @@
 #include "layerpress/checkpoint/checkpoint.h"
 
+#include <ATen/Functions.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <system_error>
 
 #include "layerpress/base/file.h"
+#include "layerpress/checkpoint/element_types.h"
 #include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/checkpoint/strict_json.h"
 
@@ -77,6 +79,23 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
   return opened;
 }
 
+std::shared_ptr<const Checkpoint> Checkpoint::in_memory(Json config, const std::map<std::string, at::Tensor>& tensors) {
+  const std::shared_ptr<Checkpoint> opened(new Checkpoint);
+  opened->config_ = std::move(config);
+  opened->quantization_config_ = find_quantization_config(opened->config_);
+  for (const auto& [name, tensor] : tensors) {
+    if (!tensor.device().is_cpu() || !tensor.is_contiguous())
+      throw CheckpointError("[checkpoint.memory] tensor {} is {}; move the model to the CPU", in_quotes(name),
+                            tensor.device().is_cpu() ? "not contiguous" : "on " + tensor.device().str());
+    if (!has_dtype_name(tensor.scalar_type()))
+      throw CheckpointError("[checkpoint.memory] tensor {}: its dtype {} cannot be in a checkpoint", in_quotes(name),
+                            c10::toString(tensor.scalar_type()));
+    opened->places_.emplace(name, Place{nullptr, {{name, tensor.scalar_type(), tensor.sizes().vec()}, 0}, tensor});
+  }
+  if (opened->places_.empty()) throw CheckpointError("[checkpoint.memory] the model has no tensors");
+  return opened;
+}
+
 std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTensor>& fused) const {
   const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
   for (const FusedTensor& whole : fused) {
@@ -84,12 +103,13 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
     const Place stored = place(whole.name);
     if (stored.tensor.shape != whole.shape)
       throw CheckpointError("[checkpoint.open] {}: tensor {} has shape {}, config.json implies {}",
-                            stored.file->path().string(), in_quotes(whole.name), stored.tensor.shape, whole.shape);
+                            stored.file ? stored.file->path().string() : "the model in memory", in_quotes(whole.name),
+                            stored.tensor.shape, whole.shape);
     changed->places_.erase(whole.name);
     std::uint64_t offset = stored.tensor.offset;
     for (const FusedTensor::Member& member : whole.members) {
       const StoredTensor part{{member.name, stored.tensor.dtype, member.shape}, offset};
-      if (!changed->places_.emplace(member.name, Place{stored.file, part}).second)
+      if (!changed->places_.emplace(member.name, Place{stored.file, part, stored.memory}).second)
         throw CheckpointError("[checkpoint.open] {}: holds {} as a tensor and inside {}", directory_.string(),
                               in_quotes(member.name), in_quotes(whole.name));
       offset += part.nbytes();
@@ -125,22 +145,25 @@ const StoredTensor& Checkpoint::spec(const std::string& name) const { return pla
 
 at::Tensor Checkpoint::tensor(const std::string& name) const {
   const Place& own = place(name);
-  return own.file->tensor(own.tensor);
+  if (own.file) return own.file->tensor(own.tensor);
+  auto* bytes = static_cast<std::byte*>(own.memory.data_ptr()) + own.tensor.offset;
+  return at::from_blob(
+      bytes, own.tensor.shape, [memory = own.memory](void*) {}, at::TensorOptions(own.tensor.dtype));
 }
 
 void Checkpoint::will_need(const std::string& name) const {
   const Place& own = place(name);
-  own.file->will_need(own.tensor);
+  if (own.file) own.file->will_need(own.tensor);
 }
 
 void Checkpoint::fetch(const std::string& name) const {
   const Place& own = place(name);
-  own.file->fetch(own.tensor);
+  if (own.file) own.file->fetch(own.tensor);
 }
 
 void Checkpoint::release(const std::string& name) const {
   const Place& own = place(name);
-  own.file->release(own.tensor);
+  if (own.file) own.file->release(own.tensor);
 }
 
 std::vector<std::string> Checkpoint::names() const {
@@ -158,12 +181,14 @@ std::uint64_t Checkpoint::total_bytes() const {
 
 std::vector<fs::path> Checkpoint::weight_files() const {
   std::set<fs::path> paths;
-  for (const auto& [name, place] : places_) paths.insert(place.file->path());
+  for (const auto& [name, place] : places_)
+    if (place.file) paths.insert(place.file->path());
   return {paths.begin(), paths.end()};
 }
 
 std::vector<fs::path> Checkpoint::companion_files() const {
   std::vector<fs::path> files;
+  if (directory_.empty()) return files;
   std::error_code failure;
   for (const auto& entry : fs::directory_iterator(directory_, failure)) {
     const std::string name = entry.path().filename().string();

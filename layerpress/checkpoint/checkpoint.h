@@ -34,6 +34,10 @@ class Checkpoint {
   /// damaged.
   static std::shared_ptr<const Checkpoint> open(const std::filesystem::path& directory);
 
+  /// A model in memory, whose tensors stay where they are. Nothing may write to them while they are read. Throws CheckpointError
+  /// naming a tensor that is not contiguous, not on the CPU, or of a dtype that a checkpoint cannot have.
+  static std::shared_ptr<const Checkpoint> in_memory(Json config, const std::map<std::string, at::Tensor>& tensors);
+
   /// The same checkpoint, with each tensor of `fused` that it contains replaced by its members. Throws CheckpointError
   /// if such a tensor has another shape.
   std::shared_ptr<const Checkpoint> unfused(const std::vector<FusedTensor>& fused) const;
@@ -45,6 +49,7 @@ class Checkpoint {
   /// The same checkpoint without a tensor.
   std::shared_ptr<const Checkpoint> without(const std::string& name) const;
 
+  /// Empty for a model in memory.
   const std::filesystem::path& directory() const { return directory_; }
   const Json& config() const { return config_; }
   /// config.json's quantization_config (or the other places where vLLM looks), null if there is none.
@@ -72,8 +77,9 @@ class Checkpoint {
  private:
   Checkpoint() = default;
   struct Place {
-    std::shared_ptr<const SafetensorsFile> file;
+    std::shared_ptr<const SafetensorsFile> file;  // null: in memory
     StoredTensor tensor;
+    at::Tensor memory = {};  // that `tensor` is, or is a part of
   };
   const Place& place(const std::string& name) const;
   std::filesystem::path directory_;

@@ -36,6 +36,12 @@ std::string_view dtype_name(at::ScalarType dtype) {
   throw InternalError("[safetensors.dtype] element type {} cannot be stored in safetensors", at::toString(dtype));
 }
 
+bool has_dtype_name(at::ScalarType dtype) {
+  for (const ElementType& type : kElementTypes)
+    if (type.dtype == dtype) return true;
+  return false;
+}
+
 std::optional<at::ScalarType> dtype_named(std::string_view name) {
   for (const ElementType& type : kElementTypes)
     if (type.name == name) return type.dtype;

@@ -6,7 +6,9 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/gptq.h"
+#include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/quantization.h"
+#include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/modifier/smoothquant.h"
 
 namespace layerpress::modifier {
@@ -14,18 +16,34 @@ namespace {
 
 using Factory = std::function<std::unique_ptr<compression::Modifier>(const OrderedJson&, const std::string&)>;
 
+/// A kind of modifier.
+struct Kind {
+  std::string type;
+  Factory make;
+  std::vector<Argument> arguments;
+};
+
+/// The arguments of a modifier that quantizes.
+std::vector<Argument> with_shared(std::vector<Argument> own) {
+  const std::vector<Argument>& shared = QuantizingModifier::shared_arguments();
+  own.insert(own.begin(), shared.begin(), shared.end());
+  return own;
+}
+
 /// A new modifier is its files and a line here.
-const std::vector<std::pair<std::string, Factory>>& factories() {
-  static const std::vector<std::pair<std::string, Factory>> kAll = {
+const std::vector<Kind>& kinds() {
+  static const std::vector<Kind> kAll = {
       {"GPTQModifier",
-       [](const OrderedJson& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); }},
-      {"QuantizationModifier", make_quantization_modifier},
-      {"SmoothQuantModifier", make_smoothquant_modifier},
+       [](const OrderedJson& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); },
+       with_shared(gptq_arguments())},
+      {"QuantizationModifier", make_quantization_modifier, with_shared({})},
+      {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
   };
   return kAll;
 }
 
-/// Modifiers in LLM Compressor's recipes that are not implemented yet.
+}  // namespace
+
 const std::vector<std::string>& not_implemented() {
   static const std::vector<std::string> kNames = {"AWQModifier",
                                                   "AutoRoundModifier",
@@ -40,18 +58,26 @@ const std::vector<std::string>& not_implemented() {
   return kNames;
 }
 
-}  // namespace
+std::vector<Argument> arguments_of(const std::string& type) {
+  for (const Kind& kind : kinds()) {
+    if (kind.type != type) continue;
+    std::vector<Argument> arguments = kind.arguments;
+    for (Argument& argument : lifecycle_arguments()) arguments.push_back(std::move(argument));
+    return arguments;
+  }
+  throw InternalError("[modifier] {} is no modifier", type);
+}
 
 std::vector<std::string> modifier_types() {
   std::vector<std::string> types;
-  for (const auto& [type, factory] : factories()) types.push_back(type);
+  for (const Kind& kind : kinds()) types.push_back(kind.type);
   return types;
 }
 
 std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where) {
-  for (const auto& [known, factory] : factories())
-    if (known == type) return factory(arguments, where);
+  for (const Kind& kind : kinds())
+    if (kind.type == type) return kind.make(arguments, where);
   const std::vector<std::string> implemented = modifier_types();
   const auto& later = not_implemented();
   if (std::find(later.begin(), later.end(), type) != later.end())

@@ -6,6 +6,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/compression/modifier.h"
+#include "layerpress/modifier/argument.h"
 
 namespace layerpress::modifier {
 
@@ -16,5 +17,11 @@ std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, co
 
 /// All types that make_modifier supports.
 std::vector<std::string> modifier_types();
+
+/// All arguments of a modifier of modifier_types(), its own first.
+std::vector<Argument> arguments_of(const std::string& type);
+
+/// Modifiers of LLM Compressor's recipes that make_modifier() refuses.
+const std::vector<std::string>& not_implemented();
 
 }  // namespace layerpress::modifier

@@ -72,10 +72,17 @@ class ActivationOrder {
 
 }  // namespace
 
+const std::vector<Argument>& gptq_arguments() {
+  static const std::vector<Argument> kArguments = {{"block_size", "int"},
+                                                   {"dampening_frac", "float"},
+                                                   {"actorder", "str | None"},
+                                                   {"batched_quantization", "int | str | None"},
+                                                   {"error_propagation", "bool | dict[str, float] | None"}};
+  return kArguments;
+}
+
 GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver)
-    : QuantizingModifier(arguments, where,
-                         {"block_size", "dampening_frac", "actorder", "batched_quantization", "error_propagation"},
-                         quant::Observer::kHessian),
+    : QuantizingModifier(arguments, where, gptq_arguments(), quant::Observer::kHessian),
       block_solver_(block_solver),
       propagation_(parse_error_propagation(arguments, where)) {
   const Json plain(arguments);

@@ -6,6 +6,7 @@
 #include "layerpress/base/json.h"
 #include "layerpress/compression/modifier.h"
 #include "layerpress/kernels/block_solver.h"
+#include "layerpress/modifier/argument.h"
 
 namespace layerpress::modifier {
 
@@ -38,5 +39,8 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 /// a group differ in their schemes.
 std::unique_ptr<compression::Quantizer> make_gptq_modifier(const OrderedJson& arguments, const std::string& where,
                                                            BlockSolverOf block_solver = kernels::column_block_solver);
+
+/// GPTQ's own arguments.
+const std::vector<Argument>& gptq_arguments();
 
 }  // namespace layerpress::modifier

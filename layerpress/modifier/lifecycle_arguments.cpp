@@ -9,19 +9,22 @@ namespace {
 struct Field {
   std::function<bool(const Json&)> takes;
   const char* rule;
+  const char* type;
 };
 
 const std::map<std::string, Field>& fields() {
   static const Field kNumber{[](const Json& value) { return value.is_null() || value.is_number(); },
-                             "it must be a number or null"};
-  static const Field kFlag{[](const Json& value) { return value.is_boolean(); }, "it must be true or false"};
+                             "it must be a number or null", "float | None"};
+  static const Field kFlag{[](const Json& value) { return value.is_boolean(); }, "it must be true or false", "bool"};
   // Set, it would mean a modifier that has run already.
-  static const Field kState{[](const Json& value) { return value == Json(false); }, "it must be false"};
+  static const Field kState{[](const Json& value) { return value == Json(false); }, "it must be false", "bool"};
   static const std::map<std::string, Field> kAll{
       {"index",
        {[](const Json& value) { return value.is_null() || value.is_number_integer(); },
-        "it must be a whole number or null"}},
-      {"group", {[](const Json& value) { return value.is_null() || value.is_string(); }, "it must be a name or null"}},
+        "it must be a whole number or null", "int | None"}},
+      {"group",
+       {[](const Json& value) { return value.is_null() || value.is_string(); }, "it must be a name or null",
+        "str | None"}},
       {"start", kNumber},
       {"end", kNumber},
       {"update", kNumber},
@@ -37,6 +40,12 @@ const std::map<std::string, Field>& fields() {
 }
 
 }  // namespace
+
+std::vector<Argument> lifecycle_arguments() {
+  std::vector<Argument> arguments;
+  for (const auto& [name, field] : fields()) arguments.push_back({name, field.type});
+  return arguments;
+}
 
 bool is_lifecycle_argument(const std::string& key, const Json& value, const std::string& where) {
   const auto field = fields().find(key);

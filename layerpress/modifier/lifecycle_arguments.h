@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "layerpress/base/json.h"
+#include "layerpress/modifier/argument.h"
 
 namespace layerpress::modifier {
 
@@ -11,5 +13,8 @@ namespace layerpress::modifier {
 /// (offload_hessians, sequential_update). LLM Compressor writes some of them into a checkpoint's recipe.yaml. Throws
 /// RecipeError when the value is none that the field takes.
 bool is_lifecycle_argument(const std::string& key, const Json& value, const std::string& where);
+
+/// All of them, by name.
+std::vector<Argument> lifecycle_arguments();
 
 }  // namespace layerpress::modifier

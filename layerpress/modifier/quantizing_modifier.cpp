@@ -77,13 +77,25 @@ NamedObservers named_observers(const Json& arguments, const std::string& where) 
 
 }  // namespace
 
+const std::vector<Argument>& QuantizingModifier::shared_arguments() {
+  static const std::vector<Argument> kArguments = {{"targets", "str | list[str] | None"},
+                                                   {"ignore", "str | list[str] | None"},
+                                                   {"scheme", "str | dict[str, Any] | None"},
+                                                   {"config_groups", "dict[str, Any] | None"},
+                                                   {"kv_cache_scheme", "dict[str, Any] | None"},
+                                                   {"weight_observer", "str | None"},
+                                                   {"input_observer", "str | None"},
+                                                   {"output_observer", "str | None"},
+                                                   {"observer", "str | dict[str, str] | None"},
+                                                   {"bypass_divisibility_checks", "bool"}};
+  return kArguments;
+}
+
 QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::string& where,
-                                       const std::vector<std::string>& own_keys, quant::Observer default_observer) {
+                                       const std::vector<Argument>& own_arguments, quant::Observer default_observer) {
   if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-  std::vector<std::string> known = {
-      "targets",         "ignore",         "scheme",          "config_groups", "kv_cache_scheme",
-      "weight_observer", "input_observer", "output_observer", "observer",      "bypass_divisibility_checks"};
-  known.insert(known.end(), own_keys.begin(), own_keys.end());
+  std::vector<std::string> known = names_of(shared_arguments());
+  for (const Argument& own : own_arguments) known.push_back(own.name);
   const Json plain(arguments);
   without_effect_ = check_keys(plain, where, known);
   if (json_has(plain, "kv_cache_scheme"))

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/modifier/argument.h"
 #include "layerpress/modifier/embedding_rounding.h"
 #include "layerpress/quant/group_targets.h"
 #include "layerpress/quant/observer.h"
@@ -22,6 +23,8 @@ class QuantizingModifier : public compression::Quantizer {
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
   std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
+  /// The arguments of every quantizing modifier.
+  static const std::vector<Argument>& shared_arguments();
   const compression::Quantizer* for_embeddings() const override { return &embeddings_; }
   void describe_input(const compression::LinearWeight& linear, const compression::Statistics* statistics,
                       quant::QuantizedWeight& weight) const override;
@@ -29,8 +32,8 @@ class QuantizingModifier : public compression::Quantizer {
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
   /// weight_observer, input_observer / observer {weights, input}, kv_cache_scheme (only null), bypass_divisibility_checks (only false).
-  /// `own_keys` are the derived class's arguments.
-  QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<std::string>& own_keys,
+  /// `own_arguments` are the derived class's.
+  QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& own_arguments,
                      quant::Observer default_observer);
 
   /// Gives each group its activation order: what change() makes of the one that its own scheme names. `where` says whose.

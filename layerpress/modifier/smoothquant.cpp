@@ -152,8 +152,7 @@ class SmoothQuantModifier : public compression::Transform {
   }
 
   void check_keys(const Json& arguments) {
-    static const std::vector<std::string> kKnown = {
-        "smoothing_strength", "mappings", "ignore", "num_calibration_steps", "calibration_function", "algorithm"};
+    static const std::vector<std::string> kKnown = names_of(smoothquant_arguments());
     for (const auto& [key, value] : arguments.items()) {
       if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
       if (is_lifecycle_argument(key, value, where_)) {
@@ -241,6 +240,13 @@ class SmoothQuantModifier : public compression::Transform {
 };
 
 }  // namespace
+
+const std::vector<Argument>& smoothquant_arguments() {
+  static const std::vector<Argument> kArguments = {
+      {"smoothing_strength", "float"},   {"mappings", "list[Any] | None"}, {"ignore", "str | list[str] | None"},
+      {"num_calibration_steps", "None"}, {"calibration_function", "None"}, {"algorithm", "str"}};
+  return kArguments;
+}
 
 std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
                                                                   const std::string& where) {

@@ -2,9 +2,11 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "layerpress/base/json.h"
 #include "layerpress/compression/transform.h"
+#include "layerpress/modifier/argument.h"
 
 namespace layerpress::modifier {
 
@@ -25,5 +27,7 @@ namespace layerpress::modifier {
 /// scale. A mapping that would change the model's outputs is refused.
 std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
                                                                   const std::string& where);
+
+const std::vector<Argument>& smoothquant_arguments();
 
 }  // namespace layerpress::modifier

@@ -78,7 +78,8 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
 Recipe recipe_without_quality(const OneshotOptions& options) {
   if (!options.recipe.empty()) {
     refuse_with_recipe_file(options);
-    return read_recipe_file(options.recipe);
+    const bool is_text = options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{');
+    return is_text ? parse_recipe(options.recipe, "recipe") : read_recipe_file(options.recipe);
   }
   ModifierEntry entry;
   if (options.algorithm == "gptq")

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "layerpress/data/row_slice.h"
+#include "layerpress/data/token_rows.h"
 #include "layerpress/run/dataset_options.h"
 #include "layerpress/setup/run_identity.h"
 
@@ -59,6 +60,9 @@ data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSet
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
   if (setup.pipeline == setup::Pipeline::kDatafree) return {};
   if (options.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
+  if (options.model_in_memory && data::open_token_rows(options.dataset) == nullptr)
+    throw UsageError(
+        "[options] --dataset: data for a model in memory must be tokenized, because no tokenizer is beside it");
   const data::DatasetOptions dataset = dataset_options(options);
   if (division.own_slices) return load_own_slice(dataset, setup, control);
   const std::filesystem::path& model = setup.model.checkpoint->directory();

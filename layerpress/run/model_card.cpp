@@ -24,6 +24,7 @@ constexpr const char* kCarriedOver[] = {"license", "license_name", "license_link
 
 /// The metadata of the original model's card; empty if there is none that can be read.
 OrderedJson original_metadata(const fs::path& model) {
+  if (model.empty()) return {};
   std::error_code failure;
   const fs::path file = model / kCardName;
   if (!fs::is_regular_file(file, failure) || fs::file_size(file, failure) > kLongestCard || failure) return {};

@@ -28,6 +28,9 @@ std::string reported(const ChildResult& result) {
 
 std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
                                       const std::string& dtype, const RunControl& control) {
+  if (checkpoint.directory().empty())
+    throw CheckpointError(
+        "[graph.export] a model in memory needs an architecture that Layerpress knows; save it and name its folder");
   const std::filesystem::path script = data::helper_script().parent_path() / "export_graph.py";
   const Json request = {
       {"model", checkpoint.directory().string()}, {"dtype", dtype}, {"trust_remote_code", choice.trust_remote_code}};

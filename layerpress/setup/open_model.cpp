@@ -55,7 +55,9 @@ std::unique_ptr<residency::WeightSource> OpenedModel::weights(at::ScalarType dty
 
 OpenedModel open_model(const std::string& model, const ModelChoice& choice, const RunControl& control) {
   OpenedModel opened;
-  opened.checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
+  opened.checkpoint = choice.in_memory
+                          ? checkpoint::Checkpoint::in_memory(choice.in_memory->config, choice.in_memory->tensors)
+                          : checkpoint::Checkpoint::open(checkpoint::locate_model(model));
   opened.traced = traced_model(*opened.checkpoint, choice, control);
   if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
   opened.checkpoint = opened.checkpoint->unfused(opened.traced.fused_tensors);

@@ -10,6 +10,7 @@
 #include "layerpress/execution/batch.h"
 #include "layerpress/graph/partition.h"
 #include "layerpress/model/architecture.h"
+#include "layerpress/model_in_memory.h"
 #include "layerpress/quant/quantization_config.h"
 #include "layerpress/residency/weight_source.h"
 
@@ -33,9 +34,10 @@ enum class ExpertTokens { kAll, kRouted };
 /// How a model is opened.
 struct ModelChoice {
   ExpertTokens tokens = ExpertTokens::kAll;
-  std::string graph = "auto";                   ///< --model-graph
-  bool trust_remote_code = false;               ///< for an exported graph
-  std::string device = "auto", dtype = "auto";  ///< as choose_placement takes them, for an exported graph
+  std::string graph = "auto";                           ///< --model-graph
+  bool trust_remote_code = false;                       ///< for an exported graph
+  std::string device = "auto", dtype = "auto";          ///< as choose_placement takes them, for an exported graph
+  std::shared_ptr<const ModelInMemory> in_memory = {};  ///< instead of the named model
 };
 
 /// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an

@@ -36,6 +36,17 @@ const std::set<std::string>& options_left_out() {
   return kNames;
 }
 
+/// Of a model in memory, whose values no file's time of modification vouches for.
+std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint) {
+  Checksum checksum;
+  for (const std::string& name : checkpoint.names()) {
+    const at::Tensor tensor = checkpoint.tensor(name);
+    checksum.add(name.data(), name.size());
+    checksum.add(tensor.const_data_ptr(), tensor.nbytes());
+  }
+  return checksum.text();
+}
+
 std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
 
 /// The first key with a different value, as "<kind> KEY was A and is B".
@@ -80,6 +91,7 @@ Json identity_of_model(const OpenedModel& model) {
         {"size", status.st_size}, {"modified", fmt::format("{}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec)}};
   }
   files["config.json"] = checksum_of_config(model);
+  if (model.checkpoint->directory().empty()) files["tensors"] = checksum_of_tensors(*model.checkpoint);
   return files;
 }
 

@@ -109,8 +109,11 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
                             ? kUnlimited
                             : parse_bytes(options.device_memory_budget, "--device-memory-budget");
   setup.model =
-      open_model(options.model, {options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted,
-                                 options.model_graph, options.trust_remote_code, options.device, options.dtype});
+      open_model(options.model,
+                 {options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted, options.model_graph,
+                  options.trust_remote_code, options.device, options.dtype, options.model_in_memory});
+  if (options.model_in_memory && group.size() > 1)
+    throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
   if (!setup.model.checkpoint->quantization_config().is_null())
     throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
                           options.model);

@@ -1,0 +1,237 @@
+// The functions of the extension module; python/layerpress gives them the form that users see.
+#include <ATen/DLConvertor.h>
+#include <c10/util/Exception.h>
+#include <c10/util/Logging.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "layerpress/bindings/options.h"
+#include "layerpress/bindings/running.h"
+#include "layerpress/distributed.h"
+#include "layerpress/evaluate.h"
+#include "layerpress/inspect.h"
+#include "layerpress/model_in_memory.h"
+#include "layerpress/modifiers.h"
+#include "layerpress/oneshot.h"
+#include "layerpress/prepare.h"
+
+namespace nb = nanobind;
+
+namespace layerpress::bindings {
+namespace {
+
+/// What every long call is given beside its own arguments.
+struct Call {
+  nb::handle events;
+  bool in_main_thread;
+};
+
+template <typename Options>
+Options options_of(const std::string& model, const nb::dict& given) {
+  auto options = options_from<Options>(given);
+  if constexpr (std::is_same_v<Options, InspectOptions>)
+    options.run.model = model;
+  else
+    options.model = model;
+  return options;
+}
+
+/// A tensor of torch, by DLPack, in place.
+at::Tensor tensor_of(nb::handle tensor) {
+  const nb::object capsule = tensor.attr("__dlpack__")();
+  auto* managed = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
+  if (managed == nullptr) throw nb::python_error();
+  PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+  return at::fromDLPack(managed);
+}
+
+std::shared_ptr<ModelInMemory> model_in_memory(const std::string& config, const nb::dict& tensors) {
+  auto model = std::make_shared<ModelInMemory>();
+  model->config = parse_json(config, "the model's config");
+  for (const auto& [name, tensor] : tensors) model->tensors.emplace(nb::cast<std::string>(name), tensor_of(tensor));
+  return model;
+}
+
+OneshotOptions oneshot_options(const std::string& model, const nb::dict& given,
+                               const std::shared_ptr<ModelInMemory>& in_memory) {
+  auto options = options_of<OneshotOptions>(model, given);
+  for (const auto& [name, value] : given) options.given.push_back(nb::cast<std::string>(name));
+  options.model_in_memory = in_memory;
+  return options;
+}
+
+std::string run_oneshot(const Call& call, const OneshotOptions& options, Distributed* ranks) {
+  return run(call.events, call.in_main_thread, [&](const RunControl& control) {
+    const OneshotSummary summary = oneshot(options, control, ranks);
+    return Json{{"already_complete", summary.already_complete},
+                {"seconds", summary.seconds},
+                {"output_bytes", summary.output_bytes},
+                {"modules", summary.modules},
+                {"fallbacks", summary.fallbacks},
+                {"output", summary.output},
+                {"details", summary.details}}
+        .dump();
+  });
+}
+
+std::string tables() {
+  Json modifiers = Json::array();
+  for (const ModifierKind& kind : list_modifiers())
+    modifiers.push_back({{"type", kind.type}, {"arguments", kind.arguments}, {"implemented", kind.implemented}});
+  return Json{{"oneshot", table_of<OneshotOptions>()},
+              {"evaluate", table_of<EvaluateOptions>()},
+              {"inspect", table_of<InspectOptions>()},
+              {"prepare", table_of<PrepareOptions>()},
+              {"modifiers", modifiers}}
+      .dump();
+}
+
+const char* class_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+      return "UsageError";
+    case ErrorKind::kIo:
+      return "IoError";
+    case ErrorKind::kCheckpoint:
+      return "CheckpointError";
+    case ErrorKind::kRecipe:
+      return "RecipeError";
+    case ErrorKind::kData:
+      return "DataError";
+    case ErrorKind::kMemory:
+      return "MemoryError";
+    case ErrorKind::kDistributed:
+      return "DistributedError";
+    case ErrorKind::kInterrupted:
+      return "InterruptedError";
+    case ErrorKind::kInternal:
+      break;
+  }
+  return "InternalError";
+}
+
+void raise(const char* class_name, const char* message) {
+  PyErr_SetString(nb::module_::import_("layerpress.errors").attr(class_name).ptr(), message);
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const DamagedWeightsError& error) {
+    raise("DamagedWeightsError", error.what());
+  } catch (const Error& error) {
+    raise(class_of(error.kind()), error.what());
+  } catch (const c10::OutOfMemoryError&) {
+    raise("MemoryError", "[memory] the device is out of memory; use a smaller device_memory_budget or batch_tokens");
+  } catch (const c10::Error& error) {
+    raise("InternalError", error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    raise("MemoryError", "[memory] out of memory; use smaller batch_tokens or fewer samples");
+  }
+}
+
+/// A model in memory, or none.
+using InMemory = std::shared_ptr<ModelInMemory>;
+
+void define_oneshot(nb::module_& module) {
+  module.def(
+      "oneshot",
+      [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
+         const InMemory& in_memory) {
+        return run_oneshot({events, in_main_thread}, oneshot_options(model, given, in_memory), ranks);
+      },
+      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
+      nb::arg("in_memory").none());
+  module.def(
+      "plan",
+      [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
+         const InMemory& in_memory) {
+        const OneshotOptions options = oneshot_options(model, given, in_memory);
+        return run(events, in_main_thread,
+                   [&](const RunControl& control) { return plan_oneshot(options, control, ranks).dump(); });
+      },
+      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
+      nb::arg("in_memory").none());
+  module.def("unfinished", [](const std::string& output) {
+    const std::optional<UnfinishedRun> run = find_unfinished_run(output);
+    return run ? Json{{"finished", run->finished}, {"subgraphs", run->subgraphs}}.dump() : std::string("null");
+  });
+}
+
+void define_others(nb::module_& module) {
+  module.def("evaluate", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
+    const auto options = options_of<EvaluateOptions>(model, given);
+    return run(events, in_main_thread,
+               [&](const RunControl& control) { return evaluate(options, control).to_json().dump(); });
+  });
+  module.def("inspect", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
+    const auto options = options_of<InspectOptions>(model, given);
+    return run(events, in_main_thread, [&](const RunControl& control) { return inspect(options, control).dump(); });
+  });
+  module.def("prepare", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
+    const auto options = options_of<PrepareOptions>(model, given);
+    return run(events, in_main_thread, [&](const RunControl& control) {
+      const Prepared prepared = prepare(options, control);
+      return Json{{"samples", prepared.samples}, {"tokens", prepared.tokens}}.dump();
+    });
+  });
+  module.def("architectures", [] { return list_architectures().dump(); });
+  module.def("tables", tables);
+  module.def("check_modifier", [](const std::string& type, const std::string& arguments) {
+    check_modifier(type, OrderedJson::parse(arguments));
+  });
+}
+
+void define_models(nb::module_& module) {
+  nb::class_<ModelInMemory>(module, "ModelInMemory");
+  module.def("model_in_memory", model_in_memory);
+  module.def("load_result", [](const InMemory& model, const std::string& output) {
+    const nb::gil_scoped_release released;
+    return load_result(*model, output);
+  });
+}
+
+void define_ranks(nb::module_& module) {
+  nb::class_<Distributed>(module, "Distributed", "The ranks of a run.")
+      .def_prop_ro("rank", &Distributed::rank)
+      .def_prop_ro("size", &Distributed::size)
+      .def_prop_ro("local_rank", &Distributed::local_rank)
+      .def_prop_ro("is_first", &Distributed::is_first)
+      .def("all_gather_text", &Distributed::all_gather_text, nb::call_guard<nb::gil_scoped_release>())
+      .def("barrier", &Distributed::barrier, nb::call_guard<nb::gil_scoped_release>())
+      .def("reports_failure", &Distributed::reports_failure)
+      .def("failure", &Distributed::failure);
+  module.def("init_dist", [](std::int64_t timeout, nb::handle events, bool in_main_thread) {
+    return run(events, in_main_thread, [&](const RunControl& control) {
+      return std::shared_ptr<Distributed>(init_dist(std::chrono::seconds(timeout), control));
+    });
+  });
+  module.def("rank_partition", [](const Distributed& ranks, const std::string& split, std::int64_t samples) {
+    return get_rank_partition(ranks, split, samples);
+  });
+}
+
+}  // namespace
+}  // namespace layerpress::bindings
+
+NB_MODULE(_native, module) {
+  using namespace layerpress::bindings;
+  // Errors are raised as exceptions, in our own words; the libraries' messages with stack traces are for developers.
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  nb::register_exception_translator(translate);
+  module.attr("__version__") = LAYERPRESS_VERSION;
+  module.attr("torch_version") = LAYERPRESS_TORCH_VERSION;
+  define_oneshot(module);
+  define_others(module);
+  define_models(module);
+  define_ranks(module);
+}

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "layerpress/base/json.h"
+
+namespace layerpress::bindings {
+
+/// The options that a dictionary gives by the names of the command line. Throws UsageError for a value of another type and for an
+/// unknown name.
+template <typename Options>
+Options options_from(const nanobind::dict& given) {
+  Options options;
+  std::size_t known = 0;
+  Options::visit(options, [&](const char* name, auto& field, const char*) {
+    if (!given.contains(name)) return;
+    ++known;
+    const nanobind::object value = given[name];
+    if (!nanobind::try_cast(value, field, /*convert=*/true))
+      throw UsageError("[options] {}: {} is no value for it", name, nanobind::cast<std::string>(nanobind::repr(value)));
+  });
+  if (known == given.size()) return options;
+  for (const auto& [key, value] : given) {
+    const auto name = nanobind::cast<std::string>(key);
+    bool found = false;
+    Options::visit(options, [&](const char* option, auto&, const char*) { found = found || name == option; });
+    if (!found) throw UsageError("[options] {}: there is no such option", name);
+  }
+  return options;
+}
+
+template <typename Field>
+const char* python_type() {
+  if constexpr (std::is_same_v<Field, bool>) return "bool";
+  if constexpr (std::is_same_v<Field, std::vector<std::string>>) return "list[str]";
+  if constexpr (std::is_same_v<Field, std::string>) return "str";
+  return "int";
+}
+
+/// Name, type, default and help of every option, in the order of the command line.
+template <typename Options>
+Json table_of() {
+  Json table = Json::array();
+  const Options options;
+  Options::visit(options, [&](const char* name, const auto& value, const char* help) {
+    using Field = std::remove_cvref_t<decltype(value)>;
+    table.push_back({{"name", name}, {"type", python_type<Field>()}, {"default", value}, {"help", help}});
+  });
+  return table;
+}
+
+}  // namespace layerpress::bindings

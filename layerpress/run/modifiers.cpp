@@ -1,0 +1,26 @@
+#include "layerpress/modifiers.h"
+
+#include "layerpress/modifier/all_modifiers.h"
+
+namespace layerpress {
+
+std::vector<ModifierKind> list_modifiers() {
+  std::vector<ModifierKind> kinds;
+  for (const std::string& type : modifier::modifier_types()) {
+    ModifierKind kind{type, {}};
+    for (const modifier::Argument& argument : modifier::arguments_of(type))
+      kind.arguments.emplace_back(argument.name, argument.type);
+    kinds.push_back(std::move(kind));
+  }
+  for (const std::string& type : modifier::not_implemented()) kinds.push_back({type, {}, false});
+  return kinds;
+}
+
+void check_modifier(const std::string& type, const OrderedJson& arguments) {
+  // A GPTQModifier without a scheme takes over that of the QuantizationModifier before it, which only a recipe shows.
+  const bool inherits =
+      type == "GPTQModifier" && !json_has(arguments, "scheme") && !json_has(arguments, "config_groups");
+  if (!inherits) (void)modifier::make_modifier(type, arguments, type);
+}
+
+}  // namespace layerpress

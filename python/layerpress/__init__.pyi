@@ -1,0 +1,277 @@
+# Written by scripts/python_stubs.py from the tables of the C++ library.
+
+from contextlib import AbstractContextManager
+from os import PathLike
+from typing import Any, Callable
+
+from .errors import CheckpointError as CheckpointError
+from .errors import DamagedWeightsError as DamagedWeightsError
+from .errors import DataError as DataError
+from .errors import DistributedError as DistributedError
+from .errors import Error as Error
+from .errors import InternalError as InternalError
+from .errors import InterruptedError as InterruptedError
+from .errors import IoError as IoError
+from .errors import MemoryError as MemoryError
+from .errors import RecipeError as RecipeError
+from .errors import UsageError as UsageError
+from .reports import Evaluation as Evaluation
+from .reports import Inspection as Inspection
+from .reports import Plan as Plan
+from .reports import Report as Report
+from .reports import Summary as Summary
+from .runs import Picture
+
+__version__: str
+
+class Distributed:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def is_first(self) -> bool: ...
+    def barrier(self) -> None: ...
+    def failure(self) -> str: ...
+    def reports_failure(self) -> bool: ...
+    def all_gather_text(self, text: str) -> list[str]: ...
+
+def oneshot(
+    model: Any,
+    *,
+    dataset: Any = None,
+    recipe: Any = None,
+    progress: bool = True,
+    batch_size: int = 1,
+    clear_sparse_session: bool = False,
+    concatenate_data: bool | None = None,
+    config_name: None = None,
+    data_collator: str = 'truncation',
+    dataloader_num_workers: int = 0,
+    dataset_config_name: str | None = None,
+    dataset_path: str | PathLike[str] | None = None,
+    dvc_data_repository: None = None,
+    log_dir: None = None,
+    min_tokens_per_module: int | None = None,
+    model_revision: str = 'main',
+    output_dir: str | PathLike[str] | None = None,
+    overwrite_cache: bool = False,
+    pad_to_max_length: bool = False,
+    precision: Any = None,
+    preprocessing_func: Callable[[Any], Any] | None = None,
+    preprocessing_num_workers: int | None = None,
+    processor: Any = None,
+    propagate_error: bool = True,
+    quantization_aware_calibration: bool = True,
+    raw_kwargs: dict[str, Any] | None = None,
+    recipe_args: None = None,
+    remove_columns: Any = None,
+    save_compressed: bool = True,
+    sequential_prefetch: bool = False,
+    shuffle_calibration_samples: bool | None = None,
+    splits: str | list[str] | dict[str, str] | None = None,
+    stage: None = None,
+    streaming: bool = False,
+    tie_word_embeddings: bool = True,
+    tokenizer: Any = None,
+    tracing_ignore: Any = None,
+    trust_remote_code_model: bool | None = None,
+    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint
+    algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
+    scheme: str | None = None,  # preset such as W4A16, W8A8, FP8_DYNAMIC
+    group_size: int | None = None,  # columns that share a scale (default: the preset's)
+    observer: str | None = None,  # minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
+    targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
+    ignore: str | list[str] | None = None,  # modules to leave alone; beats --targets
+    dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
+    text_column: str | None = None,  # column that holds the text
+    num_calibration_samples: int | None = None,  # how many samples to use
+    max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
+    shuffle: bool | None = None,  # take samples in seeded random order
+    seed: int | None = None,  # seed of --shuffle
+    concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
+    use_loss_mask: bool | None = None,  # calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks
+    moe_calibrate_all_experts: bool | None = None,  # every expert sees all tokens for its statistics, not only those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)
+    pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
+    sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are onloaded together
+    batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
+    memory_budget: str | None = None,  # memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
+    device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
+    sequential_offload_device: str | None = None,  # where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while the budget lasts, then disk
+    offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
+    device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
+    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
+    max_shard_size: str | None = None,  # largest weight file
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
+    resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
+    timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
+    summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
+) -> Any: ...
+def plan(
+    model: Any,
+    *,
+    dataset: Any = None,
+    recipe: Any = None,
+    progress: bool = False,
+    batch_size: int = 1,
+    clear_sparse_session: bool = False,
+    concatenate_data: bool | None = None,
+    config_name: None = None,
+    data_collator: str = 'truncation',
+    dataloader_num_workers: int = 0,
+    dataset_config_name: str | None = None,
+    dataset_path: str | PathLike[str] | None = None,
+    dvc_data_repository: None = None,
+    log_dir: None = None,
+    min_tokens_per_module: int | None = None,
+    model_revision: str = 'main',
+    output_dir: str | PathLike[str] | None = None,
+    overwrite_cache: bool = False,
+    pad_to_max_length: bool = False,
+    precision: Any = None,
+    preprocessing_func: Callable[[Any], Any] | None = None,
+    preprocessing_num_workers: int | None = None,
+    processor: Any = None,
+    propagate_error: bool = True,
+    quantization_aware_calibration: bool = True,
+    raw_kwargs: dict[str, Any] | None = None,
+    recipe_args: None = None,
+    remove_columns: Any = None,
+    save_compressed: bool = True,
+    sequential_prefetch: bool = False,
+    shuffle_calibration_samples: bool | None = None,
+    splits: str | list[str] | dict[str, str] | None = None,
+    stage: None = None,
+    streaming: bool = False,
+    tie_word_embeddings: bool = True,
+    tokenizer: Any = None,
+    tracing_ignore: Any = None,
+    trust_remote_code_model: bool | None = None,
+    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint
+    algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
+    scheme: str | None = None,  # preset such as W4A16, W8A8, FP8_DYNAMIC
+    group_size: int | None = None,  # columns that share a scale (default: the preset's)
+    observer: str | None = None,  # minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
+    targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
+    ignore: str | list[str] | None = None,  # modules to leave alone; beats --targets
+    dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
+    text_column: str | None = None,  # column that holds the text
+    num_calibration_samples: int | None = None,  # how many samples to use
+    max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
+    shuffle: bool | None = None,  # take samples in seeded random order
+    seed: int | None = None,  # seed of --shuffle
+    concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
+    use_loss_mask: bool | None = None,  # calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks
+    moe_calibrate_all_experts: bool | None = None,  # every expert sees all tokens for its statistics, not only those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)
+    pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
+    sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are onloaded together
+    batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
+    memory_budget: str | None = None,  # memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
+    device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
+    sequential_offload_device: str | None = None,  # where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while the budget lasts, then disk
+    offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
+    device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
+    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
+    max_shard_size: str | None = None,  # largest weight file
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
+    resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
+    timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
+    summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
+) -> Plan: ...
+def evaluate(
+    model: str | PathLike[str],
+    dataset: Any,
+    *,
+    progress: bool = False,
+    reference: str | None = None,  # model to compare with, usually the uncompressed one
+    dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
+    text_column: str | None = None,  # column that holds the text
+    num_samples: int | None = None,  # how many samples to use
+    max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
+    batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
+    quantize_activations: bool | None = None,  # round inputs of linears as the checkpoint's scheme says, like an engine that serves it
+    device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
+    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS)
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+) -> Evaluation: ...
+def inspect(
+    model: str | PathLike[str],
+    *,
+    progress: bool = False,
+    graph: bool | None = None,  # print the traced graph, node by node, instead
+    svg: str | PathLike[str] | None = None,  # draw the graph into this file instead; needs Graphviz
+    dot: str | PathLike[str] | None = None,  # write the graph in Graphviz's language into this file instead
+    full: bool | None = None,  # with --svg or --dot: every layer and every expert, not one of those that are alike
+    plan: bool | None = None,  # show memory, disk and time of a one-shot run instead
+    recipe: str | None = None,  # with --plan: LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...
+    algorithm: str | None = None,  # with --plan: gptq or rtn (round-to-nearest)
+    scheme: str | None = None,  # with --plan: preset such as W4A16, W8A8, FP8_DYNAMIC
+    group_size: int | None = None,  # with --plan: columns that share a scale (default: the preset's)
+    observer: str | None = None,  # with --plan: minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
+    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
+    targets: str | list[str] | None = None,  # with --plan: modules to compress: class names, module names, re:patterns
+    ignore: str | list[str] | None = None,  # with --plan: modules to leave alone; beats --targets
+    dataset: str | None = None,  # with --plan: calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id
+    dataset_split: str | None = None,  # with --plan: split of a datasets id; train[a:b] takes a slice, of files too
+    text_column: str | None = None,  # with --plan: column that holds the text
+    num_calibration_samples: int | None = None,  # with --plan: how many samples to use
+    max_seq_length: int | None = None,  # with --plan: longest sample in tokens; longer ones are cut
+    shuffle: bool | None = None,  # with --plan: take samples in seeded random order
+    seed: int | None = None,  # with --plan: seed of --shuffle
+    concatenate: bool | None = None,  # with --plan: join samples and cut them into pieces of --max-seq-length
+    use_loss_mask: bool | None = None,  # with --plan: calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks
+    moe_calibrate_all_experts: bool | None = None,  # every expert sees all tokens for its statistics, not only those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # with --plan: tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)
+    pipeline: str | None = None,  # with --plan: sequential, basic or datafree (default: sequential when data is needed)
+    sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are onloaded together
+    batch_tokens: int | None = None,  # with --plan: tokens packed into one batch (default: chosen from the model's size)
+    memory_budget: str | None = None,  # with --plan: memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
+    device_memory_budget: str | None = None,  # with --plan: the same for the device's memory (default: nine tenths of what is free)
+    sequential_offload_device: str | None = None,  # with --plan: where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while the budget lasts, then disk
+    device: str | None = None,  # with --plan: cpu, cuda, cuda:1 (default: cuda where there is one)
+    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    threads: int | None = None,  # with --plan: CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+) -> Report: ...
+def picture(
+    model: str | PathLike[str],
+    **arguments: Any,
+) -> Picture: ...
+def prepare(
+    model: str | PathLike[str],
+    dataset: Any,
+    output: str | PathLike[str],
+    *,
+    progress: bool = False,
+    dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
+    text_column: str | None = None,  # column that holds the text
+    num_calibration_samples: int | None = None,  # how many samples to use
+    max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
+    shuffle: bool | None = None,  # take samples in seeded random order
+    seed: int | None = None,  # seed of --shuffle
+    concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
+    use_loss_mask: bool | None = None,  # store which tokens the chat template marks as the assistant's, or a column loss_mask marks
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+) -> Report: ...
+def init_dist(timeout: int = 600) -> Distributed: ...
+def get_rank_partition(split: str, num_samples: int) -> str: ...
+def load_offloaded_model() -> AbstractContextManager[None]: ...

@@ -1,0 +1,156 @@
+"""Calibration data that is in Python, as a file that the program reads: token ids and texts as JSON lines, or tokenized by the helper with
+the tokenizer that was given."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Iterable, Iterator, Optional
+
+from .errors import DataError, UsageError
+
+# Columns of processors, which know more of an image than the rows say.
+_PROCESSED_IMAGES = ("pixel_values", "image_grid_thw", "input_features", "aspect_ratio_ids")
+
+
+class Rows:
+    """A dataset as rows that the program knows: {"input_ids"}, {"text"} or {"messages"}, one kind for all."""
+
+    def __init__(self, dataset: Any, options: dict[str, Any], preprocess: Optional[Callable]):
+        self._dataset = _one_split(dataset, options)
+        self._column = options.get("text_column") or "text"
+        self._masked = bool(options.get("use_loss_mask"))
+        self._preprocess = preprocess
+        # Without shuffling the first rows are enough.
+        wanted = options.get("num_calibration_samples") or 512
+        every = options.get("shuffle") or options.get("concatenate") or not isinstance(wanted, int)
+        self._wanted = None if every else wanted
+        self.tokenized = False
+
+    def write(self, path: Path) -> None:
+        kinds: set[str] = set()
+        filled = 0
+        with path.open("w", encoding="utf-8") as file:
+            for number, item in enumerate(_items(self._dataset), start=1):
+                if self._wanted is not None and filled >= self._wanted:
+                    break
+                row = self._row(self._preprocess(item) if self._preprocess else item, number)
+                kinds.add(next(iter(row)))
+                if len(kinds) > 1:
+                    raise DataError(f"[python.dataset] row {number}: the rows before hold another kind of data; pass one kind")
+                filled += bool(next(iter(row.values())))
+                file.write(json.dumps(row) + "\n")
+        if not kinds:
+            raise DataError("[python.dataset] the dataset has no rows; pass another one")
+        self.tokenized = kinds == {"input_ids"}
+
+    def _row(self, item: Any, number: int) -> dict[str, Any]:
+        if isinstance(item, str):
+            return {"text": item}
+        if hasattr(item, "keys"):
+            return self._row_of_columns(item, number)
+        values = _list(item)
+        if isinstance(values, list) and values and isinstance(values[0], dict):
+            return {"messages": values}
+        if isinstance(values, list):
+            return {"input_ids": _ids(values, number)}
+        raise DataError(f"[python.dataset] row {number} is a {type(item).__name__}; rows are texts, lists of messages or of token "
+                        "ids, or mappings with input_ids, messages or a text")
+
+    def _row_of_columns(self, item: Any, number: int) -> dict[str, Any]:
+        columns = set(item.keys())
+        for name in _PROCESSED_IMAGES:
+            if name in columns and item[name] is not None:
+                raise DataError(f"[python.dataset] row {number}: {name} is the work of a processor; pass rows with images and "
+                                "messages from a file instead, which the model's own processor is run on")
+        if item.get("input_ids") is not None:
+            return self._row_of_ids(item, number)
+        if isinstance(item.get(self._column), str):
+            return {"text": item[self._column]}
+        messages = item.get("messages") if item.get("messages") is not None else item.get(self._column)
+        if isinstance(messages, (list, tuple)):
+            return {"messages": list(messages)}
+        raise DataError(f"[python.dataset] row {number} has the columns {', '.join(sorted(map(str, columns)))}; wanted is input_ids, "
+                        f"{self._column} or messages: name the text with text_column")
+
+    def _row_of_ids(self, item: Any, number: int) -> dict[str, Any]:
+        ids = _ids(_list(item["input_ids"]), number)
+        mask = _list(item.get("loss_mask")) if self._masked else None
+        keep = _list(item.get("attention_mask"))  # 0 marks padding
+        if keep is not None and _depth(keep) == 2:
+            keep = keep[0]
+        if keep is not None and len(keep) == len(ids):
+            mask = [value for value, kept in zip(mask, keep) if kept] if mask is not None else None
+            ids = [value for value, kept in zip(ids, keep) if kept]
+        return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}
+
+
+def tokenized_by(tokenizer: Any, rows: Path, options: dict[str, Any], folder: Path) -> Path:
+    """Tokenizes a file of rows with a given tokenizer or processor, as the program's helper does with a checkpoint's own."""
+    home = folder / "tokenizer"
+    home.mkdir()
+    tokenizer.save_pretrained(home)
+    if not (home / "config.json").exists():
+        (home / "config.json").write_text("{}")
+    written = folder / "samples.safetensors"
+    request = {"model": str(home), "dataset": str(rows), "output": str(written)}
+    for name, field in (("num_calibration_samples", "num_samples"), ("max_seq_length", "max_seq_length"), ("shuffle", "shuffle"),
+                        ("seed", "seed"), ("concatenate", "concatenate"), ("use_loss_mask", "use_loss_mask")):
+        if options.get(name) is not None:
+            request[field] = options[name]
+    if not rows.name.startswith("rows."):  # a file or an id of the caller's
+        request |= {"split": options.get("dataset_split") or "train", "text_column": options.get("text_column") or "text"}
+    done = subprocess.run([sys.executable, "-s", _helper()], input=json.dumps(request), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
+        raise DataError(said[-1] if said else f"[python.dataset] the data helper ended with code {done.returncode}: {done.stderr[-400:]}")
+    return written
+
+
+def _helper() -> str:
+    here = os.environ.get("LAYERPRESS_HELPER")
+    return here or str(Path(inspect.getfile(_helper)).resolve().parents[1] / "prepare.py")
+
+
+def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
+    """Of a mapping of splits, the wanted one."""
+    if not hasattr(dataset, "keys") or hasattr(dataset, "column_names") and not isinstance(dataset.column_names, dict):
+        return dataset
+    name = options.get("dataset_split") or "train"
+    if name not in dataset.keys():
+        raise UsageError(f"[python.dataset] there is no split {name}; name one of {', '.join(map(str, dataset.keys()))}")
+    return dataset[name]
+
+
+def _items(dataset: Any) -> Iterator[Any]:
+    """Rows; the batches of a loader are taken apart."""
+    if not isinstance(dataset, Iterable):
+        raise DataError(f"[python.dataset] a {type(dataset).__name__} is no dataset; pass rows, a file's path or an id")
+    for item in dataset:
+        ids = item.get("input_ids") if hasattr(item, "keys") else None
+        if ids is None or _depth(_list(ids)) < 2:
+            yield item
+            continue
+        columns = {name: _list(item[name]) for name in ("input_ids", "attention_mask", "loss_mask") if item.get(name) is not None}
+        others = {name: item[name] for name in item.keys() if name in _PROCESSED_IMAGES}
+        for index in range(len(columns["input_ids"])):
+            yield {**{name: values[index] for name, values in columns.items()}, **others}
+
+
+def _list(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else list(value) if isinstance(value, tuple) else value
+
+
+def _depth(value: Any) -> int:
+    return 1 + _depth(_list(value[0])) if isinstance(value, list) and value else 0 if not isinstance(value, list) else 1
+
+
+def _ids(values: list, number: int) -> list[int]:
+    for value in values:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise DataError(f"[python.dataset] row {number}: {str(value)[:40]!r} is no token id")
+    return [int(value) for value in values]

@@ -1,0 +1,118 @@
+"""Transformers models in memory: their parameters are compressed where they lie, and the model stands for the result afterwards."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, Optional
+
+from . import _native
+from .errors import UsageError
+from .progress import logger
+
+
+def is_model(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "config")
+
+
+class LoadedModel:
+    """A model in memory, as the extension module takes it."""
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
+        self.native = _native.model_in_memory(json.dumps(_config(model)), _tensors(model))
+
+    def tokenizer(self) -> Any:
+        """The tokenizer or processor of the model's own folder."""
+        from transformers import AutoProcessor, AutoTokenizer
+
+        for kind in (AutoTokenizer, AutoProcessor):
+            try:
+                return kind.from_pretrained(self.name)
+            except (OSError, ValueError, KeyError):
+                continue
+        raise UsageError(f"[python.oneshot] {self.name}: no tokenizer is there for it; pass tokenizer= or tokenized data")
+
+    def stand_for(self, output: Path, tokenizer: Any) -> None:
+        """Gives the model the values of its result, and lets save_pretrained() write the result."""
+        _save_companions(self.model, tokenizer, output)
+        changed = _native.load_result(self.native, str(output))
+        logger.info("%d parameters of the model in memory have the values of the result", len(changed))
+        save_dense = type(self.model).save_pretrained
+
+        def save_pretrained(save_directory: Any, *arguments: Any, save_compressed: bool = True, **options: Any) -> None:
+            if not save_compressed:
+                save_dense(self_of(), save_directory, *arguments, **options)
+                return
+            if options.get("push_to_hub"):
+                raise UsageError("[python.save] push_to_hub: save the result to a folder and upload that")
+            copy_result(output, Path(os.fspath(save_directory)))
+
+        self_of = weakref.ref(self.model)  # no cycle: a large model goes when its last name does
+        self.model.save_pretrained = save_pretrained
+
+
+def waiting_folder(model: Any) -> Path:
+    """A folder where the result waits for save_pretrained(), as long as the model exists."""
+    folder = tempfile.TemporaryDirectory(prefix="layerpress-")
+    weakref.finalize(model, folder.cleanup)
+    logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.name)
+    return Path(folder.name) / "result"
+
+
+def copy_result(source: Path, target: Path) -> None:
+    """Writes a finished output to a folder; weights are linked where that is possible."""
+    if target.exists() and os.path.samefile(source, target):
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        place = target / file.name
+        place.unlink(missing_ok=True)
+        if file.suffix == ".safetensors":
+            try:
+                os.link(file, place)
+                continue
+            except OSError:  # another file system
+                pass
+        shutil.copyfile(file, place)
+
+
+def _config(model: Any) -> dict:
+    """config.json as save_pretrained() writes it."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    values = json.loads(config.to_json_string())
+    dtype = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)
+    if dtype is not None:
+        values["dtype"] = str(dtype).removeprefix("torch.")
+    return values
+
+
+def _tensors(model: Any) -> dict[str, Any]:
+    """The parameters by name; one that several modules share only under its first name."""
+    found: dict[str, Any] = {}
+    places: dict[tuple, str] = {}
+    for name, tensor in model.state_dict().items():
+        if tensor.is_meta:
+            raise UsageError(f"[python.oneshot] {name} is on the meta device: load the model's weights, or pass its folder or id")
+        place = (tensor.data_ptr(), tuple(tensor.shape))
+        if tensor.numel() and place in places:
+            continue
+        places[place] = name
+        found[name] = tensor.detach()
+    return found
+
+
+def _save_companions(model: Any, tokenizer: Optional[Any], output: Path) -> None:
+    """What is beside the weights of a checkpoint."""
+    if tokenizer is not None:
+        tokenizer.save_pretrained(output)
+    generation = getattr(model, "generation_config", None)
+    if generation is not None and not (output / "generation_config.json").exists():
+        generation.save_pretrained(output)

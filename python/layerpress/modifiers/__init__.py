@@ -1,0 +1,48 @@
+"""The modifiers of recipes, under LLM Compressor's names and with its arguments (and Layerpress's own). The classes come from the tables
+of the C++ library. A modifier that is not implemented has a class, too, which refuses to be made."""
+
+from __future__ import annotations
+
+import enum
+import json
+from typing import Any
+
+from .. import _native
+from ..native import TABLES
+
+
+class Modifier:
+    """One modifier of a recipe. Raises RecipeError for arguments that it does not take."""
+
+    arguments: dict[str, Any]
+
+    def __init__(self, **arguments: Any):
+        self.arguments = {name: plain(value) for name, value in arguments.items()}
+        _native.check_modifier(type(self).__name__, json.dumps(self.arguments))
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{type(self).__name__}({inside})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.arguments == other.arguments
+
+    __hash__ = None
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it; schemes of compressed-tensors become mappings without what they leave open."""
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json", exclude_none=True, exclude_unset=True))
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dict):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(entry) for entry in value]
+    return value
+
+
+for _kind in TABLES["modifiers"]:
+    globals()[_kind["type"]] = type(_kind["type"], (Modifier,), {"__module__": __name__})
+__all__ = ["Modifier", *(kind["type"] for kind in TABLES["modifiers"])]

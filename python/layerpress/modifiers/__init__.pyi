@@ -1,0 +1,121 @@
+# Written by scripts/python_stubs.py from the tables of the C++ library.
+
+from typing import Any
+
+class Modifier:
+    arguments: dict[str, Any]
+
+class GPTQModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        targets: str | list[str] | None = ...,
+        ignore: str | list[str] | None = ...,
+        scheme: str | dict[str, Any] | None = ...,
+        config_groups: dict[str, Any] | None = ...,
+        kv_cache_scheme: dict[str, Any] | None = ...,
+        weight_observer: str | None = ...,
+        input_observer: str | None = ...,
+        output_observer: str | None = ...,
+        observer: str | dict[str, str] | None = ...,
+        bypass_divisibility_checks: bool = ...,
+        block_size: int = ...,
+        dampening_frac: float = ...,
+        actorder: str | None = ...,
+        batched_quantization: int | str | None = ...,
+        error_propagation: bool | dict[str, float] | None = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class QuantizationModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        targets: str | list[str] | None = ...,
+        ignore: str | list[str] | None = ...,
+        scheme: str | dict[str, Any] | None = ...,
+        config_groups: dict[str, Any] | None = ...,
+        kv_cache_scheme: dict[str, Any] | None = ...,
+        weight_observer: str | None = ...,
+        input_observer: str | None = ...,
+        output_observer: str | None = ...,
+        observer: str | dict[str, str] | None = ...,
+        bypass_divisibility_checks: bool = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class SmoothQuantModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        smoothing_strength: float = ...,
+        mappings: list[Any] | None = ...,
+        ignore: str | list[str] | None = ...,
+        num_calibration_steps: None = ...,
+        calibration_function: None = ...,
+        algorithm: str = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class AWQModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class AutoRoundModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class SpinQuantModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class QuIPModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class SparseGPTModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class WandaPruningModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class MagnitudePruningModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class ConstantPruningModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class LogarithmicEqualizationModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class REAPModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError

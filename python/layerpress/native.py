@@ -1,0 +1,61 @@
+"""Calls of the extension module: options under Python's names, results as objects."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import _native
+from .errors import UsageError
+from .progress import Events, in_main_thread
+
+TABLES = json.loads(_native.tables())
+
+# The extension module starts the helper that prepares data with this interpreter.
+os.environ.setdefault("LAYERPRESS_PYTHON", sys.executable)
+_HELPER = Path(__file__).resolve().parent / "share" / "layerpress" / "python" / "prepare.py"
+if _HELPER.exists():
+    os.environ.setdefault("LAYERPRESS_HELPER", str(_HELPER))
+
+
+def option_names(function: str) -> dict[str, str]:
+    """The options of a function: Python's name to the command line's."""
+    return {option["name"].replace("-", "_"): option["name"] for option in TABLES[function]}
+
+
+def unknown_keyword(function: str, name: str, known) -> UsageError:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+    return UsageError(f"[python.{function}] {name}: there is no such argument{hint}")
+
+
+def options_of(function: str, keywords: dict[str, Any]) -> dict[str, Any]:
+    """Options by the names of the command line; None stands for an option that is not given."""
+    names = option_names(function)
+    for name in keywords:
+        if name not in names:
+            raise unknown_keyword(function, name, names)
+    return {names[name]: _plain(value, function, name) for name, value in keywords.items() if value is not None}
+
+
+def _plain(value: Any, function: str, name: str) -> Any:
+    """Paths as text, a name as a list of one where a list is wanted, dtypes as words."""
+    kind = next(option["type"] for option in TABLES[function] if option["name"].replace("-", "_") == name)
+    if kind == "list[str]":
+        return [value] if isinstance(value, str) else [str(entry) for entry in value]
+    if kind == "str" and not isinstance(value, str):
+        return str(value).removeprefix("torch.")
+    return value
+
+
+def call(function, *arguments: Any, progress: bool, last: tuple = ()) -> Any:
+    """Runs a long function of the extension module; its result is JSON."""
+    events = Events(progress)
+    try:
+        return json.loads(function(*arguments, events, in_main_thread(), *last))
+    finally:
+        events.close()

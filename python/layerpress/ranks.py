@@ -1,0 +1,68 @@
+"""Scripts that torchrun starts: the ranks of the process, its part of the data, and models that ranks share."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterator, Optional
+
+from . import _native
+from .errors import UsageError
+from .progress import Events, in_main_thread
+
+_ranks: Optional[_native.Distributed] = None
+
+
+def init_dist(timeout: int = 600) -> _native.Distributed:
+    """Joins the processes that torchrun, Slurm or mpirun started together; oneshot() then divides its work among them. Without such an
+    environment: a single rank. A second call returns the same ranks."""
+    global _ranks
+    if _ranks is None:
+        _ranks = _native.init_dist(timeout, Events(False), in_main_thread())
+    return _ranks
+
+
+def current_ranks() -> Optional[_native.Distributed]:
+    return _ranks
+
+
+def get_rank_partition(split: str, num_samples: int) -> str:
+    """This rank's slice of the first samples of a split, such as "train[128:256]"."""
+    return _native.rank_partition(init_dist(), split, num_samples)
+
+
+def shares_weights(model: Any) -> bool:
+    return hasattr(model, "_layerpress_versions")
+
+
+def source_folder(model: Any) -> str:
+    """The folder or id that a model was loaded from inside of load_offloaded_model(). Ranks read it instead of the model in memory, which
+    must therefore be unchanged."""
+    for name, parameter in model.named_parameters():
+        if model._layerpress_versions.get(name) != parameter._version:
+            raise UsageError(f"[python.oneshot] {name} was changed after the model was loaded; on several ranks only a model as it "
+                             "is stored can be compressed: save it first")
+    return str(model.config._name_or_path)
+
+
+@contextlib.contextmanager
+def load_offloaded_model() -> Iterator[None]:
+    """Inside, from_pretrained() takes device_map="auto_offload": the model stays on the CPU, where safetensors maps its files, so that
+    the ranks of a machine share one copy in the page cache."""
+    from transformers import PreTrainedModel
+
+    load = PreTrainedModel.__dict__["from_pretrained"]
+
+    def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
+        if options.get("device_map") in ("auto_offload", "disk"):
+            options["device_map"] = "cpu"
+            options.pop("offload_folder", None)
+        model = load.__func__(cls, *arguments, **options)
+        target = model[0] if isinstance(model, tuple) else model
+        target._layerpress_versions = {name: parameter._version for name, parameter in target.named_parameters()}
+        return model
+
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+    try:
+        yield
+    finally:
+        PreTrainedModel.from_pretrained = load

@@ -1,0 +1,34 @@
+"""Recipes in all the forms that LLM Compressor takes, as the text or the path that the program reads."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Iterator, Optional
+
+from .errors import RecipeError
+from .modifiers import Modifier
+
+
+def recipe_text(recipe: Any) -> Optional[str]:
+    """A path, YAML or JSON text as it is; modifiers as JSON, in their order."""
+    if recipe is None or isinstance(recipe, (str, os.PathLike)):
+        return None if recipe is None else os.fspath(recipe)
+    # A mapping holds a type once, so that each modifier has a group of its own.
+    groups = {f"group_{index}_modifiers": {type(modifier).__name__: modifier.arguments}
+              for index, modifier in enumerate(_flat(recipe))}
+    if not groups:
+        raise RecipeError("[python.recipe] the list of modifiers is empty: nothing would be done")
+    return json.dumps({"default_stage": groups})
+
+
+def _flat(recipe: Any) -> Iterator[Modifier]:
+    if isinstance(recipe, Modifier):
+        yield recipe
+    elif isinstance(recipe, (list, tuple)):
+        for entry in recipe:
+            yield from _flat(entry)
+    else:
+        module = type(recipe).__module__.split(".")[0]
+        hint = "import it from layerpress.modifiers" if module == "llmcompressor" else "pass modifiers, a path or YAML text"
+        raise RecipeError(f"[python.recipe] {type(recipe).__name__} is no modifier of layerpress; {hint}")

@@ -1,0 +1,153 @@
+"""Results: dictionaries that show themselves as tables, in notebooks with bars."""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Iterable, Sequence
+
+
+class Report(dict):
+    """A result: the JSON that the program gives, its members also as attributes."""
+
+    title = ""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no member {name}") from None
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What describes the whole."""
+        return []
+
+    def table(self) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        """Column heads and rows."""
+        return (), []
+
+    def shares(self) -> list[float]:
+        """For each row of the table, the length of its bar, from 0 to 1; empty: no bars."""
+        return []
+
+    def __str__(self) -> str:
+        lines = [f"{name:<24}{value}" for name, value in self.facts()]
+        head, rows = self.table()
+        cells = [[str(cell) for cell in row] for row in (head, *rows)] if rows else []
+        widths = [max(len(row[column]) for row in cells) for column in range(len(head))] if cells else []
+        lines += [""] if lines and cells else []
+        lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head, rows = self.table()
+        parts = [f"<b>{html.escape(self.title)}</b>", _table((), self.facts(), [])]
+        if rows:
+            parts.append(_table(head, rows, self.shares()))
+        return "\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], shares: list[float]) -> str:
+    def line(cells: Sequence[Any], tag: str) -> str:
+        return "".join(f"<{tag} style='text-align:left'>{html.escape(str(cell))}</{tag}>" for cell in cells)
+
+    text = f"<tr>{line(head, 'th')}{'<th></th>' if shares else ''}</tr>" if head else ""
+    for index, row in enumerate(rows):
+        bar = ""
+        if shares:
+            width = round(160 * min(max(shares[index], 0.0), 1.0))
+            bar = f"<td style='min-width:165px'><div style='width:{width}px;height:0.8em;background:#4c78a8'></div></td>"
+        text += f"<tr>{line(row, 'td')}{bar}</tr>"
+    return f"<table>{text}</table>"
+
+
+def bytes_text(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def _relative(values: list[float]) -> list[float]:
+    largest = max(values, default=0)
+    return [value / largest for value in values] if largest > 0 else []
+
+
+class Summary(Report):
+    """What oneshot() did. `details` is what the program's --summary writes."""
+
+    title = "Compressed model"
+
+    def facts(self):
+        return [("output", self["output"]), ("modules", f"{self['modules']} compressed, {self['fallbacks']} with a fallback"),
+                ("size of the weights", bytes_text(self["output_bytes"])), ("seconds", f"{self['seconds']:.1f}"),
+                ("serve it", f"vllm serve {self['output']}")]
+
+    def table(self):
+        return ("module", "scheme", "relative error"), [
+            (module["module"], module["scheme"], _number(module.get("relative_error"))) for module in self._modules()]
+
+    def shares(self):
+        return _relative([module.get("relative_error") or 0 for module in self._modules()])
+
+    def _modules(self) -> list[dict]:
+        return self["details"].get("modules") or []
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.5f}"
+
+
+class Plan(Report):
+    """Memory and time that a run would take."""
+
+    title = "Plan"
+
+    def facts(self):
+        return [("peak memory", bytes_text(self["peak_bytes"])), ("smallest budget", bytes_text(self["smallest_budget_bytes"])),
+                ("samples", self["samples"]), ("tokens", self["tokens"]), ("batches", self["batches"]),
+                ("estimated seconds", f"{self['estimated_seconds']:.0f}")]
+
+    def table(self):
+        return ("subgraph", "mode", "weights", "peak", "seconds"), [
+            (part["name"], part["mode"], bytes_text(part["weight_bytes"]), bytes_text(part["peak_bytes"]),
+             f"{part['seconds']:.1f}") for part in self["subgraphs"]]
+
+    def shares(self):
+        return _relative([part["peak_bytes"] for part in self["subgraphs"]])
+
+
+class Inspection(Report):
+    """A model as the pipelines see it."""
+
+    title = "Model"
+
+    def facts(self):
+        return [("model", self["model"]), ("architecture", self["architecture"]), ("parameters", f"{self['parameters']:,}"),
+                ("size", bytes_text(self["bytes"])), ("quantization", self["quantization"] or "none")]
+
+    def table(self):
+        return ("subgraph", "parameters", "size", "linear groups"), [
+            (part["name"], f"{part['parameters']:,}", bytes_text(part["bytes"]), len(part["linear_groups"]))
+            for part in self["subgraphs"]]
+
+    def shares(self):
+        return _relative([part["bytes"] for part in self["subgraphs"]])
+
+
+class Evaluation(Report):
+    """Figures of a model on text."""
+
+    title = "Evaluation"
+
+    def facts(self):
+        return [(name.replace("_", " "), value) for name, value in self.items() if name != "layers"]
+
+    def table(self):
+        return ("layer", "relative error"), [(layer["name"], _number(layer["relative_error"])) for layer in self._layers()]
+
+    def shares(self):
+        return _relative([layer["relative_error"] for layer in self._layers()])
+
+    def _layers(self) -> list[dict]:
+        return self.get("layers") or []

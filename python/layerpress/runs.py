@@ -1,0 +1,202 @@
+"""The functions of the package: LLM Compressor's oneshot(), and plan(), evaluate(), inspect() and prepare()."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Iterator, Optional
+
+from . import _native, keywords
+from .calibration import Rows, tokenized_by
+from .errors import UsageError
+from .loaded_model import LoadedModel, is_model, waiting_folder
+from .native import call, option_names, options_of, unknown_keyword
+from .ranks import current_ranks, shares_weights, source_folder
+from .recipes import recipe_text
+from .reports import Evaluation, Inspection, Plan, Report, Summary
+
+
+def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = True, **arguments: Any) -> Any:
+    """Compresses a model in one shot and writes a compressed-tensors checkpoint.
+
+    The arguments are LLM Compressor's and Layerpress's options, dashes as underscores; docs/python.md has both. Returns a Summary for
+    a model that is a folder or an id. A transformers model in memory is returned itself: its parameters then have the values of
+    the result, its save_pretrained() writes the result, and its attribute `compression` is the Summary. Raises layerpress.Error;
+    Ctrl-C raises InterruptedError, and the same call with resume=True continues.
+    """
+    with _request(model, dataset, recipe, arguments, "oneshot") as request:
+        summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
+                               last=(current_ranks(), request.in_memory)))
+        if request.loaded is None:
+            return summary
+        if not summary["already_complete"] or request.waits:
+            request.loaded.stand_for(Path(summary["output"]), request.tokenizer)
+        model.compression = summary
+        return model
+
+
+def plan(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = False, **arguments: Any) -> Plan:
+    """Memory, disk and time that oneshot() with the same arguments would take. Nothing is compressed."""
+    with _request(model, dataset, recipe, arguments, "plan") as request:
+        return Plan(call(_native.plan, request.model, request.options, progress=progress,
+                         last=(current_ranks(), request.in_memory)))
+
+
+def evaluate(model: str | os.PathLike, dataset: Any, *, progress: bool = False, **arguments: Any) -> Evaluation:
+    """Perplexity of a plain or compressed checkpoint, and with `reference` how it differs from another one."""
+    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+        if not isinstance(dataset, (str, os.PathLike)):
+            rows = Path(folder) / "rows.jsonl"
+            Rows(dataset, {**arguments, "num_calibration_samples": arguments.get("num_samples", 512)}, None).write(rows)
+            dataset, arguments = rows, {**arguments, "text_column": "text"}
+        options = options_of("evaluate", {**arguments, "dataset": dataset})
+        return Evaluation(call(_native.evaluate, os.fspath(model), options, progress=progress))
+
+
+def inspect(model: str | os.PathLike, *, progress: bool = False, **arguments: Any) -> Report:
+    """A model's subgraphs and linear groups; with plan=True, graph=True, svg=FILE or dot=FILE the plan of a run, the graph as text or a
+    picture of it. In notebooks, `picture(model)` shows the graph."""
+    result = call(_native.inspect, os.fspath(model), options_of("inspect", arguments), progress=progress)
+    if "plan" in result:
+        return Plan(result["plan"])
+    return Inspection(result) if "subgraphs" in result and "parameters" in result else Report(result)
+
+
+class Picture:
+    """A model's graph as SVG."""
+
+    def __init__(self, svg: str):
+        self.svg = svg
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def picture(model: str | os.PathLike, **arguments: Any) -> Picture:
+    """Draws a model's graph; needs Graphviz."""
+    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+        file = Path(folder) / "graph.svg"
+        drawn = inspect(model, svg=str(file), **arguments)
+        return Picture(Path(drawn["pictures"][0]).read_text(encoding="utf-8"))
+
+
+def prepare(model: str | os.PathLike, dataset: Any, output: str | os.PathLike, *, progress: bool = False,
+            **arguments: Any) -> Report:
+    """Tokenizes data with a model's tokenizer into a token file, which oneshot() and evaluate() take as dataset."""
+    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+        if not isinstance(dataset, (str, os.PathLike)):
+            rows = Path(folder) / "rows.jsonl"
+            Rows(dataset, arguments, None).write(rows)
+            dataset, arguments = rows, {**arguments, "text_column": "text"}
+        options = options_of("prepare", {**arguments, "dataset": dataset, "output": output})
+        return Report(call(_native.prepare, os.fspath(model), options, progress=progress))
+
+
+class _Request:
+    """What the extension module is asked for."""
+
+    def __init__(self) -> None:
+        self.model = ""
+        self.options: dict[str, Any] = {}
+        self.loaded: Optional[LoadedModel] = None
+        self.tokenizer: Any = None
+        self.waits = False  # the result is in a folder of ours
+
+    @property
+    def in_memory(self) -> Any:
+        return None if self.loaded is None else self.loaded.native
+
+
+@contextlib.contextmanager
+def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], function: str) -> Iterator[_Request]:
+    """The request that the keywords stand for; files that it needs exist inside of the context."""
+    given = dict(arguments)
+    known = {**option_names("oneshot"), **keywords.ALL}
+    for name in given:
+        if name not in known:
+            raise unknown_keyword(function, name, known)
+    own = {name: given.pop(name, default) for name, default in keywords.OWN.items()}
+    options = keywords.to_options(given)
+    request = _Request()
+    request.tokenizer = own["processor"] if own["processor"] is not None else own["tokenizer"]
+    if isinstance(request.tokenizer, (str, os.PathLike)):
+        from transformers import AutoTokenizer
+
+        request.tokenizer = AutoTokenizer.from_pretrained(os.fspath(request.tokenizer))
+    _take_model(model, own, options, request, function)
+    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+        chosen = dataset if dataset is not None else own["dataset_path"]
+        if chosen is not None:
+            options["dataset"] = _dataset(chosen, own, options, request, Path(folder))
+        text = recipe_text(recipe)
+        if text is not None:
+            options["recipe"] = text
+        request.options = options_of("oneshot", options)
+        yield request
+
+
+def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str) -> None:
+    ranks = current_ranks()
+    if isinstance(model, (str, os.PathLike)):
+        revision = own["model_revision"]
+        at = "" if revision in (None, "main") or os.path.isdir(model) else f"@{revision}"
+        request.model = os.fspath(model) + at
+    elif not is_model(model):
+        raise UsageError(f"[python.{function}] model: a {type(model).__name__} is neither a folder, an id, nor a transformers model")
+    elif ranks is not None and ranks.size > 1:
+        if not shares_weights(model):
+            raise UsageError(f"[python.{function}] on several ranks, load the model inside of load_offloaded_model(), or pass its folder")
+        request.model = source_folder(model)
+    else:
+        request.loaded = LoadedModel(model)
+        request.model = request.loaded.name
+        if "output" not in options:
+            request.waits = True
+            options["output"] = str(waiting_folder(model))
+
+
+def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> str:
+    """If every rank was given the same data, the program divides it. Otherwise each rank's rows are its own: they stand at a place of
+    their own in its file, which the split names."""
+    if request.tokenizer is not None:
+        raise UsageError("[python.oneshot] tokenizer: on several ranks, pass tokenized data, or leave it out for the model's own")
+    ranks = current_ranks()
+    rows = path.read_bytes()
+    if len(set(ranks.all_gather_text(hashlib.sha256(rows).hexdigest()))) == 1:
+        return str(path)
+    places = options.get("num_calibration_samples") or 512
+    first = rows[: rows.index(b"\n") + 1]
+    path.write_bytes(first * (ranks.rank * places) + rows)
+    options["dataset_split"] = f"train[{ranks.rank * places}:{(ranks.rank + 1) * places}]"
+    return str(path)
+
+
+def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
+    if callable(own["data_collator"]):
+        raise UsageError("[python.oneshot] data_collator: samples of any length are packed without padding; tokenize rows before instead")
+    named = isinstance(dataset, (str, os.PathLike))
+    if named and own["preprocessing_func"] is not None:
+        raise UsageError("[python.oneshot] preprocessing_func: load the data with the datasets package, map it, and pass it")
+    if named:
+        path = os.fspath(dataset) + (f":{own['dataset_config_name']}" if own["dataset_config_name"] else "")
+        if request.loaded is None and request.tokenizer is None or path.endswith(".safetensors"):
+            return path
+    else:
+        path = str(folder / "rows.jsonl")
+        rows = Rows(dataset, options, own["preprocessing_func"])
+        rows.write(Path(path))
+        options.pop("text_column", None)
+        options.pop("dataset_split", None)
+        if current_ranks() is not None and current_ranks().size > 1:
+            return _rows_of_ranks(Path(path), options, request)
+        if rows.tokenized or request.loaded is None and request.tokenizer is None:
+            return path
+    if request.tokenizer is None:
+        request.tokenizer = request.loaded.tokenizer()
+    tokens = str(tokenized_by(request.tokenizer, Path(path), options, folder))
+    for done in ("shuffle", "concatenate", "text_column", "dataset_split"):
+        options.pop(done, None)
+    return tokens

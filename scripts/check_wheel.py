@@ -1,0 +1,73 @@
+"""Checks a wheel: its size, its parts, and that its programs and libraries need nothing from outside but torch and glibc.
+
+    python check_wheel.py layerpress-….whl
+
+The C++ library and libgcc count as torch's, which needs them from the system, too; so does a glibc at least as new as the one that the
+wheel was built with.
+"""
+import importlib.util
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+LARGEST = 30e6
+PARTS = ("layerpress/__init__.py", "layerpress/__init__.pyi", "layerpress/py.typed", "layerpress/_native.abi3.so",
+         "layerpress/bin/layerpress", "layerpress/bin/layerpress-program",
+         "layerpress/share/layerpress/python/prepare.py", "layerpress/share/layerpress/python/export_graph.py")
+GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
+ALSO_OF_TORCH = {"libstdc++.so.6", "libgcc_s.so.1"}
+
+
+def dynamic_entries(file: Path) -> tuple[set[str], list[str]]:
+    """The libraries that an ELF file needs, and the folders of its run path."""
+    text = subprocess.run(["readelf", "--dynamic", "--wide", file], capture_output=True, text=True, check=True).stdout
+    run_path = re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", text)
+    return set(re.findall(r"\(NEEDED\).*\[(.*)\]", text)), run_path[0].split(":") if run_path else []
+
+
+def newest_glibc(file: Path) -> tuple[int, ...]:
+    text = subprocess.run(["readelf", "--version-info", "--wide", file], capture_output=True, text=True, check=True).stdout
+    return max((tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", text)), default=(0,))
+
+
+def is_elf(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(4) == b"\x7fELF"
+
+
+def faults(wheel: Path, unpacked: Path, torch: Path) -> list[str]:
+    found = [f"{part} is missing" for part in PARTS if not (unpacked / part).exists()]
+    if wheel.stat().st_size > LARGEST:
+        found.append(f"it has {wheel.stat().st_size / 1e6:.1f} MB, more than {LARGEST / 1e6:.0f}")
+    of_torch = {file.name for file in (torch / "lib").iterdir()}
+    for file in filter(is_elf, filter(Path.is_file, unpacked.rglob("*"))):
+        name = file.relative_to(unpacked)
+        needed, run_path = dynamic_entries(file)
+        own = {other.name for folder in run_path for other in Path(folder.replace("$ORIGIN", str(file.parent))).glob("*.so*")}
+        found += [f"{name} needs {library}" for library in sorted(needed - GLIBC - ALSO_OF_TORCH - of_torch - own)]
+        found += [f"{name} looks for libraries in {folder}" for folder in run_path if not folder.startswith("$ORIGIN")]
+        if needed & of_torch and not any((file.parent / folder.replace("$ORIGIN", ".")).resolve() == unpacked / "torch" / "lib"
+                                         for folder in run_path):
+            found.append(f"{name} does not look for torch's libraries beside the package")
+    return found
+
+
+def main() -> int:
+    wheel = Path(sys.argv[1])
+    torch = Path(importlib.util.find_spec("torch").submodule_search_locations[0])
+    with tempfile.TemporaryDirectory() as folder:
+        unpacked = Path(folder).resolve()
+        zipfile.ZipFile(wheel).extractall(unpacked)
+        found = faults(wheel, unpacked, torch)
+        glibc = max((newest_glibc(file) for file in unpacked.rglob("*") if file.is_file() and is_elf(file)), default=(0,))
+    for fault in found:
+        print(f"error: [wheel] {wheel.name}: {fault}", file=sys.stderr)
+    print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, needs glibc {'.'.join(map(str, glibc))}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The other functions of the package, its errors, its stubs, and how it is imported."""
+
+import subprocess
+import sys
+
+import pytest
+from support import program
+
+
+def test_modifiers_refuse_what_recipes_refuse():
+    import layerpress
+    from layerpress.modifiers import AWQModifier, GPTQModifier, QuantizationModifier, SmoothQuantModifier
+    from layerpress.modifiers.quantization import GPTQModifier as same
+
+    assert same is GPTQModifier
+    with pytest.raises(layerpress.RecipeError, match=r"dampening_fraction.*did you mean 'dampening_frac'"):
+        GPTQModifier(scheme="W4A16", dampening_fraction=0.1)
+    with pytest.raises(layerpress.RecipeError, match="W5"):
+        QuantizationModifier(scheme="W5")
+    with pytest.raises(layerpress.RecipeError, match="smoothing_strength 2"):
+        SmoothQuantModifier(smoothing_strength=2)
+    with pytest.raises(layerpress.RecipeError, match="AWQModifier is not implemented yet"):
+        AWQModifier()
+    assert "W4A16" in repr(GPTQModifier(scheme="W4A16"))
+
+
+def test_schemes_of_compressed_tensors(model, samples, tmp_path):
+    """Scripts describe groups with its classes."""
+    import layerpress
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme, QuantizationStrategy, QuantizationType
+    from layerpress.modifiers import QuantizationModifier
+
+    weights = QuantizationArgs(num_bits=8, type=QuantizationType.INT, strategy=QuantizationStrategy.CHANNEL, symmetric=True, dynamic=False)
+    recipe = QuantizationModifier(config_groups={"group_0": QuantizationScheme(targets=["Linear"], weights=weights)}, ignore=["lm_head"])
+    summary = layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "out", progress=False)
+    assert {module["scheme"] for module in summary.details["modules"]} == {"8-bit int, channel"}
+
+
+@pytest.mark.parametrize("arguments, fragment", [
+    ({"num_calibration_sample": 3}, "num_calibration_sample: there is no such argument.*did you mean num_calibration_samples"),
+    ({"propagate_error": False}, "propagate_error=False is not possible: pipeline='basic'"),
+    ({"num_calibration_samples": "many"}, "num-calibration-samples: 'many' is no value"),
+    ({"data_collator": list}, "data_collator"),
+    ({"splits": ["a", "b"]}, "is not one split"),
+    ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text or messages"),
+    ({"dataset": [{"input_ids": [1.5]}]}, "row 1: '1.5' is no token id"),
+    ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values is the work of a processor"),
+    ({"dataset": ["w1", [1, 2]]}, "row 2: the rows before hold another kind of data"),
+    ({"dataset": []}, "the dataset has no rows"),
+    ({"recipe": []}, "the list of modifiers is empty"),
+    ({"recipe": [object()]}, "object is no modifier of layerpress"),
+])
+def test_refused_arguments(arguments, fragment, model, tmp_path):
+    import layerpress
+
+    with pytest.raises(layerpress.Error, match=fragment):
+        layerpress.oneshot(model, **{"dataset": [[1, 2]], "output_dir": tmp_path / "out", "progress": False, **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_have_the_kinds_of_the_library(model, tmp_path):
+    import layerpress
+
+    with pytest.raises(layerpress.CheckpointError, match="neither a directory"):
+        layerpress.inspect("no-org/no-model")
+    with pytest.raises(layerpress.UsageError) as caught:
+        layerpress.oneshot(model, dataset=[[1, 2]])
+    assert isinstance(caught.value, ValueError) and "--output is required" in str(caught.value)
+    with pytest.raises(layerpress.MemoryError) as caught:
+        layerpress.oneshot(model, dataset=[[1, 2]], output_dir=tmp_path / "out", group_size=32, memory_budget="1MiB", progress=False)
+    assert isinstance(caught.value, MemoryError)
+
+
+def test_results_show_themselves(model, samples):
+    import layerpress
+
+    inspection = layerpress.inspect(model)
+    assert inspection.architecture == "LlamaForCausalLM" and "model.layers.2" in str(inspection)
+    assert "<table>" in inspection._repr_html_() and "model.layers.2" in inspection._repr_html_()
+    plan = layerpress.plan(model, dataset=samples, group_size=32)
+    assert plan.peak_bytes > 0 and plan.samples == len(samples) and "width:160px" in plan._repr_html_()
+    evaluation = layerpress.evaluate(model, samples, reference=model)
+    assert evaluation.kl_divergence == 0 and "model.layers.2" in str(evaluation)
+    assert layerpress.picture(model)._repr_svg_().startswith("<")
+
+
+def test_stubs_are_those_of_the_tables():
+    done = subprocess.run([sys.executable, program.REPOSITORY / "scripts" / "python_stubs.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("imports", ["import torch, layerpress", "import layerpress, torch"])
+def test_import_orders(imports, model, tmp_path):
+    script = (f"import sys; sys.path.insert(0, {str(program.PROGRAM.parent / 'python')!r})\n{imports}\n"
+              f"layerpress.oneshot({str(model)!r}, algorithm='rtn', group_size=32, output_dir={str(tmp_path / 'out')!r}, progress=False)\n"
+              "print(torch.ones(300, 300).mm(torch.ones(300, 300)).sum().item())")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and float(done.stdout) == 300**3, done.stderr

@@ -1,0 +1,198 @@
+"""oneshot() of the Python package beside the command: the same bytes, whatever form model, data and recipe have."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from support.program import write_samples
+
+PARTS = ("model.safetensors", "config.json", "recipe.yaml")
+
+
+def same_parts(folder, other, parts=PARTS):
+    for part in parts:
+        assert (folder / part).read_bytes() == (other / part).read_bytes(), part
+
+
+def words(sample):
+    return " ".join(f"w{token}" if token else "<unk>" for token in sample)
+
+
+def rows_of(samples):
+    return [{"input_ids": sample} for sample in samples]
+
+
+def dataset_of(samples):
+    from datasets import Dataset
+
+    return Dataset.from_list(rows_of(samples))
+
+
+def padded(samples):
+    """As a tokenizer pads to one length."""
+    length = max(map(len, samples))
+    return [{"input_ids": [*sample, *[0] * (length - len(sample))],
+             "attention_mask": [1] * len(sample) + [0] * (length - len(sample))} for sample in samples]
+
+
+def batches(samples):
+    import torch
+
+    return [{name: torch.tensor([row[name] for row in padded(samples)[first:first + 2]]) for name in ("input_ids", "attention_mask")}
+            for first in range(0, len(samples), 2)]
+
+
+FORMS = {
+    "dataset": dataset_of,
+    "token_ids": lambda samples: iter(samples),
+    "texts": lambda samples: [words(sample) for sample in samples],
+    "messages": lambda samples: [{"messages": [{"role": "user", "content": words(sample)}]} for sample in samples],
+    "padded": padded,
+    "loader": batches,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_data(form, model, samples, by_program, gptq, tmp_path):
+    import layerpress
+
+    summary = layerpress.oneshot(model=str(model), dataset=FORMS[form](samples), recipe=[gptq], output_dir=tmp_path / "out",
+                                 progress=False)
+    same_parts(tmp_path / "out", by_program)
+    assert summary.modules == 21 and summary["details"]["tokens"] == sum(map(len, samples))
+
+
+def test_a_model_in_memory(model, loaded, samples, by_program, gptq, tmp_path):
+    """Read where it is; afterwards it has the values of the result, and saves the result."""
+    import torch
+    from layerpress import oneshot
+    from transformers import AutoModelForCausalLM
+
+    places = {name: tensor.data_ptr() for name, tensor in loaded.state_dict().items()}
+    same = oneshot(model=loaded, dataset=dataset_of(samples), recipe=gptq, max_seq_length=2048, num_calibration_samples=512,
+                   progress=False)
+    assert same is loaded and loaded.compression.modules == 21
+    assert places == {name: tensor.data_ptr() for name, tensor in loaded.state_dict().items()}
+    loaded.save_pretrained(tmp_path / "saved", save_compressed=True)
+    same_parts(tmp_path / "saved", by_program, ("model.safetensors", "recipe.yaml"))
+    result = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype="auto").eval()
+    tokens = torch.tensor([samples[0]])
+    with torch.no_grad():
+        assert torch.allclose(loaded(tokens).logits, result(tokens).logits, atol=1e-2, rtol=1e-2)
+    loaded.save_pretrained(tmp_path / "dense", save_compressed=False)
+    dense = AutoModelForCausalLM.from_pretrained(tmp_path / "dense", dtype="auto").eval()
+    with torch.no_grad():
+        assert torch.equal(dense(tokens).logits, loaded(tokens).logits)
+
+
+def test_texts_for_a_model_in_memory(loaded, model, samples, by_program, gptq, tmp_path):
+    """Tokenized with the model's own tokenizer, or a given one."""
+    from layerpress import oneshot
+    from transformers import AutoTokenizer
+
+    oneshot(model=loaded, dataset=[words(sample) for sample in samples], recipe=gptq, output_dir=tmp_path / "found",
+            tokenizer=AutoTokenizer.from_pretrained(model), progress=False)
+    same_parts(tmp_path / "found", by_program, ("model.safetensors",))
+    assert (tmp_path / "found" / "tokenizer.json").exists()
+
+
+def test_a_mixture_of_experts_in_memory(samples, tmp_path):
+    """Experts that transformers holds as one tensor per layer."""
+    import layerpress
+    from layerpress.modifiers import QuantizationModifier
+    from support import tiny_models
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny_models.save(tmp_path / "experts", family="Qwen3Moe", num_experts=4, num_experts_per_tok=2,
+                              moe_intermediate_size=32, head_dim=16)
+    recipe = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*mlp.gate$"])
+    layerpress.oneshot(model=folder, recipe=recipe, output_dir=tmp_path / "of_folder", progress=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "of_memory", progress=False)
+    same_parts(tmp_path / "of_memory", tmp_path / "of_folder", ("model.safetensors",))
+
+
+def test_recipes_as_text_and_file(model, samples, by_program, tmp_path):
+    import layerpress
+
+    text = (by_program / "recipe.yaml").read_text()
+    for name, recipe in (("text", text), ("file", by_program / "recipe.yaml")):
+        layerpress.oneshot(model=model, dataset=rows_of(samples), recipe=recipe, output_dir=tmp_path / name, progress=False)
+        same_parts(tmp_path / name, by_program)
+
+
+def test_ctrl_c_and_resume(model, samples, by_program, gptq, tmp_path, monkeypatch):
+    """An interrupted call raises what is both a layerpress.Error and a KeyboardInterrupt; the same call with resume=True continues."""
+    import layerpress
+    from layerpress import progress
+
+    step = progress.Events.step
+
+    def interrupting(self, done, total, name):
+        step(self, done, total, name)
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    arguments = {"model": model, "dataset": rows_of(samples), "recipe": gptq, "output_dir": tmp_path / "out", "progress": False}
+    with monkeypatch.context() as patched:
+        patched.setattr(progress.Events, "step", interrupting)
+        with pytest.raises(KeyboardInterrupt, match="continue with --resume") as caught:
+            layerpress.oneshot(**arguments)
+    assert isinstance(caught.value, layerpress.InterruptedError) and isinstance(caught.value, layerpress.Error)
+    assert signal.getsignal(signal.SIGINT) is handler and not (tmp_path / "out").exists()
+    summary = layerpress.oneshot(**arguments, resume=True)
+    assert summary.details["resumed_subgraphs"] >= 1
+    same_parts(tmp_path / "out", by_program)
+
+
+def test_other_threads_run_meanwhile(model, samples, gptq, tmp_path):
+    import layerpress
+
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    before = time.monotonic()
+    layerpress.oneshot(model=model, dataset=rows_of(samples), recipe=gptq, output_dir=tmp_path / "out", progress=False)
+    after = time.monotonic()
+    done.set()
+    thread.join()
+    inside = [tick for tick in ticks if before < tick < after]
+    assert max(b - a for a, b in zip(inside, inside[1:])) < 0.5 * (after - before), "the lock was held"
+
+
+def test_runs_leave_no_memory_behind(model, samples, gptq, tmp_path):
+    import layerpress
+    import torch
+
+    def anonymous_bytes():
+        with open("/proc/self/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) * 1024
+
+    threads = torch.get_num_threads()
+    sizes = []
+    for number in range(4):
+        layerpress.oneshot(model=model, dataset=rows_of(samples), recipe=gptq, output_dir=tmp_path / str(number), progress=False,
+                           threads=1)
+        sizes.append(anonymous_bytes())
+    assert sizes[3] - sizes[1] < 4 << 20, sizes
+    assert torch.get_num_threads() == threads
+
+
+def test_shared_data_of_the_command(model, samples, by_program, gptq, tmp_path):
+    """A file's path stays a path."""
+    import layerpress
+
+    rows = write_samples(tmp_path / "rows.jsonl", samples)
+    prepared = layerpress.prepare(model, rows, tmp_path / "tokens.safetensors")
+    assert prepared == {"samples": len(samples), "tokens": sum(map(len, samples))}
+    layerpress.oneshot(model=model, dataset=tmp_path / "tokens.safetensors", recipe=gptq, output_dir=tmp_path / "out", progress=False)
+    same_parts(tmp_path / "out", by_program)

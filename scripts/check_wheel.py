@@ -28,9 +28,10 @@ def dynamic_entries(file: Path) -> tuple[set[str], list[str]]:
     return set(re.findall(r"\(NEEDED\).*\[(.*)\]", text)), run_path[0].split(":") if run_path else []
 
 
-def newest_glibc(file: Path) -> tuple[int, ...]:
+def newest(symbols: str, file: Path) -> tuple[int, ...]:
+    """The newest version of a library's symbols that an ELF file asks for."""
     text = subprocess.run(["readelf", "--version-info", "--wide", file], capture_output=True, text=True, check=True).stdout
-    return max((tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", text)), default=(0,))
+    return max((tuple(map(int, found.split("."))) for found in re.findall(rf"\b{symbols}_([0-9.]+)", text)), default=(0,))
 
 
 def is_elf(file: Path) -> bool:
@@ -62,10 +63,12 @@ def main() -> int:
         unpacked = Path(folder).resolve()
         zipfile.ZipFile(wheel).extractall(unpacked)
         found = faults(wheel, unpacked, torch)
-        glibc = max((newest_glibc(file) for file in unpacked.rglob("*") if file.is_file() and is_elf(file)), default=(0,))
+        elf = [file for file in unpacked.rglob("*") if file.is_file() and is_elf(file)]
+        versions = {name: max((newest(name, file) for file in elf), default=(0,)) for name in ("GLIBC", "GLIBCXX")}
     for fault in found:
         print(f"error: [wheel] {wheel.name}: {fault}", file=sys.stderr)
-    print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, needs glibc {'.'.join(map(str, glibc))}")
+    print(f"{wheel}: {wheel.stat().st_size / 1e6:.1f} MB, "
+          f"needs {', '.join(name + ' ' + '.'.join(map(str, version)) for name, version in versions.items())}")
     return 1 if found else 0
 
 

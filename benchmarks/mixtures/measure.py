@@ -48,7 +48,8 @@ def rivals(arguments: argparse.Namespace, job: Job, evaluation: Path) -> str:
             run_once(contender, job)
             compare.say(f"{contender.name}: {contender.runs[-1].seconds:.1f} s")
     compare.evaluate(job, chosen, arguments, evaluation)
-    return "\n\n".join([contender_table(chosen), error_table(job, chosen), phase_table(chosen[-1], None)])
+    limit = compare.measure_limit(job)
+    return "\n\n".join([contender_table(chosen), error_table(job, chosen), phase_table(chosen[-1], limit.gflops)])
 
 
 def error_table(job: Job, chosen: list[Contender]) -> str:

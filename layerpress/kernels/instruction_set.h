@@ -6,7 +6,7 @@
 
 namespace layerpress::kernels {
 
-/// The instruction set whose kernels run on this machine: "baseline", "avx2", "avx512" or "avx512_bf16". The last bits
+/// The instruction set whose kernels run on this machine: "baseline", "avx2", "avx512", "avx512_bf16" or "amx". The last bits
 /// of results differ between them.
 inline const char* instruction_set() { return cpu::table_name(); }
 

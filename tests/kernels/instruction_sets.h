@@ -13,6 +13,7 @@ inline std::vector<const cpu::Table*> available_tables() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(&cpu::avx2::isa_table());
   if (__builtin_cpu_supports("avx512vl")) tables.push_back(&cpu::avx512::isa_table());
+  if (__builtin_cpu_supports("avx512bf16")) tables.push_back(&cpu::avx512_bf16::isa_table());
 #endif
   tables.push_back(&cpu::table());
   return tables;

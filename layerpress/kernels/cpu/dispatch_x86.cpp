@@ -1,3 +1,7 @@
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 
@@ -6,6 +10,21 @@
 namespace layerpress::kernels::cpu {
 
 namespace {
+
+/// Whether tiles of bf16 exist and the kernel lets this process use them. Linux gives a process their eight kilobytes of state only on
+/// request (Documentation/arch/x86/xstate.rst).
+bool tiles_granted() {
+  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned int kBfloat16 = 1u << 22, kTiles = 1u << 24;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0 || (edx & kBfloat16) == 0 || (edx & kTiles) == 0)
+    return false;
+#if defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 struct Choice {
   const Table& table;
@@ -23,8 +42,9 @@ Choice choose() {
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (offered("avx512_bf16", v4 && __builtin_cpu_supports("avx512bf16")))
-    return {avx512_bf16::isa_table(), "avx512_bf16"};
+  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
+  if (offered("amx", bf16 && tiles_granted())) return {amx::isa_table(), "amx"};
+  if (offered("avx512_bf16", bf16)) return {avx512_bf16::isa_table(), "avx512_bf16"};
   if (offered("avx512", v4)) return {avx512::isa_table(), "avx512"};
   if (offered("avx2", v3)) return {avx2::isa_table(), "avx2"};
   return {baseline::isa_table(), "baseline"};

@@ -78,7 +78,9 @@ void pack_difference(const Bits16* a, const Bits16* b, std::int64_t tokens, std:
     }
 }
 
-void multiply_panels(const GramTile& tile) {
+}  // namespace
+
+void gram_tile_pairs(const GramTile& tile) {
   __mmask16 mask[kRegisters];
   for (int n = 0; n < kRegisters; ++n) mask[n] = mask_of(tile.columns, n * 16);
   constexpr void (*kAccumulate[])(const Pair*, const Pair*, std::int64_t, float*, std::int64_t, int,
@@ -93,11 +95,8 @@ void multiply_panels(const GramTile& tile) {
   }
 }
 
-}  // namespace
-
 void (*const gram_pack_entry)(const Bits16*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) = pack_panel;
 void (*const gram_pack_difference_entry)(const Bits16*, const Bits16*, std::int64_t, std::int64_t, std::int64_t,
                                          std::uint32_t*) = pack_difference;
-void (*const gram_tile_entry)(const GramTile&) = multiply_panels;
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -44,15 +44,6 @@ constexpr void (*kMultiply[])(const ProductTile&, std::int64_t) = {
     multiply_rows<5>,  multiply_rows<6>,  multiply_rows<7>, multiply_rows<8>, multiply_rows<9>,
     multiply_rows<10>, multiply_rows<11>, multiply_rows<12>};
 
-/// Rows are divided evenly, because a tile of few rows takes almost as long as one of many.
-void multiply_panel(const ProductTile& tile) {
-  for (std::int64_t first = 0, left = (tile.rows + kRows - 1) / kRows; left > 0; --left) {
-    const std::int64_t rows = (tile.rows - first + left - 1) / left;
-    kMultiply[rows](tile, first);
-    first += rows;
-  }
-}
-
 /// Selects eight 128-bit quarters of two registers. (Masked, because g++ 12 warns about the unmasked intrinsic.)
 template <int choice>
 __m512i quarters(__m512i a, __m512i b) {
@@ -101,7 +92,22 @@ void pack_half(const Bits16* weight, std::int64_t stride, std::int64_t rows, std
 
 }  // namespace
 
+/// Rows are divided evenly, because a tile of few rows takes almost as long as one of many.
+void product_tile_pairs(const ProductTile& tile) {
+  for (std::int64_t first = 0, left = (tile.rows + kRows - 1) / kRows; left > 0; --left) {
+    const std::int64_t rows = (tile.rows - first + left - 1) / left;
+    kMultiply[rows](tile, first);
+    first += rows;
+  }
+}
+
+void transpose_pairs(const std::uint32_t* from, std::int64_t stride, std::uint32_t* to) {
+  __m512i rows[kLanes];
+  for (int i = 0; i < kLanes; ++i) rows[i] = _mm512_loadu_si512(from + i * stride);
+  transpose(rows);
+  for (int i = 0; i < kLanes; ++i) _mm512_store_si512(to + i * kLanes, rows[i]);
+}
+
 void (*const product_pack_entry)(const Bits16*, std::int64_t, std::int64_t, std::int64_t, std::uint32_t*) = pack_half;
-void (*const product_tile_entry)(const ProductTile&) = multiply_panel;
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

@@ -220,7 +220,7 @@ struct Table {
 };
 
 /// The table of the best instruction set that both the machine and the build support. LAYERPRESS_CPU (baseline, avx2,
-/// avx512, avx512_bf16) in the environment selects a lower one.
+/// avx512, avx512_bf16, amx) in the environment selects a lower one.
 const Table& table();
 /// Its name, one of the values of LAYERPRESS_CPU.
 const char* table_name();
@@ -236,6 +236,9 @@ namespace avx512 {
 const Table& isa_table();
 }
 namespace avx512_bf16 {
+const Table& isa_table();
+}
+namespace amx {
 const Table& isa_table();
 }
 

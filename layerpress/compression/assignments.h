@@ -1,12 +1,15 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/compression/range_statistic.h"
 #include "layerpress/compression/transform.h"
+#include "layerpress/quant/value_parameters.h"
 
 namespace layerpress::compression {
 
@@ -22,16 +25,35 @@ struct Assignment {
   bool propagates = true;
 };
 
+/// An attention whose keys and values are quantized.
+struct QuantizedAttention {
+  graph::NodeId node = -1;
+  const quant::QuantizationArgs* args = nullptr;
+  const quant::QuantizationScheme* group = nullptr;  ///< as in AttentionScheme
+};
+
 /// A transform at one of its sites.
 struct PlannedTransform {
   const Transform* transform = nullptr;
   TransformSite site;
 };
 
+/// Parameters that follow from the range of a value and are stored with the module that reads it, such as the static scale of a
+/// linear's input, or the scale of the keys that an attention reads.
+struct StoredParameters {
+  graph::NodeId reader = -1;
+  quant::StoredValue value;
+  RangeStatisticPtr statistic;
+  /// The values from whose common range they follow: the one that is read, and those for which engines use the same parameters.
+  std::shared_ptr<const std::vector<graph::ValueId>> values;
+};
+
 /// The result of applying a recipe to a model.
 struct Assignments {
   std::map<graph::NodeId, Assignment> linears{};  ///< those that are quantized
   std::vector<PlannedTransform> transforms{};     ///< in the order in which they are applied
+  std::vector<QuantizedAttention> attentions{};   ///< those whose keys and values are quantized
+  std::vector<StoredParameters> stored{};         ///< in the order of their readers
 
   /// The parameters that transforms change.
   std::set<std::string> transformed(const graph::Graph& graph) const;

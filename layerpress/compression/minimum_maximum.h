@@ -6,20 +6,19 @@
 #include <ATen/ops/neg.h>
 #include <ATen/ops/stack.h>
 
-#include "layerpress/compression/statistic.h"
+#include "layerpress/compression/range_statistic.h"
 
 namespace layerpress::compression {
 
 /// The smallest and the largest element of every channel. The first row holds -min, so that both rows merge by maximum. Without
 /// tokens both are minus infinity.
-class MinimumMaximum final : public Statistic {
+class MinimumMaximum final : public RangeStatistic {
  public:
   static constexpr const char* kName = "minimum_maximum";
 
   std::string_view name() const override { return kName; }
   std::int64_t rows(std::int64_t) const override { return 2; }
   Merge merge() const override { return Merge::kMax; }
-  bool everywhere() const override { return true; }
 
   void add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const override {
     const at::Tensor& x = input.values[0];
@@ -33,6 +32,12 @@ class MinimumMaximum final : public Statistic {
     return 6 * sizeof(float) * static_cast<std::uint64_t>(features);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
+
+  at::Tensor range(const at::Tensor& figures) const override {
+    at::Tensor range = figures.cpu().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true);
+    range.select(0, 0).neg_();
+    return range;
+  }
 };
 
 }  // namespace layerpress::compression

@@ -4,7 +4,9 @@ namespace layerpress::compression {
 
 std::optional<double> Quantizer::value_to_share(const LinearWeight&) const { return std::nullopt; }
 
-void Quantizer::describe_input(const LinearWeight&, const Statistics*, quant::QuantizedWeight&) const {}
+RangeStatisticPtr Quantizer::input_range(const quant::QuantizationScheme&) const { return nullptr; }
+
+std::optional<AttentionScheme> Quantizer::attention_scheme(const quant::ModuleName&) const { return std::nullopt; }
 
 std::size_t Quantizer::tasks_at_once(const std::vector<LinearShape>&) const { return 1; }
 

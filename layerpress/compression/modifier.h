@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -10,7 +11,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
-#include "layerpress/compression/statistic.h"
+#include "layerpress/compression/range_statistic.h"
 #include "layerpress/graph/graph.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/matching.h"
@@ -48,6 +49,15 @@ struct CompressionCost {
   std::uint64_t workspace_bytes = 0;    ///< peak of its allocations, including results, excluding inputs
   std::uint64_t result_bytes = 0;       ///< size of the results when it returns
   std::map<std::string, double> flops;  ///< by phase, as in PhaseTimes; "observe" counts all candidates
+};
+
+/// The quantization of an attention's keys and values, and of its queries.
+struct AttentionScheme {
+  const quant::QuantizationArgs* args = nullptr;
+  /// The group that names the attention, and then quantizes its queries, too; null: only the cache is quantized.
+  const quant::QuantizationScheme* group = nullptr;
+  /// The statistic from which the parameters of a value with heads of this size follow.
+  std::function<RangeStatisticPtr(std::int64_t head_dim)> range;
 };
 
 /// The outcome for one module, for the summary.
@@ -123,10 +133,13 @@ class Quantizer : public Modifier {
   /// Whether layers behind a compressed linear are calibrated with its compressed weight. Otherwise they see the original weight.
   virtual bool propagates() const { return true; }
 
-  /// Adds to the result for a whole linear what follows from its input's statistics alone, such as a static scale. It is called on
-  /// all ranks, with statistics that all have (Statistic::everywhere).
-  virtual void describe_input(const LinearWeight& linear, const Statistics* statistics,
-                              quant::QuantizedWeight& weight) const;
+  /// The statistic from which the stored parameters of the scheme's inputs follow (quant::has_stored_inputs), for a value that
+  /// it also wants; null if there are none.
+  virtual RangeStatisticPtr input_range(const quant::QuantizationScheme& scheme) const;
+  /// How it quantizes what an attention reads; nothing: not at all.
+  virtual std::optional<AttentionScheme> attention_scheme(const quant::ModuleName& module) const;
+  /// The arguments of the cache of keys and values, which are the same for all attentions; null if it stays as it is.
+  virtual const quant::QuantizationArgs* kv_cache() const { return nullptr; }
 
   /// Rows of a weight are compressed independently, given the statistics: any run of rows that begins at a multiple of this
   /// gives the same codes as within the whole. 0: all rows belong together.

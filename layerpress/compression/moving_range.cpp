@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "layerpress/base/error.h"
 
@@ -22,13 +23,9 @@ double weight_of(double share, std::int64_t place, std::int64_t all) {
   return (place == 0 ? 1 : share) * std::pow(1 - share, static_cast<double>(all - 1 - place));
 }
 
-}  // namespace
-
-MovingRange::MovingRange(const quant::InputObserverSettings& settings, const quant::QuantizationArgs& inputs)
-    : settings_(settings), inputs_(inputs), name_(name_of(settings, inputs)) {}
-
-std::string MovingRange::name_of(const quant::InputObserverSettings& settings, const quant::QuantizationArgs& inputs) {
-  std::string name = fmt::format("moving_range {}", settings.averaging_constant);
+std::string name_of(const quant::InputObserverSettings& settings, const quant::QuantizationArgs& inputs,
+                    std::int64_t run) {
+  std::string name = fmt::format("moving_range {} per {}", settings.averaging_constant, run);
   if (settings.observer == InputObserver::kMovingError)
     name += fmt::format(" {}{}{} {} {} {} {} {}", quant::name_of(inputs.type), inputs.num_bits,
                         inputs.symmetric ? "" : " asymmetric", settings.search.maxshrink, settings.search.grid,
@@ -36,22 +33,43 @@ std::string MovingRange::name_of(const quant::InputObserverSettings& settings, c
   return name;
 }
 
-std::pair<double, double> MovingRange::range_of(const at::Tensor& x) const {
-  const auto [low, high] = at::aminmax(x);
-  const double least = low.item<double>(), greatest = high.item<double>();
-  if (settings_.observer != InputObserver::kMovingError) return {least, greatest};
+}  // namespace
+
+MovingRange::MovingRange(const quant::InputObserverSettings& settings, const quant::QuantizationArgs& inputs,
+                         std::int64_t run)
+    : settings_(settings), inputs_(inputs), run_(run), name_(name_of(settings, inputs, run)) {}
+
+/// The search ends when so many candidates in a row improve no run, as in LLM Compressor.
+at::Tensor MovingRange::shares_of(const at::Tensor& x, const at::Tensor& ranges) const {
   const double widest = settings_.search.expand;
-  double best = widest, smallest = std::numeric_limits<double>::infinity();
+  const std::int64_t runs = ranges.size(1), width = x.size(1) / runs;
+  at::Tensor best = at::full({runs}, widest, at::kDouble);
+  std::vector<double> smallest(static_cast<std::size_t>(runs), std::numeric_limits<double>::infinity());
   int in_vain = 0;
   for (int i = 0; i < candidates_of(settings_); ++i) {
     const double share = widest * (1 - i / settings_.search.grid);
-    const double error = quant::input_error(x, inputs_, share * least, share * greatest, settings_.search.norm);
-    if (error < smallest)
-      smallest = error, best = share, in_vain = 0;
-    else if (++in_vain >= settings_.search.patience)
-      break;
+    bool improved = false;
+    for (std::int64_t run = 0; run < runs; ++run) {
+      const double error =
+          quant::input_error(x.narrow(1, run * width, width), inputs_, share * ranges[0][run].item<double>(),
+                             share * ranges[1][run].item<double>(), settings_.search.norm);
+      double& least = smallest[static_cast<std::size_t>(run)];
+      if (error >= least) continue;
+      least = error, improved = true;
+      best[run] = share;
+    }
+    in_vain = improved ? 0 : in_vain + 1;
+    if (in_vain >= settings_.search.patience) break;
   }
-  return {best * least, best * greatest};
+  return best;
+}
+
+at::Tensor MovingRange::ranges_of(const at::Tensor& x) const {
+  const std::int64_t width = run_ == 0 ? x.size(1) : run_;
+  const at::Tensor runs = x.view({x.size(0), -1, width});
+  const at::Tensor ranges = at::stack({runs.amin({0, 2}), runs.amax({0, 2})}).to(at::kDouble).cpu();
+  if (settings_.observer != InputObserver::kMovingError) return ranges;
+  return ranges * shares_of(x, ranges);
 }
 
 void MovingRange::add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const {
@@ -60,12 +78,21 @@ void MovingRange::add(at::Tensor& figures, const StatisticInput& input, const Ro
   for (std::size_t i = 0; i + 1 < samples.offsets.size(); ++i) {
     const std::int64_t first = samples.offsets[i], count = samples.offsets[i + 1] - first;
     if (count == 0) continue;
-    const auto [least, greatest] = range_of(x.narrow(0, first, count));
+    const at::Tensor ranges = ranges_of(x.narrow(0, first, count));
     const double weight = weight_of(settings_.averaging_constant, samples.places.at(i), samples.all);
-    figures.select(0, 0).add_(weight * least);
-    figures.select(0, 1).add_(weight * greatest);
+    const at::Tensor wide = ranges.mul(weight).repeat_interleave(x.size(1) / ranges.size(1), 1);
+    figures.narrow(0, 0, 2).add_(wide.to(figures.options()));
     figures.select(0, 2).add_(weight);
   }
+}
+
+at::Tensor MovingRange::range(const at::Tensor& figures) const {
+  const at::Tensor sums = figures.cpu().to(at::kDouble);
+  const at::Tensor weights = sums.select(0, 2), none = weights.eq(0);
+  at::Tensor range = sums.narrow(0, 0, 2) / weights;
+  range.select(0, 0).masked_fill_(none, std::numeric_limits<double>::infinity());
+  range.select(0, 1).masked_fill_(none, -std::numeric_limits<double>::infinity());
+  return range;
 }
 
 double MovingRange::flops(double tokens, std::int64_t features, const RowRange&) const {
@@ -74,8 +101,9 @@ double MovingRange::flops(double tokens, std::int64_t features, const RowRange&)
 }
 
 std::uint64_t MovingRange::workspace_bytes(std::int64_t features, at::ScalarType, int) const {
-  if (settings_.observer != InputObserver::kMovingError) return 4 * sizeof(float);
-  return 4 * sizeof(float) * static_cast<std::uint64_t>(std::max<std::int64_t>(1 << 20, features));
+  const std::uint64_t ranges = 4 * sizeof(double) * static_cast<std::uint64_t>(features);
+  if (settings_.observer != InputObserver::kMovingError) return ranges;
+  return ranges + 4 * sizeof(float) * static_cast<std::uint64_t>(std::max<std::int64_t>(1 << 20, features));
 }
 
 void MovingRange::divide_channels(at::Tensor&, const at::Tensor&) const {

@@ -16,10 +16,16 @@ constexpr std::uint64_t kCopies = 6;         // of a piece, in nearest_level and
 at::Tensor rounded_piece(const at::Tensor& x, const ValueRounding& rounding) {
   const at::Tensor wide = x.to(at::kFloat);
   if (rounding.run == 0) {
-    const at::Tensor scale = at::full({1}, rounding.scale, wide.options());
-    const at::Tensor zero_point =
-        rounding.zero_point == 0 ? at::Tensor() : at::full({1}, rounding.zero_point, wide.options());
-    return level_value(nearest_level(wide, scale, zero_point, rounding.rule.element), scale, zero_point);
+    const auto column = [&](const std::vector<float>& numbers) {
+      return at::tensor(numbers).to(wide.device()).view({1, -1, 1});
+    };
+    const at::Tensor scale = column(rounding.given);
+    const bool shifted =
+        std::any_of(rounding.zero_points.begin(), rounding.zero_points.end(), [](float z) { return z != 0; });
+    const at::Tensor zero_point = shifted ? column(rounding.zero_points) : at::Tensor();
+    const at::Tensor runs = wide.reshape({x.size(0), scale.size(1), -1});
+    return level_value(nearest_level(runs, scale, zero_point, rounding.rule.element), scale, zero_point)
+        .view(x.sizes());
   }
   const at::Tensor runs = wide.reshape({-1, rounding.run});
   const auto [minimum, maximum] = at::aminmax(runs, 1, true);

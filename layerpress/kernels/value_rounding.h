@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "layerpress/kernels/scale_search.h"
 
@@ -11,9 +12,10 @@ namespace layerpress::kernels {
 /// How values are rounded to few bits and back.
 struct ValueRounding {
   RangeRule rule;
-  std::int64_t run = 0;                   ///< consecutive features that share a scale, found from their range; 0: all
+  std::int64_t run = 0;  ///< consecutive features that share a scale, found from their range; 0: scales are given
   ScaleFormat scales{ScaleType::kFloat};  ///< of runs
-  float scale = 1, zero_point = 0;        ///< without runs
+  std::vector<float> given{};             ///< one scale for all features, or one for each of equal runs of them
+  std::vector<float> zero_points{};       ///< the same; empty: all 0
 };
 
 /// x [rows, features] as quantized and dequantized activations, in x's dtype; computed in fp32. A scale is

@@ -18,15 +18,15 @@ class QuantizationModifier : public QuantizingModifier {
   }
 
   std::string type() const override { return "QuantizationModifier"; }
-  bool needs_data() const override { return any_observer(Observer::kHessian) || any_static_inputs(); }
+  bool needs_data() const override { return any_observer(Observer::kHessian) || any_stored_values(); }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
     std::vector<compression::StatisticPtr> wanted;
     if (any_observer(Observer::kHessian)) wanted.push_back(std::make_shared<compression::GramStatistic>());
     add_input_statistic(facts, wanted);
     return wanted;
   }
-  /// Like LLM Compressor, it measures the ranges of inputs in the model whose weights are not rounded.
-  bool propagates() const override { return any_observer(Observer::kHessian) || !any_static_inputs(); }
+  /// Like LLM Compressor, it measures the ranges of values in the model whose weights are not rounded.
+  bool propagates() const override { return any_observer(Observer::kHessian) || !any_stored_values(); }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
     compression::CompressionCost cost;

@@ -12,6 +12,7 @@
 #include "layerpress/kernels/finite.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::modifier {
@@ -75,6 +76,18 @@ NamedObservers named_observers(const Json& arguments, const std::string& where) 
   return named;
 }
 
+/// LLM Compressor's default is minmax, which its configuration does not name.
+quant::InputObserverSettings attention_observer(const quant::QuantizationArgs& args, const std::string& where) {
+  return quant::parse_input_observer(args.observer.value_or("minmax"), args.observer_kwargs, where);
+}
+
+/// `run`: consecutive channels that have one range; 0: all.
+compression::RangeStatisticPtr range_statistic(const quant::InputObserverSettings& observer,
+                                               const quant::QuantizationArgs& args, std::int64_t run) {
+  if (observer.observer == quant::InputObserver::kRange) return std::make_shared<compression::MinimumMaximum>();
+  return std::make_shared<compression::MovingRange>(observer, args, run);
+}
+
 }  // namespace
 
 const std::vector<Argument>& QuantizingModifier::shared_arguments() {
@@ -98,8 +111,6 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   for (const Argument& own : own_arguments) known.push_back(own.name);
   const Json plain(arguments);
   without_effect_ = check_keys(plain, where, known);
-  if (json_has(plain, "kv_cache_scheme"))
-    throw RecipeError("[recipe.modifier] {}: kv_cache_scheme is not implemented yet", where);
   if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))
     throw RecipeError(
         "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);
@@ -107,15 +118,41 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   named_observer_ = std::move(named.weights);
   named_input_observer_ = std::move(named.input);
   if (json_has(plain, "ignore")) ignore_.emplace(string_list(plain["ignore"], where, "ignore"), where + ".ignore");
+  read_kv_cache(plain, where);
   read_groups(arguments, where, default_observer);
-  std::vector<quant::GroupTargets::Group> groups;
-  for (const Group& group : groups_) groups.push_back({group.scheme.targets, group.where});
-  targets_.emplace(groups);
+  const auto targets_of = [](const auto& members) {
+    std::vector<quant::GroupTargets::Group> groups;
+    for (const auto& group : members) groups.push_back({group.scheme.targets, group.where});
+    return groups;
+  };
+  targets_.emplace(targets_of(groups_));
+  attention_targets_.emplace(targets_of(attention_groups_));
+}
+
+void QuantizingModifier::read_kv_cache(const Json& arguments, const std::string& where) {
+  if (!json_has(arguments, "kv_cache_scheme")) return;
+  const std::string place = where + ".kv_cache_scheme";
+  kv_cache_.emplace();
+  kv_cache_->args = quant::parse_quantization_args(arguments["kv_cache_scheme"], place);
+  quant::require_supported_attention(kv_cache_->args, place);
+  kv_cache_->observer = attention_observer(kv_cache_->args, place);
+}
+
+void QuantizingModifier::add_attention_group(const std::string& name, const std::string& where,
+                                             quant::QuantizationScheme scheme) {
+  quant::QuantizationArgs& args = *scheme.input_activations;
+  quant::require_supported_attention(args, where + ".input_activations");
+  if (named_input_observer_) args.observer = named_input_observer_;
+  if (!args.observer) args.observer = "minmax";  // as LLM Compressor, which leaves it out in kv_cache_scheme
+  const quant::InputObserverSettings observer = attention_observer(args, where + ".input_activations");
+  if (scheme.format.empty()) scheme.format = quant::infer_format(scheme);
+  attention_groups_.push_back({name, where, std::move(scheme), observer});
 }
 
 void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::string& where,
                                      quant::Observer default_observer) {
   const bool has_scheme = json_has(arguments, "scheme"), has_groups = json_has(arguments, "config_groups");
+  if (!has_scheme && !has_groups && kv_cache_) return;
   if (has_scheme == has_groups)
     throw RecipeError("[recipe.modifier] {}: give {} of 'scheme' and 'config_groups'", where,
                       has_scheme ? "only one" : "one");
@@ -135,7 +172,10 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
     quant::QuantizationScheme scheme =
         has_scheme ? quant::preset_scheme(name) : quant::parse_quantization_scheme(value, group_where);
     if (has_scheme) scheme.targets = string_list(value, where, name.c_str());
-    add_group(name, group_where, std::move(scheme), default_observer);
+    if (!scheme.weights && scheme.input_activations && !scheme.output_activations)
+      add_attention_group(name, group_where, std::move(scheme));
+    else
+      add_group(name, group_where, std::move(scheme), default_observer);
   }
 }
 
@@ -153,12 +193,18 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
     weights.observer = quant::observer_name(default_observer);
   }
   quant::InputObserverSettings input_observer;
-  if (quant::has_static_inputs(scheme)) {
+  if (quant::has_stored_inputs(scheme)) {
     quant::QuantizationArgs& inputs = *scheme.input_activations;
+    quant::name_scale_dtype(inputs);
     if (named_input_observer_) inputs.observer = named_input_observer_;
     if (!inputs.observer) inputs.observer = "minmax";  // as LLM Compressor
     input_observer =
         quant::parse_input_observer(*inputs.observer, inputs.observer_kwargs, where + ".input_activations");
+    if (quant::has_global_scale(inputs) && input_observer.observer == quant::InputObserver::kMovingError)
+      throw RecipeError(
+          "[recipe.observer] {}.input_activations: observer 'mse' is not implemented for the global scale of NVFP4's "
+          "inputs; static_minmax and minmax are",
+          where);
   }
   if (scheme.format.empty()) scheme.format = quant::infer_format(scheme);
   groups_.push_back({name, where, std::move(scheme), observer, input_observer});
@@ -175,6 +221,11 @@ void QuantizingModifier::set_actorder(
 
 const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::ModuleName& module) const {
   if (ignore_ && ignore_->matches(module)) return nullptr;
+  if (const int attention = attention_targets_->group_of(module); attention >= 0)
+    throw RecipeError(
+        "[recipe.modifier] {}: the group has no weights, but its targets match {}; groups without weights are for "
+        "attention modules, such as re:.*self_attn$",
+        attention_groups_[static_cast<std::size_t>(attention)].where, module.name);
   const int group = targets_->group_of(module);
   return group < 0 ? nullptr : &groups_[static_cast<std::size_t>(group)].scheme;
 }
@@ -182,6 +233,7 @@ const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::Mod
 std::vector<compression::Quantizer::SchemeGroup> QuantizingModifier::scheme_groups() const {
   std::vector<SchemeGroup> groups;
   for (const Group& group : groups_) groups.push_back({group.name, &group.scheme});
+  for (const AttentionGroup& group : attention_groups_) groups.push_back({group.name, &group.scheme});
   return groups;
 }
 
@@ -214,47 +266,41 @@ bool QuantizingModifier::any_observer(quant::Observer observer) const {
                      [&](const Group& group) { return group.observer.observer == observer; });
 }
 
-bool QuantizingModifier::any_static_inputs() const {
-  return std::any_of(groups_.begin(), groups_.end(),
-                     [](const Group& group) { return quant::has_static_inputs(group.scheme); });
+bool QuantizingModifier::any_stored_values() const {
+  return kv_cache_ || !attention_groups_.empty() || std::any_of(groups_.begin(), groups_.end(), [](const Group& group) {
+           return quant::has_stored_inputs(group.scheme);
+         });
+}
+
+compression::RangeStatisticPtr QuantizingModifier::input_range(const quant::QuantizationScheme& scheme) const {
+  if (!quant::has_stored_inputs(scheme)) return nullptr;
+  const quant::QuantizationArgs& inputs = *scheme.input_activations;
+  return range_statistic(group_of(&scheme).input_observer, inputs,
+                         quant::has_global_scale(inputs) ? *inputs.group_size : 0);
+}
+
+std::optional<compression::AttentionScheme> QuantizingModifier::attention_scheme(
+    const quant::ModuleName& module) const {
+  const auto described = [](const quant::QuantizationArgs& args, const quant::InputObserverSettings& observer,
+                            const quant::QuantizationScheme* group) {
+    const bool by_head = args.strategy == quant::Strategy::kAttentionHead;
+    return compression::AttentionScheme{&args, group, [&args, observer, by_head](std::int64_t head_dim) {
+                                          return range_statistic(observer, args, by_head ? head_dim : 0);
+                                        }};
+  };
+  const bool ignored = ignore_ && ignore_->matches(module);
+  if (const int found = ignored ? -1 : attention_targets_->group_of(module); found >= 0) {
+    const AttentionGroup& group = attention_groups_[static_cast<std::size_t>(found)];
+    return described(*group.scheme.input_activations, group.observer, &group.scheme);
+  }
+  if (kv_cache_) return described(kv_cache_->args, kv_cache_->observer, nullptr);
+  return std::nullopt;
 }
 
 void QuantizingModifier::add_input_statistic(const compression::ValueFacts& facts,
                                              std::vector<compression::StatisticPtr>& wanted) const {
-  if (facts.scheme == nullptr || !quant::has_static_inputs(*facts.scheme)) return;
-  const quant::InputObserverSettings& settings = group_of(facts.scheme).input_observer;
-  if (settings.observer == quant::InputObserver::kRange)
-    wanted.push_back(std::make_shared<compression::MinimumMaximum>());
-  else
-    wanted.push_back(std::make_shared<compression::MovingRange>(settings, *facts.scheme->input_activations));
-}
-
-void QuantizingModifier::describe_input(const compression::LinearWeight& linear,
-                                        const compression::Statistics* statistics,
-                                        quant::QuantizedWeight& weight) const {
-  if (!quant::has_static_inputs(*linear.scheme)) return;
-  const quant::QuantizationArgs& inputs = *linear.scheme->input_activations;
-  const quant::InputObserverSettings& settings = group_of(linear.scheme).input_observer;
-  double least = 0, greatest = 0, weights = 0;
-  if (statistics != nullptr && settings.observer == quant::InputObserver::kRange) {
-    const at::Tensor extremes = statistics->of<compression::MinimumMaximum>().amax(1).cpu();
-    least = -extremes[0].item<double>(), greatest = extremes[1].item<double>();
-    weights = statistics->tokens > 0 ? 1 : 0;
-  } else if (statistics != nullptr) {
-    const at::Tensor sums =
-        statistics->of(compression::MovingRange::name_of(settings, inputs)).select(1, 0).to(at::kDouble).cpu();
-    weights = sums[2].item<double>();
-    least = sums[0].item<double>() / weights, greatest = sums[1].item<double>() / weights;
-  }
-  if (weights == 0)
-    throw RecipeError(
-        "[modifier.observe] no token reached {}, so that the static scale of its input is unknown; use more samples, "
-        "or "
-        "ignore it",
-        linear.module);
-  if (!std::isfinite(least) || !std::isfinite(greatest))
-    throw RecipeError("[modifier.observe] the inputs of {} hold NaN or infinite values", linear.module);
-  quant::set_input_scale(inputs, quant::input_scale_of(inputs, least, greatest), linear.scale_dtype, weight);
+  if (facts.scheme == nullptr) return;
+  if (compression::RangeStatisticPtr range = input_range(*facts.scheme)) wanted.push_back(std::move(range));
 }
 
 std::vector<kernels::OtherRows> QuantizingModifier::others_of(const compression::LinearWeight& linear,

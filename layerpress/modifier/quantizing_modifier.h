@@ -26,12 +26,13 @@ class QuantizingModifier : public compression::Quantizer {
   /// The arguments of every quantizing modifier.
   static const std::vector<Argument>& shared_arguments();
   const compression::Quantizer* for_embeddings() const override { return &embeddings_; }
-  void describe_input(const compression::LinearWeight& linear, const compression::Statistics* statistics,
-                      quant::QuantizedWeight& weight) const override;
+  compression::RangeStatisticPtr input_range(const quant::QuantizationScheme& scheme) const override;
+  std::optional<compression::AttentionScheme> attention_scheme(const quant::ModuleName& module) const override;
+  const quant::QuantizationArgs* kv_cache() const override { return kv_cache_ ? &kv_cache_->args : nullptr; }
 
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
-  /// weight_observer, input_observer / observer {weights, input}, kv_cache_scheme (only null), bypass_divisibility_checks (only false).
+  /// weight_observer, input_observer / observer {weights, input}, kv_cache_scheme, bypass_divisibility_checks (only false).
   /// `own_arguments` are the derived class's.
   QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& own_arguments,
                      quant::Observer default_observer);
@@ -46,8 +47,8 @@ class QuantizingModifier : public compression::Quantizer {
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
 
-  /// Whether any scheme stores scales of inputs.
-  bool any_static_inputs() const;
+  /// Whether any parameters of values are stored.
+  bool any_stored_values() const;
   /// Adds the statistic from which the static scale of a linear's input follows, if its scheme has one.
   void add_input_statistic(const compression::ValueFacts& facts, std::vector<compression::StatisticPtr>& wanted) const;
 
@@ -85,7 +86,19 @@ class QuantizingModifier : public compression::Quantizer {
     quant::ObserverSettings observer;
     quant::InputObserverSettings input_observer;
   };
+  /// How the values that attentions read are quantized.
+  struct AttentionValues {
+    quant::QuantizationArgs args;
+    quant::InputObserverSettings observer;
+  };
+  struct AttentionGroup {
+    std::string name, where;
+    quant::QuantizationScheme scheme;
+    quant::InputObserverSettings observer;
+  };
   void read_groups(const OrderedJson& arguments, const std::string& where, quant::Observer default_observer);
+  void add_attention_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme);
+  void read_kv_cache(const Json& arguments, const std::string& where);
   void add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
                  quant::Observer default_observer);
   kernels::ChosenScales observe_by(const quant::ObserverSettings& settings, const compression::LinearWeight& linear,
@@ -94,7 +107,9 @@ class QuantizingModifier : public compression::Quantizer {
   static std::vector<kernels::OtherRows> others_of(const compression::LinearWeight& linear,
                                                    const ObservedRows& observed);
   std::vector<Group> groups_;
-  std::optional<quant::GroupTargets> targets_;
+  std::vector<AttentionGroup> attention_groups_;
+  std::optional<AttentionValues> kv_cache_;
+  std::optional<quant::GroupTargets> targets_, attention_targets_;
   std::optional<quant::TargetList> ignore_;
   const Group& group_of(const quant::QuantizationScheme* scheme) const;
   std::optional<std::string> named_observer_, named_input_observer_;

@@ -23,6 +23,7 @@ struct Part {
   std::size_t subgraph;                 // the first subgraph that reads it, or the number of subgraphs
   std::optional<graph::NodeId> linear;  // the compressed linear whose weight it is
   std::vector<checkpoint::TensorSpec> tensors;
+  bool made = false;  // not copied, but computed during the run
   std::uint64_t bytes = 0;
   int set = 0;
 };
@@ -35,6 +36,14 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
   for (const quant::NamedTensorSpec& part :
        quant::compressed_layout(*assignment.scheme, matrix.rows, matrix.columns, assignment.scale_dtype))
     specs.push_back({quant::full_name(graph.module_name(graph.nodes[n]), part), part.dtype, part.shape});
+  return specs;
+}
+
+std::vector<checkpoint::TensorSpec> parameter_specs(const graph::Graph& graph,
+                                                    const compression::StoredParameters& stored) {
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const quant::NamedTensorSpec& part : quant::parameter_layout(stored.value))
+    specs.push_back({quant::full_name(graph.module_name(graph.nodes[stored.reader]), part), part.dtype, part.shape});
   return specs;
 }
 
@@ -60,13 +69,20 @@ std::vector<Part> output_parts(const setup::OpenedModel& model, const compressio
     for (const graph::NodeId n : subgraphs[s].nodes) subgraph_of[n] = s;
   std::vector<Part> parts;
   std::set<std::string> left_out = replaced_weights(graph, assignments);
+  const std::set<std::string> changed = assignments.changed_plain(graph);
   const auto add_plain = [&](std::size_t subgraph, const std::string& name) {
-    if (left_out.insert(name).second) parts.push_back({subgraph, std::nullopt, {model.checkpoint->spec(name)}});
+    if (left_out.insert(name).second)
+      parts.push_back({subgraph, std::nullopt, {model.checkpoint->spec(name)}, changed.count(name) != 0});
   };
+  auto stored = assignments.stored.begin();  // in the order of the nodes
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const auto assigned = assignments.linears.find(n);
     if (assigned != assignments.linears.end())
-      parts.push_back({subgraph_of[n], n, compressed_specs(graph, n, assigned->second)});
+      parts.push_back({subgraph_of[n], n, compressed_specs(graph, n, assigned->second), /*made=*/true});
+    for (; stored != assignments.stored.end() && stored->reader == n; ++stored) {
+      parts.push_back({subgraph_of[n], std::nullopt, parameter_specs(graph, *stored), /*made=*/true});
+      for (const checkpoint::TensorSpec& tensor : parts.back().tensors) left_out.insert(tensor.name);
+    }
     for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) add_plain(subgraph_of[n], use.name);
   }
   for (const std::string& name : model.checkpoint->names()) add_plain(subgraphs.size(), name);
@@ -126,14 +142,13 @@ void OutputWriter::lay_out() {
   files.sets = options_.shard_sets;
   for (int set = 0; set < options_.shard_sets; ++set) files.own.push_back(is_own(set));
   std::vector<checkpoint::TensorSpec> specs;
-  const std::set<std::string> changed_plain = assignments_.changed_plain(model_.traced.graph);
   for (const Part& part : parts) {
     if (part.linear) {
       set_of_linear_[*part.linear] = part.set;
       if (is_own(part.set))
         own_modules_.insert(model_.traced.graph.module_name(model_.traced.graph.nodes[*part.linear]));
-    } else if (changed_plain.count(part.tensors.front().name) != 0) {
-      changed_[part.tensors.front().name] = part.subgraph;
+    } else if (part.made) {
+      for (const checkpoint::TensorSpec& spec : part.tensors) made_[spec.name] = part.subgraph;
     } else {
       plain_.insert(part.tensors.front().name);
     }
@@ -185,7 +200,7 @@ bool has_reports(const Json& record) {
 
 std::set<std::string> OutputWriter::made_names(std::size_t index) const {
   std::set<std::string> names;
-  for (const auto& [name, subgraph] : changed_)
+  for (const auto& [name, subgraph] : made_)
     if (subgraph == index) names.insert(name);
   for (const graph::NodeId n : subgraphs_[index].nodes)
     if (const auto assigned = assignments_.linears.find(n); assigned != assignments_.linears.end())
@@ -269,7 +284,7 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
   reports_.push_back(result.report);
 }
 
-void OutputWriter::on_changed(const std::string& name, const at::Tensor& parameter) {
+void OutputWriter::on_tensor(const std::string& name, const at::Tensor& parameter) {
   if (!writer_->owns(name)) return;
   written_.push_back(name);
   writer_->write(name, parameter.to(at::kCPU).contiguous());

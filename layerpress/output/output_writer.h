@@ -62,7 +62,7 @@ class OutputWriter : public pipeline::ResultSink {
   /// A result for a linear of another rank is ignored and may be empty.
   void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                      const compression::CompressedModule& result) override;
-  void on_changed(const std::string& name, const at::Tensor& parameter) override;
+  void on_tensor(const std::string& name, const at::Tensor& parameter) override;
   void on_subgraph_done(std::size_t index, const Json& boundary) override;
   std::optional<std::size_t> durable_subgraph() override;
 
@@ -105,7 +105,7 @@ class OutputWriter : public pipeline::ResultSink {
   std::set<std::string> own_modules_;  // compressed modules that this rank writes
   std::set<std::string> announced_;    // all tensors of the output
   std::set<std::string> plain_;        // tensors that some rank copies unchanged and that are not known to be written
-  std::map<std::string, std::size_t> changed_;  // uncompressed parameters that transforms change, by subgraph
+  std::map<std::string, std::size_t> made_;  // tensors that stand for no weight and are not copied, by subgraph
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::vector<bool> finished_;
   std::map<std::size_t, Json> records_;

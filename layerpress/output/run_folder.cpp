@@ -42,7 +42,7 @@ void check_summary(const std::string& path) {
 
 Json output_config(const setup::RunSetup& setup) {
   Json config = setup.model.checkpoint->config();
-  if (setup.assignments.linears.empty()) return config;  // transforms only
+  if (setup.assignments.linears.empty() && setup.assignments.attentions.empty()) return config;  // transforms only
   config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
   const graph::Graph& graph = setup.model.traced.graph;
   for (const auto& [n, assignment] : setup.assignments.linears)

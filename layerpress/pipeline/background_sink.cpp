@@ -50,13 +50,14 @@ void BackgroundSink::on_compressed(const graph::Node& node, const quant::Quantiz
        bytes});
 }
 
-void BackgroundSink::on_changed(const std::string& name, const at::Tensor& parameter) {
+void BackgroundSink::on_tensor(const std::string& name, const at::Tensor& parameter) {
+  const bool copied = copies_ && !parameter.is_cpu();
   residency::HostCopies::Arriving arriving{};
-  if (copies_) arriving = copies_->to_host(parameter);
-  const at::Tensor held = copies_ ? arriving.tensor : parameter;
-  add({[this, name, held, arriving] {
-         if (copies_) copies_->await(arriving);
-         sink_.on_changed(name, held);
+  if (copied) arriving = copies_->to_host(parameter);
+  const at::Tensor held = copied ? arriving.tensor : parameter;
+  add({[this, name, held, arriving, copied] {
+         if (copied) copies_->await(arriving);
+         sink_.on_tensor(name, held);
        },
        held.nbytes()});
 }

@@ -34,7 +34,7 @@ class BackgroundSink : public ResultSink {
   /// The node and the scheme must live until finish().
   void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                      const compression::CompressedModule& result) override;
-  void on_changed(const std::string& name, const at::Tensor& parameter) override;
+  void on_tensor(const std::string& name, const at::Tensor& parameter) override;
   void on_subgraph_done(std::size_t index, const Json& boundary) override;
   std::optional<std::size_t> durable_subgraph() override { return sink_.durable_subgraph(); }
   /// Returns when the sink has received everything.

@@ -6,6 +6,7 @@
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/pipeline/statistics_store.h"
+#include "layerpress/pipeline/stored_ranges.h"
 #include "layerpress/pipeline/transforms.h"
 
 namespace layerpress::pipeline {
@@ -22,6 +23,7 @@ class BasicRun {
                                      : schedule::assigned_groups(run_.graph, subgraphs_[s], assignments_));
       transforms_.push_back(finished_[s] ? std::vector<std::size_t>()
                                          : schedule::transforms_of(subgraphs_[s], assignments_));
+      stored_.push_back(finished_[s] ? std::vector<std::size_t>() : schedule::stored_of(subgraphs_[s], assignments_));
       for (const graph::ValueId value : schedule::statistics_used(step_of(s), assignments_))
         ++users_of_statistics_[value];
     }
@@ -34,6 +36,7 @@ class BasicRun {
       run_.control.step(run_.batches.size() + s, steps_, subgraphs_[s].name);
       if (finished_[s]) continue;
       compress_subgraph(s);
+      store_parameters(s);
       const auto phase = run_.times.measure("write");
       sink_.on_subgraph_done(s, nullptr);
     }
@@ -62,12 +65,14 @@ class BasicRun {
         run_.control.check_stop();
         const bool is_last = b + 1 == run_.batches.size();
         const auto take = [&](graph::ValueId value, const at::Tensor& all) {
-          const at::Tensor x = execution::select_counted_rows(run_.batches[b], run_.graph.values[value].rows, all);
+          const execution::Batch& batch = run_.batches[b];
+          const graph::Rows rows = run_.graph.values[value].rows;
+          const auto all_contributions = contributions(
+              value, {{execution::select_counted_rows(batch, rows, all)}, {}, sample_rows(run_, batch, rows)});
           if (is_last)
-            statistics_.add_last_and_merge(run_, value,
-                                           contributions(value, {{x}, {}, sample_rows(run_, run_.batches[b])}));
+            statistics_.add_last_and_merge(run_, value, all_contributions);
           else
-            statistics_.add(run_, value, contributions(value, {{x}, {}, sample_rows(run_, run_.batches[b])}));
+            statistics_.add(run_, value, all_contributions);
         };
         {
           const auto phase = run_.times.measure("forward");
@@ -104,7 +109,17 @@ class BasicRun {
     schedule::Step step;
     step.transforms = transforms_[s];
     step.groups = groups_[s];
+    step.observed = schedule::observed_values(stored_[s], groups_[s], assignments_);
     return step;
+  }
+
+  /// What follows from values' ranges, after all groups have been compressed.
+  void store_parameters(std::size_t s) {
+    for (const graph::ValueId value : step_of(s).observed) {
+      ranges_.take(value, statistics_);
+      if (--users_of_statistics_[value] == 0) statistics_.drop(value);
+    }
+    ranges_.store(stored_[s], sink_);
   }
 
   std::vector<std::string> weights_of(const std::vector<graph::LinearGroup>& groups) const {
@@ -144,6 +159,7 @@ class BasicRun {
     for (schedule::GroupWork& work : works)
       if (statistics_.has(work.input)) work.statistics = &statistics_.get(work.input);
     compress_groups(run_, works, shared_, parameters, /*replace=*/false, sink_);
+    for (const graph::LinearGroup& group : groups) ranges_.take(group.input, statistics_);
     for (const graph::LinearGroup& group : groups)
       if (schedule::wants_statistics(group, assignments_) && --users_of_statistics_[group.input] == 0)
         statistics_.drop(group.input);
@@ -157,11 +173,13 @@ class BasicRun {
   std::vector<bool> finished_;
   std::vector<std::vector<graph::LinearGroup>> groups_;  // per subgraph
   std::vector<std::vector<std::size_t>> transforms_;     // per subgraph
+  std::vector<std::vector<std::size_t>> stored_;         // per subgraph
   std::map<graph::ValueId, int> users_of_statistics_;    // groups that still want them; values in the graph's order
   schedule::ValueStatistics wanted_{run_.graph, assignments_};
   schedule::WorkDivider divider_{
       run_.graph, assignments_, {.ranks = run_.group.size(), .rates = run_.division_rates, .everywhere = true}};
   StatisticsStore statistics_;
+  StoredRanges ranges_{run_.graph, assignments_};
   std::size_t steps_ = 0;
 };
 

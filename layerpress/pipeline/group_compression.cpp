@@ -75,7 +75,6 @@ void use_results(const execution::RunContext& run, const schedule::GroupWork& wo
     const graph::Node& node = run.graph.nodes[work.linears[i]];
     compression::ModuleReport& report = results[i].report;
     report.routed_tokens = work.routed_tokens;
-    work.modifier->describe_input(linears[i], work.statistics, results[i].weight);
     {
       const auto phase = run.times.measure("dequantize");
       if (replaced != nullptr && work.propagates) {

@@ -18,8 +18,9 @@ class ResultSink {
   /// A module's codes, as soon as they are final.
   virtual void on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                              const compression::CompressedModule& result) = 0;
-  /// A parameter that stays uncompressed and that transforms have changed, on any device, when it is final.
-  virtual void on_changed(const std::string& name, const at::Tensor& parameter) = 0;
+  /// A tensor that stands for no weight, on any device, when it is final: a parameter that stays uncompressed and that transforms
+  /// have changed, or one that follows from the range of a value.
+  virtual void on_tensor(const std::string& name, const at::Tensor& parameter) = 0;
   /// All weights that only subgraph `index` reads are final; the uncompressed ones may be copied. `boundary`: where the
   /// values that later subgraphs read are stored on disk (ActivationStore::boundary), or null.
   virtual void on_subgraph_done(std::size_t index, const Json& boundary) = 0;

@@ -13,6 +13,7 @@
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/pipelines.h"
 #include "layerpress/pipeline/step_collection.h"
+#include "layerpress/pipeline/stored_ranges.h"
 #include "layerpress/pipeline/transforms.h"
 #include "layerpress/residency/pinned_weights.h"
 #include "layerpress/residency/weight_prefetch.h"
@@ -69,9 +70,11 @@ class SequentialRun {
       run_batches(step, works, parameters, original ? &*original : nullptr);
       apply_transforms(run_, step.transforms, assignments_, parameters, statistics_);
       if (!works.empty()) compress(works, parameters);
+      for (const graph::ValueId value : schedule::statistics_used(step, assignments_)) ranges_.take(value, statistics_);
       for (const graph::ValueId value : schedule::statistics_used(step, assignments_))
         if (--users_of_statistics_[value] == 0) statistics_.drop(value);
     }
+    ranges_.store(plan.stored, sink_);
     store_changed(run_, plan.changed_weights, parameters, sink_);
     for (const std::string& weight : plan.kept_weights) kept_[weight] = parameters.parameter(weight);
     for (const std::string& weight : plan.dropped_weights) kept_.erase(weight);
@@ -181,6 +184,7 @@ class SequentialRun {
   residency::WeightPrefetch prefetch_;
   schedule::ValueStatistics wanted_{run_.graph, assignments_};
   StatisticsStore statistics_;
+  StoredRanges ranges_{run_.graph, assignments_};
   execution::ExpertSurveys surveys_;
   execution::BatchPieces pieces_;
   std::optional<graph::OriginalStream> original_ = schedule::original_stream(run_.graph, assignments_);

@@ -102,10 +102,18 @@ class StatisticsStore::Merge {
   std::deque<Strip> under_way_;
 };
 
-compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch) {
+compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch, graph::Rows rows) {
   compression::SampleRows samples{batch.offsets, batch.places, run.all_samples};
-  if (!batch.counted.defined()) return samples;
-  const at::Tensor places = batch.counted.contiguous();
+  const execution::BatchImages& images = batch.images;
+  for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
+    std::int64_t count = batch.offsets[i + 1] - batch.offsets[i];
+    if (rows == graph::Rows::kVision) count = images.of_sample(i) * images.geometry.tiles * images.geometry.patches();
+    if (rows == graph::Rows::kIllustrated && images.of_sample(i) == 0) count = 0;
+    samples.offsets[i + 1] = samples.offsets[i] + count;
+  }
+  const at::Tensor counted = execution::counted_rows(batch, rows);
+  if (!counted.defined()) return samples;
+  const at::Tensor places = counted.contiguous();
   const auto* first = places.const_data_ptr<std::int64_t>();
   for (std::int64_t& offset : samples.offsets) offset = std::lower_bound(first, first + places.numel(), offset) - first;
   return samples;

@@ -20,8 +20,8 @@ struct Contribution {
   int root = kAllRanks;  ///< the rank that needs the merged statistics
 };
 
-/// The samples of the rows that count in a value with a row per token.
-compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch);
+/// The samples of the rows that count in a value: of tokens, or of what belongs to samples with images.
+compression::SampleRows sample_rows(const execution::RunContext& run, const execution::Batch& batch, graph::Rows rows);
 
 /// Statistics of values, kept until the last linear that wants them is compressed.
 class StatisticsStore {

@@ -92,7 +92,7 @@ void StepCollection::add(graph::ValueId value, Collected& collected, execution::
       input.values.push_back(collected.held.at(source));
     if (const auto weight = collected.weights.find(statistic->weight()); weight != collected.weights.end())
       input.weight = weight->second;
-    if (statistic->looks_at_samples()) input.samples = sample_rows(run_, piece.batch);
+    if (statistic->looks_at_samples()) input.samples = sample_rows(run_, piece.batch, run_.graph.values[value].rows);
   }
   collected.held.clear();
   piece.collect(value, [&] {

@@ -32,7 +32,7 @@ void store_changed(const execution::RunContext& run, const std::vector<std::stri
                    const residency::Onload& parameters, ResultSink& sink) {
   if (names.empty()) return;
   const auto phase = run.times.measure("write");
-  for (const std::string& name : names) sink.on_changed(name, parameters.original(name));
+  for (const std::string& name : names) sink.on_tensor(name, parameters.original(name));
 }
 
 }  // namespace layerpress::pipeline

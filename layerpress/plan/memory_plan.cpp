@@ -461,6 +461,8 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
     if (finished.empty() || !finished[s]) {
       steps[s].groups = schedule::assigned_groups(request.graph, subgraphs[s], request.assignments);
       steps[s].transforms = schedule::transforms_of(subgraphs[s], request.assignments);
+      steps[s].observed = schedule::observed_values(schedule::stored_of(subgraphs[s], request.assignments),
+                                                    steps[s].groups, request.assignments);
     }
     for (const graph::ValueId value : schedule::statistics_used(steps[s], request.assignments)) ++users[value];
   }
@@ -496,6 +498,8 @@ MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgr
         if (schedule::wants_statistics(group, request.assignments) && --users[group.input] == 0)
           simulation.drop_statistics(group.input);
     }
+    for (const graph::ValueId value : steps[s].observed)
+      if (--users[value] == 0) simulation.drop_statistics(value);
     simulation.end();
   }
   return simulation.finish();

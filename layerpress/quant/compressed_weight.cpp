@@ -5,7 +5,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/quant/container_format.h"
-#include "layerpress/quant/static_inputs.h"
+#include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
@@ -84,9 +84,7 @@ std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows
 
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype) {
-  std::vector<NamedTensorSpec> specs = format_of(scheme).layout(weights_of(scheme), rows, columns, weight_dtype);
-  for (NamedTensorSpec& spec : input_layout(scheme, weight_dtype)) specs.push_back(std::move(spec));
-  return specs;
+  return format_of(scheme).layout(weights_of(scheme), rows, columns, weight_dtype);
 }
 
 std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme) {
@@ -94,6 +92,9 @@ std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme) {
   constexpr std::int64_t kAnySize = 1;
   for (const NamedTensorSpec& spec : compressed_layout(scheme, kAnySize, kAnySize, at::kFloat))
     suffixes.push_back(spec.suffix);
+  if (has_stored_inputs(scheme))
+    for (const NamedTensorSpec& spec : parameter_layout({"input", &*scheme.input_activations}))
+      suffixes.push_back(spec.suffix);
   return suffixes;
 }
 
@@ -101,9 +102,7 @@ std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const Quanti
   const QuantizationArgs& args = weights_of(scheme);
   require_codes(args, weight);
   require_parameters(args, weight);
-  std::vector<NamedTensor> tensors = format_of(scheme).write(args, weight);
-  for (NamedTensor& tensor : input_tensors(scheme, weight)) tensors.push_back(std::move(tensor));
-  return tensors;
+  return format_of(scheme).write(args, weight);
 }
 
 QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& module,

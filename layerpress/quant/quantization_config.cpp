@@ -25,6 +25,7 @@ Json group_to_json(const QuantizationScheme& scheme) {
 std::string overall_format(const QuantizationConfig& config) {
   std::set<std::string> formats;
   for (const auto& [name, scheme] : config.groups) formats.insert(resolved_format(scheme));
+  if (formats.size() > 1) formats.erase(kDenseFormat);  // groups without weights do not make it mixed
   if (formats.empty()) return kDenseFormat;
   return formats.size() == 1 ? *formats.begin() : "mixed-precision";
 }
@@ -39,7 +40,7 @@ void require_header(const Json& object, const std::string& where) {
   if (status != "compressed")
     throw CheckpointError("[quant.config] {}: quantization_status is '{}', not 'compressed'; save the model compressed",
                           where, status);
-  for (const char* key : {"kv_cache_scheme", "sparsity_config", "transform_config"})
+  for (const char* key : {"sparsity_config", "transform_config"})
     if (object.contains(key) && !object[key].empty())
       throw CheckpointError("[quant.config] {}: {} cannot be read here; only weights may be compressed", where, key);
 }
@@ -69,17 +70,23 @@ GroupTargets targets_of(const QuantizationConfig& config) {
 Json to_json(const QuantizationConfig& config) {
   Json groups = Json::object();
   for (const auto& [name, scheme] : config.groups) groups[name] = group_to_json(scheme);
-  return Json{{"config_groups", std::move(groups)},  {"format", overall_format(config)},
-              {"global_compression_ratio", nullptr}, {"ignore", config.ignore},
-              {"kv_cache_scheme", nullptr},          {"quant_method", "compressed-tensors"},
-              {"quantization_status", "compressed"}, {"sparsity_config", Json::object()},
-              {"transform_config", Json::object()},  {"version", kLayoutVersion}};
+  return Json{{"config_groups", std::move(groups)},
+              {"format", overall_format(config)},
+              {"global_compression_ratio", nullptr},
+              {"ignore", config.ignore},
+              {"kv_cache_scheme", optional_args(config.kv_cache_scheme)},
+              {"quant_method", "compressed-tensors"},
+              {"quantization_status", "compressed"},
+              {"sparsity_config", Json::object()},
+              {"transform_config", Json::object()},
+              {"version", kLayoutVersion}};
 }
 
 QuantizationConfig parse_quantization_config(const Json& object, const std::string& where) {
   require_header(object, where);
   const auto groups = json_get<Json>(object, "config_groups", where);
-  if (!groups.is_object() || groups.empty())
+  const bool has_cache = json_has(object, "kv_cache_scheme");
+  if (!groups.is_object() || (groups.empty() && !has_cache))
     throw CheckpointError("[quant.config] {}: config_groups must be a mapping with at least one group", where);
   QuantizationConfig config;
   config.ignore = json_get_or<std::vector<std::string>>(object, "ignore", where, {});
@@ -89,8 +96,15 @@ QuantizationConfig parse_quantization_config(const Json& object, const std::stri
       const std::string group_where = fmt::format("{}: config_groups.{}", where, name);
       QuantizationScheme scheme = read_group(name, group, group_where);
       if (scheme.format.empty()) scheme.format = top.empty() ? infer_format(scheme) : top;
-      require_supported(scheme, group_where);
+      if (!scheme.weights && scheme.input_activations)
+        require_supported_attention(*scheme.input_activations, group_where + ".input_activations");
+      else
+        require_supported(scheme, group_where);
       config.groups.emplace_back(name, std::move(scheme));
+    }
+    if (has_cache) {
+      config.kv_cache_scheme = parse_quantization_args(object["kv_cache_scheme"], where + ": kv_cache_scheme");
+      require_supported_attention(*config.kv_cache_scheme, where + ": kv_cache_scheme");
     }
   } catch (const RecipeError& error) {  // here the checkpoint is at fault, not a recipe
     throw CheckpointError("{}", error.what());

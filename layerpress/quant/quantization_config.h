@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@ namespace layerpress::quant {
 struct QuantizationConfig {
   std::vector<std::pair<std::string, QuantizationScheme>> groups;  ///< name ("group_0") and scheme, in order
   std::vector<std::string> ignore;
+  std::optional<QuantizationArgs> kv_cache_scheme{};  ///< of all attentions' keys and values
 };
 
 /// The complete quantization_config object with sorted keys: quant_method, status "compressed", every key present, a

@@ -19,13 +19,11 @@ struct QuantizedWeight {
   at::Tensor scale;
   at::Tensor zero_point;
   at::Tensor global_scale{};  ///< fp32 [1], divisor of the scales (NVFP4), otherwise undefined
-  /// The static scale of the linear's input [1], on the CPU, and its int8 zero point (static_inputs.h), else undefined.
-  at::Tensor input_scale{}, input_zero_point{};
 
   /// Calls function(tensor) for each tensor that is there.
   template <typename Function>
   void for_each_tensor(Function&& function) {
-    for (at::Tensor* tensor : {&codes, &scale, &zero_point, &global_scale, &input_scale, &input_zero_point})
+    for (at::Tensor* tensor : {&codes, &scale, &zero_point, &global_scale})
       if (tensor->defined()) function(*tensor);
   }
 };

@@ -87,6 +87,9 @@ std::vector<std::string> preset_names();
 /// static activations per group, ...). `where` says whose scheme it is.
 void require_supported(const QuantizationScheme& scheme, const std::string& where);
 
+/// The same for the cache of keys and values, and for all that an attention reads.
+void require_supported_attention(const QuantizationArgs& args, const std::string& where);
+
 /// Rows and columns of the block that shares one scale, for a weight [rows, columns]; for a tensor scale, the whole
 /// weight.
 struct ScaleBlock {

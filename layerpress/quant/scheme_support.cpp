@@ -52,11 +52,7 @@ void require_supported_weights(const QuantizationArgs& args, const std::string& 
     not_implemented(where, fmt::format("zp_dtype {} is", *args.zp_dtype), "leave it out");
 }
 
-/// One stored scale per tensor.
-void require_supported_static_activations(const QuantizationArgs& args, const std::string& where) {
-  if (args.strategy != Strategy::kTensor)
-    not_implemented(where, fmt::format("static activation scales of strategy {} are", name_of(args.strategy)),
-                    "use strategy tensor, or dynamic: true");
+void require_supported_static_numbers(const QuantizationArgs& args, const std::string& where) {
   if (args.scale_dtype) not_implemented(where, fmt::format("scale_dtype {} is", *args.scale_dtype), "leave it null");
   if (args.type == NumberType::kFloat) {
     if (!args.is_float(8)) not_implemented(where, "static 4-bit floating point is", "use 8 bits");
@@ -71,10 +67,13 @@ void require_supported_static_activations(const QuantizationArgs& args, const st
 
 void require_supported_activations(const QuantizationArgs& args, const std::string& where) {
   require_supported_numbers(args, where);
-  if (args.dynamic == Dynamic::kLocal)
-    not_implemented(where, "dynamic \"local\" (NVFP4 activations, which need static global scales) is",
-                    "use NVFP4A16, or dynamic: true");
-  if (args.dynamic == Dynamic::kFalse) require_supported_static_activations(args, where);
+  if (args.strategy == Strategy::kTensorGroup && args.dynamic != Dynamic::kLocal)
+    not_implemented(where, "NVFP4 activations without dynamic: local are", "write dynamic: local");
+  if (args.dynamic != Dynamic::kFalse) return;
+  if (args.strategy != Strategy::kTensor)
+    not_implemented(where, fmt::format("static activation scales of strategy {} are", name_of(args.strategy)),
+                    "use strategy tensor, or dynamic: true");
+  require_supported_static_numbers(args, where);
 }
 
 void require_supported_format(const QuantizationScheme& scheme, const std::string& where) {
@@ -107,6 +106,16 @@ void require_supported(const QuantizationScheme& scheme, const std::string& wher
   require_supported_weights(*scheme.weights, where + ".weights");
   if (scheme.input_activations) require_supported_activations(*scheme.input_activations, where + ".input_activations");
   require_supported_format(scheme, where);
+}
+
+void require_supported_attention(const QuantizationArgs& args, const std::string& where) {
+  if (args.strategy != Strategy::kTensor && args.strategy != Strategy::kAttentionHead)
+    throw RecipeError("[quant.scheme] {}: strategy is {}; attention has tensor and attn_head", where,
+                      name_of(args.strategy));
+  if (args.dynamic != Dynamic::kFalse)
+    not_implemented(where, "scales of keys and values that are found when the model is served are",
+                    "write dynamic: false");
+  require_supported_static_numbers(args, where);
 }
 
 ScaleBlock scale_block(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {

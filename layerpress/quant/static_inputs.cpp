@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "layerpress/base/text.h"
-#include "layerpress/quant/weight_parameters.h"
+#include "layerpress/quant/value_parameters.h"
 
 namespace layerpress::quant {
 namespace {
@@ -24,14 +24,6 @@ CodeRange codes_of(const QuantizationArgs& inputs) {
   return {static_cast<double>(inputs.minimum_code()), static_cast<double>(inputs.maximum_code())};
 }
 
-double epsilon(at::ScalarType dtype) {
-  if (dtype == at::kBFloat16) return std::numeric_limits<c10::BFloat16>::epsilon();
-  if (dtype == at::kHalf) return std::numeric_limits<c10::Half>::epsilon();
-  return std::numeric_limits<float>::epsilon();
-}
-
-at::Tensor one(double value, at::ScalarType dtype) { return at::full({1}, value, at::kFloat).to(dtype); }
-
 /// Elements whose errors are computed at once.
 constexpr std::int64_t kElements = 1 << 20;
 
@@ -46,10 +38,6 @@ at::Tensor rounded(const at::Tensor& x, const QuantizationArgs& inputs, const In
 }
 
 }  // namespace
-
-bool has_static_inputs(const QuantizationScheme& scheme) {
-  return scheme.input_activations && scheme.input_activations->dynamic == Dynamic::kFalse;
-}
 
 InputObserverSettings parse_input_observer(const std::string& given, const Json& kwargs, const std::string& where) {
   std::string name = given;
@@ -84,32 +72,9 @@ InputScale input_scale_of(const QuantizationArgs& inputs, double least, double g
   return {scale, std::clamp(std::nearbyint(codes.least - low / scale), codes.least, codes.greatest)};
 }
 
-void set_input_scale(const QuantizationArgs& inputs, const InputScale& scale, at::ScalarType weight_dtype,
-                     QuantizedWeight& weight) {
-  weight.input_scale = one(scale.scale, weight_dtype);
-  if (weight.input_scale.item<double>() == 0) weight.input_scale = one(epsilon(weight_dtype), weight_dtype);
-  if (!inputs.symmetric) weight.input_zero_point = one(scale.zero_point, at::kChar);
-}
-
-std::vector<NamedTensorSpec> input_layout(const QuantizationScheme& scheme, at::ScalarType weight_dtype) {
-  if (!has_static_inputs(scheme)) return {};
-  std::vector<NamedTensorSpec> specs = {{"input_scale", weight_dtype, {1}}};
-  if (!scheme.input_activations->symmetric) specs.push_back({"input_zero_point", at::kChar, {1}});
-  return specs;
-}
-
-std::vector<NamedTensor> input_tensors(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
-  if (!has_static_inputs(scheme)) return {};
-  if (!weight.input_scale.defined() || scheme.input_activations->symmetric == weight.input_zero_point.defined())
-    throw InternalError("[quant.compress] the scheme's static input scale is missing");
-  std::vector<NamedTensor> tensors = {{"input_scale", stored(weight.input_scale)}};
-  if (weight.input_zero_point.defined()) tensors.push_back({"input_zero_point", stored(weight.input_zero_point)});
-  return tensors;
-}
-
 double input_error(const at::Tensor& x, const QuantizationArgs& inputs, double least, double greatest, double norm) {
   InputScale scale = input_scale_of(inputs, least, greatest);
-  if (scale.scale == 0) scale.scale = epsilon(x.scalar_type());
+  if (scale.scale == 0) scale.scale = scale_epsilon(x.scalar_type());
   const std::int64_t step = std::max<std::int64_t>(1, kElements / std::max<std::int64_t>(1, x.size(1)));
   double error = 0;
   for (std::int64_t first = 0; first < x.size(0); first += step) {

@@ -11,10 +11,12 @@ Demand::Demand(const ScheduleRequest& request) : request_(request), graph_(reque
     if (value < static_cast<graph::ValueId>(graph_.values.size())) available_.push_back(value);
   std::vector<graph::ValueId> wanted;
   for (std::size_t s = 0; s < request_.subgraphs.size(); ++s) {
-    groups_.emplace_back(), transforms_.emplace_back();
+    groups_.emplace_back(), transforms_.emplace_back(), stored_.emplace_back(), observed_.emplace_back();
     if (is_finished(s)) continue;
     groups_[s] = assigned_groups(graph_, request_.subgraphs[s], request_.assignments);
     transforms_[s] = transforms_of(request_.subgraphs[s], request_.assignments);
+    stored_[s] = stored_of(request_.subgraphs[s], request_.assignments);
+    observed_[s] = observed_values(stored_[s], groups_[s], request_.assignments);
     for (const graph::ValueId value : collected_in(s)) wanted.push_back(value);
   }
   needed_ = graph::needed_nodes(graph_, wanted, available_);
@@ -34,6 +36,7 @@ std::vector<graph::ValueId> Demand::collected_in(std::size_t s) const {
   Step all;
   all.groups = groups_[s];
   all.transforms = transforms_[s];
+  all.observed = observed_[s];
   std::vector<graph::ValueId> values;
   for (const graph::ValueId collected : statistics_used(all, request_.assignments))
     for (const graph::ValueId value : statistics_.sources(collected)) values.push_back(value);

@@ -40,6 +40,7 @@ class ScheduleMaker {
     plan.name = request_.subgraphs[s].name;
     plan.finished = demand_.is_finished(s);
     plan.steps = step_maker_.steps(s);
+    plan.stored = demand_.stored(s);
     find_drops(s, plan);
 
     std::vector<graph::NodeId> nodes;
@@ -147,7 +148,32 @@ std::vector<graph::ValueId> statistics_used(const Step& step, const compression:
     for (const auto& [value, statistics] : assignments.transforms[transform].site.statistics) values.push_back(value);
   for (const graph::LinearGroup& group : step.groups)
     if (wants_statistics(group, assignments)) values.push_back(group.input);
+  values.insert(values.end(), step.observed.begin(), step.observed.end());
   return values;
+}
+
+std::vector<std::size_t> stored_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments) {
+  const std::set<graph::NodeId> nodes(subgraph.nodes.begin(), subgraph.nodes.end());
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < assignments.stored.size(); ++i)
+    if (nodes.count(assignments.stored[i].reader) != 0) found.push_back(i);
+  return found;
+}
+
+std::vector<graph::ValueId> observed_values(const std::vector<std::size_t>& stored,
+                                            const std::vector<graph::LinearGroup>& groups,
+                                            const compression::Assignments& assignments) {
+  std::set<graph::ValueId> known;
+  for (const graph::LinearGroup& group : groups)
+    if (wants_statistics(group, assignments)) known.insert(group.input);
+  std::vector<graph::ValueId> observed;
+  std::set<const void*> seen;
+  for (const std::size_t i : stored) {
+    if (!seen.insert(assignments.stored[i].values.get()).second) continue;
+    for (const graph::ValueId value : *assignments.stored[i].values)
+      if (known.insert(value).second) observed.push_back(value);
+  }
+  return observed;
 }
 
 std::vector<std::size_t> transforms_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments) {

@@ -20,8 +20,9 @@ struct Step {
   std::vector<graph::ValueId> drops;       ///< stored values that go once a batch has passed
   std::vector<std::size_t> transforms;     ///< to apply afterwards, in this order: indices in Assignments::transforms
   std::vector<graph::LinearGroup> groups;  ///< to compress then; none depends on another one's linears
-  /// Statistics to collect, for the transforms and of the groups' inputs, unless an earlier step has collected them or no modifier
-  /// wants them.
+  std::vector<graph::ValueId> observed;  ///< values that no group reads, but whose range stored parameters follow from
+  /// Statistics to collect, for the transforms, of the groups' inputs and of observed values, unless an earlier step has collected
+  /// them or no modifier wants them.
   std::map<graph::ValueId, std::vector<compression::StatisticPtr>> statistics;
   std::optional<graph::ValueId> survey;  ///< or a routing of which every expert's tokens are counted
 
@@ -41,6 +42,8 @@ struct SubgraphSchedule {
   std::vector<graph::ValueId> boundary;  ///< values stored when the subgraph is done, including the original model's
   bool recomputes = false;               ///< some stage runs nodes of earlier ones again
 
+  /// Parameters that follow from values' ranges and are stored when the subgraph is done: indices in Assignments::stored.
+  std::vector<std::size_t> stored;
   /// Parameters that transforms change here and that stay uncompressed.
   std::vector<std::string> changed_weights;
 
@@ -63,11 +66,19 @@ struct ScheduleRequest {
 /// Statistics of the groups that are compressed in one step have this many bytes together, unless one group alone has more:
 /// many small groups (experts) share one pass over the batches.
 inline constexpr std::uint64_t kStepStatisticsBytes = 64u << 20;
-/// The values whose statistics a step's transforms and groups use, once for each use.
+/// The values whose statistics a step's transforms, groups and stored parameters use, once for each use.
 std::vector<graph::ValueId> statistics_used(const Step& step, const compression::Assignments& assignments);
 
 /// The transforms of a subgraph's parameters, as indices in Assignments::transforms. All of their nodes lie in the subgraph.
 std::vector<std::size_t> transforms_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments);
+
+/// The stored parameters of the modules of a subgraph, as indices in Assignments::stored.
+std::vector<std::size_t> stored_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments);
+
+/// The values from whose range they follow and whose statistics none of `groups` wants.
+std::vector<graph::ValueId> observed_values(const std::vector<std::size_t>& stored,
+                                            const std::vector<graph::LinearGroup>& groups,
+                                            const compression::Assignments& assignments);
 
 /// Groups that do not depend on each other, cut into such runs.
 std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph, const ValueStatistics& statistics,

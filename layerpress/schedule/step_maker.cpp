@@ -32,8 +32,13 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
   for (Level& level : levels(s, waiting)) {
     std::vector<std::vector<graph::LinearGroup>> of_level = in_steps(graph_, demand_.statistics(), level.groups);
     if (of_level.empty()) of_level.emplace_back();
-    for (std::vector<graph::LinearGroup>& groups : of_level)
-      steps.push_back(collecting_step(std::exchange(level.transforms, {}), std::move(groups)));
+    for (std::vector<graph::LinearGroup>& groups : of_level) {
+      Step& step = steps.emplace_back();
+      step.transforms = std::exchange(level.transforms, {});
+      step.observed = std::exchange(level.observed, {});
+      step.groups = std::move(groups);
+      add_statistics(step);
+    }
   }
   steps.emplace_back();
   do split(s, first, steps);
@@ -56,19 +61,16 @@ std::vector<StepMaker::Level> StepMaker::levels(std::size_t s, const std::vector
   for (const std::size_t transform : demand_.transforms(s))
     at(graph_.nodes[site(transform).place.source].inputs[0]).transforms.push_back(transform);
   for (const graph::LinearGroup& group : groups) at(group.input).groups.push_back(group);
+  for (const graph::ValueId value : demand_.observed(s)) at(value).observed.push_back(value);
   std::vector<Level> in_order;
   for (auto& [number, level] : levels) in_order.push_back(std::move(level));
   return in_order;
 }
 
-/// A step for transforms and groups. It collects those of their statistics that no earlier step has collected.
-Step StepMaker::collecting_step(std::vector<std::size_t> transforms, std::vector<graph::LinearGroup> groups) {
-  Step step;
-  step.transforms = std::move(transforms);
-  step.groups = std::move(groups);
+/// A step collects those of its statistics that no earlier step has collected.
+void StepMaker::add_statistics(Step& step) {
   for (const graph::ValueId value : statistics_used(step, request_.assignments))
     if (collected_.insert(value).second) step.statistics.emplace(value, demand_.statistics().of(value));
-  return step;
 }
 
 /// The values for which a step's stage is run.

@@ -22,14 +22,15 @@ class StepMaker {
   std::vector<Step> steps(std::size_t s);
 
  private:
-  /// Transforms and groups that depend on equally many compressed groups.
+  /// What depends on equally many compressed groups.
   struct Level {
     std::vector<std::size_t> transforms;
     std::vector<graph::LinearGroup> groups;
+    std::vector<graph::ValueId> observed;
   };
   const compression::TransformSite& site(std::size_t transform) const;
   std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups) const;
-  Step collecting_step(std::vector<std::size_t> transforms, std::vector<graph::LinearGroup> groups);
+  void add_statistics(Step& step);
   std::vector<graph::ValueId> wanted_in(const Step& step) const;
   void split(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
   bool selects_for_statistics(const Step& step, const graph::Node& selection) const;

@@ -54,6 +54,8 @@ ValueStatistics::ValueStatistics(const graph::Graph& graph, const compression::A
     ++wanted_[value].readers;
     add(value, statistics);
   }
+  for (const compression::StoredParameters& stored : assignments.stored)
+    for (const graph::ValueId value : *stored.values) add(value, {stored.statistic});
   for (const compression::PlannedTransform& planned : assignments.transforms)
     for (const auto& [value, statistics] : planned.site.statistics) {
       add(value, statistics);

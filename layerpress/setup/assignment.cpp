@@ -11,8 +11,9 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/reader_support.h"
-#include "layerpress/quant/static_inputs.h"
+#include "layerpress/quant/value_parameters.h"
 #include "layerpress/recipe/inherited_schemes.h"
+#include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
 
 namespace layerpress::setup {
@@ -68,7 +69,8 @@ void check_calibrated(const Modifiers& modifiers, const compression::Assignments
                return assigned.second.modifier == compressor;
              });
     };
-    if (modifier->needs_data() && compressed_by(modifier->for_embeddings()) && !compressed_by(modifier))
+    if (modifier->needs_data() && modifier->kv_cache() == nullptr && compressed_by(modifier->for_embeddings()) &&
+        !compressed_by(modifier))
       throw RecipeError(
           "[recipe.check] {}: its targets match embeddings only, which have no inputs to calibrate on; take "
           "QuantizationModifier with observer minmax or mse",
@@ -173,7 +175,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
           graph::is_linear(node.operation) ? modifier : modifier->for_embeddings();
       if (compressor == nullptr)
         throw RecipeError("[recipe.check] {} does not compress embeddings; ignore {}", modifier->type(), module.name);
-      if (!graph::is_linear(node.operation) && quant::has_static_inputs(*scheme))
+      if (!graph::is_linear(node.operation) && quant::has_stored_inputs(*scheme))
         throw RecipeError(
             "[recipe.check] {}: an embedding has no inputs to quantize; ignore it or give it another scheme",
             module.name);
@@ -182,14 +184,15 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
     }
   }
   plan_transforms(graph, modifiers, assignments);
-  if (assignments.linears.empty() && assignments.transforms.empty())
+  link_fused(model, assignments);
+  plan_stored_parameters(model, modifiers, assignments);
+  if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty())
     throw RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
                       model.architecture);
   check_calibrated(modifiers, assignments);
   check_group_sizes(graph, assignments);
   check_fused(model, scheme_of);
   check_uniform(model, scheme_of);
-  link_fused(model, assignments);
   find_propagating(graph, assignments);
   return assignments;
 }

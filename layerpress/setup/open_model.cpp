@@ -11,6 +11,7 @@
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
+#include "layerpress/graph/attention_heads.h"
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/graph/weight_matrix.h"
@@ -33,17 +34,32 @@ std::vector<quant::ModuleName> compressible_modules(const model::TracedModel& mo
   return modules;
 }
 
-std::map<std::string, quant::QuantizationScheme> compressed_weights(const OpenedModel& opened) {
-  std::map<std::string, quant::QuantizationScheme> schemes;
-  if (opened.checkpoint->quantization_config().is_null()) return schemes;
+void read_attentions(const quant::QuantizationConfig& config, OpenedModel& opened) {
+  const graph::Graph& graph = opened.traced.graph;
+  for (const graph::Node& node : graph.nodes) {
+    if (!graph::cached_attention(node.operation)) continue;
+    const std::string& name = graph.module_name(node);
+    const std::vector<int> groups = quant::assign_groups(
+        config, {{name, {graph.modules[node.module].class_name}, model::other_names(opened.traced, name)}});
+    const quant::QuantizationScheme* group =
+        groups[0] < 0 ? nullptr : &config.groups[static_cast<std::size_t>(groups[0])].second;
+    if (group != nullptr && !group->weights && group->input_activations)
+      opened.quantized_attentions[name] = {*group->input_activations, true};
+    else if (config.kv_cache_scheme)
+      opened.quantized_attentions[name] = {*config.kv_cache_scheme, false};
+  }
+}
+
+void read_quantization(OpenedModel& opened) {
+  if (opened.checkpoint->quantization_config().is_null()) return;
   const quant::QuantizationConfig config =
       quant::parse_quantization_config(opened.checkpoint->quantization_config(), "config.json: quantization_config");
+  read_attentions(config, opened);
   const std::vector<quant::ModuleName> modules = compressible_modules(opened.traced);
   const std::vector<int> groups = quant::assign_groups(config, modules);
   for (std::size_t i = 0; i < modules.size(); ++i)
     if (groups[i] >= 0 && config.groups[groups[i]].second.weights)
-      schemes.emplace(modules[i].name + ".weight", config.groups[groups[i]].second);
-  return schemes;
+      opened.compressed.emplace(modules[i].name + ".weight", config.groups[groups[i]].second);
 }
 
 }  // namespace
@@ -61,7 +77,7 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
   opened.traced = traced_model(*opened.checkpoint, choice, control);
   if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
   opened.checkpoint = opened.checkpoint->unfused(opened.traced.fused_tensors);
-  opened.compressed = compressed_weights(opened);
+  read_quantization(opened);
   const auto names =
       json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
   opened.architecture =

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "layerpress/base/progress.h"
 #include "layerpress/checkpoint/checkpoint.h"
@@ -23,6 +24,8 @@ struct OpenedModel {
   std::string architecture;
   /// Schemes of compressed weights by weight name; empty for a plain checkpoint.
   std::map<std::string, quant::QuantizationScheme> compressed;
+  /// Attentions whose keys and values are served quantized, by name, and whether their queries are, too.
+  std::map<std::string, std::pair<quant::QuantizationArgs, bool>> quantized_attentions{};
   at::ScalarType stored_dtype = at::kBFloat16;  ///< dtype of the first plain weight
 
   std::unique_ptr<residency::WeightSource> weights(at::ScalarType dtype) const;

@@ -25,6 +25,7 @@ std::vector<std::string> recipe_notes(const Modifiers& modifiers, const compress
         fmt::format("the recipe's {} {} no effect here", join(unused), unused.size() == 1 ? "has" : "have"));
   std::set<const quant::QuantizationScheme*> used;
   for (const auto& [node, assignment] : assignments.linears) used.insert(assignment.scheme);
+  for (const compression::QuantizedAttention& attention : assignments.attentions) used.insert(attention.group);
   for (const auto& modifier : modifiers) {
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
     if (quantizer == nullptr) continue;

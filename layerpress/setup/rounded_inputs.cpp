@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layerpress/base/text.h"
+#include "layerpress/graph/attention_heads.h"
 
 namespace layerpress::setup {
 namespace {
@@ -16,21 +17,26 @@ namespace {
 using quant::Dynamic;
 using quant::Strategy;
 
-/// The number that a checkpoint stores for all activations of a linear.
-double stored_number(const checkpoint::Checkpoint& checkpoint, const std::string& name) {
+/// The numbers that a checkpoint stores for a value: one, or one for each of `heads`.
+std::vector<double> stored_numbers(const checkpoint::Checkpoint& checkpoint, const std::string& name,
+                                   std::int64_t count = 1) {
   if (!checkpoint.contains(name))
     throw CheckpointError(
         "[eval.activations] '{}' is missing, which the scheme of its module needs; compress the model again", name);
-  const at::Tensor tensor = checkpoint.tensor(name);
-  const double number = tensor.numel() == 1 ? tensor.to(at::kDouble).item<double>() : std::nan("");
-  if (!std::isfinite(number)) throw CheckpointError("[eval.activations] '{}' is not one finite number", name);
-  return number;
+  const at::Tensor tensor = checkpoint.tensor(name).to(at::kDouble).flatten().contiguous();
+  if (tensor.numel() != count || !at::isfinite(tensor).all().item<bool>())
+    throw CheckpointError("[eval.activations] '{}' is not {} finite number{}", name,
+                          count == 1 ? "one" : fmt::to_string(count), count == 1 ? "" : "s");
+  const auto* first = tensor.const_data_ptr<double>();
+  return {first, first + count};
 }
 
-double stored_scale(const checkpoint::Checkpoint& checkpoint, const std::string& name) {
-  const double scale = stored_number(checkpoint, name);
-  if (scale <= 0) throw CheckpointError("[eval.activations] '{}' is {}, but scales are positive", name, scale);
-  return scale;
+std::vector<double> stored_scales(const checkpoint::Checkpoint& checkpoint, const std::string& name,
+                                  std::int64_t count = 1) {
+  std::vector<double> scales = stored_numbers(checkpoint, name, count);
+  for (const double scale : scales)
+    if (scale <= 0) throw CheckpointError("[eval.activations] '{}' is {}, but scales are positive", name, scale);
+  return scales;
 }
 
 std::int64_t group_size(const quant::QuantizationArgs& args, const std::string& module, std::int64_t features) {
@@ -42,22 +48,27 @@ std::int64_t group_size(const quant::QuantizationArgs& args, const std::string& 
   return size;
 }
 
-graph::RoundValues rounding_of(const quant::QuantizationArgs& args, const std::string& module, std::int64_t features,
-                               const checkpoint::Checkpoint& checkpoint) {
+graph::RoundValues rounding_to(const quant::QuantizationArgs& args) {
   graph::RoundValues rounding;
   rounding.bits = args.num_bits, rounding.floats = args.type == quant::NumberType::kFloat;
   rounding.symmetric = args.symmetric;
+  return rounding;
+}
+
+graph::RoundValues rounding_of(const quant::QuantizationArgs& args, const std::string& module, std::int64_t features,
+                               const checkpoint::Checkpoint& checkpoint) {
+  graph::RoundValues rounding = rounding_to(args);
   switch (args.strategy) {
     case Strategy::kTensor:
       if (args.dynamic != Dynamic::kFalse) break;
-      rounding.scale = stored_scale(checkpoint, module + ".input_scale");
-      if (!args.symmetric) rounding.zero_point = stored_number(checkpoint, module + ".input_zero_point");
+      rounding.scales = stored_scales(checkpoint, module + ".input_scale");
+      if (!args.symmetric) rounding.zero_points = stored_numbers(checkpoint, module + ".input_zero_point");
       return rounding;
     case Strategy::kToken:
       rounding.run = features;
       return rounding;
     case Strategy::kTensorGroup:
-      rounding.global_scale = stored_scale(checkpoint, module + ".input_global_scale");
+      rounding.global_scale = stored_scales(checkpoint, module + ".input_global_scale").front();
       rounding.run = group_size(args, module, features);
       return rounding;
     case Strategy::kGroup:
@@ -71,6 +82,16 @@ graph::RoundValues rounding_of(const quant::QuantizationArgs& args, const std::s
   throw CheckpointError(
       "[eval.activations] {}: activations by {}, {}, cannot be computed; leave --quantize-activations out", module,
       name_of(args.strategy), args.dynamic == Dynamic::kFalse ? "static" : "dynamic");
+}
+
+/// `name`: "q", "k" or "v".
+graph::RoundValues rounding_of_heads(const quant::QuantizationArgs& args, const std::string& name, std::int64_t heads,
+                                     const checkpoint::Checkpoint& checkpoint) {
+  graph::RoundValues rounding = rounding_to(args);
+  const std::int64_t count = args.strategy == Strategy::kAttentionHead ? heads : 1;
+  rounding.scales = stored_scales(checkpoint, name + "_scale", count);
+  if (!args.symmetric) rounding.zero_points = stored_numbers(checkpoint, name + "_zero_point", count);
+  return rounding;
 }
 
 /// Copies a graph and inserts roundings.
@@ -90,10 +111,9 @@ class Rounding {
     for (const graph::Node& node : graph_.nodes) {
       graph::Node kept = node;
       for (graph::ValueId& input : kept.inputs) input = place_[input];
-      if (const auto rounding = rounding_before(node)) {
-        kept.inputs[0] = rounded(result, node, *rounding);
-        ++count;
-      }
+      const std::vector<std::pair<std::size_t, graph::RoundValues>> roundings = roundings_before(node);
+      for (const auto& [input, rounding] : roundings) kept.inputs[input] = rounded(result, node, input, rounding);
+      count += roundings.empty() ? 0 : 1;
       place_[node.output] = add(result, std::move(kept), graph_.values[node.output]);
     }
     result.output = place_[graph_.output];
@@ -102,24 +122,40 @@ class Rounding {
   }
 
  private:
-  std::optional<graph::RoundValues> rounding_before(const graph::Node& node) const {
+  /// By input.
+  std::vector<std::pair<std::size_t, graph::RoundValues>> roundings_before(const graph::Node& node) const {
+    if (const auto heads = graph::cached_attention(node.operation)) return roundings_before(node, *heads);
     const auto* linear = std::get_if<graph::Linear>(&node.operation);
-    if (linear == nullptr) return std::nullopt;
+    if (linear == nullptr) return {};
     const auto found = opened_.compressed.find(linear->weight);
-    if (found == opened_.compressed.end() || !found->second.input_activations) return std::nullopt;
-    return rounding_of(*found->second.input_activations, parent_name(linear->weight), linear->in_features,
-                       *opened_.checkpoint);
+    if (found == opened_.compressed.end() || !found->second.input_activations) return {};
+    return {{0, rounding_of(*found->second.input_activations, parent_name(linear->weight), linear->in_features,
+                            *opened_.checkpoint)}};
   }
 
-  /// The input of `node` rounded: by an earlier node if one does the same.
-  graph::ValueId rounded(graph::Graph& result, const graph::Node& node, const graph::RoundValues& rounding) {
-    const graph::ValueId input = place_[node.inputs[0]];
+  std::vector<std::pair<std::size_t, graph::RoundValues>> roundings_before(const graph::Node& node,
+                                                                           const graph::AttentionHeads& heads) const {
+    const std::string& module = graph_.module_name(node);
+    const auto found = opened_.quantized_attentions.find(module);
+    if (found == opened_.quantized_attentions.end()) return {};
+    const auto& [args, queries] = found->second;
+    std::vector<std::pair<std::size_t, graph::RoundValues>> roundings;
+    if (queries) roundings.emplace_back(0, rounding_of_heads(args, module + ".q", heads.heads, *opened_.checkpoint));
+    roundings.emplace_back(1, rounding_of_heads(args, module + ".k", heads.kv_heads, *opened_.checkpoint));
+    roundings.emplace_back(2, rounding_of_heads(args, module + ".v", heads.kv_heads, *opened_.checkpoint));
+    return roundings;
+  }
+
+  /// An input of `node` rounded: by an earlier node if one does the same.
+  graph::ValueId rounded(graph::Graph& result, const graph::Node& node, std::size_t index,
+                         const graph::RoundValues& rounding) {
+    const graph::ValueId input = place_[node.inputs[index]];
     for (const graph::NodeId earlier : roundings_) {
       const graph::Node& own = result.nodes[earlier];
       if (own.inputs[0] == input && std::get<graph::RoundValues>(own.operation) == rounding) return own.output;
     }
     roundings_.push_back(static_cast<graph::NodeId>(result.nodes.size()));
-    return add(result, {rounding, {input}, -1, node.module}, graph_.values[node.inputs[0]]);
+    return add(result, {rounding, {input}, -1, node.module}, graph_.values[node.inputs[index]]);
   }
 
   static graph::ValueId add(graph::Graph& result, graph::Node node, graph::Value value) {

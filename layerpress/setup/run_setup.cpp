@@ -11,6 +11,7 @@
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/setup/statistic_checks.h"
+#include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
 #include "layerpress/setup/untied_embeddings.h"
 
@@ -27,9 +28,8 @@ Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
     throw UsageError("[options] --pipeline: '{}' is not known; sequential, basic and datafree are", asked);
   if (needs_data)
     throw UsageError(
-        "[options] --pipeline datafree: the recipe needs calibration data (GPTQ, a hessian observer, smoothing, or "
-        "static "
-        "input scales)");
+        "[options] --pipeline datafree: the recipe needs calibration data (GPTQ, a hessian observer, smoothing, "
+        "static input scales, or a quantized cache of keys and values)");
   return Pipeline::kDatafree;
 }
 
@@ -130,6 +130,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
       setup.model.traced.graph,
       cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph),
       setup.assignments);
+  check_common_parameters(setup.model.traced.graph, setup.subgraphs, setup.assignments);
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
   for (auto& [node, assignment] : setup.assignments.linears) assignment.device = setup.placement.device;

@@ -9,14 +9,14 @@ namespace {
 
 using Statistics = std::vector<compression::StatisticPtr>;
 
-void check_rows(const graph::Graph& graph, graph::NodeId n, const Statistics& statistics) {
-  const graph::Node& node = graph.nodes[n];
-  if (graph.values[node.inputs[0]].rows == graph::Rows::kTokens) return;
-  if (std::any_of(statistics.begin(), statistics.end(), [](const auto& own) { return own->looks_at_samples(); }))
-    throw RecipeError(
-        "[recipe.check] {}: its input's observer takes averages over samples, but its input is not that of all tokens "
-        "of a sample; use static_minmax",
-        graph.module_name(node));
+/// The tokens of an expert do not say which samples they belong to.
+void check_rows(const graph::Graph& graph, const compression::StoredParameters& stored) {
+  for (const graph::ValueId value : *stored.values)
+    if (graph.values[value].rows == graph::Rows::kSelected && stored.statistic->looks_at_samples())
+      throw RecipeError(
+          "[recipe.check] {}: its input's observer takes averages over samples, but its input is not that of all "
+          "tokens of a sample; use static_minmax",
+          graph.module_name(graph.nodes[stored.reader]));
 }
 
 void check_division(const graph::Graph& graph, const compression::PlannedTransform& planned,
@@ -25,8 +25,8 @@ void check_division(const graph::Graph& graph, const compression::PlannedTransfo
     const Statistics& statistics = wanted.of(scaled.value);
     if (std::any_of(statistics.begin(), statistics.end(), [](const auto& own) { return !own->follows_division(); }))
       throw RecipeError(
-          "[recipe.check] {} changes the output of {}, and a linear that reads it has an observer that takes averages "
-          "over samples; use static_minmax",
+          "[recipe.check] {} changes the output of {}, and an observer of it, or of what follows from it, takes "
+          "averages over samples; use static_minmax",
           planned.transform->type(), graph.module_name(graph.nodes[planned.site.place.source]));
   }
 }
@@ -35,7 +35,7 @@ void check_division(const graph::Graph& graph, const compression::PlannedTransfo
 
 void check_statistics(const graph::Graph& graph, const compression::Assignments& assignments) {
   const schedule::ValueStatistics wanted(graph, assignments);
-  for (const auto& [n, assignment] : assignments.linears) check_rows(graph, n, wanted.of(graph.nodes[n].inputs[0]));
+  for (const compression::StoredParameters& stored : assignments.stored) check_rows(graph, stored);
   for (const compression::PlannedTransform& planned : assignments.transforms) check_division(graph, planned, wanted);
 }
 

@@ -1,9 +1,11 @@
 #include "layerpress/setup/written_config.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "layerpress/graph/attention_heads.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/quant/matching.h"
@@ -33,13 +35,39 @@ std::string class_of(const graph::Node& node) { return graph::is_linear(node.ope
 
 Compressed compressed_of(const graph::Graph& graph, const compression::Assignments& assignments) {
   Compressed found;
-  for (const auto& [n, assignment] : assignments.linears) {
-    found.classes.insert(class_of(graph.nodes[n]));
-    if (found.group_of(assignment.scheme) < static_cast<int>(found.schemes.size())) continue;
-    found.schemes.push_back(assignment.scheme);
-    found.targets.emplace_back(assignment.scheme->targets, "targets");
-  }
+  const auto add = [&](const quant::QuantizationScheme* scheme, const std::string& class_name) {
+    found.classes.insert(class_name);
+    if (found.group_of(scheme) < static_cast<int>(found.schemes.size())) return;
+    found.schemes.push_back(scheme);
+    found.targets.emplace_back(scheme->targets, "targets");
+  };
+  for (const auto& [n, assignment] : assignments.linears) add(assignment.scheme, class_of(graph.nodes[n]));
+  for (const compression::QuantizedAttention& attention : assignments.attentions)
+    if (attention.group != nullptr) add(attention.group, graph.modules[graph.nodes[attention.node].module].class_name);
   return found;
+}
+
+/// Attentions whose queries are quantized, and others of their classes. Readers match attentions, too.
+void add_attentions(const OpenedModel& model, const Compressed& compressed, const compression::Assignments& assignments,
+                    recipe::GroupedModules& grouped) {
+  const graph::Graph& graph = model.traced.graph;
+  std::map<graph::NodeId, int> groups;
+  for (const compression::QuantizedAttention& attention : assignments.attentions)
+    groups[attention.node] = attention.group == nullptr ? -1 : compressed.group_of(attention.group);
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!graph::cached_attention(node.operation)) continue;
+    const quant::ModuleName module{graph.module_name(node), {graph.modules[node.module].class_name}};
+    const auto group = groups.find(n);
+    const int place = group == groups.end() ? -1 : group->second;
+    if (place < 0 && !compressed.could_include(module)) continue;
+    std::vector<std::string> names = model::other_names(model.traced, module.name);
+    names.insert(names.begin(), module.name);
+    for (const std::string& name : names) {
+      grouped.modules.push_back({name, module.classes});
+      grouped.groups.push_back(place);
+    }
+  }
 }
 
 }  // namespace
@@ -63,11 +91,13 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
                                                                      : compressed.group_of(assigned->second.scheme));
     }
   }
+  add_attentions(model, compressed, assignments, grouped);
   std::vector<quant::QuantizationScheme> schemes;
   for (const quant::QuantizationScheme* scheme : compressed.schemes) schemes.push_back(*scheme);
   quant::QuantizationConfig config = recipe::with_targets(schemes, grouped);
   for (std::string& entry : unread_modules_to_ignore(model, compressed.targets))
     config.ignore.push_back(std::move(entry));
+  if (!assignments.attentions.empty()) config.kv_cache_scheme = *assignments.attentions.back().args;
   return config;
 }
 

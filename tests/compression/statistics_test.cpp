@@ -139,6 +139,22 @@ TEST(Statistics, SearchedRangesAreShrunkenOnes) {
   EXPECT_NEAR((found[0][0] / plain[0][0]).item<double>(), share, 1e-6);
 }
 
+TEST(Statistics, RangesOfRunsOfChannels) {
+  at::manual_seed(7);
+  const at::Tensor x = at::randn({kTokens, kFeatures});
+  constexpr std::int64_t kRun = kFeatures / 2;
+  const MovingRange statistic({quant::InputObserver::kMovingRange, 0.5, {}}, {}, kRun);
+  const at::Tensor range = statistic.range(moving_figures(statistic, x, 0, 1));
+  const at::Tensor sample = x.narrow(0, 0, samples_of(0, 1).offsets.back());
+  for (std::int64_t c = 0; c < kFeatures; ++c) {
+    const at::Tensor run = sample.narrow(1, c / kRun * kRun, kRun);
+    EXPECT_NEAR(range[0][c].item<double>(), run.min().item<double>(), 1e-6) << c;
+    EXPECT_NEAR(range[1][c].item<double>(), run.max().item<double>(), 1e-6) << c;
+  }
+  const at::Tensor nothing = statistic.range(at::zeros({3, kFeatures}));
+  EXPECT_TRUE(nothing[0].gt(nothing[1]).all().item<bool>());
+}
+
 TEST(Statistics, CountElementsThatTravel) {
   const GramStatistic gram;
   EXPECT_EQ(element_count(gram, 5, gram.all_rows(5)), 15);

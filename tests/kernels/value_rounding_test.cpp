@@ -29,8 +29,15 @@ TEST(ValueRounding, AsymmetricIntegersOfARow) {
 
 TEST(ValueRounding, OneScaleForAll) {
   const at::Tensor x = at::tensor({-300.0F, -1.2F, 0.3F, 9.9F}).view({1, 4});
-  const ValueRounding rounding{.rule = {integers(8), false}, .scale = 0.5, .zero_point = -100};
+  const ValueRounding rounding{.rule = {integers(8), false}, .given = {0.5}, .zero_points = {-100}};
   EXPECT_TRUE(at::equal(rounded_values(x, rounding), at::tensor({-14.0F, -1.0F, 0.5F, 10.0F}).view({1, 4})));
+}
+
+TEST(ValueRounding, OneScaleForEachRunOfFeatures) {
+  const at::Tensor x = at::tensor({0.9F, 1000.0F, 0.9F, -9.0F, 3.0F, 16.1F, 0.1F, 40.0F}).view({2, 4});
+  const ValueRounding rounding{.rule = {kE4m3, true}, .given = {1, 8}};
+  const at::Tensor expected = at::tensor({0.875F, 448.0F, 0.875F, -9.0F, 3.0F, 16.0F, 0.09375F, 40.0F}).view({2, 4});
+  EXPECT_TRUE(at::equal(rounded_values(x, rounding), expected));
 }
 
 /// Groups of 16 as NVFP4 has them: scales are e4m3 divided by a global scale.

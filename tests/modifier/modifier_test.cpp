@@ -24,13 +24,12 @@ TEST(MakeModifier, RefusesByName) {
   EXPECT_TRUE(says(error_of("AWQModifier", w4), "AWQModifier is not implemented yet"));
   EXPECT_TRUE(says(error_of("GPTQModifer", w4), "did you mean GPTQModifier?"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A17"}}), "W4A16"));
-  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "NVFP4"}}), "not implemented"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"dampening_fraction", 0.1}}), "dampening_frac"));
   EXPECT_TRUE(says(error_of("QuantizationModifier", {{"scheme", "W4A16"}, {"block_size", 64}}), "block_size"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"actorder", "group"}}), "actorder 'group'"));
   EXPECT_TRUE(says(error_of("GPTQModifier", Json::object()), "config_groups"));
-  EXPECT_TRUE(
-      says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"kv_cache_scheme", Json::object()}}), "kv_cache_scheme"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"kv_cache_scheme", {{"dynamic", true}}}}),
+                   "kv_cache_scheme"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"weight_observer", "imatrix_mse"}}), "imatrix_mse"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"ignore", 5}}), "ignore"));
   EXPECT_EQ(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"index", nullptr}, {"batched_quantization", "auto"}}),

@@ -43,10 +43,10 @@ class RecordingSmoothQuant(SmoothQuantModifier):
 RECORDED = {}
 
 
-def run(folder, recipe):
+def run(folder, recipe, dtype=torch.float32):
     """In the order of the samples, because LLM Compressor sorts a dataset by length. With the basic pipeline, because the
     sequential one traces Phi 3 and Mixtral without their causal mask (0.14.0.1)."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     samples = [torch.tensor(sample) for sample in tiny_models.random_samples(peer_scales_cases.LENGTHS)]
     rows = [{"input_ids": sample, "attention_mask": torch.ones_like(sample)} for sample in samples]
     oneshot(model=model, processor=object(), dataset=DataLoader(rows, batch_size=1), recipe=recipe,
@@ -61,12 +61,21 @@ def smoothing_scales(family, settings, arguments):
     return dict(RECORDED)
 
 
-def static_scales(family, settings, arguments):
+def static_scales(family, settings, arguments, dtype):
+    """Scales, and the quantization_config of the saved model."""
     with tempfile.TemporaryDirectory() as folder:
-        model = run(tiny_models.save(Path(folder), family, **settings),
-                    QuantizationModifier(ignore=peer_scales_cases.IGNORED, **arguments))
+        model = run(tiny_models.save(Path(folder), family, dtype=dtype, **settings),
+                    QuantizationModifier(ignore=peer_scales_cases.IGNORED, **arguments), dtype)
+        scales = scales_of(model)
+        model.save_pretrained(Path(folder) / "out", save_compressed=True)
+        config = json.loads((Path(folder) / "out" / "config.json").read_text())["quantization_config"]
+    return scales, config
+
+
+def scales_of(model):
     return {name: parameter.flatten().tolist() for name, parameter in model.state_dict().items()
-            if name.endswith(("input_scale", "input_zero_point")) or
+            if name.endswith(("input_scale", "input_zero_point", "input_global_scale", ".k_scale", ".v_scale",
+                              ".k_zero_point", ".v_zero_point")) or
             (name.endswith("weight_scale") and parameter.numel() == 1)}
 
 
@@ -77,14 +86,20 @@ def rounded(scales):
 def main():
     wanted = sys.argv[1:]
     path = Path(__file__).with_name("peer_scales.json")
-    known = json.loads(path.read_text()) if path.exists() and wanted else {"smoothing": {}, "static": {}}
+    known = {"smoothing": {}, "static": {}, "configs": {}}
+    if path.exists() and wanted:
+        known.update(json.loads(path.read_text()))
     for name, case in peer_scales_cases.SMOOTHED.items():
         if not wanted or name in wanted:
             known["smoothing"][name] = rounded(smoothing_scales(*case))
-    for name, case in peer_scales_cases.STATIC.items():
+    cases = {**peer_scales_cases.STATIC, **peer_scales_cases.GLOBAL, **peer_scales_cases.CACHED}
+    for name, case in cases.items():
         if not wanted or name in wanted:
-            known["static"][name] = rounded(static_scales(*case))
-    path.write_text(json.dumps(known, separators=(",", ":")) + "\n")
+            scales, config = static_scales(*case, torch.bfloat16 if name.endswith("bf16") else torch.float32)
+            known["static"][name] = rounded(scales)
+            if name not in peer_scales_cases.STATIC:
+                known["configs"][name] = config
+            path.write_text(json.dumps(known, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

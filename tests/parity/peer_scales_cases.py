@@ -25,6 +25,17 @@ def group(weights, **inputs):
 
 
 INT, FLOAT = ({"type": name, "strategy": "channel"} for name in ("int", "float"))
+def cache(**arguments):
+    return {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False, **arguments}
+
+
+def attention(target, **arguments):
+    """Queries, keys and values of some attentions, and weights elsewhere."""
+    return {"config_groups": {"group_0": {"targets": [target], "input_activations": cache(**arguments)},
+                              "group_1": {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "channel"}}}}
+
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 #: by name: family, its settings, arguments of QuantizationModifier
 STATIC = {
     "fp8": ("Llama", {}, {"scheme": "FP8"}),
@@ -37,6 +48,29 @@ STATIC = {
     "int8-asymmetric": ("Llama", {}, group(INT, type="int", symmetric=False, observer="static_minmax")),
     "int8-default": ("Llama", {}, group(INT, type="int", symmetric=False)),
     "int8-mse": ("Llama", {}, group(INT, type="int", symmetric=False, observer="mse")),
-    "fp8-experts": ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-                    {"scheme": "FP8"}),
+    "fp8-experts": ("Qwen3Moe", EXPERTS, {"scheme": "FP8"}),
+}
+#: the same of input_global_scale
+GLOBAL = {
+    "nvfp4": ("Llama", {}, {"scheme": "NVFP4"}),
+    "nvfp4-minmax": ("Llama", {}, {"scheme": "NVFP4", "input_observer": "minmax"}),
+    "nvfp4-experts": ("Qwen3Moe", EXPERTS, {"scheme": "NVFP4"}),
+    "nvfp4-bf16": ("Llama", {}, {"scheme": "NVFP4"}),
+}
+#: the same of k_scale and v_scale; LLM Compressor 0.14.0.1 stores q_scale as uninitialized memory
+CACHED = {
+    "kv": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache()}),
+    "kv-range": ("Qwen3", {}, {"scheme": "NVFP4", "kv_cache_scheme": cache(observer="static_minmax")}),
+    "kv-mse": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(observer="mse")}),
+    "kv-heads": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(strategy="attn_head")}),
+    "kv-heads-range": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme":
+                                     cache(strategy="attn_head", observer="static_minmax")}),
+    "kv-heads-mse": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(strategy="attn_head", observer="mse")}),
+    "kv-integers": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(type="int", symmetric=False)}),
+    "kv-alone": ("Llama", {}, {"kv_cache_scheme": cache()}),
+    "kv-bf16": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(observer="static_minmax")}),
+    "kv-window": ("Gemma2", {"sliding_window": 16}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache()}),
+    "attention": ("Llama", {}, attention("LlamaAttention", observer="static_minmax")),
+    "attention-heads": ("Llama", {}, attention("re:.*self_attn$", strategy="attn_head")),
+    "attention-one": ("Llama", {}, {**attention("re:.*layers.1.self_attn$"), "kv_cache_scheme": cache()}),
 }

@@ -26,10 +26,14 @@ def recipe(folder, arguments, modifier="QuantizationModifier"):
     return path
 
 
-def compress(name, samples, folder, *options, dtype=torch.float32, ranks=1):
-    family, settings, arguments = cases.STATIC[name]
+def compress(name, samples, folder, *options, **more):
+    return compress_by(cases.STATIC[name], samples, folder, *options, **more)
+
+
+def compress_by(case, samples, folder, *options, dtype=torch.float32, ranks=1, modifier="QuantizationModifier"):
+    family, settings, arguments = case
     model = tiny_models.save(folder / "model", family, dtype=dtype, **settings)
-    options = ["--recipe", recipe(folder, arguments), "--dataset", samples, *options]
+    options = ["--recipe", recipe(folder, arguments, modifier), "--dataset", samples, *options]
     if ranks > 1:
         return model, ranked_runs.run(ranks, model, folder / "out", *options)
     return model, program.oneshot(model, folder / "out", *options)

@@ -25,7 +25,7 @@ class NotingSink : public ResultSink {
     notes.push_back(result.report.module + " " + std::to_string(result.weight.codes.sum().item<int>()));
     ++count;
   }
-  void on_changed(const std::string&, const at::Tensor&) override {}
+  void on_tensor(const std::string&, const at::Tensor&) override {}
   void on_subgraph_done(std::size_t index, const Json& boundary) override {
     notes.push_back("subgraph " + std::to_string(index) + " " + boundary.dump());
   }

@@ -176,7 +176,7 @@ class KeepingSink : public ResultSink {
     codes[std::get<graph::Linear>(node.operation).weight] = result.weight.codes.clone();
     routed += result.report.routed_tokens.value_or(0);
   }
-  void on_changed(const std::string&, const at::Tensor&) override {}
+  void on_tensor(const std::string&, const at::Tensor&) override {}
   void on_subgraph_done(std::size_t, const Json&) override {}
   std::map<std::string, at::Tensor> codes;
   std::int64_t routed = 0;

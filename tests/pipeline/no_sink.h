@@ -9,7 +9,7 @@ class NoSink : public ResultSink {
  public:
   void on_compressed(const graph::Node&, const quant::QuantizationScheme&,
                      const compression::CompressedModule&) override {}
-  void on_changed(const std::string&, const at::Tensor&) override {}
+  void on_tensor(const std::string&, const at::Tensor&) override {}
   void on_subgraph_done(std::size_t, const Json&) override {}
 };
 

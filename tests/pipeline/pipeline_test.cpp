@@ -52,7 +52,7 @@ class RecordingSink : public ResultSink {
                      const compression::CompressedModule&) override {
     ++compressed;
   }
-  void on_changed(const std::string&, const at::Tensor&) override {}
+  void on_tensor(const std::string&, const at::Tensor&) override {}
   void on_subgraph_done(std::size_t index, const Json& boundary) override {
     done.push_back(index);
     boundaries.push_back(boundary);

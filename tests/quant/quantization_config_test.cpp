@@ -184,7 +184,7 @@ TEST(QuantizationConfigTest, RefusesWhatItCannotRead) {
   expect_refused([](Json& o) { o.erase("quant_method"); }, "quant_method");
   expect_refused([](Json& o) { o["quantization_status"] = "frozen"; }, "frozen");
   expect_refused([](Json& o) { o.erase("quantization_status"); }, "quantization_status");
-  expect_refused([](Json& o) { o["kv_cache_scheme"] = {{"num_bits", 8}}; }, "kv_cache_scheme");
+  expect_refused([](Json& o) { o["kv_cache_scheme"] = {{"num_bits", 8}, {"dynamic", true}}; }, "kv_cache_scheme");
   expect_refused([](Json& o) { o["transform_config"] = {{"config_groups", 1}}; }, "transform_config");
   expect_refused([](Json& o) { o["sparsity_config"] = {{"format", "sparse-24-bitmask"}}; }, "sparsity_config");
   expect_refused([](Json& o) { o["config_groups"] = Json::object(); }, "config_groups");

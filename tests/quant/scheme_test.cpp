@@ -187,7 +187,7 @@ TEST(PresetTest, IntegersWithFp8ActivationsArePackedWhereVllmReadsThem) {
 }
 
 TEST(SupportTest, WhichPresetsAreImplemented) {
-  const std::set<std::string> not_yet{"UNQUANTIZED", "NVFP4"};
+  const std::set<std::string> not_yet{"UNQUANTIZED"};
   for (const std::string& name : preset_names()) {
     if (not_yet.contains(name))
       expect_recipe_error([&] { require_supported(preset_scheme(name), "recipe: " + name); }, {"recipe: " + name});
@@ -235,9 +235,29 @@ TEST(SupportTest, RefusesByName) {
   refused(R"({"targets":[],"weights":{"num_bits":4},"format":"dense"})", {"dense"});
 }
 
-TEST(SupportTest, Nvfp4ActivationsAreRefusedByName) {
-  expect_recipe_error([] { require_supported(preset_scheme("NVFP4"), "recipe"); },
-                      {"recipe.input_activations", "local", "NVFP4A16"});
+TEST(SupportTest, Nvfp4ActivationsHaveLocalScales) {
+  QuantizationScheme scheme = preset_scheme("NVFP4");
+  EXPECT_NO_THROW(require_supported(scheme, "recipe"));
+  scheme.input_activations->dynamic = Dynamic::kFalse;
+  expect_recipe_error([&] { require_supported(scheme, "recipe"); }, {"recipe.input_activations", "dynamic: local"});
+}
+
+TEST(SupportTest, AttentionHasScalesPerTensorOrHead) {
+  QuantizationArgs args;
+  args.type = NumberType::kFloat;
+  for (const Strategy strategy : {Strategy::kTensor, Strategy::kAttentionHead}) {
+    args.strategy = strategy;
+    EXPECT_NO_THROW(require_supported_attention(args, "cache"));
+  }
+  const auto refused = [&](const auto& change, const std::string& part) {
+    QuantizationArgs other = args;
+    change(other);
+    expect_recipe_error([&] { require_supported_attention(other, "cache"); }, {"cache", part});
+  };
+  refused([](QuantizationArgs& other) { other.strategy = Strategy::kChannel; }, "channel");
+  refused([](QuantizationArgs& other) { other.dynamic = Dynamic::kTrue; }, "dynamic");
+  refused([](QuantizationArgs& other) { other.num_bits = 4; }, "4-bit");
+  refused([](QuantizationArgs& other) { other.symmetric = false; }, "asymmetric");
 }
 
 TEST(SupportTest, AcceptsOlderRecipesWithoutAScaleDtype) {

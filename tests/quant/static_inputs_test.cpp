@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
+#include "layerpress/quant/value_parameters.h"
 
 namespace layerpress::quant {
 namespace {
@@ -36,33 +37,53 @@ TEST(StaticInputs, ZeroIsAlwaysInTheRange) {
   EXPECT_DOUBLE_EQ(negative.zero_point, 127);
 }
 
-TEST(StaticInputs, AnEmptyRangeGivesTheSmallestStep) {
-  QuantizedWeight weight;
-  set_input_scale(kAsymmetric, input_scale_of(kAsymmetric, 0, 0), at::kBFloat16, weight);
-  EXPECT_EQ(weight.input_scale.scalar_type(), at::kBFloat16);
-  EXPECT_EQ(weight.input_scale.item<double>(), 0.0078125);
-  EXPECT_EQ(weight.input_zero_point.item<int>(), 0);
+/// The range of two channels.
+at::Tensor range_of(double least, double greatest) {
+  return at::tensor({least, 0.0, 0.0, greatest}, at::kDouble).view({2, 2});
 }
 
-TEST(StaticInputs, LayoutAndTensorsAgree) {
-  QuantizationScheme scheme;
-  scheme.weights = QuantizationArgs{};
-  for (const QuantizationArgs& inputs : {kFp8, kInt8, kAsymmetric}) {
-    scheme.input_activations = inputs;
-    QuantizedWeight weight;
-    EXPECT_THROW(input_tensors(scheme, weight), InternalError);
-    set_input_scale(inputs, input_scale_of(inputs, -1, 2), at::kHalf, weight);
-    const std::vector<NamedTensorSpec> specs = input_layout(scheme, at::kHalf);
-    const std::vector<NamedTensor> tensors = input_tensors(scheme, weight);
+TEST(StoredValues, AnEmptyRangeGivesTheSmallestStep) {
+  const auto tensors = parameters_of({"input", &kAsymmetric, at::kBFloat16}, range_of(0, 0));
+  EXPECT_EQ(tensors[0].tensor.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(tensors[0].tensor.item<double>(), 0.0078125);
+  EXPECT_EQ(tensors[1].tensor.item<int>(), 0);
+}
+
+TEST(StoredValues, LayoutAndTensorsAgree) {
+  QuantizationArgs local = kFp8, by_head = kFp8;
+  local.num_bits = 4, local.strategy = Strategy::kTensorGroup, local.group_size = 16, local.dynamic = Dynamic::kLocal;
+  by_head.strategy = Strategy::kAttentionHead;
+  for (const QuantizationArgs& args : {kFp8, kInt8, kAsymmetric, local, by_head}) {
+    const StoredValue value{"k", &args, at::kHalf, 2};
+    const std::vector<NamedTensorSpec> specs = parameter_layout(value);
+    const std::vector<NamedTensor> tensors = parameters_of(value, range_of(-1, 2));
     ASSERT_EQ(specs.size(), tensors.size());
     for (std::size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_TRUE(specs[i].suffix.starts_with("k_"));
       EXPECT_EQ(specs[i].suffix, tensors[i].suffix);
       EXPECT_EQ(specs[i].dtype, tensors[i].tensor.scalar_type());
       EXPECT_EQ(c10::IntArrayRef(specs[i].shape), tensors[i].tensor.sizes());
     }
   }
-  scheme.input_activations->dynamic = Dynamic::kTrue;
-  EXPECT_TRUE(input_layout(scheme, at::kHalf).empty());
+}
+
+TEST(StoredValues, AGlobalScaleIsADivisor) {
+  QuantizationArgs args = kFp8;
+  args.num_bits = 4, args.strategy = Strategy::kTensorGroup, args.group_size = 16, args.dynamic = Dynamic::kLocal;
+  const auto tensors = parameters_of({"input", &args, at::kFloat}, range_of(-4, 2));
+  ASSERT_EQ(tensors.size(), 1U);
+  EXPECT_EQ(tensors[0].suffix, "input_global_scale");
+  EXPECT_FLOAT_EQ(tensors[0].tensor.item<float>(), 448 * 6 / 4.0F);
+}
+
+TEST(StoredValues, HeadsHaveScalesOfTheirOwn) {
+  QuantizationArgs args = kFp8;
+  args.strategy = Strategy::kAttentionHead;
+  const at::Tensor range = at::tensor({-1.0, -8.0, -2.0, 0.0, 3.0, 1.0, 1.0, 4.0}, at::kDouble).view({2, 4});
+  const auto tensors = parameters_of({"v", &args, at::kFloat, 2}, range);
+  EXPECT_EQ(tensors[0].suffix, "v_scale");
+  EXPECT_FLOAT_EQ(tensors[0].tensor[0].item<float>(), 8.0F / 448);
+  EXPECT_FLOAT_EQ(tensors[0].tensor[1].item<float>(), 4.0F / 448);
 }
 
 TEST(StaticInputs, ErrorsAreThoseOfRoundedValues) {

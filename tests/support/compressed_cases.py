@@ -25,6 +25,8 @@ SIZES = {
 
 TOKEN_INT8 = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
 TOKEN_FP8 = {**TOKEN_INT8, "type": "float"}
+CACHE_FP8 = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+NVFP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
 
 
 def weights(bits, strategy, **more):
@@ -45,7 +47,7 @@ ATTENTION, MLP = ["re:.*self_attn.*_proj$"], ["re:.*mlp.*_proj$"]
 ROUNDING, GPTQ = "QuantizationModifier", "GPTQModifier"
 
 PRESETS = ["W4A16", "W4A16_ASYM", "W2A16", "W3A16", "W5A16", "W6A16", "W7A16", "W8A16", "W8A8", "W4A8", "FP8_DYNAMIC",
-           "FP8_BLOCK", "NVFP4A16", "MXFP4A16", "MXFP4", "MXFP8A16", "MXFP8"]
+           "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4A16", "MXFP4", "MXFP8A16", "MXFP8"]
 
 NOT_SOLVED = ("W5A16", "W6A16", "W4A8", "MXFP4", "MXFP8")  # they differ from others in what does not matter there
 
@@ -76,6 +78,14 @@ CASES = {
         group(weights(4, "group", group_size=128), MLP)),
     "gptq mixed bits": recipe(
         GPTQ, group(weights(8, "group", group_size=64), ATTENTION), group(weights(3, "group", group_size=32), MLP)),
+    "nvfp4 beside fp8": recipe(
+        GPTQ, group(NVFP4, MLP, input_activations={**NVFP4, "dynamic": "local", "observer": "static_minmax"}),
+        group(weights(8, "channel", type="float"), ATTENTION, input_activations=TOKEN_FP8), kv_cache_scheme=CACHE_FP8),
+    "cache by head": recipe(
+        ROUNDING, group(weights(8, "channel", type="float"), input_activations=TOKEN_FP8),
+        kv_cache_scheme={**CACHE_FP8, "strategy": "attn_head"}),
+    "attention": recipe(
+        GPTQ, {"targets": ["LlamaAttention"], "input_activations": CACHE_FP8}, group(weights(8, "group", group_size=128))),
     "attention alone": recipe(GPTQ, group(weights(4, "group", group_size=128), ATTENTION)),
     "two modifiers": {"quant_stage": {"quant_modifiers": {
         GPTQ: {"targets": MLP, "scheme": "W4A16"}, ROUNDING: {"targets": ATTENTION, "scheme": "FP8_DYNAMIC"}}}},
@@ -135,12 +145,12 @@ class Compressed:
 
     @functools.cached_property
     def scheme_of(self):
-        """Each compressed module and its scheme, resolved by compressed-tensors' own matching."""
+        """Each module with compressed weights and its scheme, resolved by compressed-tensors' own matching."""
         with torch.device("meta"):
             model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(self.model))
         ignore, resolved = self.config["quantization_config"]["ignore"], {}
         for scheme in self.schemes.values():
-            for name, _ in match_named_modules(model, scheme["targets"], ignore):
+            for name, _ in match_named_modules(model, scheme["targets"], ignore) if scheme["weights"] else ():
                 assert name not in resolved, f"{name} is a target of two groups"
                 resolved[name] = scheme
         return resolved
@@ -158,6 +168,16 @@ class Compressed:
     def logits(self):
         """The program's own fp32 logits of SAMPLES."""
         return program.logits(self.folder, SAMPLES, self.folder.parent)
+
+    @property
+    def value_scales(self):
+        """The names of the scales that belong to what linears and attentions read."""
+        names = {f"{module}.input_global_scale" for module, scheme in self.scheme_of.items()
+                 if scheme["input_activations"] and scheme["input_activations"]["dynamic"] == "local"}
+        if self.config["quantization_config"]["kv_cache_scheme"]:
+            kinds = "kvq" if any(not scheme["weights"] for scheme in self.schemes.values()) else "kv"
+            names |= {f"model.layers.{layer}.self_attn.{kind}_scale" for layer in range(2) for kind in kinds}
+        return names
 
     @property
     def quantizes_activations(self):

@@ -5,7 +5,7 @@ import json
 
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 VOCABULARY = 96
 
@@ -80,6 +80,11 @@ def logits(folder, samples, dtype=torch.float32):
 def random_samples(lengths, vocabulary=VOCABULARY, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths]
+
+
+def rewrite_tensors(folder, tensors):
+    """Replaces the content of a checkpoint of one file."""
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
 def tensors(folder):

@@ -12,7 +12,8 @@ struct RoundingFunctions {
     kernels::ValueRounding rounding;
     rounding.rule = {op.floats ? floats : kernels::integers(static_cast<int>(op.bits)), op.symmetric};
     rounding.run = op.run;
-    rounding.scale = static_cast<float>(op.scale), rounding.zero_point = static_cast<float>(op.zero_point);
+    for (const double scale : op.scales) rounding.given.push_back(static_cast<float>(scale));
+    for (const double zero_point : op.zero_points) rounding.zero_points.push_back(static_cast<float>(zero_point));
     if (op.power_scales) rounding.scales.type = kernels::ScaleType::kE8m0;
     if (op.global_scale != 0)
       rounding.scales = {kernels::ScaleType::kE4m3, kernels::ScaleType::kFloat, static_cast<float>(op.global_scale)};

@@ -1,0 +1,68 @@
+#include "layerpress/pipeline/stored_ranges.h"
+
+#include <ATen/ATen.h>
+
+#include "layerpress/kernels/finite.h"
+
+namespace layerpress::pipeline {
+namespace {
+
+/// "keys" for "k".
+std::string word_of(const std::string& name) {
+  return name == "input" ? "input" : name == "q" ? "queries" : name == "k" ? "keys" : "values";
+}
+
+void require_usable(const at::Tensor& range, const std::string& module, const std::string& name) {
+  if (range[0].gt(range[1]).any().item<bool>())
+    throw RecipeError(
+        "[pipeline.observe] no token reached {}, so that the static scale of its {} is unknown; use more samples, or "
+        "ignore it",
+        module, word_of(name));
+  if (!kernels::all_finite(range))
+    throw RecipeError("[pipeline.observe] the {} of {} hold NaN or infinite values",
+                      name == "input" ? "inputs" : word_of(name), module);
+}
+
+}  // namespace
+
+StoredRanges::StoredRanges(const graph::Graph& graph, const compression::Assignments& assignments)
+    : graph_(graph), assignments_(assignments) {
+  for (const compression::StoredParameters& stored : assignments_.stored)
+    for (const graph::ValueId value : *stored.values)
+      wanted_[value].emplace(stored.statistic->name(), stored.statistic);
+}
+
+void StoredRanges::take(graph::ValueId value, const StatisticsStore& statistics) {
+  const auto wanted = wanted_.find(value);
+  if (wanted == wanted_.end() || !statistics.has(value)) return;
+  for (const auto& [name, statistic] : wanted->second) {
+    const at::Tensor figures = statistics.get(value).of(name);
+    if (figures.defined()) ranges_[{value, name}] = statistic->range(figures);
+  }
+}
+
+at::Tensor StoredRanges::common_range(const compression::StoredParameters& stored) const {
+  at::Tensor common;
+  for (const graph::ValueId value : *stored.values) {
+    const auto found = ranges_.find({value, std::string(stored.statistic->name())});
+    if (found == ranges_.end()) throw InternalError("[pipeline.observe] the range of value %{} is missing", value);
+    const at::Tensor& own = found->second;
+    common = common.defined() ? at::stack({at::minimum(common[0], own[0]), at::maximum(common[1], own[1])}) : own;
+  }
+  return common;
+}
+
+void StoredRanges::store(const std::vector<std::size_t>& stored, ResultSink& sink) const {
+  std::map<const void*, at::Tensor> common;  // by shared values
+  for (const std::size_t i : stored) {
+    const compression::StoredParameters& parameters = assignments_.stored[i];
+    at::Tensor& range = common[parameters.values.get()];
+    if (!range.defined()) range = common_range(parameters);
+    const std::string& module = graph_.module_name(graph_.nodes[parameters.reader]);
+    require_usable(range, module, parameters.value.name);
+    for (const quant::NamedTensor& tensor : quant::parameters_of(parameters.value, range))
+      sink.on_tensor(quant::full_name(module, tensor), tensor.tensor);
+  }
+}
+
+}  // namespace layerpress::pipeline

@@ -56,7 +56,10 @@ if(LAYERPRESS_SANITIZE)
   target_compile_options(layerpress_build_options INTERFACE
     -fsanitize=${LAYERPRESS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer
     # GCC's warnings about its own library once it is instrumented.
-    -Wno-maybe-uninitialized $<$<STREQUAL:${LAYERPRESS_SANITIZE},thread>:-Wno-tsan>)
+    -Wno-maybe-uninitialized)
+  if(LAYERPRESS_SANITIZE STREQUAL "thread")
+    target_compile_options(layerpress_build_options INTERFACE -Wno-tsan)
+  endif()
   target_link_options(layerpress_build_options INTERFACE -fsanitize=${LAYERPRESS_SANITIZE})
 endif()
 if(LAYERPRESS_COVERAGE)

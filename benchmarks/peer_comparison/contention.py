@@ -72,19 +72,25 @@ def measure(arguments: argparse.Namespace) -> str:
     job = Job(model, calibration, arguments.samples, arguments.max_seq_length, arguments.group_size,
               arguments.work.resolve(), arguments.cpu)
     ours = Contender("Layerpress", "gptq", "minmax")
-    programs = [("Layerpress", ours, {}), ("Layerpress with OpenMP's default waiting", ours, OPENMP_DEFAULT)]
+    programs = [("Layerpress", ours, {}, arguments.runs),
+                ("Layerpress with OpenMP's default waiting", ours, OPENMP_DEFAULT, arguments.runs)]
     if not arguments.skip_peer:
-        programs.append(("LLM Compressor", Contender("LLM Compressor", "gptq", "minmax"), {}))
+        # Once, because beside busy processes it takes minutes.
+        programs.append(("LLM Compressor", Contender("LLM Compressor", "gptq", "minmax"), {}, 1))
     rows = []
-    for name, contender, environment in programs:
-        turns = [settings(contender, job, environment) for _ in range(arguments.runs)]
+    for name, contender, environment, runs in programs:
+        turns = []
+        for _ in range(runs):
+            turns.append(settings(contender, job, environment))
+            seconds = ", ".join(f"{setting} {measured.seconds:.1f} s" for setting, measured in turns[-1].items())
+            print(f"{name}: {seconds}", file=sys.stderr, flush=True)
         medians = {setting: statistics.median(turn[setting].seconds for turn in turns) for setting in turns[0]}
         for setting, seconds in medians.items():
             spent = statistics.median(turn[setting].cpu_seconds for turn in turns)
             rows.append([f"{name}, {setting}", f"{seconds:.1f}", f"{seconds / medians['alone']:.2f}", f"{spent:.1f}"])
     return "\n\n".join([
         f"{model.name}, GPTQ with 4-bit weights in groups of {job.group_size}, {job.samples} samples of up to "
-        f"{job.max_seq_length} tokens; whole processes, medians of {arguments.runs} run(s). On {machine()}. A fair share of "
+        f"{job.max_seq_length} tokens; whole processes, medians of {arguments.runs} run(s), of LLM Compressor one run. On {machine()}. A fair share of "
         "cores that others keep busy, or that two runs share, would be a ratio of 2.",
         table(["", "seconds", "relative to alone", "CPU seconds"], rows)]) + "\n"
 

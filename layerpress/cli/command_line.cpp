@@ -7,17 +7,6 @@
 namespace layerpress::cli {
 namespace {
 
-/// An argument as a shell takes it.
-std::string quoted(const std::string& argument) {
-  const bool plain = !argument.empty() && argument.find_first_not_of(
-                                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                              "0123456789_-./=:,+@%") == std::string::npos;
-  if (plain) return argument;
-  std::string text = "'";
-  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 /// Lists the options that the command line states, even where it states the default.
 void list_given(const CLI::App& command, OneshotOptions& options) {
   OneshotOptions::visit(options, [&](const char* name, const auto&, const char*) {
@@ -79,6 +68,16 @@ void add_prepare(CLI::App& app, CommandLine& line) {
 }
 
 }  // namespace
+
+std::string quoted(const std::string& argument) {
+  const bool plain = !argument.empty() && argument.find_first_not_of(
+                                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                              "0123456789_-./=:,+@%") == std::string::npos;
+  if (plain) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
 
 int fail(const std::string& message, int code) {
   fmt::print(stderr, "error: {}\n", message.substr(0, message.find('\n')));

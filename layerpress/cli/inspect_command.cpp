@@ -1,23 +1,11 @@
-#include <fmt/ranges.h>
-
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
+#include "layerpress/cli/model_tree.h"
 #include "layerpress/cli/plan_text.h"
 #include "layerpress/inspect.h"
 
 namespace layerpress::cli {
 namespace {
-
-/// "model.layers.0.self_attn.q_proj, ..." without the prefix that all names share with the subgraph's name.
-std::string short_names(const Json& modules, const std::string& subgraph) {
-  std::vector<std::string> names;
-  for (const Json& module : modules) {
-    const auto name = module.get<std::string>();
-    const bool inside = name.rfind(subgraph + ".", 0) == 0;
-    names.push_back(inside ? name.substr(subgraph.size() + 1) : name);
-  }
-  return join(names);
-}
 
 /// How an imported graph divides into nodes; nothing for one of our own.
 void print_graph_facts(const Json& graph) {
@@ -39,15 +27,7 @@ void print_text(const Json& model) {
              format_bytes(model["bytes"].get<std::uint64_t>()),
              model["quantization"].is_null() ? "" : ", " + model["quantization"].get<std::string>());
   print_graph_facts(model["graph"]);
-  for (const Json& subgraph : model["subgraphs"]) {
-    const auto name = subgraph["name"].get<std::string>();
-    fmt::print("{:<32} {:>3} nodes  {:>12} parameters  {:>9}\n", name, subgraph["nodes"].get<std::size_t>(),
-               subgraph["parameters"].get<std::int64_t>(), format_bytes(subgraph["bytes"].get<std::uint64_t>()));
-    for (const Json& group : subgraph["linear_groups"])
-      fmt::print("    {:>6} -> {:<18} {}\n", group["in_features"].get<std::int64_t>(),
-                 fmt::format("{}", fmt::join(group["out_features"].get<std::vector<std::int64_t>>(), ", ")),
-                 short_names(group["modules"], name));
-  }
+  fmt::print("{}", model_tree(model["subgraphs"]));
 }
 
 void print_architectures(const Json& list) {

@@ -24,6 +24,7 @@ void print_summary(const OneshotSummary& summary) {
   fmt::print("{}: {} modules compressed in {:.1f} s, {}{}\n", summary.output, summary.modules, summary.seconds,
              format_bytes(summary.output_bytes),
              summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks));
+  fmt::print("serve it with: vllm serve {}\n", quoted(summary.output));
 }
 
 /// Prints the command that resumes the run, if the run has left finished work.

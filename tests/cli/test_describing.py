@@ -62,8 +62,22 @@ def test_inspect_json(model):
 
 def test_inspect_text(model):
     text = program.run("inspect", model).output
-    assert "LlamaForCausalLM" in text and "model.layers.2" in text
-    assert "self_attn.q_proj, self_attn.k_proj, self_attn.v_proj" in text
+    lines = text.splitlines()
+    assert "LlamaForCausalLM" in text and max(map(len, lines)) <= 100
+    assert ["├─", "model.layers.0–2", "3", "×"] in [line.split()[:4] for line in lines]
+    assert "│  ├─     64 → 64, 32, 32           self_attn: q_proj, k_proj, v_proj" in lines
+    assert "└─ tail" in text and "   └─" in lines[-1] and lines[-1].endswith("lm_head")
+
+
+def test_inspect_text_of_experts(tmp_path):
+    """Modules that differ in their number stand once; what is not alike stands apart."""
+    tiny_models.save(tmp_path, "Qwen3Moe", num_hidden_layers=4, num_experts=8, decoder_sparse_step=1, mlp_only_layers=[1])
+    lines = program.run("inspect", tmp_path).output.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[1] for line in lines if "parameters" in line and line[0] in "├└"] == [
+        "head", "model.layers.0", "model.layers.1", "model.layers.2–3", "tail"]
+    assert sum("mlp.experts.0–7: gate_proj, up_proj" in line for line in lines) == 2
+    assert sum("→ 64, 8 groups" in line and "mlp.experts.0–7: down_proj" in line for line in lines) == 2
 
 
 def test_inspect_other_cuts(model):

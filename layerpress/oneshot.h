@@ -72,7 +72,7 @@ struct OneshotOptions {
     field("output", self.output, "directory for the compressed checkpoint");
     field("recipe", self.recipe, "LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...");
     field("algorithm", self.algorithm, "gptq or rtn (round-to-nearest)");
-    field("scheme", self.scheme, "preset such as W4A16, W8A8, FP8_DYNAMIC");
+    field("scheme", self.scheme, "preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8");
     field("group-size", self.group_size, "columns that share a scale (default: the preset's)");
     field("observer", self.observer,
           "minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)");

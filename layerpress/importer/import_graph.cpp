@@ -146,7 +146,13 @@ class Importer {
       if (module.class_name == "Linear") leaves.insert(leaf_with_parent(module.name));
     for (const std::vector<std::string>& fused :
          {std::vector<std::string>{"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-          std::vector<std::string>{"mlp.gate_proj", "mlp.up_proj"}})
+          std::vector<std::string>{"self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"},
+          std::vector<std::string>{"linear_attn.in_proj_qkv", "linear_attn.in_proj_z"},
+          std::vector<std::string>{"linear_attn.in_proj_b", "linear_attn.in_proj_a"},
+          std::vector<std::string>{"mlp.gate_proj", "mlp.up_proj"},
+          std::vector<std::string>{"shared_expert.gate_proj", "shared_expert.up_proj"},
+          std::vector<std::string>{"shared_experts.gate_proj", "shared_experts.up_proj"},
+          std::vector<std::string>{"feed_forward.w1", "feed_forward.w3"}})
       if (std::all_of(fused.begin(), fused.end(), [&](const std::string& name) { return leaves.count(name) != 0; }))
         model.fused_modules.push_back(fused);
   }

@@ -243,7 +243,7 @@ std::int64_t QuantizingModifier::row_step(const compression::LinearShape& linear
 
 std::optional<double> QuantizingModifier::value_to_share(const compression::LinearWeight& linear) const {
   if (!quant::has_global_scale(*linear.scheme->weights)) return std::nullopt;
-  return kernels::largest_magnitude(linear.weight);
+  return quant::magnitude_for_global_scale(linear.weight, *linear.scheme->weights, observer_for(linear.scheme));
 }
 
 kernels::ScaleFormat QuantizingModifier::scale_format(const compression::LinearWeight& linear) const {

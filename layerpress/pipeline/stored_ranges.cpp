@@ -12,6 +12,12 @@ std::string word_of(const std::string& name) {
   return name == "input" ? "input" : name == "q" ? "queries" : name == "k" ? "keys" : "values";
 }
 
+/// The range of all channels of several values.
+at::Tensor whole_range(const std::vector<at::Tensor>& ranges) {
+  const at::Tensor all = at::cat(ranges, 1);
+  return at::stack({all[0].amin(), all[1].amax()}).unsqueeze(1);
+}
+
 void require_usable(const at::Tensor& range, const std::string& module, const std::string& name) {
   if (range[0].gt(range[1]).any().item<bool>())
     throw RecipeError(
@@ -47,7 +53,10 @@ at::Tensor StoredRanges::common_range(const compression::StoredParameters& store
     const auto found = ranges_.find({value, std::string(stored.statistic->name())});
     if (found == ranges_.end()) throw InternalError("[pipeline.observe] the range of value %{} is missing", value);
     const at::Tensor& own = found->second;
-    common = common.defined() ? at::stack({at::minimum(common[0], own[0]), at::maximum(common[1], own[1])}) : own;
+    if (common.defined() && common.size(1) != own.size(1))  // one scale for inputs of several sizes
+      common = whole_range({common, own});
+    else
+      common = common.defined() ? at::stack({at::minimum(common[0], own[0]), at::maximum(common[1], own[1])}) : own;
   }
   return common;
 }

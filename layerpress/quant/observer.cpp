@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "layerpress/base/text.h"
+#include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/gptq.h"
+#include "layerpress/kernels/scale_rounding.h"
 #include "layerpress/quant/row_transfer.h"
 #include "layerpress/quant/weight_numbers.h"
 
@@ -59,6 +61,31 @@ std::string registered(std::string name) {
   return name;
 }
 
+/// Scales in the weight's dtype; 0 for groups of zeros.
+at::Tensor scales_of_chosen_ranges(const at::Tensor& weight, const QuantizationArgs& args,
+                                   const ObserverSettings& settings) {
+  const kernels::ScaleGrid grid = scale_grid(args, weight.size(0), weight.size(1));
+  const kernels::ScaleFormat plain = kernels::scales_of_dtype(weight.scalar_type());
+  kernels::ChosenScales chosen =
+      kernels::search_scales(weight, grid, range_rule(args), search_of(args, settings), plain, {}, {});
+  constexpr std::int64_t kRows = 1024;  // limits the magnitudes in memory
+  for (std::int64_t first = 0; first < weight.size(0); first += kRows) {
+    const std::int64_t count = std::min(kRows, weight.size(0) - first);
+    const at::Tensor groups = weight.narrow(0, first, count).view({count, -1, grid.block_columns});
+    chosen.scale.narrow(0, first, count).masked_fill_(groups.abs().amax(-1).eq(0), 0);
+  }
+  return chosen.scale;
+}
+
+kernels::ChosenScales chosen_before_rounding(const at::Tensor& weight, const QuantizationArgs& args,
+                                             const ObserverSettings& settings, const kernels::ScaleFormat& stored) {
+  kernels::ChosenScales chosen;
+  const at::Tensor global = at::full({1}, stored.global, weight.options().dtype(at::kFloat));
+  chosen.scale = wide_scales(stored_scales(scales_of_chosen_ranges(weight, args, settings), stored), global);
+  chosen.scale.masked_fill_(chosen.scale.eq(0), kernels::smallest_scale(stored));
+  return chosen;
+}
+
 }  // namespace
 
 ObserverSettings parse_observer(const std::string& given, const Json& kwargs, const std::string& where) {
@@ -68,15 +95,24 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
     settings.observer = Observer::kMinMax;
   } else if (name == "mse" || name == "memoryless_mse") {
     settings.observer = Observer::kMse;
+  } else if (name == "nvfp4_expanded_mse" || name == "fouroversix") {
+    settings = {.observer = Observer::kMse,
+                .maxshrink = 1 - 0.8 / 1.8,
+                .grid = 200,
+                .patience = 1000,
+                .expand = 1.8,
+                .global_from_chosen = true};
   } else if (name == "hessian") {
     settings.observer = Observer::kHessian;
   } else if (name == "gptq") {
     settings.observer = Observer::kGptq;
   } else {
-    const std::string nearest =
-        nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "hessian", "gptq"});
-    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, hessian and gptq are",
-                      where, given, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
+    const std::string nearest = nearest_name(
+        name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "nvfp4_expanded_mse", "hessian", "gptq"});
+    throw RecipeError(
+        "[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, nvfp4_expanded_mse, hessian and gptq "
+        "are",
+        where, given, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed only once, so a moving average has no effect.
@@ -128,8 +164,17 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
   if (weighted && !importance.defined())
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
   const at::Tensor used = weighted ? importance : at::Tensor();
+  if (settings.global_from_chosen && has_global_scale(args))
+    return chosen_before_rounding(weight, args, settings, stored);
   return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), range_rule(args),
                                 search_of(args, settings), stored, used, others);
+}
+
+double magnitude_for_global_scale(const at::Tensor& weight, const QuantizationArgs& args,
+                                  const ObserverSettings& settings) {
+  if (!settings.global_from_chosen) return kernels::largest_magnitude(weight);
+  const double greatest = scales_of_chosen_ranges(weight, args, settings).max().item<double>();
+  return at::scalar_tensor(greatest * element_of(args).maximum, at::kFloat).to(weight.scalar_type()).item<double>();
 }
 
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,

@@ -31,12 +31,16 @@ struct ObserverSettings {
   double norm = 2.4;
   int patience = 5;
   double expand = 1;  ///< mse: the largest range is the weights' times this
+  /// mse: NVFP4's ranges are chosen before their scales are rounded to e4m3, and the global scale follows from them.
+  bool global_from_chosen = false;
 };
 
 /// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq";
 /// case does not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known
 /// one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
+
+/// LLM Compressor's nvfp4_expanded_mse, also named fouroversix, tries ranges from 1.8 times down to 0.8 times that of the weights.
 
 /// "minmax", "mse", "hessian" or "gptq".
 std::string observer_name(Observer observer);
@@ -52,6 +56,10 @@ kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, const kernels::ScaleFormat& stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others = {});
+
+/// The greatest magnitude from which a weight's global scale follows: that of the weight, or of the ranges that are chosen.
+double magnitude_for_global_scale(const at::Tensor& weight, const QuantizationArgs& args,
+                                  const ObserverSettings& settings);
 
 /// The search of GPTQ during the solve; nothing for other observers, or if the weights' blocks do not allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,

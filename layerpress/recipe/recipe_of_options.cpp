@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "layerpress/quant/scheme.h"
+#include "layerpress/recipe/standard_recipe.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -75,7 +76,18 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
   return recipe;
 }
 
-Recipe recipe_without_quality(const OneshotOptions& options) {
+OrderedJson standard_arguments_of(const OneshotOptions& options, bool caches_heads) {
+  if (options.group_size != 0)
+    throw UsageError("[options] --group-size: scheme {} has groups of its own", options.scheme);
+  if (options.targets != OneshotOptions().targets)
+    throw UsageError("[options] --targets: scheme {} says what is compressed how; leave modules out with --ignore",
+                     options.scheme);
+  OrderedJson arguments = standard_arguments(options.ignore, caches_heads);
+  if (!options.observer.empty()) arguments["weight_observer"] = options.observer;
+  return arguments;
+}
+
+Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) {
   if (!options.recipe.empty()) {
     refuse_with_recipe_file(options);
     const bool is_text = options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{');
@@ -89,6 +101,10 @@ Recipe recipe_without_quality(const OneshotOptions& options) {
   else
     throw UsageError("[options] --algorithm: '{}' is not known; gptq and rtn are", options.algorithm);
   entry.where = "options";
+  if (is_standard_recipe(options.scheme)) {
+    entry.arguments = standard_arguments_of(options, caches_heads);
+    return {{std::move(entry)}};
+  }
   entry.arguments["ignore"] = options.ignore;
   if (!options.observer.empty()) entry.arguments["weight_observer"] = options.observer;
   if (options.group_size == 0) {
@@ -106,8 +122,8 @@ Recipe recipe_without_quality(const OneshotOptions& options) {
 
 }  // namespace
 
-Recipe recipe_of(const OneshotOptions& options) {
-  return with_quality(recipe_without_quality(options), options.quality);
+Recipe recipe_of(const OneshotOptions& options, bool caches_heads) {
+  return with_quality(recipe_without_quality(options, caches_heads), options.quality);
 }
 
 }  // namespace layerpress::recipe

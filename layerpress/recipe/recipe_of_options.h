@@ -7,7 +7,7 @@ namespace layerpress::recipe {
 
 /// The recipe for the options: the named file, or one modifier made from algorithm, scheme, group size, observer,
 /// targets and ignore. The quality fills in what neither specifies. Throws UsageError for contradictions and for
-/// unknown algorithms and qualities.
-Recipe recipe_of(const OneshotOptions& options);
+/// unknown algorithms and qualities. `caches_heads`: as in standard_arguments, of the model.
+Recipe recipe_of(const OneshotOptions& options, bool caches_heads = true);
 
 }  // namespace layerpress::recipe

@@ -7,7 +7,9 @@
 
 #include "layerpress/base/machine.h"
 #include "layerpress/base/text.h"
+#include "layerpress/checkpoint/model_location.h"
 #include "layerpress/recipe/recipe_of_options.h"
+#include "layerpress/recipe/standard_recipe.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/setup/statistic_checks.h"
@@ -85,6 +87,17 @@ void check_loss_mask(const OneshotOptions& options, const RunSetup& setup) {
         "[options] --use-loss-mask: does not work with --no-moe-calibrate-all-experts yet; leave out one of them");
 }
 
+/// Of the standard recipe, the model decides whether the cache can be quantized.
+recipe::Recipe recipe_for(const OneshotOptions& options) {
+  if (!options.recipe.empty() || !recipe::is_standard_recipe(options.scheme)) return recipe::recipe_of(options);
+  const Json config = options.model_in_memory
+                          ? Json(options.model_in_memory->config)
+                          : checkpoint::Checkpoint::open(checkpoint::locate_model(options.model))->config();
+  const bool latent = json_has(config, "kv_lora_rank") ||
+                      (json_has(config, "text_config") && json_has(config["text_config"], "kv_lora_rank"));
+  return recipe::recipe_of(options, /*caches_heads=*/!latent);
+}
+
 }  // namespace
 
 ActivationPlace parse_activation_place(const std::string& name) {
@@ -99,7 +112,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   RunSetup setup;
   setup.ranks = group.size();
   setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
-  setup.recipe = recipe::recipe_of(options);
+  setup.recipe = recipe_for(options);
   setup.modifiers = make_modifiers(setup.recipe);
   setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
   setup.place = parse_activation_place(options.sequential_offload_device);

@@ -60,7 +60,7 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
     const quant::ModuleName module{graph.module_name(node), {graph.modules[node.module].class_name}};
     const auto group = groups.find(n);
     const int place = group == groups.end() ? -1 : group->second;
-    if (place < 0 && !compressed.could_include(module)) continue;
+    if (place < 0 && compressed.classes.count(module.classes.front()) == 0) continue;
     std::vector<std::string> names = model::other_names(model.traced, module.name);
     names.insert(names.begin(), module.name);
     for (const std::string& name : names) {

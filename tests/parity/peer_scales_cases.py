@@ -35,6 +35,7 @@ def attention(target, **arguments):
                               "group_1": {"targets": ["Linear"], "weights": {"num_bits": 8, "strategy": "channel"}}}}
 
 
+NVFP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "scale_dtype": "torch.float8_e4m3fn"}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 #: by name: family, its settings, arguments of QuantizationModifier
 STATIC = {
@@ -66,6 +67,12 @@ CACHED = {
     "kv-heads-range": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme":
                                      cache(strategy="attn_head", observer="static_minmax")}),
     "kv-heads-mse": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(strategy="attn_head", observer="mse")}),
+    "kv-mixed": ("Llama", {}, {"kv_cache_scheme": cache(), "config_groups": {
+        "experts": {"targets": ["re:.*mlp.*_proj$"], "weights": NVFP4, "input_activations": {
+            **NVFP4, "dynamic": "local", "observer": "static_minmax"}},
+        "attention": {"targets": ["re:.*self_attn.*_proj$"], "weights": {
+            "num_bits": 8, "type": "float", "strategy": "channel"}, "input_activations": {
+            "num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}}}}),
     "kv-integers": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(type="int", symmetric=False)}),
     "kv-alone": ("Llama", {}, {"kv_cache_scheme": cache()}),
     "kv-bf16": ("Llama", {}, {"scheme": "FP8_DYNAMIC", "kv_cache_scheme": cache(observer="static_minmax")}),

@@ -21,7 +21,7 @@ def check(section, config_class):
     assert read.quant_format == section["format"] and read.ignore == section["ignore"]
     for target, scheme in read.target_scheme_map.items():
         [wanted] = [each for each in section["config_groups"].values() if target in each["targets"]]
-        assert scheme["weights"].num_bits == wanted["weights"]["num_bits"]
+        assert wanted["weights"] is None or scheme["weights"].num_bits == wanted["weights"]["num_bits"]
         assert (scheme["input_activations"] is None) == (wanted["input_activations"] is None)
 
 

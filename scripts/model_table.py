@@ -3,24 +3,29 @@
     python scripts/model_table.py [--types TYPE,...] [--work FOLDER] [--output docs/models.md]
 
 For each model_type, a tiny random model is made and saved by transformers. Then: is its graph exported, do its logits equal
-transformers' (fp32; three samples packed and one alone), is it compressed (W4A16, GPTQ, sequential pipeline), and does
-transformers load the result. Results are kept in FOLDER as JSON, one file a type, so that a run that ends early continues.
+transformers' (fp32; three samples packed and one alone), is it compressed by GPTQ in the sequential pipeline (W4A16, W8A8),
+and does transformers load each result and compute about the same with it. Results are kept in FOLDER as JSON, one file a type,
+so that a run that ends early continues.
 """
 
 import argparse
 import json
 import os
 import re
+import resource
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-STEPS = ("made", "exported", "logits", "compressed", "reloaded")
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "python")]
+STEPS = ("made", "exported", "logits", "W4A16", "W4A16 reloaded", "W8A8", "W8A8 reloaded")
+SCHEMES = {"W4A16": ("--group-size", "16"), "W8A8": ()}
+MOST_BYTES = 8 << 30  # a model that the settings do not make small must not fill the machine
 LENGTHS = (13, 37, 21)
 TOLERANCE = 1e-4
+# The divergence of a compressed model, as a part of the divergence of a model that knows nothing.
+MOST_DIVERGENCE = 1
 SECONDS = 240
 
 
@@ -31,11 +36,22 @@ def one_line(text, limit=160):
 
 
 def checked(command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, **options)
+    from support import program
+
+    done = program.completed([str(part) for part in command], **options)
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")] or done.stderr.splitlines()
         raise RuntimeError(lines[-1].removeprefix("error: ") if lines else f"exit code {done.returncode}")
     return done.stdout
+
+
+def start_servers():
+    """The servers that all children use, so that libtorch is loaded once."""
+    from support import program
+
+    program.servers.clear()
+    for command in (program.PROGRAM, program.PRINT_LOGITS):
+        program.completed([str(command)])
 
 
 def examine(model_type, folder):
@@ -54,6 +70,7 @@ def examine(model_type, folder):
         samples = tiny_models.random_samples(LENGTHS, 256)
         wanted = any_model.logits(model, samples)
         result["made"], step = True, "exported"
+        export(model, folder / "cache")
         graph = json.loads(checked([program.PROGRAM, "inspect", model, "--model-graph", "export", "--json"], env=environment))["graph"]
         result["exported"], step = True, "logits"
         result["left_out"], result["aten"] = len(graph["left_out"]), graph["nodes"].get("aten", 0)
@@ -68,19 +85,50 @@ def examine(model_type, folder):
         result["difference"] = worst
         if not worst <= TOLERANCE:
             raise RuntimeError(f"logits differ by {worst:.1e} of the greatest")
-        result["logits"], step = True, "compressed"
-        rows = program.write_samples(folder / "rows.jsonl", samples * 4)
-        checked([program.PROGRAM, "oneshot", model, "--model-graph", "export", "--group-size", "16",
-                 "--dataset", rows, "--pipeline", "sequential", "--output", folder / "out"], env=environment)
-        result["compressed"], step = True, "reloaded"
-        reload(folder / "out", samples[0])
-        result["reloaded"] = True
+        result["logits"] = True
     except Exception as fault:
-        result[step] = one_line(f"{'' if isinstance(fault, RuntimeError) else type(fault).__name__ + ': '}{fault}")
+        result[step] = reason_of(fault)
+        return result
+    rows = program.write_samples(folder / "rows.jsonl", samples * 4)
+    for scheme, options in SCHEMES.items():
+        result |= compressed(scheme, [model, "--model-graph", "export", "--dataset", rows, *options], folder, samples, wanted)
     return result
 
 
-def reload(folder, sample):
+def export(model, cache):
+    """What the program would ask its helper for; from now on the graph is in the cache."""
+    from layerpress_graph import command, request
+
+    command.export(request.Request(model=str(model), dtype="float32", cache=str(cache / "layerpress" / "graphs")))
+
+
+def reason_of(fault):
+    from layerpress_graph.errors import ExportError
+
+    return one_line(f"{'' if type(fault) in (RuntimeError, ExportError) else type(fault).__name__ + ': '}{fault}")
+
+
+def compressed(scheme, arguments, folder, samples, wanted):
+    """{scheme: True or a reason, scheme + " reloaded": ...} and the divergence of the compressed model."""
+    from support import program
+
+    result, step, output = {}, scheme, folder / scheme
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    try:
+        checked([program.PROGRAM, "oneshot", *arguments, "--scheme", scheme, "--pipeline", "sequential", "--output", output],
+                env=environment)
+        result[scheme], step = True, f"{scheme} reloaded"
+        result[f"{scheme} divergence"] = divergence = reload(output, samples[0], wanted[0])
+        if not divergence < MOST_DIVERGENCE:
+            raise RuntimeError(f"its divergence is {divergence:.2g} of that of a model that knows nothing")
+        result[step] = True
+    except Exception as fault:
+        result[step] = reason_of(fault)
+    return result
+
+
+def reload(folder, sample, wanted):
+    """The divergence of what transformers loads, from the original's logits."""
     import torch
     import transformers
 
@@ -89,8 +137,15 @@ def reload(folder, sample):
     if info["missing_keys"] or info["unexpected_keys"]:
         raise RuntimeError(f"missing {sorted(info['missing_keys'])[:2]}, unexpected {sorted(info['unexpected_keys'])[:2]}")
     with torch.no_grad():
-        if not torch.isfinite(model(torch.tensor([list(sample)]), use_cache=False).logits).all():
-            raise RuntimeError("the logits are not finite")
+        logits = model(torch.tensor([list(sample)]), use_cache=False).logits[0].float()
+    if not torch.isfinite(logits).all():
+        raise RuntimeError("the logits are not finite")
+    original = torch.log_softmax(torch.from_numpy(wanted), -1)
+
+    def divergence(other):
+        return float((original.exp() * (original - torch.log_softmax(other, -1))).sum(-1).mean())
+
+    return divergence(logits) / divergence(torch.zeros_like(logits))
 
 
 def examined(model_type, work):
@@ -104,13 +159,15 @@ def examined(model_type, work):
 
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, 1), os.dup2(sink, 2)
-        signal.alarm(2 * SECONDS)
+        signal.alarm(3 * SECONDS)
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
         with tempfile.TemporaryDirectory(dir=work) as folder:
             kept.write_text(json.dumps(examine(model_type, Path(folder))))
         os._exit(0)
     os.waitpid(child, 0)
     if not kept.exists():
         kept.write_text(json.dumps({"made": "the process ended or took too long"}))
+        start_servers()
     return json.loads(kept.read_text())
 
 
@@ -130,17 +187,20 @@ def table(results, all_types):
              "Written by `scripts/model_table.py`: a tiny random model of each "
              f"{'causal language model' if all_types else 'type below (not all that there are)'} of transformers "
              f"{transformers.__version__}, with torch {torch.__version__.split('+')[0]}. \"Logits\" says whether they equal "
-             f"transformers' within {TOLERANCE:g} of the greatest, packed and alone; \"compressed\" is W4A16 with the sequential "
-             "pipeline; \"left out\" counts linears and lists of experts that have no node of their own.", "",
+             f"transformers' within {TOLERANCE:g} of the greatest, packed and alone; \"W4A16\" and \"W8A8\" are GPTQ with the "
+             "sequential pipeline, and \"reloaded\" says whether transformers loads the result without a missing or surplus "
+             "tensor and computes about the same; \"left out\" counts linears and lists of experts that have no node of their "
+             "own.", "",
              f"Of {len(results)} types, {len(able)} could be made and run by transformers in the sizes that the script chose. "
              f"Of these: {counts}.", "",
-             "| model_type | exported | logits | compressed | reloaded | nodes, of these aten, by sample | left out | reason |",
-             "|---|---|---|---|---|---|---|---|"]
+             f"| model_type | {' | '.join(STEPS[1:])} | nodes, of these aten, by sample | left out | reasons |",
+             "|---|" + "---|" * (len(STEPS) + 2)]
     for name, result in results.items():
-        reason = next((result[step] for step in STEPS if result.get(step) not in (True, None)), "")
+        reasons = [f"{step}: {result[step]}" for step in STEPS if result.get(step) not in (True, None)]
         nodes = f"{result['nodes']}, {result['aten']}, {result['by_sample']}" if "nodes" in result else ""
-        cells = [cell(result, step) for step in STEPS[1:]]
-        lines.append(f"| {name} | {' | '.join(cells)} | {nodes} | {result.get('left_out', '')} | {reason.replace('|', '/')} |")
+        cells = [*(cell(result, step) for step in STEPS[1:]), nodes, str(result.get("left_out", "")),
+                 "; ".join(dict.fromkeys(reasons)).replace("|", "/")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -152,8 +212,10 @@ def main():
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     options.work = options.work.resolve()
-    from support import any_model, program  # noqa: F401 (loaded once for all children)
+    from layerpress_graph import command  # noqa: F401 (loaded once for all children)
+    from support import any_model, program  # noqa: F401
 
+    start_servers()
     results = {}
     for model_type in options.types.split(",") if options.types else any_model.model_types():
         results[model_type] = examined(model_type, options.work)

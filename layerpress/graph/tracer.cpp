@@ -133,7 +133,7 @@ Symbol Tracer::experts(const std::string& name, Symbol x, Symbol logits, Symbol 
     linear(names.down, inner, x.features);
     const Symbol routed =
         record(TakeRouted{e, routing.features}, {inner, logits, routing}, intermediate, Rows::kSelected, current_);
-    Expert expert{e, routing.features, x.features, intermediate, full_name(names.down) + ".weight"};
+    Expert expert{e, routing.features, x.features, intermediate, full_name(names.down) + ".weight", ""};
     std::vector<Symbol> inputs{routed, routing};
     if (e > 0) inputs.push_back(sum);
     sum = record(std::move(expert), inputs, x.features, Rows::kTokens, current_);

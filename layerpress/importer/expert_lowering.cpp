@@ -1,8 +1,10 @@
 #include "layerpress/importer/expert_lowering.h"
 
 #include <set>
+#include <tuple>
 
 #include "layerpress/base/text.h"
+#include "layerpress/importer/expert_gate.h"
 
 namespace layerpress::importer {
 namespace {
@@ -20,12 +22,23 @@ enum Argument : std::size_t {
   kFunction
 };
 
+bool is_gated(const ExportedNode& node) { return node.arguments.at(kGated) == Json(true); }
+
+/// What stands between the projections of an expert; nothing if it cannot be a node.
+std::optional<graph::Operation> gate_of(const ExportedGraph& graph, const ExportedNode& node, std::int64_t inner) {
+  static const std::set<std::string> kFunctions = {"silu", "gelu", "gelu_tanh"};
+  if (!node.arguments[kFunction].is_string()) return std::nullopt;
+  const auto function = node.arguments[kFunction].get<std::string>();
+  if (is_gated(node) && kFunctions.count(function) != 0) return graph::GatedActivation{function};
+  const auto gate = graph.gates.find(function);
+  if (gate == graph.gates.end() || !gate->second.alone) return std::nullopt;
+  return expert_gate(gate->second, is_gated(node), inner, graph.dtype);
+}
+
 bool is_plain(const ExportedNode& node) {
   const Json& arguments = node.arguments;
-  if (arguments.size() != 10 || !arguments[kGateUpBias].is_null() || !arguments[kDownBias].is_null()) return false;
-  if (arguments[kTransposed] != Json(false) || arguments[kGated] != Json(true)) return false;
-  static const std::set<std::string> kFunctions = {"silu", "gelu", "gelu_tanh"};
-  return arguments[kFunction].is_string() && kFunctions.count(arguments[kFunction].get<std::string>()) != 0;
+  return arguments.size() == 10 && arguments[kGateUpBias].is_null() && arguments[kDownBias].is_null() &&
+         arguments[kTransposed] == Json(false) && arguments[kGated].is_boolean();
 }
 
 /// The names of the tensors that a recorded stack puts together; empty if `reference` is something else.
@@ -62,42 +75,54 @@ std::pair<std::vector<std::string>, std::vector<std::string>> gate_and_up(const 
   return {};
 }
 
+struct ExpertSizes {
+  std::int64_t count = 0, intermediate = 0, features = 0;
+  bool gated = true;
+};
+
 /// The names that experts have where one tensor of the checkpoint holds all of them.
-std::vector<LoweredExperts::Names> split_names(const std::string& list, std::int64_t count) {
+std::vector<LoweredExperts::Names> split_names(const std::string& list, const ExpertSizes& sizes) {
   std::vector<LoweredExperts::Names> names;
-  for (std::int64_t e = 0; e < count; ++e) {
+  for (std::int64_t e = 0; e < sizes.count; ++e) {
     const std::string expert = fmt::format("{}.{}.", list, e);
-    names.push_back({expert + "gate_proj.weight", expert + "up_proj.weight", expert + "down_proj.weight"});
+    names.push_back(
+        {sizes.gated ? expert + "gate_proj.weight" : "", expert + "up_proj.weight", expert + "down_proj.weight"});
   }
   return names;
 }
 
-std::vector<LoweredExperts::Names> names_of(const ExportedParameter& gate_up, const ExportedParameter& down,
-                                            const std::vector<std::int64_t>& sizes) {
-  const std::int64_t count = sizes[0], inner = sizes[1], features = sizes[2];
-  if (gate_up.is_stored() && down.is_stored()) {
-    const std::string list = parent_name(gate_up.sources[0].name);
-    const bool usual = gate_up.sources[0].name == list + ".gate_up_proj" && down.sources[0].name == list + ".down_proj";
-    return usual ? split_names(list, count) : std::vector<LoweredExperts::Names>();
+std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, const ExportedParameter& down,
+                                            const ExpertSizes& sizes) {
+  const std::int64_t inner = sizes.intermediate, features = sizes.features;
+  if (first.is_stored() && down.is_stored()) {
+    const std::string list = parent_name(first.sources[0].name);
+    const bool usual = first.sources[0].name == list + (sizes.gated ? ".gate_up_proj" : ".up_proj") &&
+                       down.sources[0].name == list + ".down_proj";
+    return usual ? split_names(list, sizes) : std::vector<LoweredExperts::Names>();
   }
-  const auto [gates, ups] = gate_and_up(gate_up, {inner, features});
+  std::vector<std::string> gates, ups;
+  if (sizes.gated)
+    std::tie(gates, ups) = gate_and_up(first, {inner, features});
+  else
+    ups = stacked(first, first.result, {inner, features});
   const std::vector<std::string> downs = stacked(down, down.result, {features, inner});
-  const auto all = static_cast<std::size_t>(count);
-  if (gates.size() != all || ups.size() != all || downs.size() != all) return {};
+  const auto all = static_cast<std::size_t>(sizes.count);
+  if (gates.size() != (sizes.gated ? all : 0) || ups.size() != all || downs.size() != all) return {};
   std::vector<LoweredExperts::Names> names;
   for (std::size_t e = 0; e < all; ++e) {
-    const std::string list = parent_name(parent_name(gates[e]));
-    if (!gates[e].ends_with(".weight") || parent_name(parent_name(ups[e])) != list ||
-        parent_name(parent_name(downs[e])) != list)
+    const LoweredExperts::Names own{sizes.gated ? gates[e] : "", ups[e], downs[e]};
+    const std::string expert = parent_name(parent_name(own.up));
+    if (!own.up.ends_with(".weight") || parent_name(parent_name(own.down)) != expert ||
+        (sizes.gated && parent_name(parent_name(own.gate)) != expert))
       return {};
-    names.push_back({gates[e], ups[e], downs[e]});
+    names.push_back(own);
   }
   return names;
 }
 
 struct ExpertParameters {
   std::vector<LoweredExperts::Names> names;
-  std::int64_t intermediate = 0, features = 0;
+  ExpertSizes sizes;
 };
 
 ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNode& node) {
@@ -107,8 +132,10 @@ ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNod
   const std::vector<Size>& shape = graph.types[static_cast<std::size_t>(*gate_up)].shape;
   if (first == graph.parameters.end() || second == graph.parameters.end() || shape.size() != 3) return {};
   if (graph.types[static_cast<std::size_t>(*gate_up)].dtype != graph.dtype) return {};
-  const std::int64_t inner = shape[1].factor / 2, features = shape[2].factor;
-  return {names_of(first->second, second->second, {shape[0].factor, inner, features}), inner, features};
+  const bool gated = is_gated(node);
+  const ExpertSizes sizes{shape[0].factor, gated ? shape[1].factor / 2 : shape[1].factor, shape[2].factor, gated};
+  if (!gate_of(graph, node, sizes.intermediate)) return {};
+  return {names_of(first->second, second->second, sizes), sizes};
 }
 
 /// The number of experts of a layer whose experts can have nodes of their own; else 0.
@@ -166,7 +193,7 @@ std::optional<LoweredExperts> lower_experts(const ExportedGraph& graph, const La
   const ExpertParameters parameters = expert_parameters(graph, node);
   const auto x = value_argument(node, kX), index = value_argument(node, kIndex);
   if (parameters.names.empty() || !x || !index || !layouts.has_rows(*x) || layouts.type(*x).dtype != graph.dtype ||
-      layouts.features(*x) != parameters.features || !layouts.tokens_first(*x))
+      layouts.features(*x) != parameters.sizes.features || !layouts.tokens_first(*x))
     return std::nullopt;
   // The matrix that add_routing_matrices put right before.
   const ExportedNode* matrix = &node - 1;
@@ -178,8 +205,8 @@ std::optional<LoweredExperts> lower_experts(const ExportedGraph& graph, const La
   experts.routing = matrix->out;
   experts.logits = find_logits(layouts, lowered, *index, static_cast<std::int64_t>(parameters.names.size()));
   if (experts.logits < 0) experts.logits = experts.routing;
-  experts.features = parameters.features, experts.intermediate = parameters.intermediate;
-  experts.function = node.arguments[kFunction].get<std::string>();
+  experts.features = parameters.sizes.features, experts.intermediate = parameters.sizes.intermediate;
+  experts.gate = *gate_of(graph, node, experts.intermediate);
   experts.experts = parameters.names;
   return experts;
 }

@@ -1,6 +1,7 @@
 #include "layerpress/importer/exported_graph.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <cctype>
@@ -79,7 +80,7 @@ class Reader {
     for (const Json& node : json_.at("nodes")) read_node(node);
     graph_.output = json_.at("output").get<std::int64_t>();
     if (!is_made(graph_.output)) refuse("the output {} is not computed", graph_.output);
-    for (const auto& [name, gate] : json_.at("gates").items()) graph_.gates[name] = gate_program(gate);
+    for (const auto& [name, gate] : json_.at("gates").items()) graph_.gates[name] = read_gate(gate);
     return std::move(graph_);
   }
 
@@ -200,6 +201,20 @@ class Reader {
     });
     make(node.out, read_type(json));
     graph_.nodes.push_back(std::move(node));
+  }
+
+  static ExpertGate read_gate(const Json& json) {
+    ExpertGate gate{gate_program(json), json.at("interleaved").get<bool>()};
+    for (const Json& node : json.at("nodes")) {
+      gate.alone = gate.alone && !node.contains("mixes");
+      const ValueType type = read_type(node);
+      if (!type.known()) continue;
+      auto bytes = static_cast<std::int64_t>(c10::elementSize(kernels::dtype_of_name(type.dtype)));
+      for (const Size& size : type.shape)
+        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size.factor, 1), &bytes)) refuse("a gate is too large");
+      gate.row_bytes = std::min(gate.row_bytes + bytes, kMostSize);
+    }
+    return gate;
   }
 
   /// The gate of experts as a program of one input [rows, features].

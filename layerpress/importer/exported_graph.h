@@ -51,6 +51,14 @@ struct ExportedParameter {
   bool is_stored() const { return sources.size() == 1 && steps.empty(); }
 };
 
+/// What experts do between their projections, where it has no name.
+struct ExpertGate {
+  std::string program;       ///< of one input [rows, features], see kernels/tensor_program.h
+  bool interleaved = false;  ///< gate and up alternate in the input, else one stands behind the other
+  bool alone = true;         ///< whether rows are proved to be treated alone
+  std::int64_t row_bytes = 0;  ///< of all that it computes for a row
+};
+
 /// A graph file, checked: every value is produced once and before it is read, every operator may be called, every name
 /// is printable.
 struct ExportedGraph {
@@ -64,7 +72,7 @@ struct ExportedGraph {
   std::int64_t least_tokens = 1, most_tokens = 0, vocab_size = 0, max_position_embeddings = 0;
   bool tied_head = false;
   std::vector<std::string> layer_classes, linears;
-  std::map<std::string, std::string> gates;  ///< programs by the names in experts' nodes
+  std::map<std::string, ExpertGate> gates;  ///< by the names in experts' nodes
 
   std::int64_t new_value(ValueType type) {
     types.push_back(std::move(type));

@@ -104,22 +104,23 @@ class Importer {
     for (std::int64_t e = 0; e < count; ++e) {
       const LoweredExperts::Names& names = all.experts[static_cast<std::size_t>(e)];
       const graph::ModuleId module =
-          names_->named(parent_name(parent_name(names.gate)), class_at(node.module) + "Expert");
+          names_->named(parent_name(parent_name(names.up)), class_at(node.module) + "Expert");
       const auto linear = [&](const std::string& weight, graph::ValueId input, std::int64_t in, std::int64_t out) {
         return add_node(graph::Linear{weight, "", in, out}, {input}, out, Rows::kSelected,
                         names_->named(parent_name(weight), "Linear"));
       };
       const graph::ValueId own =
           add_node(graph::SelectTokens{e, count}, {x, logits, routing}, features, Rows::kSelected, module);
-      const graph::ValueId gate = linear(names.gate, own, features, inner), up = linear(names.up, own, features, inner);
-      const graph::ValueId gated =
-          add_node(graph::GatedActivation{all.function}, {gate, up}, inner, Rows::kSelected, module);
+      std::vector<graph::ValueId> projected;
+      for (const std::string& name : {names.gate, names.up})
+        if (!name.empty()) projected.push_back(linear(name, own, features, inner));
+      const graph::ValueId gated = add_node(all.gate, std::move(projected), inner, Rows::kSelected, module);
       linear(names.down, gated, inner, features);
       const graph::ValueId routed =
           add_node(graph::TakeRouted{e, count}, {gated, logits, routing}, inner, Rows::kSelected, module);
       std::vector<graph::ValueId> inputs{routed, routing};
       if (e > 0) inputs.push_back(sum);
-      sum = add_node(graph::Expert{e, count, features, inner, names.down}, std::move(inputs), features, Rows::kTokens,
+      sum = add_node(graph::Expert{e, count, features, inner, names.down, ""}, std::move(inputs), features, Rows::kTokens,
                      module);
     }
     ids_[node.out] = sum;
@@ -167,14 +168,13 @@ class Importer {
   /// Linears of the model that no recipe can reach.
   std::vector<std::string> linears_without_nodes(const graph::Graph& graph) const {
     std::set<std::string> reached;
-    for (const graph::Node& node : graph.nodes)
+    for (const graph::Node& node : graph.nodes) {
       if (std::holds_alternative<graph::Linear>(node.operation)) reached.insert(graph.module_name(node));
+      if (std::holds_alternative<graph::Expert>(node.operation)) reached.insert(parent_name(graph.module_name(node)));
+    }
     std::vector<std::string> missing;
     for (const std::string& linear : exported_.linears)
       if (reached.count(names_->stored(linear)) == 0) missing.push_back(names_->stored(linear));
-    for (const ExportedNode& node : exported_.nodes)
-      if (node.op == "layerpress.experts.default" && lowered_.count(node.out) == 0)
-        missing.push_back(names_->stored(exported_.modules[node.module].first));
     return missing;
   }
 

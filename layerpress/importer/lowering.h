@@ -20,9 +20,9 @@ struct Lowered {
 struct LoweredExperts {
   std::int64_t x = -1, logits = -1, routing = -1;
   std::int64_t features = 0, intermediate = 0;
-  std::string function;
+  graph::Operation gate;  ///< of the outputs of gate and up, or of up alone
   struct Names {
-    std::string gate, up, down;  ///< weights
+    std::string gate, up, down;  ///< weights; without a gate ""
   };
   std::vector<Names> experts;
 };

@@ -46,7 +46,7 @@ class ProgramWriter {
   void name_gate(const ExportedNode& node, Json& arguments) const {
     if (node.op != "layerpress.experts.default" || arguments.empty() || !arguments.back().is_string()) return;
     const auto gate = graph_.gates.find(arguments.back().get<std::string>());
-    if (gate != graph_.gates.end()) arguments.back() = gate->second;
+    if (gate != graph_.gates.end()) arguments.back() = gate->second.program;
   }
 
   Json moved(const Json& argument) {

@@ -127,7 +127,8 @@ class CompiledProgram : public TensorProgram {
     const c10::IValue result = result_.value(slots, device);
     if (!result.isTensor() || axis_ >= result.toTensor().dim() || result.toTensor().size(axis_) != tokens)
       throw CheckpointError("[kernels.program] the result has not one row for each of {} tokens", tokens);
-    return result.toTensor().movedim(axis_, 0).reshape({tokens, -1}).contiguous();
+    const at::Tensor rows = result.toTensor().movedim(axis_, 0);
+    return rows.reshape({tokens, c10::multiply_integers(rows.sizes().slice(1))}).contiguous();
   }
 
  private:

@@ -1,3 +1,4 @@
+#include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -90,7 +91,10 @@ void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& chec
       if (stored.shape != use.shape)
         throw CheckpointError("[model.check] {}: tensor '{}' has shape {}, config.json implies {}",
                               checkpoint.directory().string(), use.name, stored.shape, use.shape);
-      if (stored.dtype != at::kBFloat16 && stored.dtype != at::kHalf && stored.dtype != at::kFloat)
+      // Imported operators read tables, too: of integers and booleans.
+      const bool is_table = std::holds_alternative<graph::Aten>(node.operation) &&
+                            c10::isIntegralType(stored.dtype, /*includeBool=*/true);
+      if (!is_table && stored.dtype != at::kBFloat16 && stored.dtype != at::kHalf && stored.dtype != at::kFloat)
         throw CheckpointError("[model.check] {}: tensor '{}' has dtype {}; weights must be BF16, F16 or F32",
                               checkpoint.directory().string(), use.name, checkpoint::dtype_name(stored.dtype));
     }

@@ -93,7 +93,7 @@ namespace {
 
 struct ExpertWeights {
   const graph::Expert* operation;
-  std::string gate, up;
+  std::string gate, up;  // no gate: ""
 };
 
 /// Names of the weights that an expert's node depends on.
@@ -103,7 +103,8 @@ ExpertWeights weights_of_expert(const graph::Graph& graph, const graph::Node& ex
   };
   const graph::Node& activation = made_by(made_by(expert.inputs[0]).inputs[0]);
   const auto weight = [&](graph::ValueId value) { return std::get<graph::Linear>(made_by(value).operation).weight; };
-  return {&std::get<graph::Expert>(expert.operation), weight(activation.inputs[0]), weight(activation.inputs[1])};
+  return {&std::get<graph::Expert>(expert.operation), activation.inputs.size() > 1 ? weight(activation.inputs[0]) : "",
+          weight(activation.inputs.back())};
 }
 
 /// "gate_proj" of "model.layers.0.mlp.experts.0.gate_proj.weight".
@@ -123,15 +124,17 @@ void describe_experts(TracedModel& model) {
   for (const auto& [module, experts] : by_list) {
     const std::string& list = graph.modules[module].name;
     model.uniform_modules.push_back(list);
-    if (model.uniform_modules.size() == 1)
+    const bool gated = !experts.front().gate.empty();
+    if (gated && model.uniform_modules.size() == 1)
       model.fused_modules.push_back({leaf_name(experts.front().gate), leaf_name(experts.front().up)});
     const auto count = static_cast<std::int64_t>(experts.size());
     const graph::Expert& first = *experts.front().operation;
     const std::int64_t features = first.features, inner = first.intermediate;
-    checkpoint::FusedTensor gate_up{list + ".gate_up_proj", {count, 2 * inner, features}, {}};
+    checkpoint::FusedTensor gate_up{
+        list + (gated ? ".gate_up_proj" : ".up_proj"), {count, (gated ? 2 : 1) * inner, features}, {}};
     checkpoint::FusedTensor down{list + ".down_proj", {count, features, inner}, {}};
     for (const ExpertWeights& expert : experts) {
-      gate_up.members.push_back({expert.gate, {inner, features}});
+      if (gated) gate_up.members.push_back({expert.gate, {inner, features}});
       gate_up.members.push_back({expert.up, {inner, features}});
       down.members.push_back({expert.operation->down, {features, inner}});
     }

@@ -13,27 +13,64 @@
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/image_geometry.h"
-#include "layerpress/kernels/linear.h"
+#include "layerpress/run/model_head.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/rounded_inputs.h"
 
 namespace layerpress {
 namespace {
 
+class RunningModel;
+
 /// A model and its hidden states before the head, one tensor per batch.
 struct Evaluated {
   setup::OpenedModel model;
   residency::Placement placement;
   std::vector<at::Tensor> hidden;
-  at::Tensor head_weight, head_bias;
+  std::unique_ptr<RunningModel> running;  // refers to the others
 
-  /// fp32 log-probabilities after tokens [begin, end) of a batch: [tokens, vocabulary].
-  at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
-    const at::Tensor x = hidden[batch].slice(0, begin, end);
-    const at::Tensor logits = kernels::linear(x, head_weight, head_bias);
-    return at::log_softmax(logits.to(at::kFloat), -1);
-  }
+  /// fp32 log-probabilities after tokens [begin, end) of a batch, all of one sample: [tokens, vocabulary].
+  at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const;
 };
+
+/// A model that runs over the batches up to its head, with all objects that the run refers to.
+class RunningModel {
+ public:
+  RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)
+      : graph_(evaluated.model.traced.graph),
+        head_(graph_),
+        weights_(evaluated.model.weights(evaluated.placement.dtype)),
+        context_{graph_, *weights_, evaluated.placement, batches, control, times_, alone_},
+        body_(context_, setup::cut_model(evaluated.model.traced, {}), head_.hidden()) {}
+  RunningModel(const RunningModel&) = delete;
+  RunningModel& operator=(const RunningModel&) = delete;
+
+  execution::BodyRun& body() { return body_; }
+
+  void load_head() {
+    parameters_.emplace(*weights_, graph::weight_names(graph_, head_.nodes()), context_.placement);
+  }
+
+  /// Of consecutive tokens of one sample.
+  at::Tensor logits(std::size_t batch, std::int64_t begin, std::int64_t end, const at::Tensor& hidden) const {
+    const at::Tensor ids = context_.batches[batch].token_ids.slice(0, begin, end);
+    return head_.logits(context_, *parameters_, ids, hidden.slice(0, begin, end));
+  }
+
+ private:
+  const graph::Graph& graph_;
+  const ModelHead head_;
+  std::unique_ptr<residency::WeightSource> weights_;
+  PhaseTimes times_;
+  dist::Group alone_;
+  execution::RunContext context_;
+  execution::BodyRun body_;
+  std::optional<residency::Onload> parameters_;
+};
+
+at::Tensor Evaluated::log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
+  return at::log_softmax(running->logits(batch, begin, end, hidden[batch]).to(at::kFloat), -1);
+}
 
 Evaluated open(const std::string& name, const EvaluateOptions& options) {
   Evaluated evaluated;
@@ -44,47 +81,6 @@ Evaluated open(const std::string& name, const EvaluateOptions& options) {
   evaluated.placement = setup::choose_placement(options.device, options.dtype, evaluated.model.stored_dtype);
   return evaluated;
 }
-
-const graph::Node& head_of(const graph::Graph& graph) {
-  const graph::Node& head = graph.nodes.at(graph.values.at(graph.output).producer);
-  if (!std::holds_alternative<graph::Linear>(head.operation))
-    throw InternalError("[evaluate] the graph does not end in a head");
-  return head;
-}
-
-/// A model that runs over the batches up to its head, with all objects that the run refers to.
-class RunningModel {
- public:
-  RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)
-      : evaluated_(evaluated),
-        head_(head_of(evaluated.model.traced.graph)),
-        weights_(evaluated.model.weights(evaluated.placement.dtype)),
-        context_{evaluated.model.traced.graph, *weights_, evaluated.placement, batches, control, times_, alone_},
-        body_(context_, setup::cut_model(evaluated.model.traced, {}), head_.inputs[0]) {}
-  RunningModel(const RunningModel&) = delete;
-  RunningModel& operator=(const RunningModel&) = delete;
-
-  execution::BodyRun& body() { return body_; }
-
-  void finish() {
-    const auto& head = std::get<graph::Linear>(head_.operation);
-    const auto parameter = [&](const std::string& name) {
-      return weights_->load(name).to(evaluated_.placement.device, evaluated_.placement.dtype);
-    };
-    evaluated_.hidden = body_.results();
-    evaluated_.head_weight = parameter(head.weight);
-    if (!head.bias.empty()) evaluated_.head_bias = parameter(head.bias);
-  }
-
- private:
-  Evaluated& evaluated_;
-  const graph::Node& head_;
-  std::unique_ptr<residency::WeightSource> weights_;
-  PhaseTimes times_;
-  dist::Group alone_;
-  execution::RunContext context_;
-  execution::BodyRun body_;
-};
 
 /// Whether both models pass on the same values after each subgraph.
 bool same_layers(const execution::BodyRun& a, const execution::BodyRun& b) {
@@ -112,25 +108,31 @@ double stream_error(const execution::BodyRun& model, const execution::BodyRun& r
 std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference,
                                                const std::vector<execution::Batch>& batches,
                                                const RunControl& control) {
-  std::vector<std::unique_ptr<RunningModel>> running;
-  running.push_back(std::make_unique<RunningModel>(model, batches, control));
-  if (reference != nullptr) running.push_back(std::make_unique<RunningModel>(*reference, batches, control));
-  const bool compares = running.size() == 2 && same_layers(running[0]->body(), running[1]->body());
+  std::vector<Evaluated*> models = {&model};
+  if (reference != nullptr) models.push_back(reference);
+  std::vector<execution::BodyRun*> bodies;
+  for (Evaluated* each : models) {
+    each->running = std::make_unique<RunningModel>(*each, batches, control);
+    bodies.push_back(&each->running->body());
+  }
+  const bool compares = bodies.size() == 2 && same_layers(*bodies[0], *bodies[1]);
   std::size_t most = 0;
-  for (const auto& each : running) most = std::max(most, each->body().size());
+  for (const execution::BodyRun* body : bodies) most = std::max(most, body->size());
   std::vector<Evaluation::LayerError> errors;
   for (std::size_t s = 0; s < most; ++s) {
-    for (const auto& each : running) {
-      if (s >= each->body().size()) continue;
-      control.step(s, most, each->body().name(s));
-      each->body().run(s);
+    for (execution::BodyRun* body : bodies) {
+      if (s >= body->size()) continue;
+      control.step(s, most, body->name(s));
+      body->run(s);
     }
-    if (compares && running[0]->body().is_layer(s))
-      errors.push_back(
-          {running[0]->body().name(s), stream_error(running[0]->body(), running[1]->body(), s, batches.size())});
+    if (compares && bodies[0]->is_layer(s))
+      errors.push_back({bodies[0]->name(s), stream_error(*bodies[0], *bodies[1], s, batches.size())});
   }
   control.step(most, most, "");
-  for (const auto& each : running) each->finish();
+  for (Evaluated* each : models) {
+    each->hidden = each->running->body().results();
+    each->running->load_head();
+  }
   return errors;
 }
 
@@ -153,9 +155,9 @@ void add_predictions(const at::Tensor& logs, const at::Tensor& next, Sums& sums)
 /// Adds one sample, in chunks of tokens so that logits stay small.
 void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
                 std::int64_t begin, std::int64_t end, Sums& sums) {
-  constexpr std::int64_t kChunk = 256;
-  for (std::int64_t first = begin; first < end; first += kChunk) {
-    const std::int64_t last = std::min(first + kChunk, end);
+  constexpr std::int64_t kChunk = 256, kLeast = 16;  // an imported graph may not hold for a single token
+  for (std::int64_t first = begin, last = begin; first < end; first = last) {
+    last = end - first < kChunk + kLeast ? end : first + kChunk;
     const at::Tensor logs = model.log_probabilities(batch, first, last);
     const std::int64_t predicted = std::min(last, end - 1) - first;  // the sample's last token predicts nothing
     if (predicted > 0)

@@ -116,7 +116,16 @@ def layer_classes(model) -> list[str]:
 
 
 def linear_modules(model) -> list[str]:
-    """Every module that recipes know as Linear."""
+    """Every module that multiplies with a weight of its own: those that recipes know as Linear, transposed ones, and those
+    that hold the weights of several experts as one parameter."""
     import torch
+    from transformers.pytorch_utils import Conv1D
 
-    return [path for path, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    linears = (torch.nn.Linear, Conv1D)
+    convolutions = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
+
+    def stacks(module) -> bool:
+        own = module.parameters(recurse=False)
+        return not isinstance(module, convolutions) and any(parameter.dim() == 3 and min(parameter.shape) > 1 for parameter in own)
+
+    return [path for path, module in model.named_modules() if isinstance(module, linears) or stacks(module)]

@@ -6,6 +6,7 @@ import torch
 
 from . import hooks
 from .serialization import Writer
+from .token_proof import mark_mixing
 
 _EXPERTS, _GATE_UP, _TRANSPOSED, _FUNCTION = "layerpress.experts.default", 3, 7, 9
 
@@ -23,7 +24,8 @@ def name_gates(program, dtype: torch.dtype) -> dict[str, dict]:
             if names[key] is None:
                 names[key] = f"gate{len(graphs)}"
                 shape = node.args[_GATE_UP].meta["val"].shape
-                graphs[names[key]] = _graph(gate, shape[2 if node.args[_TRANSPOSED] else 1], dtype)
+                graph = _graph(gate, shape[2 if node.args[_TRANSPOSED] else 1], dtype)
+                graphs[names[key]] = {**graph, "interleaved": module.has_gate and not module.is_concatenated}
         arguments = list(node.args)
         arguments[_FUNCTION] = names[key]
         node.args = tuple(arguments)
@@ -61,5 +63,6 @@ def _graph(gate, features: int, dtype: torch.dtype) -> dict:
                                       dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), strict=False)
         writer = Writer(program.run_decompositions({}), {}, token_axis=0)
     graph = writer.write()
+    mark_mixing(graph)
     graph["values_of_constants"] = {name: value.tolist() for name, value in writer.constants.items()}
     return graph

@@ -37,6 +37,7 @@ class Writer:
         self.graph = {"inputs": [], "parameters": [], "constants": [], "modules": [], "nodes": []}
         self.constants: dict[str, torch.Tensor] = {}
         self.module_ids: dict[tuple[str, str], int] = {}
+        self.same: dict = {}
         self.tokens = self._token_symbol()
 
     def write(self) -> dict:
@@ -56,13 +57,18 @@ class Writer:
         return self.graph
 
     def _token_symbol(self):
+        """The symbol of the number of tokens. A model that does not relate positions to tokens has another one for these."""
+        sizes = {}
         for node in self.module.graph.nodes:
-            value = node.meta.get("val")
-            if node.op == "placeholder" and node.name.endswith("input_ids"):
-                if not isinstance(value.shape[self.token_axis], torch.SymInt):
-                    raise ExportError(f"the number of tokens became fixed ({value.shape[self.token_axis]})")
-                return value.shape[self.token_axis].node.expr
-        return None
+            name = next((each for each in ("input_ids", "position_ids") if node.name.endswith(each)), None)
+            if node.op == "placeholder" and name:
+                sizes[name] = node.meta["val"].shape[self.token_axis]
+        if not isinstance(sizes["input_ids"], torch.SymInt):
+            raise ExportError(f"the number of tokens became fixed ({sizes['input_ids']})")
+        tokens = sizes["input_ids"].node.expr
+        if isinstance(sizes.get("position_ids"), torch.SymInt):
+            self.same[sizes["position_ids"].node.expr] = tokens
+        return tokens
 
     def range(self) -> tuple[int, int | None]:
         """The lengths of samples that the recorded program holds for."""
@@ -87,7 +93,7 @@ class Writer:
         """A number, "T" for the number of tokens, or another expression as text."""
         if isinstance(value, int):
             return value
-        expression = value.node.expr
+        expression = value.node.expr.xreplace(self.same)
         if expression == self.tokens:
             return "T"
         return int(expression) if expression.is_Integer else str(expression).replace(str(self.tokens), "T")
@@ -120,17 +126,18 @@ class Writer:
         self.graph["constants"].append({"name": name, "id": self._new(node), **self._type(value)})
 
     def _module_id(self, node) -> int:
-        path, kind = "", ""
-        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
-            pass
-        path = path.replace("L['self'].", "").replace("L['self']", "")
-        path = "" if path == "model" else path.removeprefix(_WRAPPER)
-        kind = kind if isinstance(kind, str) else kind.__qualname__
-        key = (path, kind.split(".")[-1])
-        if key not in self.module_ids:
-            self.module_ids[key] = len(self.graph["modules"])
-            self.graph["modules"].append(list(key))
-        return self.module_ids[key]
+        """The innermost module's. The enclosing ones are listed, too, because models are cut at modules by class."""
+        place = None
+        for path, kind in (node.meta.get("nn_module_stack") or {"": ("", "")}).values():
+            path = path.replace("L['self'].", "").replace("L['self']", "")
+            path = "" if path == "model" else path.removeprefix(_WRAPPER)
+            kind = kind if isinstance(kind, str) else kind.__qualname__
+            key = (path, kind.split(".")[-1])
+            if key not in self.module_ids:
+                self.module_ids[key] = len(self.graph["modules"])
+                self.graph["modules"].append(list(key))
+            place = self.module_ids[key]
+        return place
 
     def _node(self, node) -> None:
         value, target = node.meta.get("val"), node.target

@@ -5,6 +5,8 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/temporary_directory.h"
 #include "layerpress/graph/text.h"
+#include "layerpress/importer/expert_gate.h"
+#include "layerpress/kernels/tensor_program.h"
 #include "tests/importer/small_export.h"
 
 namespace layerpress::importer {
@@ -87,6 +89,43 @@ TEST(ImportGraph, ComputesWhatSeveralNodesNeedOnceIfItCanBeKept) {
   graph["values"] = 17, graph["output"] = 16;
   EXPECT_EQ(kinds(imported(graph).graph),
             (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear", "aten", "linear", "add"}));
+}
+
+TEST(ImportGraph, GivesExpertsWithoutAGateLinearsOfTheirOwn) {
+  const model::TracedModel model = imported(test::expert_export());
+  std::vector<std::string> wanted = {"embedding", "linear", "aten"};
+  for (int e = 0; e < 2; ++e)
+    for (const char* kind : {"select_tokens", "linear", "aten", "linear", "take_routed", "expert"}) wanted.emplace_back(kind);
+  EXPECT_EQ(kinds(model.graph), wanted);
+  EXPECT_EQ(model.graph.module_name(model.graph.nodes[4]), "model.layer.experts.0.up_proj");
+  EXPECT_EQ(model.graph.values[model.graph.nodes[5].output].rows, graph::Rows::kSelected);
+  EXPECT_TRUE(model.left_out.empty());
+  EXPECT_EQ(model.uniform_modules, std::vector<std::string>{"model.layer.experts"});
+}
+
+TEST(ImportGraph, LeavesExpertsTogetherWhoseGateMixesRows) {
+  Json graph = test::expert_export();
+  graph["gates"]["gate0"]["nodes"][0]["mixes"] = "relu over tokens";
+  const model::TracedModel model = imported(graph);
+  EXPECT_EQ(kinds(model.graph), (std::vector<std::string>{"embedding", "linear", "aten"}));
+  EXPECT_EQ(model.left_out, std::vector<std::string>{"model.layer.experts"});
+}
+
+TEST(ImportGraph, PutsGateAndUpTogetherAsTheModelDoes) {
+  ExpertGate gate;
+  gate.program = R"({"inputs":[{"shape":[-1,6],"dtype":"float32"}],"weights":[],"constants":0,"axis":0,"result":{"v":0},)"
+                 R"("steps":[["aten.mul.Scalar",[{"i":0},1],0]]})";
+  const at::Tensor first = at::arange(6, at::kFloat).view({2, 3}), second = first + 10;
+  for (const bool interleaved : {false, true}) {
+    gate.interleaved = interleaved;
+    const graph::Aten node = expert_gate(gate, true, 3, "float32");
+    kernels::ProgramInputs inputs;
+    inputs.values = {first, second};
+    const at::Tensor both = interleaved ? at::stack({first, second}, -1).flatten(1) : at::cat({first, second}, 1);
+    EXPECT_TRUE(kernels::TensorProgram::compile(node.program)->run(inputs, 2).equal(both));
+    inputs.values = {first.slice(0, 0, 0), second.slice(0, 0, 0)};
+    EXPECT_EQ(kernels::TensorProgram::compile(node.program)->run(inputs, 0).sizes(), (std::vector<std::int64_t>{0, 6}));
+  }
 }
 
 TEST(ImportGraph, RefusesOperatorsThatDoMoreThanCompute) {

@@ -160,3 +160,18 @@ def test_static_scales(folders, tmp_path):
         write(scale)
         program.fails("eval", folder, "--dataset", parent / "samples.jsonl", "--quantize-activations",
                       fragments=["input_scale", fragment])
+
+
+@pytest.mark.parametrize("graph", ["builtin", "export"])
+def test_logits_that_are_capped_after_the_head(graph, tmp_path, monkeypatch):
+    """Gemma 2 bends its logits behind the head. The sample is longer than the chunks that logits are computed in."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tiny_models.save(tmp_path / "model", "Gemma2", final_logit_softcapping=0.5, max_position_embeddings=512)
+    samples = tiny_models.random_samples([257, 290], seed=3)
+    program.write_samples(tmp_path / "samples.jsonl", samples)
+    ours = program.run("eval", folder, "--dataset", tmp_path / "samples.jsonl", "--dtype", "float32", "--model-graph", graph,
+                       "--reference", folder).json()
+    losses = [-logs[:-1].gather(1, torch.tensor(sample[1:]).unsqueeze(1))
+              for logs, sample in zip(log_probabilities(folder, samples), samples)]
+    assert ours["perplexity"] == pytest.approx(math.exp(torch.cat(losses).mean()), rel=1e-5)
+    assert ours["kl_divergence"] == pytest.approx(0, abs=1e-9)

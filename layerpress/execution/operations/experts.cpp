@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "layerpress/graph/expert_inputs.h"
@@ -135,9 +136,11 @@ struct ExpertFunctions {
     else
       sum = run.inputs[2].use_count() == 1 ? std::move(run.inputs[2]) : run.inputs[2].clone();
     const at::Tensor tokens = weights.nonzero().squeeze(1);
+    std::optional<at::Tensor> bias;
+    if (!op.down_bias.empty()) bias = run.parameters.parameter(op.down_bias);
     for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
       const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
-      const at::Tensor output = kernels::linear(own.narrow(0, first, count), run.parameters.parameter(op.down));
+      const at::Tensor output = kernels::linear(own.narrow(0, first, count), run.parameters.parameter(op.down), bias);
       kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
     }
     return sum;

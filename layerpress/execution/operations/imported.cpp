@@ -95,7 +95,9 @@ class ProgramRun {
 
   /// Other dtypes are kept bit by bit in the computing dtype.
   at::Tensor stored(const at::Tensor& result) const {
-    at::Tensor kept = result.scalar_type() == dtype_ ? result : result.view(dtype_);
+    at::Tensor kept = result;
+    // Flat first: a single column counts as contiguous with any stride, but a view as another dtype wants stride 1.
+    if (kept.scalar_type() != dtype_) kept = kept.flatten().view(dtype_).view({result.size(0), -1});
     if (kept.size(1) != op_.features)
       throw CheckpointError("[execution.aten] module {}: {} features, the graph says {}", module_, kept.size(1),
                             op_.features);
@@ -134,7 +136,19 @@ class ProgramRun {
 
 struct ImportedFunctions {
   static at::Tensor execute(const graph::Aten& op, const NodeRun& run) {
+    if (run.context.graph().values[run.node.output].rows == graph::Rows::kSelected) return on_selected_rows(op, run);
     return ProgramRun(op, run.context.graph().module_name(run.node), run.inputs, run.parameters, run.context).result();
+  }
+
+  /// A function of an expert's rows, without parameters.
+  static at::Tensor on_selected_rows(const graph::Aten& op, const NodeRun& run) {
+    kernels::ProgramInputs inputs;
+    inputs.values = run.inputs;
+    try {
+      return kernels::TensorProgram::compile(op.program)->run(inputs, run.inputs.at(0).size(0));
+    } catch (const CheckpointError& error) {
+      throw CheckpointError("[execution.aten] module {}: {}", run.context.graph().module_name(run.node), error.what());
+    }
   }
 
   static std::uint64_t workspace_bytes(const graph::Aten& op, const NodeShape& shape, const Workplace&) {

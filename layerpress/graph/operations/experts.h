@@ -100,13 +100,18 @@ struct Expert {
   std::int64_t experts = 0;
   std::int64_t features = 0;
   std::int64_t intermediate = 0;
-  std::string down;  ///< weight [features, intermediate]
+  std::string down;       ///< weight [features, intermediate]
+  std::string down_bias;  ///< [features], or ""
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("expert", self.expert), field("experts", self.experts), field("features", self.features);
-    field("intermediate", self.intermediate), field("down", self.down);
+    field("intermediate", self.intermediate), field("down", self.down), field("down_bias", self.down_bias);
   }
-  WeightUses weights() const { return {{down, {features, intermediate}}}; }
+  WeightUses weights() const {
+    WeightUses uses{{down, {features, intermediate}}};
+    if (!down_bias.empty()) uses.push_back({down_bias, {features}});
+    return uses;
+  }
   void check(const NodeCheck& node) const;
   std::vector<std::string> details(const std::string&) const { return {"on its routed tokens"}; }
   ScalePassage passage(std::size_t input) const { return input == 0 ? ScalePassage::kRead : ScalePassage::kBlocked; }

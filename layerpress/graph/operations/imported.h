@@ -16,7 +16,7 @@ struct TokenBytes {
 };
 
 /// Operators of an imported graph between two values of ours, as one program (kernels/tensor_program.h). Inputs that are
-/// not the token ids are the program's inputs, in order.
+/// not the token ids are the program's inputs, in order. Rows are tokens, or those that are selected for an expert.
 struct Aten {
   static constexpr const char* kKind = "aten";
   std::string program;
@@ -46,9 +46,12 @@ struct Aten {
     node.require(node.inputs() > 0, "an input, if only the token ids");
     node.require(weight_names.size() == shapes.size(), "a shape for every weight");
     for (const std::int64_t constant : constants) node.require(node.has_constant(constant), "constant exists");
-    for (std::size_t i = 0; i < node.inputs(); ++i) node.require(node.rows(i) == Rows::kTokens, "rows are tokens");
+    const bool selected = node.rows(0) == Rows::kSelected;
+    for (std::size_t i = 0; i < node.inputs(); ++i)
+      node.require(node.rows(i) == (selected ? Rows::kSelected : Rows::kTokens), "rows are tokens");
+    node.require(!selected || mixes.empty(), "selected tokens are treated alone");
     node.require(features > 0 && least_tokens > 0 && most_tokens >= 0, "positive sizes");
-    node.output(features, Rows::kTokens);
+    node.output(features);
   }
   std::vector<std::string> details(const std::string&) const {
     return mixes.empty() ? std::vector<std::string>() : std::vector<std::string>{"sample by sample"};

@@ -74,6 +74,7 @@ def examine(model_type, folder):
         graph = json.loads(checked([program.PROGRAM, "inspect", model, "--model-graph", "export", "--json"], env=environment))["graph"]
         result["exported"], step = True, "logits"
         result["left_out"], result["aten"] = len(graph["left_out"]), graph["nodes"].get("aten", 0)
+        result["left_out_names"] = graph["left_out"][:4]
         result["by_sample"], result["nodes"] = graph["sample_by_sample"], sum(graph["nodes"].values())
         worst = 0
         for chosen in ((0, 1, 2), (1,)):

@@ -32,8 +32,7 @@ graph::Aten expert_gate(const ExpertGate& gate, bool gated, std::int64_t interme
     return list;
   };
   Json program = parse_json(gate.program, "program");
-  for (const Json& step : program.at("steps"))
-    steps.push_back({step.at(0), moved(step.at(1), moved), step.at(2)});
+  for (const Json& step : program.at("steps")) steps.push_back({step.at(0), moved(step.at(1), moved), step.at(2)});
   const Json input = {{"shape", {-1, intermediate}}, {"dtype", dtype}};
   program["inputs"] = Json::array({input, input});
   program["steps"] = steps;

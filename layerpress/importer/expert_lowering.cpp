@@ -164,7 +164,8 @@ std::int64_t find_logits(const Layouts& layouts, const Lowerings& lowered, std::
   return -1;
 }
 
-constexpr const char* kScatter = "aten.scatter.src";
+// Adds, because a token may name an expert twice.
+constexpr const char* kScatter = "aten.scatter_add.default";
 
 }  // namespace
 

@@ -110,6 +110,8 @@ class Reader {
     graph_.tied_head = json_.at("tied_head").get<bool>();
     graph_.layer_classes = json_.at("layer_classes").get<std::vector<std::string>>();
     graph_.linears = json_.at("linears").get<std::vector<std::string>>();
+    graph_.head = json_.value("head", "");
+    check_name(graph_.head, "module");
     for (const std::string& name : graph_.layer_classes) check_name(name, "class");
     for (const std::string& name : graph_.linears) check_name(name, "module");
     if (graph_.vocab_size <= 0 || graph_.most_tokens < 0) refuse("sizes are out of range");
@@ -211,7 +213,8 @@ class Reader {
       if (!type.known()) continue;
       auto bytes = static_cast<std::int64_t>(c10::elementSize(kernels::dtype_of_name(type.dtype)));
       for (const Size& size : type.shape)
-        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size.factor, 1), &bytes)) refuse("a gate is too large");
+        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size.factor, 1), &bytes))
+          refuse("a gate is too large");
       gate.row_bytes = std::min(gate.row_bytes + bytes, kMostSize);
     }
     return gate;

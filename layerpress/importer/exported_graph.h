@@ -53,9 +53,9 @@ struct ExportedParameter {
 
 /// What experts do between their projections, where it has no name.
 struct ExpertGate {
-  std::string program;       ///< of one input [rows, features], see kernels/tensor_program.h
-  bool interleaved = false;  ///< gate and up alternate in the input, else one stands behind the other
-  bool alone = true;         ///< whether rows are proved to be treated alone
+  std::string program;         ///< of one input [rows, features], see kernels/tensor_program.h
+  bool interleaved = false;    ///< gate and up alternate in the input, else one stands behind the other
+  bool alone = true;           ///< whether rows are proved to be treated alone
   std::int64_t row_bytes = 0;  ///< of all that it computes for a row
 };
 
@@ -72,6 +72,7 @@ struct ExportedGraph {
   std::int64_t least_tokens = 1, most_tokens = 0, vocab_size = 0, max_position_embeddings = 0;
   bool tied_head = false;
   std::vector<std::string> layer_classes, linears;
+  std::string head;                         ///< path of the module that makes the logits, or ""
   std::map<std::string, ExpertGate> gates;  ///< by the names in experts' nodes
 
   std::int64_t new_value(ValueType type) {

@@ -17,6 +17,8 @@ class Importer {
  public:
   explicit Importer(ExportedGraph& exported) : exported_(exported), layouts_(exported) {
     lowered_ = lower(exported_, layouts_);
+    for (const auto& [value, lowering] : lowered_)
+      if (const auto* experts = std::get_if<LoweredExperts>(&lowering)) routers_.insert(experts->logits);
   }
 
   model::TracedModel import() {
@@ -76,11 +78,15 @@ class Importer {
     const auto& lowered = std::get<Lowered>(lowering);
     std::vector<graph::ValueId> inputs;
     for (const std::int64_t input : lowered.inputs) inputs.push_back(value(input));
-    const graph::ModuleId module = lowered.name.empty()
-                                       ? names_->module(node.module)
-                                       : names_->named(names_->stored(lowered.name), class_at(node.module));
+    const std::string name = lowered.tied_name.empty() ? lowered.name : names_->stored(lowered.tied_name);
+    const graph::ModuleId module = name.empty() ? names_->module(node.module) : names_->named(name, class_of(node));
     ids_[node.out] =
         add_node(lowered.operation, std::move(inputs), layouts_.features(node.out), graph::Rows::kTokens, module);
+  }
+
+  /// Recipes do not take a router for a linear, whatever class the model uses for it.
+  std::string class_of(const ExportedNode& node) const {
+    return routers_.count(node.out) != 0 ? "Router" : class_at(node.module);
   }
 
   const std::string& class_at(std::size_t module) const { return exported_.modules[module].second; }
@@ -120,8 +126,8 @@ class Importer {
           add_node(graph::TakeRouted{e, count}, {gated, logits, routing}, inner, Rows::kSelected, module);
       std::vector<graph::ValueId> inputs{routed, routing};
       if (e > 0) inputs.push_back(sum);
-      sum = add_node(graph::Expert{e, count, features, inner, names.down, ""}, std::move(inputs), features, Rows::kTokens,
-                     module);
+      sum = add_node(graph::Expert{e, count, features, inner, names.down, ""}, std::move(inputs), features,
+                     Rows::kTokens, module);
     }
     ids_[node.out] = sum;
   }
@@ -137,7 +143,18 @@ class Importer {
     add_fused_modules(model);
     model::describe_experts(model);
     model.left_out = linears_without_nodes(model.graph);
+    add_aliases(model);
     return model;
+  }
+
+  void add_aliases(model::TracedModel& model) const {
+    const auto add = [&](const std::string& name, const std::string& alias) {
+      std::vector<std::string>& known = model.aliases[name];
+      if (alias != name && std::find(known.begin(), known.end(), alias) == known.end()) known.push_back(alias);
+    };
+    for (const std::string& linear : exported_.linears) add(names_->stored(linear), linear);
+    if (!exported_.head.empty()) add(names_->stored(exported_.head), "lm_head");
+    std::erase_if(model.aliases, [](const auto& entry) { return entry.second.empty(); });
   }
 
   /// The linears that engines usually run as one, where the model has them.
@@ -181,6 +198,7 @@ class Importer {
   ExportedGraph& exported_;
   Layouts layouts_;
   Lowerings lowered_;
+  std::set<std::int64_t> routers_;  // values that experts are chosen by
   std::optional<ModuleNames> names_;
   graph::Graph graph_;
   std::map<std::int64_t, graph::ValueId> ids_;

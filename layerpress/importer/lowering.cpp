@@ -53,7 +53,7 @@ class Matcher {
     const std::int64_t rows = layouts_.type(*table).shape[0].factor, features = layouts_.type(*table).shape[1].factor;
     const std::string weight = stored_weight(table, {rows, features});
     if (weight.empty()) return std::nullopt;
-    return Lowered{graph::Embedding{weight, rows, features}, {graph_.token_ids}, ""};
+    return Lowered{graph::Embedding{weight, rows, features}, {graph_.token_ids}};
   }
 
   std::optional<Lowered> linear(const ExportedNode& node) const {
@@ -65,9 +65,11 @@ class Matcher {
     const bool has_bias = bias.has_value();
     if (linear.weight.empty() || layouts_.features(*x) != in || has_bias != !linear.bias.empty()) return std::nullopt;
     const ExportedParameter& parameter = graph_.parameters.at(*table);
-    const std::string& named = parameter.tied.empty() ? linear.weight : parameter.name;
-    if (!named.ends_with(".weight")) return std::nullopt;
-    return Lowered{linear, {layouts_.origin(*x)}, named.substr(0, named.size() - 7)};
+    const bool tied = !parameter.tied.empty();
+    const std::string& weight = tied ? parameter.name : linear.weight;
+    if (!weight.ends_with(".weight")) return std::nullopt;
+    const std::string name = weight.substr(0, weight.size() - 7);
+    return Lowered{linear, {layouts_.origin(*x)}, tied ? "" : name, tied ? name : ""};
   }
 
   std::optional<Lowered> layer_norm(const ExportedNode& node) const {
@@ -81,7 +83,7 @@ class Matcher {
                           number_argument(node, 4).value_or(1e-5)};
     if (norm.weight.empty() || bias.has_value() != !norm.bias.empty() || layouts_.last_size(*x) != size)
       return std::nullopt;
-    return Lowered{norm, {layouts_.origin(*x)}, ""};
+    return Lowered{norm, {layouts_.origin(*x)}};
   }
 
   std::optional<Lowered> attention(const ExportedNode& node) const {
@@ -103,7 +105,7 @@ class Matcher {
                         .soft_cap = *cap,
                         .value_head_dim = size(*v, 3) == size(*q, 3) ? 0 : size(*v, 3)};
     if (size(*k, 3) != op.head_dim || size(*v, 1) != op.kv_heads || op.heads % op.kv_heads != 0) return std::nullopt;
-    return Lowered{op, {layouts_.origin(*q), layouts_.origin(*k), layouts_.origin(*v)}, ""};
+    return Lowered{op, {layouts_.origin(*q), layouts_.origin(*k), layouts_.origin(*v)}};
   }
 
   std::optional<Lowered> gated_activation(const ExportedNode& node) const {
@@ -116,7 +118,7 @@ class Matcher {
       const std::int64_t x = *value_argument(*activation, 0);
       if (is_ours(x) && is_ours(up) && computes(x) && layouts_.type(x).shape == layouts_.type(up).shape &&
           layouts_.type(x).dtype == layouts_.type(up).dtype)
-        return Lowered{graph::GatedActivation{function}, {layouts_.origin(x), layouts_.origin(up)}, ""};
+        return Lowered{graph::GatedActivation{function}, {layouts_.origin(x), layouts_.origin(up)}};
     }
     return std::nullopt;
   }
@@ -134,7 +136,7 @@ class Matcher {
     if (!a || !b || node.arguments.size() != 2 || !computes(*a) || !computes(*b)) return std::nullopt;
     if (layouts_.type(*a) != layouts_.type(*b) || !layouts_.tokens_first(*a) || !(is_ours(*a) || is_ours(*b)))
       return std::nullopt;
-    return Lowered{graph::Add{}, {layouts_.origin(*a), layouts_.origin(*b)}, ""};
+    return Lowered{graph::Add{}, {layouts_.origin(*a), layouts_.origin(*b)}};
   }
 
   const ExportedGraph& graph_;

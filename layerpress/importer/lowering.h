@@ -13,7 +13,8 @@ namespace layerpress::importer {
 struct Lowered {
   graph::Operation operation;
   std::vector<std::int64_t> inputs;
-  std::string name;  ///< of the module, where a linear's weight has another than the module of its operator
+  std::string name{};       ///< of a linear's module in the checkpoint, or "" for the module of its operator
+  std::string tied_name{};  ///< of a linear's module in the export, if the checkpoint has the weight under another name
 };
 
 /// The experts of a layer, each with projections of its own.

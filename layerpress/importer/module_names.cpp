@@ -1,5 +1,7 @@
 #include "layerpress/importer/module_names.h"
 
+#include <set>
+
 #include "layerpress/base/text.h"
 
 namespace layerpress::importer {
@@ -11,13 +13,17 @@ std::string above(const std::string& name) { return name.find('.') == std::strin
 }  // namespace
 
 ModuleNames::ModuleNames(const ExportedGraph& graph) : graph_(graph) {
+  std::set<std::string> contradicted;
   for (const auto& [id, parameter] : graph.parameters) {
     if (!parameter.is_stored() || !parameter.tied.empty()) continue;
     std::string own = parameter.name, stored = parameter.sources[0].name;
-    while (!own.empty() && !stored.empty() && own != stored && last_part(own) == last_part(stored))
+    while (!own.empty() && !stored.empty() && last_part(own) == last_part(stored)) {
       own = above(own), stored = above(stored);
-    if (own != stored) prefixes_.emplace(own, stored);
+      if (!prefixes_.emplace(own, stored).second && prefixes_[own] != stored) contradicted.insert(own);
+    }
   }
+  // A parameter that moved to another module says nothing about the modules that the two have in common.
+  for (const std::string& prefix : contradicted) prefixes_.erase(prefix);
   for (const auto& [path, class_name] : graph.modules)
     if (!class_name.empty()) classes_.emplace(stored(path), class_name);
 }

@@ -23,7 +23,7 @@ class ModuleNames {
   std::vector<graph::Module> take_modules() { return std::move(modules_); }
 
  private:
-  std::map<std::string, std::string> prefixes_;  // of the export and of the checkpoint, where they differ
+  std::map<std::string, std::string> prefixes_;  // of the export and of the checkpoint
   std::map<std::string, std::string> classes_;   // by stored name
   std::map<std::string, graph::ModuleId> ids_;
   std::vector<graph::Module> modules_;

@@ -20,7 +20,7 @@ class NormMatch {
     const bool rounded_before = layouts_.type(product->out).dtype == graph_.dtype && graph_.dtype != "float32";
     norm_.rounded_once = !rounded_before && (graph_.dtype != "float32" || norm_.weight_offset != 0);
     if (norm_.weight_offset != 0 && !norm_.rounded_once) return std::nullopt;
-    return Lowered{norm_, {layouts_.origin(x_)}, ""};
+    return Lowered{norm_, {layouts_.origin(x_)}};
   }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct TracedModel {
   /// their own, so that recipes do not reach them.
   std::string computing_dtype{};
   std::vector<std::string> left_out{};
+  /// Further names of modules: of an imported graph those that transformers has for them, and "lm_head" for its head.
+  std::map<std::string, std::vector<std::string>> aliases{};
 };
 
 /// A supported architecture: its names in config.json, and the function that traces its forward pass.

@@ -56,6 +56,7 @@ void use_stored_names(TracedModel& model, const checkpoint::Checkpoint& checkpoi
 
 std::vector<std::string> other_names(const TracedModel& model, const std::string& name) {
   std::vector<std::string> names;
+  if (const auto known = model.aliases.find(name); known != model.aliases.end()) names = known->second;
   for (const graph::Renaming& renaming : known_renamings())
     for (const graph::Renaming& one : {renaming, reversed(renaming)})
       if (std::string other = graph::renamed(name, one); other != name && has_module(model.graph, one.front().first))

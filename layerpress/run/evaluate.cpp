@@ -47,9 +47,7 @@ class RunningModel {
 
   execution::BodyRun& body() { return body_; }
 
-  void load_head() {
-    parameters_.emplace(*weights_, graph::weight_names(graph_, head_.nodes()), context_.placement);
-  }
+  void load_head() { parameters_.emplace(*weights_, graph::weight_names(graph_, head_.nodes()), context_.placement); }
 
   /// Of consecutive tokens of one sample.
   at::Tensor logits(std::size_t batch, std::int64_t begin, std::int64_t end, const at::Tensor& hidden) const {

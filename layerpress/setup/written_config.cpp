@@ -70,6 +70,17 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
   }
 }
 
+/// Linears of an imported model that have no node are not compressed, but look as if they were.
+void add_left_out(const OpenedModel& model, const Compressed& compressed, recipe::GroupedModules& grouped) {
+  for (const std::string& name : model.traced.left_out) {
+    const quant::ModuleName module{name, {"Linear"}, model::other_names(model.traced, name)};
+    if (!compressed.could_include(module)) continue;
+    grouped.modules.push_back({name, module.classes});
+    for (const std::string& other : module.other_names) grouped.modules.push_back({other, module.classes});
+    grouped.groups.resize(grouped.modules.size(), -1);
+  }
+}
+
 }  // namespace
 
 quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
@@ -92,6 +103,7 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
     }
   }
   add_attentions(model, compressed, assignments, grouped);
+  add_left_out(model, compressed, grouped);
   std::vector<quant::QuantizationScheme> schemes;
   for (const quant::QuantizationScheme* scheme : compressed.schemes) schemes.push_back(*scheme);
   quant::QuantizationConfig config = recipe::with_targets(schemes, grouped);

@@ -85,7 +85,7 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
               "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
               "layer_classes": layer_classes(exported.skeleton.model),
               "tied_head": bool(getattr(text, "tie_word_embeddings", False)),
-              "linears": linear_modules(exported.skeleton.model)}
+              "linears": linear_modules(exported.skeleton.model), "head": head_of(exported.skeleton.model)}
     return graph, writer.constants
 
 
@@ -113,6 +113,12 @@ def layer_classes(model) -> list[str]:
     outer = [module for path, module in lists if not any(path.startswith(other + ".") for other, _ in lists)]
     longest = max(outer, key=len, default=[])
     return sorted({type(layer).__name__ for layer in longest})
+
+
+def head_of(model) -> str:
+    """The module that makes the logits, or "" if the model does not name it."""
+    head = model.get_output_embeddings()
+    return next((path for path, module in model.named_modules() if module is head), "")
 
 
 def linear_modules(model) -> list[str]:

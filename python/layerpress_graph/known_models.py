@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .errors import ExportError
 
-_LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+_LANGUAGE_MODELS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel", "WithLMHead", "GenerationDecoder")
 
 
 def check_known(config: dict, trust_remote_code: bool) -> None:

@@ -127,17 +127,17 @@ class Writer:
 
     def _module_id(self, node) -> int:
         """The innermost module's. The enclosing ones are listed, too, because models are cut at modules by class."""
-        place = None
-        for path, kind in (node.meta.get("nn_module_stack") or {"": ("", "")}).values():
+        found = [("", "")]
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
             path = path.replace("L['self'].", "").replace("L['self']", "")
-            path = "" if path == "model" else path.removeprefix(_WRAPPER)
-            kind = kind if isinstance(kind, str) else kind.__qualname__
-            key = (path, kind.split(".")[-1])
+            if path:  # else the wrapper
+                kind = kind if isinstance(kind, str) else kind.__qualname__
+                found.append(("" if path == "model" else path.removeprefix(_WRAPPER), kind.split(".")[-1]))
+        for key in found[1:] or found:
             if key not in self.module_ids:
                 self.module_ids[key] = len(self.graph["modules"])
                 self.graph["modules"].append(list(key))
-            place = self.module_ids[key]
-        return place
+        return self.module_ids[found[-1]]
 
     def _node(self, node) -> None:
         value, target = node.meta.get("val"), node.target

@@ -92,9 +92,8 @@ def build(model_class, config, dtype: torch.dtype, attention: str, experts: str)
     """Builds the model with these implementations, in evaluation mode and without a cache."""
     config = copy.deepcopy(config)
     for part in [config, *(getattr(config, name, None) for name in _PARTS)]:
-        for name, value in (("is_decoder", True), ("use_cache", False)):
-            if hasattr(part, name):
-                setattr(part, name, value)
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -95,9 +95,11 @@ TEST(ImportGraph, GivesExpertsWithoutAGateLinearsOfTheirOwn) {
   const model::TracedModel model = imported(test::expert_export());
   std::vector<std::string> wanted = {"embedding", "linear", "aten"};
   for (int e = 0; e < 2; ++e)
-    for (const char* kind : {"select_tokens", "linear", "aten", "linear", "take_routed", "expert"}) wanted.emplace_back(kind);
+    for (const char* kind : {"select_tokens", "linear", "aten", "linear", "take_routed", "expert"})
+      wanted.emplace_back(kind);
   EXPECT_EQ(kinds(model.graph), wanted);
   EXPECT_EQ(model.graph.module_name(model.graph.nodes[4]), "model.layer.experts.0.up_proj");
+  EXPECT_EQ(model.graph.modules[model.graph.nodes[1].module].class_name, "Router");
   EXPECT_EQ(model.graph.values[model.graph.nodes[5].output].rows, graph::Rows::kSelected);
   EXPECT_TRUE(model.left_out.empty());
   EXPECT_EQ(model.uniform_modules, std::vector<std::string>{"model.layer.experts"});
@@ -113,8 +115,9 @@ TEST(ImportGraph, LeavesExpertsTogetherWhoseGateMixesRows) {
 
 TEST(ImportGraph, PutsGateAndUpTogetherAsTheModelDoes) {
   ExpertGate gate;
-  gate.program = R"({"inputs":[{"shape":[-1,6],"dtype":"float32"}],"weights":[],"constants":0,"axis":0,"result":{"v":0},)"
-                 R"("steps":[["aten.mul.Scalar",[{"i":0},1],0]]})";
+  gate.program =
+      R"({"inputs":[{"shape":[-1,6],"dtype":"float32"}],"weights":[],"constants":0,"axis":0,"result":{"v":0},)"
+      R"("steps":[["aten.mul.Scalar",[{"i":0},1],0]]})";
   const at::Tensor first = at::arange(6, at::kFloat).view({2, 3}), second = first + 10;
   for (const bool interleaved : {false, true}) {
     gate.interleaved = interleaved;

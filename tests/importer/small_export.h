@@ -79,8 +79,10 @@ inline Json stacked_parameter(int id, const std::string& name, int count, const 
     references.push_back({{"source", e}});
   }
   json["sources"] = sources;
-  json["steps"] = Json::array({Json{
-      {"op", "aten.stack.default"}, {"args", Json::array({references})}, {"outs", Json::array({count})}, {"several", false}}});
+  json["steps"] = Json::array({Json{{"op", "aten.stack.default"},
+                                    {"args", Json::array({references})},
+                                    {"outs", Json::array({count})},
+                                    {"several", false}}});
   json["result"] = {{"made", count}};
   return json;
 }
@@ -93,24 +95,29 @@ inline Json expert_export() {
                          stacked_parameter(3, "up_proj", 2, {6, 8}), stacked_parameter(4, "down_proj", 2, {8, 6})};
   graph["constants"] = Json::array();
   graph["linears"] = {"model.layer.gate", "model.layer.experts"};
-  graph["modules"] = Json::array({Json::array({"model.embed", "Embedding"}), Json::array({"model.layer.gate", "Linear"}),
-                                  Json::array({"model.layer.experts", "SmallExperts"})});
+  graph["modules"] =
+      Json::array({Json::array({"model.embed", "Embedding"}), Json::array({"model.layer.gate", "Linear"}),
+                   Json::array({"model.layer.experts", "SmallExperts"})});
   Json index = node(8, "aten.argmax.default", {read(7), -1, true}, 1, one);
   index["dtype"] = "int64";
-  graph["nodes"] = {node(5, "aten.embedding.default", {read(1), read(0)}, 0, {1, "T", 8}),
-                    node(6, "aten.view.default", Json::array({read(5), Json::array({Json{{"tokens", 1}}, 8})}), 0, row),
-                    node(7, "aten.linear.default", {read(6), read(2)}, 1, {"T", 2}),
-                    index,
-                    node(9, "aten.amax.default", Json::array({read(7), Json::array({-1}), true}), 1, one),
-                    node(10, "layerpress.experts.default",
-                         {read(6), read(8), read(9), read(3), nullptr, read(4), nullptr, false, false, "gate0"}, 2, row)};
+  graph["nodes"] = {
+      node(5, "aten.embedding.default", {read(1), read(0)}, 0, {1, "T", 8}),
+      node(6, "aten.view.default", Json::array({read(5), Json::array({Json{{"tokens", 1}}, 8})}), 0, row),
+      node(7, "aten.linear.default", {read(6), read(2)}, 1, {"T", 2}),
+      index,
+      node(9, "aten.amax.default", Json::array({read(7), Json::array({-1}), true}), 1, one),
+      node(10, "layerpress.experts.default",
+           {read(6), read(8), read(9), read(3), nullptr, read(4), nullptr, false, false, "gate0"}, 2, row)};
   const Json gate_row = {"T", 6};
   Json input = tensor_type(gate_row);
   input.update({{"id", 0}, {"name", "input_ids"}});
-  graph["gates"]["gate0"] = {{"inputs", Json::array({input})},       {"parameters", Json::array()},
-                             {"constants", Json::array()},           {"interleaved", false},
-                             {"nodes", Json::array({node(1, "aten.relu.default", Json::array({read(0)}), 0, gate_row)})},
-                             {"output", 1}};
+  graph["gates"]["gate0"] = {
+      {"inputs", Json::array({input})},
+      {"parameters", Json::array()},
+      {"constants", Json::array()},
+      {"interleaved", false},
+      {"nodes", Json::array({node(1, "aten.relu.default", Json::array({read(0)}), 0, gate_row)})},
+      {"output", 1}};
   graph["values"] = 11, graph["output"] = 10;
   return graph;
 }

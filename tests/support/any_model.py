@@ -31,17 +31,19 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_lay
           "num_decoder_layers", "num_encoder_layers")
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 ALL_HEADS = {"num_key_value_heads": 4}
+INDEXER = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
 
 # What a type needs beside: (layers, settings).
 NEEDS = {
     "axk1": (2, ALL_HEADS), "minicpm3": (2, ALL_HEADS), "glm4_moe_lite": (2, ALL_HEADS),
-    "deepseek_v2": (2, {**ALL_HEADS, "first_k_dense_replace": 1}),
+    "deepseek_v2": (2, {**ALL_HEADS, "first_k_dense_replace": 1, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}),
     "deepseek_v3": (2, {**ALL_HEADS, "first_k_dense_replace": 1}),
-    "deepseek_v32": (2, {**ALL_HEADS, "first_k_dense_replace": 1, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}),
-    "glm_moe_dsa": (2, {**ALL_HEADS, "first_k_dense_replace": 1, "index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}),
+    "deepseek_v32": (2, {**ALL_HEADS, **INDEXER, "first_k_dense_replace": 1}),
+    "glm_moe_dsa": (2, {**ALL_HEADS, **INDEXER, "first_k_dense_replace": 1}),
     "dots1": (2, {"first_k_dense_replace": 1}), "mamba2": (2, {"num_heads": 8, "head_dim": 16}),
     "lfm2": (2, {"layer_types": ["conv", "full_attention"]}),
     "lfm2_moe": (3, {"layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1}),
+    "codegen": (2, {"rotary_dim": 8}), "gptj": (2, {"rotary_dim": 8}),
     "qwen3_next": (4, {}), "qwen3_5": (4, {}), "qwen3_5_text": (4, {}), "qwen3_5_moe": (4, {}),
     "qwen3_5_moe_text": (4, {}), "kimi_linear": (4, ALL_HEADS), "jamba": (8, {}),
     "zamba": (2, {"layers_block_type": ["mamba", "hybrid"]}), "zamba2": (2, {"layers_block_type": ["mamba", "hybrid"]}),

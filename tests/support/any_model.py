@@ -35,7 +35,7 @@ INDEXER = {"index_n_heads": 2, "index_head_dim": 16, "index_topk": 8}
 
 # What a type needs beside: (layers, settings).
 NEEDS = {
-    "axk1": (2, ALL_HEADS), "minicpm3": (2, ALL_HEADS), "glm4_moe_lite": (2, ALL_HEADS),
+    "axk1": (2, ALL_HEADS), "axk2": (2, {**ALL_HEADS, **INDEXER, "head_dim": 8}), "minicpm3": (2, ALL_HEADS), "glm4_moe_lite": (2, ALL_HEADS),
     "deepseek_v2": (2, {**ALL_HEADS, "first_k_dense_replace": 1, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}),
     "deepseek_v3": (2, {**ALL_HEADS, "first_k_dense_replace": 1}),
     "deepseek_v32": (2, {**ALL_HEADS, **INDEXER, "first_k_dense_replace": 1}),

@@ -20,7 +20,9 @@ class Matcher {
     }
     std::optional<Lowered> lowered;
     if (node.op == "aten.embedding.default") lowered = embedding(node);
-    if (node.op == "aten.linear.default") lowered = linear(node);
+    if (node.op == "aten.linear.default") lowered = linear(node, value_argument(node, 1), value_argument(node, 2));
+    if (node.op == "aten.matmul.default" || node.op == "aten.mm.default")
+      lowered = linear(node, transposed(value_argument(node, 1)), std::nullopt);
     if (node.op == "aten.layer_norm.default") lowered = layer_norm(node);
     if (node.op == "layerpress.attention.default") lowered = attention(node);
     if (node.op == "aten.mul.Tensor" || node.op == "aten._to_copy.default" || node.op == "aten.type_as.default")
@@ -56,8 +58,20 @@ class Matcher {
     return Lowered{graph::Embedding{weight, rows, features}, {graph_.token_ids}};
   }
 
-  std::optional<Lowered> linear(const ExportedNode& node) const {
-    const auto x = value_argument(node, 0), table = value_argument(node, 1), bias = value_argument(node, 2);
+  /// The matrix that this value is the transposed of.
+  std::optional<std::int64_t> transposed(std::optional<std::int64_t> value) const {
+    const ExportedNode* node = value ? layouts_.producer(*value) : nullptr;
+    if (node == nullptr || layouts_.type(*value).shape.size() != 2) return std::nullopt;
+    const Json& arguments = node->arguments;
+    const bool turns = node->op == "aten.t.default" || node->op == "aten.numpy_T.default" ||
+                       (node->op == "aten.permute.default" && arguments.at(1) == Json::array({1, 0})) ||
+                       (node->op == "aten.transpose.int" && arguments.at(1) != arguments.at(2));
+    return turns ? value_argument(*node, 0) : std::nullopt;
+  }
+
+  std::optional<Lowered> linear(const ExportedNode& node, std::optional<std::int64_t> table,
+                                std::optional<std::int64_t> bias) const {
+    const auto x = value_argument(node, 0);
     if (!x || !table || !computes(*x) || !layouts_.tokens_first(*x) || layouts_.type(*table).shape.size() != 2)
       return std::nullopt;
     const std::int64_t out = layouts_.type(*table).shape[0].factor, in = layouts_.type(*table).shape[1].factor;

@@ -83,7 +83,7 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     graph |= {"format": FORMAT, "dtype": request.dtype, "class": model_class.__name__, "way": exported.way,
               "gates": functions, "least_tokens": least, "most_tokens": most, "vocab_size": int(text.vocab_size),
               "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
-              "layer_classes": layer_classes(exported.skeleton.model),
+              "layer_classes": layer_classes(exported.skeleton.model, [path for path, _ in graph["modules"]]),
               "tied_head": bool(getattr(text, "tie_word_embeddings", False)),
               "linears": linear_modules(exported.skeleton.model), "head": head_of(exported.skeleton.model)}
     return graph, writer.constants
@@ -105,11 +105,13 @@ def add_sources(graph: dict, model, stored: dict) -> None:
         parameter |= {key: value for key, value in made.items() if key != "shape"}
 
 
-def layer_classes(model) -> list[str]:
-    """The classes of the modules that a model is cut at: those of its longest list of modules, not inside another."""
+def layer_classes(model, computed: list[str]) -> list[str]:
+    """The classes of the modules that a model is cut at: those of the longest list of modules, not inside another, of which
+    the graph computes some."""
     import torch
 
-    lists = [(path, module) for path, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)]
+    lists = [(path, module) for path, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)
+             and any(each.startswith(path + ".") for each in computed)]
     outer = [module for path, module in lists if not any(path.startswith(other + ".") for other, _ in lists)]
     longest = max(outer, key=len, default=[])
     return sorted({type(layer).__name__ for layer in longest})

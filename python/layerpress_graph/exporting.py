@@ -38,6 +38,12 @@ class _Logits(torch.nn.Module):
         return result.logits if hasattr(result, "logits") else result[0]
 
 
+def _takes_positions(model) -> bool:
+    """Whether positions are counted from 0 in each sample, so that they can be given. RoBERTa and its kin count otherwise."""
+    own = any(hasattr(module, "create_position_ids_from_input_ids") for module in model.modules())
+    return _takes(model, "position_ids") and not own
+
+
 def _takes(model, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
 
@@ -66,7 +72,7 @@ def _export(built: skeleton.Skeleton):
     model = built.model
     with built.mode:
         inputs = {"input_ids": torch.zeros((1, _LENGTH), dtype=torch.long)}
-        if _takes(model, "position_ids"):
+        if _takes_positions(model):
             inputs["position_ids"] = torch.zeros((1, _LENGTH), dtype=torch.long)
     shapes = {name: {1: torch.export.Dim.DYNAMIC} for name in inputs}
     with contextlib.ExitStack() as stack:

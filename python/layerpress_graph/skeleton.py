@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from .errors import ExportError, one_line
 
 _PARTS = ("text_config", "decoder")
+_LARGE = 1 << 26  # elements, more than buffers have
 
 
 class Skeleton:
@@ -71,6 +74,18 @@ def language_model(config, folder, trust_remote_code: bool):
     return found, config
 
 
+class _LargeWithoutMemory(TorchFunctionMode):
+    """A layer's experts may be larger than the machine's memory, so that not even their empty parameter can be made."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        sizes = args[0] if len(args) == 1 and isinstance(args[0], (tuple, list, torch.Size)) else args
+        if function is torch.empty and kwargs.get("device") is None and all(isinstance(size, int) for size in sizes):
+            if math.prod(sizes) >= _LARGE:
+                kwargs["device"] = "meta"
+        return function(*args, **kwargs)
+
+
 @contextlib.contextmanager
 def _parameters_without_memory():
     """Parameters lose their values when a module takes them; everything else is computed as usual."""
@@ -83,7 +98,8 @@ def _parameters_without_memory():
 
     torch.nn.Module.register_parameter = register_parameter
     try:
-        yield
+        with _LargeWithoutMemory():
+            yield
     finally:
         torch.nn.Module.register_parameter = register
 

@@ -63,6 +63,18 @@ TEST(ImportGraph, KeepsAPatternThatIsNotQuiteANorm) {
   EXPECT_EQ(kinds(imported(graph).graph), (std::vector<std::string>{"embedding", "aten", "linear"}));
 }
 
+TEST(ImportGraph, TakesAProductWithATransposedWeightForALinear) {
+  Json graph = test::small_export();
+  graph["nodes"].erase(8);
+  graph["nodes"].push_back(test::node(13, "aten.numpy_T.default", Json::array({test::read(3)}), 3, {8, 12}));
+  graph["nodes"].push_back(test::node(14, "aten.matmul.default", {test::read(12), test::read(13)}, 3, {1, "T", 12}));
+  graph["values"] = 15, graph["output"] = 14;
+  const model::TracedModel model = imported(graph);
+  EXPECT_EQ(kinds(model.graph), (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear"}));
+  EXPECT_EQ(std::get<graph::Linear>(model.graph.nodes[3].operation).weight, "lm_head.weight");
+  EXPECT_TRUE(model.left_out.empty());
+}
+
 TEST(ImportGraph, UsesTheNamesOfTheCheckpoint) {
   Json graph = test::small_export();
   for (const int p : {0, 1}) {
@@ -71,6 +83,20 @@ TEST(ImportGraph, UsesTheNamesOfTheCheckpoint) {
   }
   const graph::Graph imported_graph = imported(graph).graph;
   EXPECT_EQ(imported_graph.module_name(imported_graph.nodes[1]), "model.language.layer.norm");
+}
+
+TEST(ImportGraph, AMovedParameterRenamesNoOtherModule) {
+  Json graph = test::small_export();
+  graph["parameters"][1]["name"] = "model.layer.mlp.norm.weight";
+  graph["parameters"][1]["sources"][0]["name"] = "model.layer.norm.weight";
+  graph["parameters"][2]["name"] = graph["parameters"][2]["sources"][0]["name"] = "model.layer.mlp.out.weight";
+  graph["modules"][3] = Json::array({"model.layer.mlp.out", "Linear"});
+  graph["linears"] = Json::array({"model.layer.mlp.out"});
+  graph["head"] = "model.layer.mlp.out";
+  const model::TracedModel model = imported(graph);
+  EXPECT_EQ(model.graph.module_name(model.graph.nodes.back()), "model.layer.mlp.out");
+  EXPECT_TRUE(model.left_out.empty());
+  EXPECT_EQ(model.aliases.at("model.layer.mlp.out"), std::vector<std::string>{"lm_head"});
 }
 
 TEST(ImportGraph, NamesLinearsThatHaveNoNode) {

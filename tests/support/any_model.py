@@ -108,7 +108,7 @@ def save(folder, model_type, dtype=torch.float32, seed=0, **settings):
 
 @torch.no_grad()
 def logits(folder, samples, dtype=torch.float32):
-    """transformers' logits, each sample alone: [tokens, vocabulary]."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    """transformers' logits, each sample alone: [tokens, vocabulary]. Only its eager attention knows soft caps."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
     return [copy.deepcopy(model)(torch.tensor([list(sample)]), use_cache=False).logits[0].float().numpy()
             for sample in samples]

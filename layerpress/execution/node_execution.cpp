@@ -51,4 +51,15 @@ double node_flops(const graph::Graph& graph, const FusedNode& fused, const Batch
   return product_flops(expected_rows(graph, node.output, batch), gate.in_features, 2 * gate.out_features);
 }
 
+const char* node_phase(const graph::Graph& graph, const FusedNode& node) {
+  return execution_of(graph.nodes[node.node].operation).phase;
+}
+
+double stored_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch) {
+  const graph::NodeId producer = graph.values[value].producer;
+  if (producer < 0) return static_cast<double>(batch.rows(graph.values[value].rows));
+  const graph::Node& node = graph.nodes[producer];
+  return execution_of(node.operation).stored_rows(node.operation, {graph, node, batch});
+}
+
 }  // namespace layerpress::execution

@@ -21,5 +21,10 @@ std::uint64_t node_workspace_bytes(const graph::Graph& graph, const FusedNode& n
 
 /// Floating-point operations of a node for a batch (a multiply-add counts two; causal attention counts half).
 double node_flops(const graph::Graph& graph, const FusedNode& node, const Batch& batch);
+/// The phase in which they are counted.
+const char* node_phase(const graph::Graph& graph, const FusedNode& node);
+
+/// Rows for which a value between stages takes memory.
+double stored_rows(const graph::Graph& graph, graph::ValueId value, const Batch& batch);
 
 }  // namespace layerpress::execution

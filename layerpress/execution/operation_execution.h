@@ -43,6 +43,10 @@ struct KindExecution {
   std::uint64_t (*workspace_bytes)(const graph::Operation& operation, const NodeShape& shape, const Workplace& place);
   /// Floating-point operations; a multiply-add counts two.
   double (*flops)(const graph::Operation& operation, const NodeShape& shape);
+  /// The phase in which they are counted.
+  const char* phase;
+  /// Rows for which a stored output takes memory.
+  double (*stored_rows)(const graph::Operation& operation, const NodeShape& shape);
 };
 
 const KindExecution& execution_of(const graph::Operation& operation);
@@ -59,11 +63,20 @@ FamilyExecution executions(graph::ImageOperations family);
 FamilyExecution executions(graph::Roundings family);
 FamilyExecution executions(graph::ImportedOperations family);
 
+template <typename Functions, typename Kind>
+constexpr const char* phase_of() {
+  if constexpr (requires { Functions::phase(static_cast<const Kind*>(nullptr)); })
+    return Functions::phase(static_cast<const Kind*>(nullptr));
+  return "forward";
+}
+
 /// The execution of a kind by static functions of a class:
 ///
 ///   execute(const Kind&, const NodeRun&)
 ///   workspace_bytes(const Kind&, const NodeShape&, const Workplace&)    without it, 0
 ///   flops(const Kind&, const NodeShape&)                                without it, 0
+///   phase(const Kind*)                                                  without it, "forward"
+///   stored_rows(const Kind&, const NodeShape&)                          without it, all of the batch
 template <typename Functions, typename Kind>
 constexpr KindExecution kind_execution() {
   return {[](const graph::Operation& operation, const NodeRun& run) {
@@ -78,6 +91,12 @@ constexpr KindExecution kind_execution() {
             if constexpr (requires { Functions::flops(std::get<Kind>(operation), shape); })
               return Functions::flops(std::get<Kind>(operation), shape);
             return 0;
+          },
+          phase_of<Functions, Kind>(),
+          [](const graph::Operation& operation, const NodeShape& shape) -> double {
+            if constexpr (requires { Functions::stored_rows(std::get<Kind>(operation), shape); })
+              return Functions::stored_rows(std::get<Kind>(operation), shape);
+            return static_cast<double>(shape.batch.rows(shape.graph.values[shape.node.output].rows));
           }};
 }
 

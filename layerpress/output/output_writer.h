@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "layerpress/checkpoint/writer.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/output/subgraph_committer.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/result_sink.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress::output {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/result_sink.h"
 #include "layerpress/residency/host_copies.h"
 
 namespace layerpress::pipeline {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "layerpress/pipeline/divided_compression.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/pipeline/shared_values.h"
 #include "layerpress/schedule/group_work.h"
 

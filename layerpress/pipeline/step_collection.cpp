@@ -22,10 +22,9 @@ StepCollection::StepCollection(const execution::RunContext& run, const schedule:
     collected_.emplace(value, std::move(collected));
   }
   for (const schedule::GroupWork& work : works)
-    if (const auto own = collected_.find(work.input); own != collected_.end() && !work.everywhere)
-      for (const compression::StatisticPtr& statistic : own->second.statistics)
-        if (!targets.wanted.everywhere(work.input, statistic->name()))
-          own->second.roots[std::string(statistic->name())] = work.division.owner;
+    if (const auto own = collected_.find(work.input); own != collected_.end())
+      for (const compression::StatisticPtr& statistic : work.owned_statistics)
+        own->second.roots[std::string(statistic->name())] = work.division.owner;
   if (step.survey) {
     execution::ExpertSurvey survey(run_.graph.values[*step.survey].features, run_.min_tokens_per_expert);
     survey_ = &targets.surveys.insert_or_assign(*step.survey, std::move(survey)).first->second;
@@ -42,7 +41,7 @@ void StepCollection::take(graph::ValueId value, const at::Tensor& x, execution::
   take_source({value}, x, piece);
 }
 
-void StepCollection::take_reference(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
+void StepCollection::take_original(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
   take_source({value, true}, x, piece);
 }
 

@@ -22,7 +22,6 @@ class StepCollection {
   struct Targets {
     StatisticsStore& statistics;
     execution::ExpertSurveys& surveys;
-    const schedule::ValueStatistics& wanted;
   };
   /// `parameters` has the original weights of the step's groups.
   StepCollection(const execution::RunContext& run, const schedule::Step& step,
@@ -31,7 +30,7 @@ class StepCollection {
 
   /// A value for samples of the current batch, with all its rows; only those that count are collected.
   void take(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
-  void take_reference(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
+  void take_original(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece);
   /// Starts a batch.
   void begin(std::size_t batch) { last_batch_ = batch + 1 == run_.batches.size(); }
   /// For a rank without samples, which adds nothing but takes part.

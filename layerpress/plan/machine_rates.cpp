@@ -165,7 +165,7 @@ MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::
   rates.write_bytes = measure_write(output);
   const at::Tensor x = at::randn({kTokens, kFeatures}).to(options),
                    weight = at::randn({kFeatures, kFeatures}).to(options);
-  if (setup.pipeline != setup::Pipeline::kDatafree) {
+  if (setup.pipeline->takes_data) {
     const auto tokens = static_cast<double>(kTokens), features = static_cast<double>(kFeatures);
     rates.flops["forward"] =
         rate_of(device, 2 * tokens * features * features, [&] { return kernels::linear(x, weight); });

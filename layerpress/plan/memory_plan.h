@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "layerpress/execution/stage_runner.h"
+#include "layerpress/execution/batch.h"
+#include "layerpress/plan/plan_input.h"
 #include "layerpress/schedule/schedule.h"
 
 namespace layerpress::plan {
@@ -43,30 +43,17 @@ struct MemoryPlan {
   std::uint64_t spilled_bytes = 0;  ///< written to the scratch file, total
 };
 
-/// The input of a plan. Batches need only offsets, no tokens.
+/// One way to do a run. Refers to the run's facts.
 struct PlanRequest {
-  const graph::Graph& graph;
-  const compression::Assignments& assignments;
-  const std::vector<execution::Batch>& batches;
-  residency::Placement placement;
+  const PlanInput& input;
+  const std::vector<execution::Batch>& batches;  ///< of this rank; they need only offsets, no tokens
   at::Device activation_home = at::kCPU;
   /// Memory limit for values between stages; values beyond it go to the scratch file.
   std::uint64_t activation_limit = std::numeric_limits<std::uint64_t>::max();
-  std::function<at::ScalarType(const std::string& weight)> stored_dtype;  ///< dtype in the checkpoint
-  /// Whether a weight of the computing dtype can be used directly from the mapped checkpoint (empty: all can).
-  std::function<bool(const std::string& weight)> mapped;
   std::uint64_t baseline = 0;  ///< host memory of the process besides everything planned here
-  int threads = 1;
-  int ranks = 1;  ///< ranks that divide the work; batches are this rank's
-  dist::DivisionRates division_rates{};
-  std::function<bool(graph::NodeId)> owns;  ///< without data: whether this rank compresses a linear (empty: all)
 };
 
-MemoryPlan plan_sequential(const PlanRequest& request, const std::vector<schedule::SubgraphSchedule>& schedule);
-/// The plan of run_basic or run_datafree; `finished` as there.
-MemoryPlan plan_basic(const PlanRequest& request, const std::vector<graph::Subgraph>& subgraphs,
-                      const std::vector<bool>& finished);
-MemoryPlan plan_datafree(const PlanRequest& request, const std::vector<graph::Subgraph>& subgraphs,
-                         const std::vector<bool>& finished);
+/// Follows a schedule of any pipeline without data.
+MemoryPlan plan_memory(const PlanRequest& request, const schedule::Schedule& schedule);
 
 }  // namespace layerpress::plan

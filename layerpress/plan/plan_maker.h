@@ -29,7 +29,7 @@ class PlanMaker {
   std::vector<std::vector<bool>> patterns() const;
 
  private:
-  std::vector<schedule::SubgraphSchedule> make_schedule(const std::vector<bool>& keeps) const;
+  schedule::Schedule make_schedule(const std::vector<bool>& keeps) const;
   void add_copies(RunPlan& plan) const;
   void add_copy(SubgraphPlan& subgraph, const std::string& name, bool is_read_anyway) const;
 

@@ -22,18 +22,6 @@ Json subgraph_json(const SubgraphPlan& plan) {
           {"written_bytes", plan.written_bytes}};
 }
 
-const char* pipeline_name(setup::Pipeline pipeline) {
-  switch (pipeline) {
-    case setup::Pipeline::kSequential:
-      return "sequential";
-    case setup::Pipeline::kBasic:
-      return "basic";
-    case setup::Pipeline::kDatafree:
-      break;
-  }
-  return "datafree";
-}
-
 }  // namespace
 
 Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan) {
@@ -42,7 +30,7 @@ Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan) {
     samples += static_cast<std::int64_t>(batch.offsets.size()) - 1;
     tokens += batch.tokens();
   }
-  return {{"pipeline", pipeline_name(setup.pipeline)},
+  return {{"pipeline", setup.pipeline->name},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},
           {"arithmetic", setup::arithmetic_words(setup.placement)},

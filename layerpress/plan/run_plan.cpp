@@ -70,7 +70,7 @@ class Planner {
   }
 
  private:
-  bool is_sequential() const { return run_.pipeline == setup::Pipeline::kSequential; }
+  bool is_sequential() const { return run_.pipeline->layer_by_layer; }
 
   bool fits(const RunPlan& plan) const {
     return plan.memory.peak.host <= run_.budget && plan.memory.peak.device <= run_.device_budget;
@@ -125,14 +125,14 @@ class Planner {
 std::vector<std::string> advice_for(const PlanInput& input) {
   const setup::RunSetup& run = input.run;
   std::vector<std::string> advice;
-  if (run.pipeline == setup::Pipeline::kBasic) advice.push_back("--pipeline sequential");
+  if (run.pipeline->takes_data && !run.pipeline->layer_by_layer) advice.push_back("--pipeline sequential");
   if (!may_spill(run.place)) advice.push_back("--sequential-offload-device disk");
   const bool cut_finely = std::all_of(run.subgraphs.begin(), run.subgraphs.end(), [&](const auto& subgraph) {
     int linears = 0;
     for (const graph::NodeId n : subgraph.nodes) linears += static_cast<int>(run.assignments.linears.count(n));
     return linears <= 1;
   });
-  if (run.pipeline == setup::Pipeline::kSequential && !cut_finely) advice.push_back("--sequential-targets Linear");
+  if (run.pipeline->layer_by_layer && !cut_finely) advice.push_back("--sequential-targets Linear");
   if (input.batch_tokens > 0 && input.finished.empty()) advice.push_back("smaller --batch-tokens");
   return advice;
 }
@@ -156,11 +156,11 @@ std::vector<std::string> advice_for(const PlanInput& input) {
 
 }  // namespace
 
-std::uint64_t process_baseline(setup::Pipeline pipeline, const graph::Graph& graph) {
+std::uint64_t process_baseline(const schedule::Pipeline& pipeline, const graph::Graph& graph) {
   // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied, and
   // the code that they make for attention to images.
   const std::uint64_t multiplying = graph::image_geometry(graph) ? 16 : 10;
-  return anonymous_bytes() + (pipeline == setup::Pipeline::kDatafree ? 4 : multiplying) * kMebibyte;
+  return anonymous_bytes() + (pipeline.takes_data ? multiplying : 4) * kMebibyte;
 }
 
 std::vector<SampleShape> shapes_of(const data::CalibrationSet& set) {

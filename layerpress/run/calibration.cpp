@@ -58,7 +58,7 @@ void place_samples(dist::Group& group, Calibration& calibration) {
 
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
-  if (setup.pipeline == setup::Pipeline::kDatafree) return {};
+  if (!setup.pipeline->takes_data) return {};
   if (options.dataset.empty()) throw UsageError("[options] --dataset is missing: the recipe needs calibration data");
   if (options.model_in_memory && data::open_token_rows(options.dataset) == nullptr)
     throw UsageError(
@@ -81,7 +81,7 @@ Calibration load_calibration(Rank& rank, const setup::RunSetup& setup, const set
   if (!calibration.identity.is_null() && calibration.all_tokens == 0)
     throw DataError("[data.loss_mask] {}: no sample has a token that counts; nothing can be calibrated on",
                     rank.options.dataset);
-  if (calibration.identity.is_null() && setup.pipeline != setup::Pipeline::kDatafree)
+  if (calibration.identity.is_null() && setup.pipeline->takes_data)
     throw DataError("[data] {}, split {}: gives no samples; pass another dataset or split", rank.options.dataset,
                     division.split);
   return calibration;

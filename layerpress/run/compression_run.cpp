@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "layerpress/pipeline/background_sink.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/residency/host_copies.h"
 
@@ -14,7 +14,7 @@ namespace {
 /// The pool may hold everything that the plan counts: all memory except the process's own.
 void limit_memory(Rank& rank, const Work& work) {
   const setup::RunSetup& setup = work.setup;
-  const std::uint64_t now = plan::process_baseline(setup.pipeline, setup.model.traced.graph);
+  const std::uint64_t now = plan::process_baseline(*setup.pipeline, setup.model.traced.graph);
   const std::uint64_t process = now - std::min(now, rank.memory.used_bytes());
   const std::uint64_t peak = work.plan.memory.peak.host;
   residency::restart_peak_device_bytes(setup.placement.device);
@@ -22,7 +22,7 @@ void limit_memory(Rank& rank, const Work& work) {
 }
 
 /// Returns how many bytes went to disk.
-std::uint64_t compress_sequential(const execution::RunContext& run, Work& work, output::OutputWriter& output) {
+std::uint64_t run_schedule(const execution::RunContext& run, Work& work, output::OutputWriter& output) {
   const at::Device device = work.setup.placement.device;
   const plan::RunPlan& plan = work.plan;
   // The store is destroyed before its file is removed.
@@ -32,10 +32,10 @@ std::uint64_t compress_sequential(const execution::RunContext& run, Work& work, 
   store.live_on(plan.activation_home);
   if (plan.activation_home.is_cpu()) store.copy_by(residency::host_copies(device));
   if (device.is_cpu()) {
-    pipeline::run_sequential(run, plan.schedule, work.setup.assignments, store, output);
+    pipeline::run_schedule(run, plan.schedule, work.setup.assignments, store, output);
   } else {
     pipeline::BackgroundSink results(output, residency::host_copies(device));
-    pipeline::run_sequential(run, plan.schedule, work.setup.assignments, store, results);
+    pipeline::run_schedule(run, plan.schedule, work.setup.assignments, store, results);
     results.finish();
   }
   return store.spilled_bytes();
@@ -55,22 +55,12 @@ std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output) {
                                   .control = rank.control,
                                   .times = rank.times,
                                   .group = rank.group,
-                                  .division_rates = work.division_rates,
+                                  .division_rates = setup.division_rates,
                                   .all_tokens = work.all_tokens,
                                   .min_tokens_per_expert = setup.min_tokens_per_expert,
                                   .original = original.get(),
                                   .all_samples = work.all_samples};
-  switch (setup.pipeline) {
-    case setup::Pipeline::kSequential:
-      return compress_sequential(run, work, output);
-    case setup::Pipeline::kBasic:
-      pipeline::run_basic(run, setup.subgraphs, setup.assignments, output.finished(), output);
-      break;
-    case setup::Pipeline::kDatafree:
-      pipeline::run_datafree(run, setup.subgraphs, setup.assignments, output.finished(), output);
-      break;
-  }
-  return 0;
+  return run_schedule(run, work, output);
 }
 
 }  // namespace layerpress::run

@@ -16,7 +16,6 @@ namespace layerpress::run {
 struct Work {
   const setup::RunSetup& setup;
   plan::RunPlan plan{};
-  dist::DivisionRates division_rates{};
   std::vector<execution::Batch> batches{};
   std::int64_t all_tokens = 0;                         ///< of all ranks
   std::int64_t all_samples = 0;                        ///< of all ranks

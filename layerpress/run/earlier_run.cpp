@@ -8,7 +8,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/output/journal.h"
-#include "layerpress/schedule/schedule.h"
+#include "layerpress/schedule/pipelines.h"
 
 namespace layerpress::run {
 namespace {
@@ -46,7 +46,7 @@ void restore_boundary(const Rank& rank, const output::RunFolder& folder, const o
   if (boundary.is_null()) return;
   const setup::RunSetup& setup = input.run;
   const auto schedule =
-      schedule::make_schedule({setup.model.traced.graph, setup.subgraphs, setup.assignments, input.finished, {}, {}});
+      setup.pipeline->make_schedule({setup.model.traced.graph, setup.subgraphs, setup.assignments, input.finished});
   const auto batches = plan::batches_of(input.samples, input.batch_tokens, setup.model.traced.graph);
   const auto expected = expected_at(setup.model.traced.graph, batches, next - 1, schedule[next - 1].boundary);
   if (!expected) return;

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "layerpress/base/text.h"
+#include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/output/run_folder.h"
 #include "layerpress/output/scratch_space.h"
@@ -68,6 +71,20 @@ void rank_0_first(dist::Group& group, Function&& function) {
   if (group.is_first()) group.barrier();
 }
 
+int shard_sets(const Rank& rank, const run::EarlierRun& earlier) {
+  return earlier.shard_sets > 0 ? earlier.shard_sets : rank.group.size();
+}
+
+/// Without data, ranks compress the linears that they write. Empty if all ranks compress all linears together.
+std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, const dist::Group& group, int sets) {
+  if (setup.pipeline->takes_data || group.size() == 1) return {};
+  std::set<graph::NodeId> own;
+  for (const output::OutputPart& part :
+       output::output_parts(setup.model, setup.assignments, setup.subgraphs, {sets, /*linears_first=*/true}))
+    if (part.linear && part.set % group.size() == group.rank()) own.insert(*part.linear);
+  return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
+}
+
 std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, const run::EarlierRun& earlier) {
   const setup::RunSetup& setup = claim.setup;
   const OutputWriter::Options options{.directory = claim.folder->path(),
@@ -75,8 +92,8 @@ std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, 
                                       .reopen = claim.folder->continued(),
                                       .rank = rank.group.rank(),
                                       .ranks = rank.group.size(),
-                                      .shard_sets = earlier.shard_sets > 0 ? earlier.shard_sets : rank.group.size(),
-                                      .linears_first = setup.pipeline == setup::Pipeline::kDatafree};
+                                      .shard_sets = shard_sets(rank, earlier),
+                                      .linears_first = !setup.pipeline->takes_data};
   std::unique_ptr<OutputWriter> output;
   rank_0_first(rank.group, [&] {
     if (rank.group.is_first() && !earlier.same_ranks) OutputWriter::remove_scratch(options.directory);
@@ -105,13 +122,12 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
                  Planned& planned) {
   run::Work& work = planned.work;
   plan::PlanInput input{.run = claim.setup, .samples = plan::shapes_of(set)};
-  input.division_rates = work.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
   input.batch_tokens = earlier.batch_tokens > 0 ? earlier.batch_tokens : rank.options.batch_tokens;
-  if (planned.output) input.owns = [&output = *planned.output](graph::NodeId linear) { return output.owns(linear); };
+  input.owns = own_linears(claim.setup, rank.group, shard_sets(rank, earlier));
   if (work.resumed_subgraphs > 0) {
     input.finished = planned.output->finished();
     // Other pipelines either read nothing from finished subgraphs or calibrate on the original weights.
-    if (claim.setup.pipeline == setup::Pipeline::kSequential) {
+    if (claim.setup.pipeline->layer_by_layer) {
       run::Leftovers leftovers = run::find_leftovers(rank, *claim.folder, *planned.output, input);
       input.mapped = [&weights = *leftovers.weights](const std::string& name) { return weights.is_original(name); };
       input.available = std::move(leftovers.available);
@@ -219,7 +235,7 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
 
 /// For the beginning of the log.
 void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
-  if (setup.pipeline == setup::Pipeline::kDatafree || !rank.group.is_first()) return;
+  if (!setup.pipeline->takes_data || !rank.group.is_first()) return;
   rank.control.message(LogLevel::kInfo,
                        fmt::format("products in {}, values in {}, {} threads", setup::arithmetic_words(setup.placement),
                                    setup::dtype_word(setup.placement.dtype), setup.threads));
@@ -246,6 +262,7 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   claim.folder->open();
   const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
   if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
+  claim.setup.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
   if (const std::vector<std::string>& left = claim.setup.model.traced.left_out; !left.empty())
     rank.control.message(
         LogLevel::kWarning,
@@ -309,11 +326,12 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     setup::RunSetup setup = setup::set_up(options, group);
     setup::require_same_request(options, setup, group);
     setup::connect_devices(options, setup, group, own);
+    setup.division_rates = plan::agreed_division_rates(setup, group);
     std::vector<plan::SampleShape> samples;
     if (!options.dataset.empty()) {
       const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);
       samples = plan::shapes_of(run::load_set(options, setup, division, group, own));
-    } else if (setup.pipeline != setup::Pipeline::kDatafree) {
+    } else if (setup.pipeline->takes_data) {
       if (options.num_calibration_samples < 1 || options.max_seq_length < 1)
         throw UsageError("[options] --num-calibration-samples and --max-seq-length must be positive");
       const auto count = dist::partition(options.num_calibration_samples, group.rank(), group.size()).size();
@@ -322,7 +340,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const plan::RunPlan plan = plan::plan_run({.run = setup,
                                                .samples = std::move(samples),
                                                .batch_tokens = options.batch_tokens,
-                                               .division_rates = plan::agreed_division_rates(setup, group)});
+                                               .owns = own_linears(setup, group, group.size())});
     Json report = plan::plan_report(setup, plan, plan::measure_rates(setup, options.output));
     group.barrier();
     return report;

@@ -40,46 +40,56 @@ std::vector<compression::LinearShape> shapes_of(const graph::Graph& graph, const
   return shapes;
 }
 
-WorkDivider::WorkDivider(const graph::Graph& graph, const compression::Assignments& assignments, const Options& options)
-    : graph_(graph), assignments_(assignments), options_(options), statistics_(graph, assignments) {}
+WorkDivider::WorkDivider(const graph::Graph& graph, const compression::Assignments& assignments, int ranks,
+                         const dist::DivisionRates& rates)
+    : graph_(graph), assignments_(assignments), ranks_(ranks), rates_(rates), statistics_(graph, assignments) {}
 
 bool WorkDivider::is_shared(const graph::LinearGroup& group) const {
   return statistics_.readers(group.input) > group.linears.size();
 }
 
-double WorkDivider::statistics_bytes(graph::ValueId value) const {
-  const std::int64_t features = graph_.values[value].features;
+double WorkDivider::bytes_to_send(const GroupWork& work) const {
+  const std::int64_t features = graph_.values[work.input].features;
   double bytes = 0;
-  for (const compression::StatisticPtr& statistic : statistics_.of(value))
-    if (!statistics_.everywhere(value, statistic->name()))
-      bytes += static_cast<double>(element_count(*statistic, features, statistic->all_rows(features))) * sizeof(float);
+  for (const compression::StatisticPtr& statistic : work.owned_statistics)
+    bytes += static_cast<double>(element_count(*statistic, features, statistic->all_rows(features))) * sizeof(float);
   return bytes;
 }
 
-std::vector<GroupWork> WorkDivider::divide(const std::vector<graph::LinearGroup>& groups) const {
+std::vector<GroupWork> WorkDivider::works_of(Sharing sharing, const graph::LinearGroup& group) const {
   std::vector<GroupWork> works;
-  for (const graph::LinearGroup& group : groups) {
-    const std::size_t first = works.size();
-    for (const graph::NodeId n : group.linears) {
-      const compression::Quantizer* modifier = assignments_.linears.at(n).modifier;
-      const bool propagates = assignments_.linears.at(n).propagates;
-      auto work = std::find_if(works.begin() + static_cast<std::ptrdiff_t>(first), works.end(), [&](const auto& entry) {
-        return entry.modifier == modifier && entry.propagates == propagates;
-      });
-      if (work == works.end())
-        work = works.insert(works.end(), {group.input, modifier, {}, {}, propagates, false, nullptr, {}});
-      work->linears.push_back(n);
+  for (const graph::NodeId n : group.linears) {
+    const compression::Assignment& assignment = assignments_.linears.at(n);
+    auto work = std::find_if(works.begin(), works.end(), [&](const GroupWork& known) {
+      return known.modifier == assignment.modifier && known.propagates == assignment.propagates;
+    });
+    if (work == works.end()) {
+      works.push_back({.input = group.input,
+                       .modifier = assignment.modifier,
+                       .linears = {},
+                       .division = {},
+                       .propagates = assignment.propagates});
+      work = works.end() - 1;
     }
-    for (std::size_t i = first; i < works.size(); ++i)
-      works[i].everywhere = options_.everywhere || works.size() > first + 1 || is_shared(group);
+    work->linears.push_back(n);
   }
+  // Otherwise several ranks may compress linears that need the same statistics.
+  if (sharing == Sharing::kRows && works.size() == 1 && !is_shared(group))
+    works.front().owned_statistics = statistics_.of_quantizers_alone(group.input);
+  return works;
+}
+
+std::vector<GroupWork> WorkDivider::divide(Sharing sharing, const std::vector<graph::LinearGroup>& groups) const {
+  const int ranks = sharing == Sharing::kLinears ? 1 : ranks_;
+  std::vector<GroupWork> works;
+  for (const graph::LinearGroup& group : groups)
+    for (GroupWork& work : works_of(sharing, group)) works.push_back(std::move(work));
   std::vector<DividedGroup> divided;
   for (const GroupWork& work : works)
-    divided.push_back({work.modifier, shapes_of(graph_, work.linears, assignments_),
-                       work.everywhere ? 0 : statistics_bytes(work.input)});
+    divided.push_back({work.modifier, shapes_of(graph_, work.linears, assignments_), bytes_to_send(work)});
   // Steps differ in who gets their first group, and a resumed run's in nothing.
-  const int first_owner = works.empty() ? 0 : works.front().input % options_.ranks;
-  std::vector<GroupDivision> divisions = divide_groups(divided, options_.ranks, first_owner, options_.rates);
+  const int first_owner = works.empty() ? 0 : works.front().input % ranks;
+  std::vector<GroupDivision> divisions = divide_groups(divided, ranks, first_owner, rates_);
   for (std::size_t i = 0; i < works.size(); ++i) works[i].division = std::move(divisions[i]);
   return works;
 }

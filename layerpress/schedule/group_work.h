@@ -6,6 +6,7 @@
 
 #include "layerpress/graph/partition.h"
 #include "layerpress/schedule/group_division.h"
+#include "layerpress/schedule/schedule.h"
 #include "layerpress/schedule/value_statistics.h"
 
 namespace layerpress::schedule {
@@ -23,10 +24,12 @@ struct GroupWork {
   const compression::Quantizer* modifier = nullptr;
   std::vector<graph::NodeId> linears;
   GroupDivision division;
-  bool propagates = true;                               ///< later nodes use the compressed weights
-  bool everywhere = false;                              ///< all ranks have the statistics, whichever rank compresses
+  bool propagates = true;  ///< later nodes use the compressed weights
+  /// Statistics of the input that are merged only on the rank that compresses the linears, if one rank does; all ranks
+  /// have the others.
+  std::vector<compression::StatisticPtr> owned_statistics{};
   const compression::Statistics* statistics = nullptr;  ///< statistics of the input, if any
-  std::optional<std::int64_t> routed_tokens;            ///< tokens that the router gave the linears' expert
+  std::optional<std::int64_t> routed_tokens{};          ///< tokens that the router gave the linears' expert
 };
 
 /// Linears that are compressed together, as a plan sees them.
@@ -36,26 +39,24 @@ std::vector<compression::LinearShape> shapes_of(const graph::Graph& graph, const
 /// Divides what is compressed in one step among the ranks.
 class WorkDivider {
  public:
-  struct Options {
-    int ranks = 1;
-    dist::DivisionRates rates{};
-    bool everywhere =
-        false;  ///< all ranks get all statistics; otherwise only those that groups of several subgraphs use
-  };
   /// Refers to the graph and the assignments.
-  WorkDivider(const graph::Graph& graph, const compression::Assignments& assignments, const Options& options);
+  WorkDivider(const graph::Graph& graph, const compression::Assignments& assignments, int ranks,
+              const dist::DivisionRates& rates);
 
   /// The linears of groups that are compressed in one step, by group and by modifier, in order.
-  std::vector<GroupWork> divide(const std::vector<graph::LinearGroup>& groups) const;
+  std::vector<GroupWork> divide(Sharing sharing, const std::vector<graph::LinearGroup>& groups) const;
 
  private:
+  /// The work on one group, not yet divided.
+  std::vector<GroupWork> works_of(Sharing sharing, const graph::LinearGroup& group) const;
   /// Whether groups of other subgraphs use the group's statistics, too.
   bool is_shared(const graph::LinearGroup& group) const;
-  double statistics_bytes(graph::ValueId value) const;
+  double bytes_to_send(const GroupWork& work) const;
 
   const graph::Graph& graph_;
   const compression::Assignments& assignments_;
-  Options options_;
+  int ranks_;
+  dist::DivisionRates rates_;
   ValueStatistics statistics_;
 };
 

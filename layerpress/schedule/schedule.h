@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -30,12 +32,24 @@ struct Step {
   bool runs() const { return !statistics.empty() || survey || !stage.keeps.empty(); }
 };
 
-/// The sequential pipeline's work for one subgraph, decided before anything runs.
+/// How ranks share the compression of a step's groups.
+enum class Sharing {
+  kRows,        ///< they divide rows, and statistics are merged where they are needed
+  kMergedRows,  ///< they divide rows, and all of them have all statistics
+  kLinears,     ///< each compresses the linears that it writes, without the others
+};
+
+/// The work for one subgraph, or for the whole model before the subgraphs, decided before anything runs.
 struct SubgraphSchedule {
   std::string name;
-  bool finished = false;                      ///< compressed by an earlier run; runs only for later subgraphs
+  std::optional<std::size_t> subgraph;  ///< its index; nothing: the whole model
+  bool finished = false;                ///< compressed by an earlier run; runs only for later subgraphs
+  bool batch_by_batch = false;          ///< each batch passes all steps before the next batch
+  bool uses_results = true;             ///< later nodes compute with the compressed weights
+  Sharing sharing = Sharing::kRows;
   std::vector<Step> steps;                    ///< the last one has no groups
   std::vector<std::string> weights;           ///< to onload
+  std::vector<std::string> reads;             ///< to read before: `weights`, and perhaps others that are only copied
   std::vector<std::string> original_weights;  ///< to onload for the original model
   /// Weights compressed here that later subgraphs read, and weights that no subgraph reads after this one.
   std::vector<std::string> kept_weights, dropped_weights;
@@ -58,9 +72,12 @@ struct ScheduleRequest {
   const graph::Graph& graph;
   const std::vector<graph::Subgraph>& subgraphs;
   const compression::Assignments& assignments;
-  std::vector<bool> finished;                 ///< per subgraph: compressed in an earlier run (empty: none)
-  std::vector<graph::ValueId> available;      ///< values that are already stored
-  std::vector<std::vector<bool>> keep_after;  ///< per subgraph and step, see graph::split_stages (empty: keep)
+  std::vector<bool> finished{};                 ///< per subgraph: compressed in an earlier run (empty: none)
+  std::vector<graph::ValueId> available{};      ///< values that are already stored
+  std::vector<std::vector<bool>> keep_after{};  ///< per subgraph and step, see graph::split_stages (empty: keep)
+  std::function<bool(graph::NodeId)> owns{};    ///< without data: whether this rank writes a linear (empty: all)
+
+  bool is_finished(std::size_t s) const { return !finished.empty() && finished[s]; }
 };
 
 /// Statistics of the groups that are compressed in one step have this many bytes together, unless one group alone has more:
@@ -68,6 +85,9 @@ struct ScheduleRequest {
 inline constexpr std::uint64_t kStepStatisticsBytes = 64u << 20;
 /// The values whose statistics a step's transforms, groups and stored parameters use, once for each use.
 std::vector<graph::ValueId> statistics_used(const Step& step, const compression::Assignments& assignments);
+
+/// Adds the parameters that a plan's transforms change.
+void add_changed_weights(const ScheduleRequest& request, SubgraphSchedule& plan);
 
 /// The transforms of a subgraph's parameters, as indices in Assignments::transforms. All of their nodes lie in the subgraph.
 std::vector<std::size_t> transforms_of(const graph::Subgraph& subgraph, const compression::Assignments& assignments);
@@ -84,6 +104,9 @@ std::vector<graph::ValueId> observed_values(const std::vector<std::size_t>& stor
 std::vector<std::vector<graph::LinearGroup>> in_steps(const graph::Graph& graph, const ValueStatistics& statistics,
                                                       const std::vector<graph::LinearGroup>& groups);
 
-std::vector<SubgraphSchedule> make_schedule(const ScheduleRequest& request);
+using Schedule = std::vector<SubgraphSchedule>;
+
+/// The first entry from `s` on that reads weights, or the schedule's size.
+std::size_t next_that_reads(const Schedule& schedule, std::size_t s);
 
 }  // namespace layerpress::schedule

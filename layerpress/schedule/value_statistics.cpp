@@ -60,7 +60,7 @@ ValueStatistics::ValueStatistics(const graph::Graph& graph, const compression::A
     for (const auto& [value, statistics] : planned.site.statistics) {
       add(value, statistics);
       for (const compression::StatisticPtr& statistic : statistics)
-        wanted_[value].everywhere.insert(std::string(statistic->name()));
+        wanted_[value].of_transforms.insert(std::string(statistic->name()));
     }
 }
 
@@ -71,12 +71,13 @@ void ValueStatistics::add(graph::ValueId value, const std::vector<compression::S
       known.push_back(statistic);
 }
 
-bool ValueStatistics::everywhere(graph::ValueId value, std::string_view name) const {
-  const auto found = wanted_.find(value);
-  if (found == wanted_.end()) return false;
-  const auto is_small = [&](const auto& statistic) { return statistic->name() == name && statistic->everywhere(); };
-  return found->second.everywhere.count(std::string(name)) != 0 ||
-         std::any_of(found->second.statistics.begin(), found->second.statistics.end(), is_small);
+std::vector<compression::StatisticPtr> ValueStatistics::of_quantizers_alone(graph::ValueId value) const {
+  std::vector<compression::StatisticPtr> alone;
+  if (const auto found = wanted_.find(value); found != wanted_.end())
+    for (const compression::StatisticPtr& statistic : found->second.statistics)
+      if (!statistic->everywhere() && found->second.of_transforms.count(statistic->name()) == 0)
+        alone.push_back(statistic);
+  return alone;
 }
 
 const std::vector<compression::StatisticPtr>& ValueStatistics::of(graph::ValueId value) const {

@@ -1,10 +1,10 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "layerpress/compression/assignments.h"
@@ -29,8 +29,8 @@ class ValueStatistics {
   std::vector<graph::ValueId> sources(graph::ValueId value) const;
   /// The memory of their figures, in bytes.
   std::uint64_t bytes(const graph::Graph& graph, graph::ValueId value) const;
-  /// Whether all ranks need a statistic of the value, whichever rank compresses its linears.
-  bool everywhere(graph::ValueId value, std::string_view name) const;
+  /// Those of which only the rank needs figures that compresses the value's linears: large ones that no transform uses.
+  std::vector<compression::StatisticPtr> of_quantizers_alone(graph::ValueId value) const;
   /// The number of linears in the whole graph that read the value and want its statistics.
   std::size_t readers(graph::ValueId value) const;
 
@@ -38,7 +38,7 @@ class ValueStatistics {
   struct Wanted {
     std::vector<compression::StatisticPtr> statistics;
     std::size_t readers = 0;
-    std::set<std::string> everywhere;  // names of those that transforms use
+    std::set<std::string, std::less<>> of_transforms;  // names of those that transforms use
   };
   void add(graph::ValueId value, const std::vector<compression::StatisticPtr>& statistics);
   std::map<graph::ValueId, Wanted> wanted_;

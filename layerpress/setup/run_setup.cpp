@@ -20,19 +20,30 @@
 namespace layerpress::setup {
 namespace {
 
-Pipeline choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
+/// "sequential, basic and datafree".
+std::string pipeline_names() {
+  std::string names;
+  for (std::size_t i = 0; i < schedule::kPipelines.size(); ++i)
+    names += (i == 0                                ? ""
+              : i + 1 < schedule::kPipelines.size() ? ", "
+                                                    : " and ") +
+             std::string(schedule::kPipelines[i].name);
+  return names;
+}
+
+const schedule::Pipeline* choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
   const bool needs_data =
       std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) { return modifier->needs_data(); });
-  if (asked.empty()) return needs_data ? Pipeline::kSequential : Pipeline::kDatafree;
-  if (asked == "sequential" || asked == "independent") return Pipeline::kSequential;
-  if (asked == "basic") return Pipeline::kBasic;
-  if (asked != "datafree")
-    throw UsageError("[options] --pipeline: '{}' is not known; sequential, basic and datafree are", asked);
-  if (needs_data)
+  if (asked.empty()) return schedule::pipeline_named(needs_data ? "sequential" : "datafree");
+  // "independent" is LLM Compressor's name for a sequential run.
+  const schedule::Pipeline* pipeline = schedule::pipeline_named(asked == "independent" ? "sequential" : asked);
+  if (pipeline == nullptr) throw UsageError("[options] --pipeline: '{}' is not known; {} are", asked, pipeline_names());
+  if (needs_data && !pipeline->takes_data)
     throw UsageError(
-        "[options] --pipeline datafree: the recipe needs calibration data (GPTQ, a hessian observer, smoothing, "
-        "static input scales, or a quantized cache of keys and values)");
-  return Pipeline::kDatafree;
+        "[options] --pipeline {}: the recipe needs calibration data (GPTQ, a hessian observer, smoothing, static input "
+        "scales, or a quantized cache of keys and values)",
+        asked);
+  return pipeline;
 }
 
 /// kUnlimited if the available memory is unknown and no budget is given.
@@ -45,9 +56,10 @@ std::uint64_t host_budget(const std::string& asked) {
 /// The original model runs beside the compressed one, batch by batch, and must process the same rows.
 void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
   if (!schedule::wants_original(setup.assignments)) return;
-  if (setup.pipeline == Pipeline::kBasic)
+  if (!setup.pipeline->layer_by_layer)
     throw UsageError(
-        "[options] --pipeline basic: error propagation needs the sequential pipeline, whose inputs carry the error");
+        "[options] --pipeline {}: error propagation needs the sequential pipeline, whose inputs carry the error",
+        setup.pipeline->name);
   if (!options.moe_calibrate_all_experts &&
       std::any_of(setup.assignments.linears.begin(), setup.assignments.linears.end(), [&](const auto& entry) {
         const graph::Graph& graph = setup.model.traced.graph;
@@ -152,7 +164,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
 }
 
 void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control) {
-  if (group.size() == 1 || setup.pipeline == Pipeline::kDatafree) return;
+  if (group.size() == 1 || !setup.pipeline->takes_data) return;
   const at::Device device = setup.placement.device;
   const std::string hindrance = group.connect_devices(device);
   if (!device.is_cuda()) return;

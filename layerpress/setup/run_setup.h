@@ -4,8 +4,10 @@
 #include <limits>
 #include <vector>
 
+#include "layerpress/dist/division.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/recipe/recipe.h"
+#include "layerpress/schedule/pipelines.h"
 #include "layerpress/setup/assignment.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/source_tensors.h"
@@ -14,8 +16,6 @@ namespace layerpress::setup {
 
 inline constexpr std::uint64_t kUnlimited =
     std::numeric_limits<std::uint64_t>::max();  ///< a budget that nothing exceeds
-
-enum class Pipeline { kSequential, kBasic, kDatafree };
 
 /// The place of values between stages: on the computing device if all of them fit there, otherwise in host memory
 /// within the budget and then on disk (kAuto); in host memory (kCpu), in the scratch file (kDisk), on the computing
@@ -29,7 +29,7 @@ struct RunSetup {
   int threads = 1;
   recipe::Recipe recipe;
   Modifiers modifiers;
-  Pipeline pipeline = Pipeline::kSequential;
+  const schedule::Pipeline* pipeline = &schedule::kPipelines.front();
   OpenedModel model;
   compression::Assignments assignments;
   SourceTensors source;
@@ -40,6 +40,7 @@ struct RunSetup {
   int ranks = 1;
   std::uint64_t budget = 0;  ///< host memory: this rank's part of its machine's
   std::uint64_t device_budget = 0;
+  dist::DivisionRates division_rates{};  ///< the same on all ranks; plan/division_rates.h
 };
 
 /// Throws layerpress::Error for options that cannot be satisfied. Sets the number of threads. Default threads, and

@@ -92,6 +92,17 @@ def test_without_data(ranks, scheme, exact, alone, results):
     assert differing(ranked_runs.run(ranks, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 
+def test_plan_without_data(exact, results):
+    """A rank's plan counts the linears that it compresses, which are about half of all."""
+    how = [*ROUNDING, "--dry-run", "--json"]
+    run = ranked_runs.RankedRun(2, exact.folder, results / "out", *how)
+    run.end_well()
+    text = run.text()
+    half, whole = json.loads(text[text.index("{"):]), program.run("oneshot", exact.folder, "--output", results / "out", *how).json()
+    read = [sum(each["read_bytes"] for each in plan["subgraphs"] if each["name"].startswith("model.layers")) for plan in (half, whole)]
+    assert 0.3 * read[1] < read[0] < 0.7 * read[1]
+
+
 @pytest.mark.parametrize("options", [
     ["--num-calibration-samples", "1"], ["--num-calibration-samples", "5", "--shuffle", "--seed", "3"], [],
     ["--concatenate", "--max-seq-length", "48"], ["--dataset-split", "train[2:9]"], ["--max-seq-length", "20"],

@@ -7,7 +7,8 @@
 
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/pipeline/group_compression.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
+#include "layerpress/schedule/pipelines.h"
 #include "layerpress/schedule/schedule.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"
@@ -204,14 +205,10 @@ KeepingSink compress(const MixtureSetting& setting, const ExpertModel& model, co
   const auto subgraphs =
       graph::partition(model.graph, [&](const graph::Module& module) { return module.class_name == setting.targets; });
   KeepingSink sink;
-  if (setting.basic) {
-    run_basic(run, subgraphs, assignments, {}, sink);
-  } else {
-    const auto schedule = schedule::make_schedule({model.graph, subgraphs, assignments, {}, {}, {}});
-    residency::ActivationStore store(batches.size());
-    run_sequential(run, schedule, assignments, store, sink);
-    EXPECT_EQ(store.memory_bytes(), 0u);
-  }
+  const auto make = setting.basic ? schedule::basic_schedule : schedule::sequential_schedule;
+  residency::ActivationStore store(batches.size());
+  run_schedule(run, make({model.graph, subgraphs, assignments}), assignments, store, sink);
+  EXPECT_EQ(store.memory_bytes(), 0u);
   return sink;
 }
 

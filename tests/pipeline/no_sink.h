@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 
 namespace layerpress::pipeline {
 

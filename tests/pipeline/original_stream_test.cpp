@@ -6,9 +6,10 @@
 #include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/residual_writes.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/schedule/group_work.h"
+#include "layerpress/schedule/pipelines.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
 #include "tests/pipeline/gram_users.h"
@@ -80,10 +81,10 @@ void run(const test::SmallModel& model, const CrossModifier& modifier, const std
   const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
   std::vector<std::vector<bool>> keep;
   if (!setting.keep_after.empty()) keep.assign(subgraphs.size(), setting.keep_after);
-  const auto schedule = schedule::make_schedule({model.graph, subgraphs, assignments, {}, {}, keep});
+  const auto schedule = schedule::sequential_schedule({model.graph, subgraphs, assignments, {}, {}, keep});
   residency::ActivationStore store(batches.size(), setting.activations);
   NoSink sink;
-  run_sequential(context, schedule, assignments, store, sink);
+  run_schedule(context, schedule, assignments, store, sink);
   EXPECT_EQ(store.memory_bytes(), 0u);
 }
 

@@ -6,8 +6,9 @@
 #include "layerpress/base/error.h"
 #include "layerpress/compression/cross_statistic.h"
 #include "layerpress/execution/body_run.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/schedule/pipelines.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
 #include "tests/pipeline/gram_users.h"
@@ -116,18 +117,14 @@ RecordingModifier run(const PipelineSetting& setting, RecordingSink& sink) {
   dist::Group alone;
   const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
   const std::vector<graph::Subgraph> subgraphs = model.cut(setting.targets);
-  if (setting.kind == Kind::kSequential) {
-    std::vector<std::vector<bool>> keep;
-    if (!setting.keep_after.empty()) keep.assign(subgraphs.size(), setting.keep_after);
-    const auto schedule = schedule::make_schedule({model.graph, subgraphs, assignments, {}, {}, keep});
-    residency::ActivationStore store(batches.size(), setting.activations);
-    run_sequential(context, schedule, assignments, store, sink);
-    EXPECT_EQ(store.memory_bytes(), 0u);  // nothing outlives its last reader
-  } else if (setting.kind == Kind::kBasic) {
-    run_basic(context, subgraphs, assignments, {}, sink);
-  } else {
-    run_datafree(context, subgraphs, assignments, {}, sink);
-  }
+  schedule::ScheduleRequest request{model.graph, subgraphs, assignments};
+  if (!setting.keep_after.empty()) request.keep_after.assign(subgraphs.size(), setting.keep_after);
+  const auto make = setting.kind == Kind::kSequential ? schedule::sequential_schedule
+                    : setting.kind == Kind::kBasic    ? schedule::basic_schedule
+                                                      : schedule::datafree_schedule;
+  residency::ActivationStore store(batches.size(), setting.activations);
+  run_schedule(context, make(request), assignments, store, sink);
+  EXPECT_EQ(store.memory_bytes(), 0u);  // nothing outlives its last reader
   return modifier;
 }
 
@@ -299,9 +296,8 @@ TEST(Pipelines, StopWhenAsked) {
   RecordingSink sink;
   const std::vector<graph::Subgraph> subgraphs = model.cut("Layer");
   residency::ActivationStore store(1);
-  EXPECT_THROW(
-      run_sequential(context, schedule::make_schedule({model.graph, subgraphs, {}, {}, {}, {}}), {}, store, sink),
-      InterruptedError);
+  EXPECT_THROW(run_schedule(context, schedule::sequential_schedule({model.graph, subgraphs, {}}), {}, store, sink),
+               InterruptedError);
 }
 
 TEST(BodyRun, PackedSamplesEqualSamplesAlone) {
@@ -332,8 +328,10 @@ TEST(CompressGroup, NamesATensorThatIsNotFinite) {
   dist::Group alone;
   const execution::RunContext context{model.graph, model.weights, {at::kCPU, at::kFloat}, none, {}, times, alone};
   RecordingSink sink;
+  residency::ActivationStore store(0);
   try {
-    run_datafree(context, model.cut("Layer"), assignments, {}, sink);
+    run_schedule(context, schedule::datafree_schedule({model.graph, model.cut("Layer"), assignments}), assignments,
+                 store, sink);
     FAIL() << "accepted NaN";
   } catch (const CheckpointError& error) {
     EXPECT_NE(std::string(error.what()).find("layers.0.o.weight"), std::string::npos) << error.what();

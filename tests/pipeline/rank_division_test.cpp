@@ -10,7 +10,7 @@
 #include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/pipeline/divided_compression.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/pipeline/statistics_store.h"
 #include "layerpress/quant/row_transfer.h"
 #include "layerpress/schedule/group_division.h"

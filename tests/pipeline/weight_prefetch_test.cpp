@@ -6,8 +6,9 @@
 #include <set>
 
 #include "layerpress/base/error.h"
-#include "layerpress/pipeline/pipelines.h"
+#include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/residency/pinned_weights.h"
+#include "layerpress/schedule/pipelines.h"
 #include "tests/execution/small_model.h"
 #include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/no_sink.h"
@@ -85,11 +86,11 @@ double run_seconds(std::chrono::milliseconds fetching, std::chrono::milliseconds
   dist::Group alone;
   const execution::RunContext context{model.graph, weights, {at::kCPU, at::kFloat}, batches, {}, times, alone};
   const std::vector<graph::Subgraph> subgraphs = model.cut("Linear");
-  const auto schedule = schedule::make_schedule({model.graph, subgraphs, assignments, {}, {}, {}});
+  const auto schedule = schedule::sequential_schedule({model.graph, subgraphs, assignments});
   residency::ActivationStore store(batches.size());
   NoSink sink;
   const Timer timer;
-  run_sequential(context, schedule, assignments, store, sink);
+  run_schedule(context, schedule, assignments, store, sink);
   return timer.seconds();
 }
 

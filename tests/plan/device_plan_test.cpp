@@ -3,10 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/run_plan.h"
-#include "tests/checkpoint/temporary_folder.h"
-#include "tests/modifier/quantizers.h"
+#include "tests/plan/small_setup.h"
 
 namespace layerpress::plan {
 namespace {
@@ -15,52 +13,16 @@ constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max(), 
 
 class DevicePlan : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const Json config = {{"architectures", {"LlamaForCausalLM"}},
-                         {"model_type", "llama"},
-                         {"hidden_size", 256},
-                         {"intermediate_size", 768},
-                         {"num_hidden_layers", 3},
-                         {"num_attention_heads", 4},
-                         {"num_key_value_heads", 2},
-                         {"vocab_size", 160},
-                         {"tie_word_embeddings", false}};
-    std::map<std::string, at::Tensor> tensors;
-    for (const graph::Node& node : model::trace_model(config).graph.nodes)
-      for (const graph::WeightUse& use : graph::weights_of(node.operation))
-        tensors[use.name] = at::zeros(use.shape, at::kBFloat16);
-    folder_.write("model/config.json", config.dump());
-    checkpoint::write_safetensors(folder_ / "model/model.safetensors", tensors);
-    run_.model = setup::open_model((folder_ / "model").string());
-    run_.subgraphs = setup::cut_model(run_.model.traced, {});
-    run_.placement = {kGpu, at::kBFloat16};
-    run_.budget = kUnlimited;
-    for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(run_.model.traced.graph.nodes.size()); ++n) {
-      const graph::Node& node = run_.model.traced.graph.nodes[n];
-      const std::string& name = run_.model.traced.graph.module_name(node);
-      if (std::holds_alternative<graph::Linear>(node.operation) && name != "lm_head")
-        run_.assignments.linears[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16, kGpu};
-    }
-  }
-
   RunPlan plan(std::uint64_t device_budget, setup::ActivationPlace place = setup::ActivationPlace::kAuto) {
     run_.device_budget = device_budget;
     run_.place = place;
     return plan_run({.run = run_, .samples = std::vector<SampleShape>(64, SampleShape{512}), .batch_tokens = 2048});
   }
 
-  static std::uint64_t most(const RunPlan& plan, std::uint64_t SubgraphPlan::*what) {
-    std::uint64_t most = 0;
-    for (const SubgraphPlan& subgraph : plan.memory.subgraphs) most = std::max(most, subgraph.*what);
-    return most;
-  }
-
   static constexpr std::uint64_t kStream = 64 * 512 * 256 * 2;  // bytes of a value of the model's width
   const at::Device kGpu{at::kCUDA, 0};
-  test::TemporaryFolder folder_;
-  setup::RunSetup run_;
-  std::unique_ptr<compression::Quantizer> modifier_ = test::make_quantizer(
-      "GPTQModifier", {{"targets", {"Linear"}}, {"ignore", {"lm_head"}}, {"scheme", "W4A16"}}, "test");
+  SmallSetup setup_{"GPTQModifier", {kGpu, at::kBFloat16}};
+  setup::RunSetup& run_ = setup_.run;
 };
 
 TEST_F(DevicePlan, ActivationsStayOnTheDeviceWhereTheyFit) {

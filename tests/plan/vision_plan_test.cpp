@@ -99,7 +99,7 @@ class VisionSchedule : public ::testing::TestWithParam<std::vector<std::string>>
         assignments_.linears[n] = {modifier_.get(), modifier_->scheme_for({name, {"Linear"}}), at::kBFloat16};
     }
     subgraphs_ = setup::cut_model(model_, GetParam());
-    schedule_ = schedule::make_schedule({graph, subgraphs_, assignments_, {}, {}, {}});
+    schedule_ = schedule::sequential_schedule({graph, subgraphs_, assignments_});
   }
 
   bool reads(const schedule::Step& step) const { return contains(step.stage.inputs, states_); }

@@ -28,6 +28,7 @@ struct AttentionFunctions {
     return kernels::attention_workspace_bytes(shape.batch.offsets, shape_of(op), place.placement.device,
                                               place.placement.dtype, place.threads);
   }
+  static constexpr const char* phase(const graph::Attention*) { return "attention"; }
   /// Causal: about half of all pairs.
   static double flops(const graph::Attention& op, const NodeShape& shape) {
     double pairs = 0;  // visible (query, key) pairs

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "layerpress/checkpoint/safetensors.h"
+#include "layerpress/compression/assignments.h"
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress::output {
+
+/// Tensors that one rank writes together: the replacement of a linear's weight, or a copied tensor.
+struct OutputPart {
+  std::size_t subgraph;                 ///< the first subgraph that reads it, or the number of subgraphs
+  std::optional<graph::NodeId> linear;  ///< the compressed linear whose weight it is
+  std::vector<checkpoint::TensorSpec> tensors;
+  bool made = false;  ///< not copied, but computed during the run
+  std::uint64_t bytes = 0;
+  int set = 0;  ///< of the sets of files
+};
+
+/// How the output is divided into sets of files.
+struct SetDivision {
+  int sets = 1;
+  /// Divide linears evenly before copied tensors, because ranks compress what they write. Otherwise all bytes are
+  /// divided.
+  bool linears_first = false;
+};
+
+/// All tensors of the output in the order of the graph, then those that the graph does not read.
+std::vector<OutputPart> output_parts(const setup::OpenedModel& model, const compression::Assignments& assignments,
+                                     const std::vector<graph::Subgraph>& subgraphs, const SetDivision& division);
+
+}  // namespace layerpress::output

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/schedule/demand.h"
+#include "layerpress/schedule/pipelines.h"
+#include "layerpress/schedule/step_maker.h"
+
+namespace layerpress::schedule {
+namespace {
+
+class ScheduleMaker {
+ public:
+  explicit ScheduleMaker(const ScheduleRequest& request)
+      : request_(request), graph_(request.graph), demand_(request), step_maker_(request, demand_) {}
+
+  Schedule make() {
+    std::set<graph::ValueId> stored(demand_.available().begin(), demand_.available().end());
+    stored.erase(graph::Graph::kInput);
+    Schedule schedule;
+    for (std::size_t s = 0; s < demand_.size(); ++s) {
+      schedule.push_back(make(s));
+      const std::vector<graph::ValueId> made = demand_.outputs(s);
+      stored.insert(made.begin(), made.end());
+      std::erase_if(stored, [&](graph::ValueId value) { return !demand_.is_wanted_after(value, s); });
+      schedule.back().boundary.assign(stored.begin(), stored.end());
+      add_originals(schedule.back().boundary);
+    }
+    find_kept_weights(schedule);
+    return schedule;
+  }
+
+ private:
+  SubgraphSchedule make(std::size_t s) {
+    SubgraphSchedule plan;
+    plan.name = request_.subgraphs[s].name;
+    plan.subgraph = s;
+    plan.finished = demand_.is_finished(s);
+    plan.steps = step_maker_.steps(s);
+    plan.stored = demand_.stored(s);
+    find_drops(s, plan);
+
+    std::vector<graph::NodeId> nodes;
+    std::set<graph::NodeId> runs;
+    for (const Step& step : plan.steps)
+      for (const graph::NodeId n : step.stage.nodes) {
+        nodes.push_back(n);
+        const bool is_copy = std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation);
+        if (!runs.insert(n).second && !is_copy) plan.recomputes = true;
+      }
+    for (const graph::LinearGroup& group : plan.groups())
+      nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
+    plan.weights = graph::weight_names(graph_, nodes);
+    add_changed_weights(request_, plan);
+    plan.reads = plan.weights;
+    if (demand_.original()) run_original(plan);
+    return plan;
+  }
+
+  /// What the original model runs beside it.
+  void run_original(SubgraphSchedule& plan) const {
+    std::vector<graph::NodeId> nodes;
+    for (Step& step : plan.steps) {
+      step.original = demand_.original()->stage(step.stage);
+      nodes.insert(nodes.end(), step.original.nodes.begin(), step.original.nodes.end());
+      add_originals(step.drops);
+    }
+    plan.original_weights = graph::weight_names(graph_, nodes);
+  }
+
+  /// Adds the stored values of the original model.
+  void add_originals(std::vector<graph::ValueId>& values) const {
+    if (!demand_.original()) return;
+    const std::vector<graph::ValueId> own = values;
+    for (const graph::ValueId value : own)
+      if (demand_.original()->differs(value)) values.push_back(demand_.original()->stored_as(value));
+  }
+
+  void find_kept_weights(Schedule& schedule) const {
+    std::map<std::string, std::size_t> compressed_in;
+    for (std::size_t s = 0; s < schedule.size(); ++s)
+      for (const graph::LinearGroup& group : schedule[s].groups())
+        for (const graph::NodeId n : group.linears)
+          compressed_in.emplace(graph::weight_matrix(graph_.nodes[n].operation).value().weight, s);
+    for (std::size_t s = schedule.size(); s-- > 0;)
+      for (const std::string& weight : schedule[s].weights) {
+        const auto made = compressed_in.find(weight);
+        if (made == compressed_in.end() || made->second >= s) continue;
+        schedule[made->second].kept_weights.push_back(weight);
+        schedule[s].dropped_weights.push_back(weight);
+        compressed_in.erase(made);
+      }
+  }
+
+  void find_drops(std::size_t s, SubgraphSchedule& plan) const {
+    std::set<graph::ValueId> read_later;
+    for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
+      const auto consider = [&](graph::ValueId value) {
+        if (graph_.is_input(value) || demand_.is_wanted_after(value, s)) return;
+        if (read_later.insert(value).second) step->drops.push_back(value);
+      };
+      for (const graph::ValueId value : step->stage.keeps) consider(value);
+      for (const graph::ValueId value : step->stage.inputs) consider(value);
+    }
+  }
+
+  const ScheduleRequest& request_;
+  const graph::Graph& graph_;
+  const Demand demand_;
+  StepMaker step_maker_;
+};
+
+}  // namespace
+
+Schedule sequential_schedule(const ScheduleRequest& request) { return ScheduleMaker(request).make(); }
+
+}  // namespace layerpress::schedule

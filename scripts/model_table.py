@@ -191,7 +191,9 @@ def table(results, all_types):
              f"transformers' within {TOLERANCE:g} of the greatest, packed and alone; \"W4A16\" and \"W8A8\" are GPTQ with the "
              "sequential pipeline, and \"reloaded\" says whether transformers loads the result without a missing or surplus "
              "tensor and computes about the same; \"left out\" counts linears and lists of experts that have no node of their "
-             "own.", "",
+             "own. Two kinds of failures to reload are transformers' own, whoever wrote the checkpoint: it reads experts only if they "
+             "are packed or FP8 (\"automatic conversion\", \"unexpected ...experts\"), and it initializes some models' packed "
+             "linears as if they were plain (\"no attribute weight\").", "",
              f"Of {len(results)} types, {len(able)} could be made and run by transformers in the sizes that the script chose. "
              f"Of these: {counts}.", "",
              f"| model_type | {' | '.join(STEPS[1:])} | nodes, of these aten, by sample | left out | reasons |",

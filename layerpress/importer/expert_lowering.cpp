@@ -96,7 +96,8 @@ std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, cons
   const std::int64_t inner = sizes.intermediate, features = sizes.features;
   if (first.is_stored() && down.is_stored()) {
     const std::string list = parent_name(first.sources[0].name);
-    const bool usual = first.sources[0].name == list + (sizes.gated ? ".gate_up_proj" : ".up_proj") &&
+    const bool usual = first.splits && down.splits &&
+                       first.sources[0].name == list + (sizes.gated ? ".gate_up_proj" : ".up_proj") &&
                        down.sources[0].name == list + ".down_proj";
     return usual ? split_names(list, sizes) : std::vector<LoweredExperts::Names>();
   }

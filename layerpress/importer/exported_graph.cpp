@@ -148,6 +148,7 @@ class Reader {
     for (const Json& step : parameter.steps) kernels::check_operator(step.at("op").get<std::string>());
     if (parameter.sources.empty() || !parameter.steps.is_array())
       refuse("parameter '{}' is made of no tensor", parameter.name);
+    parameter.splits = json.value("splits", false);
     parameter.tied = json.value("tied", "");
     check_name(parameter.tied, "parameter");
     const auto id = json.at("id").get<std::int64_t>();

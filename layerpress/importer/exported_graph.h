@@ -47,7 +47,8 @@ struct ExportedParameter {
   std::vector<Source> sources;
   Json steps;  ///< [{"op", "args", "outs", "several"}], {"source": n} and {"made": n} are references
   Json result;
-  std::string tied;  ///< the parameter whose tensor this is, or ""
+  bool splits = false;  ///< whether transformers also loads it from a tensor for each expert
+  std::string tied;     ///< the parameter whose tensor this is, or ""
   bool is_stored() const { return sources.size() == 1 && steps.empty(); }
 };
 

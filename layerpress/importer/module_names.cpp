@@ -22,6 +22,13 @@ ModuleNames::ModuleNames(const ExportedGraph& graph) : graph_(graph) {
       if (!prefixes_.emplace(own, stored).second && prefixes_[own] != stored) contradicted.insert(own);
     }
   }
+  for (const auto& [id, parameter] : graph.parameters) {
+    const std::string& stored = parameter.sources[0].name;
+    for (std::string own = above(parameter.name); !own.empty(); own = above(own))
+      if (const auto found = prefixes_.find(own);
+          found != prefixes_.end() && stored.starts_with(own + ".") && !stored.starts_with(found->second + "."))
+        contradicted.insert(own);
+  }
   // A parameter that moved to another module says nothing about the modules that the two have in common.
   for (const std::string& prefix : contradicted) prefixes_.erase(prefix);
   for (const auto& [path, class_name] : graph.modules)

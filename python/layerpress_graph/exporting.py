@@ -13,8 +13,9 @@ from .errors import ExportError, one_line
 # Tokens of the sample that is recorded: no size of a usual model.
 _LENGTH = 24
 
-# In the order of preference: one node per attention and per layer's experts; else the model's own attention.
-_WAYS = (("hooks", hooks.NAME, hooks.NAME), ("sdpa", "sdpa", hooks.NAME), ("eager", "eager", hooks.NAME))
+# In the order of preference: one node per attention and per layer's experts; else the model's own attention. Its eager one
+# knows everything that the model does; some models' sdpa leaves out what PyTorch's attention lacks.
+_WAYS = (("hooks", hooks.NAME, hooks.NAME), ("eager", "eager", hooks.NAME), ("sdpa", "sdpa", hooks.NAME))
 
 
 class Exported:

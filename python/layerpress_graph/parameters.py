@@ -84,7 +84,18 @@ def parameter_sources(model, stored: dict[str, tuple[str, list[int]]]) -> dict[s
     found = {}
     for first, load in loads.items():
         found |= _recorded(model, first, load, sources[first])
+    for target, made in found.items():
+        renamed = [rename_source_key(key, renamings, converters, prefix, known) for key in _expert_names(made)]
+        made["splits"] = bool(renamed) and all(name == target and pattern for name, pattern in renamed)
     return _with_tied(model, found)
+
+
+def _expert_names(made: dict) -> list[str]:
+    """What the parts of a stored tensor of all experts are called where experts are stored one by one."""
+    if len(made["shape"]) != 3 or made["steps"]:
+        return []
+    module, _, leaf = made["sources"][0]["name"].rpartition(".")
+    return [f"{module}.0.{part}.weight" for part in {"gate_up_proj": ("gate_proj", "up_proj")}.get(leaf, (leaf,))]
 
 
 def _recorded(model, first: str, load, sources) -> dict[str, dict]:

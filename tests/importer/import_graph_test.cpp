@@ -99,6 +99,15 @@ TEST(ImportGraph, AMovedParameterRenamesNoOtherModule) {
   EXPECT_EQ(model.aliases.at("model.layer.mlp.out"), std::vector<std::string>{"lm_head"});
 }
 
+TEST(ImportGraph, AMovedRouterRenamesNoExperts) {
+  Json graph = test::expert_export();
+  graph["parameters"][1]["sources"][0]["name"] = "model.layer.router.gate.weight";
+  const model::TracedModel model = imported(graph);
+  EXPECT_EQ(model.graph.module_name(model.graph.nodes[1]), "model.layer.router.gate");
+  EXPECT_EQ(model.graph.module_name(model.graph.nodes[4]), "model.layer.experts.0.up_proj");
+  EXPECT_TRUE(model.left_out.empty());
+}
+
 TEST(ImportGraph, NamesLinearsThatHaveNoNode) {
   Json graph = test::small_export();
   graph["linears"].push_back("model.layer.gate");

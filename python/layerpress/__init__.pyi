@@ -80,7 +80,7 @@ def oneshot(
     trust_remote_code_model: bool | None = None,
     output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint
     algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
-    scheme: str | None = None,  # preset such as W4A16, W8A8, FP8_DYNAMIC
+    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
@@ -157,7 +157,7 @@ def plan(
     trust_remote_code_model: bool | None = None,
     output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint
     algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
-    scheme: str | None = None,  # preset such as W4A16, W8A8, FP8_DYNAMIC
+    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
@@ -221,7 +221,7 @@ def inspect(
     plan: bool | None = None,  # show memory, disk and time of a one-shot run instead
     recipe: str | None = None,  # with --plan: LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...
     algorithm: str | None = None,  # with --plan: gptq or rtn (round-to-nearest)
-    scheme: str | None = None,  # with --plan: preset such as W4A16, W8A8, FP8_DYNAMIC
+    scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # with --plan: columns that share a scale (default: the preset's)
     observer: str | None = None,  # with --plan: minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
     quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins

@@ -27,11 +27,10 @@ FAULTY_MODIFIERS = {
     "unknown argument": ({"GPTQModifier": {"config_groups": GROUPS, "damping_frac": 0.1}}, ["damping_frac", "dampening_frac"]),
     "argument of another": ({"QuantizationModifier": {"config_groups": GROUPS, "block_size": 64}}, ["block_size"]),
     "unknown preset": ({"GPTQModifier": {"scheme": "W4A61"}}, ["W4A61", "W4A16"]),
-    "NVFP4": ({"QuantizationModifier": {"scheme": "NVFP4"}}, ["not implemented"]),
     "fp4 in groups of 64": ({"QuantizationModifier": {"config_groups": {"g": {"targets": ["Linear"], "weights": {
         "num_bits": 4, "type": "float", "group_size": 64}}}}}, ["not implemented", "MXFP4"]),
-    "one preset of two": ({"QuantizationModifier": {"scheme": {"FP8_DYNAMIC": [Q, K, V], "NVFP4": ["re:.*mlp.*"]}}}, ["NVFP4"]),
-    "key-value cache": ({"QuantizationModifier": {"config_groups": GROUPS, "kv_cache_scheme": {"num_bits": 8}}},
+    "one preset of two": ({"QuantizationModifier": {"scheme": {"FP8_DYNAMIC": [Q, K, V], "NVFP5": ["re:.*mlp.*"]}}}, ["NVFP5", "NVFP4"]),
+    "key-value cache": ({"QuantizationModifier": {"config_groups": GROUPS, "kv_cache_scheme": {"num_bits": 4, "type": "float"}}},
                         ["kv_cache_scheme"]),
     "both forms": ({"GPTQModifier": {"scheme": "W4A16", "config_groups": GROUPS}}, ["scheme", "config_groups"]),
     "neither form": ({"GPTQModifier": {"ignore": ["lm_head"]}}, ["scheme", "config_groups"]),
@@ -122,7 +121,7 @@ def test_recipe_file_missing(model, refused, samples, tmp_path):
 
 
 @pytest.mark.parametrize("options, fragments", [
-    (["--scheme", "W4A61"], ["W4A61", "W4A16"]), (["--scheme", "NVFP4"], ["not implemented"]),
+    (["--scheme", "W4A61"], ["W4A61", "W4A16"]),
     (["--algorithm", "awq"], ["awq", "gptq"]), (["--group-size", "-1"], ["--group-size"]),
     (["--scheme", "W8A8", "--group-size", "32"], ["W8A8"]), (["--pipeline", "fast"], ["fast", "sequential"]),
     (["--pipeline", "datafree"], ["datafree"]), (["--device", "tpu"], ["tpu"]), (["--device", "cuda:99"], ["device"]),
@@ -133,7 +132,7 @@ def test_recipe_file_missing(model, refused, samples, tmp_path):
 ])
 def test_options(options, fragments, model, refused, samples):
     how = ["--dataset", samples] + (["--group-size", "32"] if "--group-size" not in options and "--scheme" not in options else [])
-    wrong_value_of_the_recipe = options[1] in ("median", "NVFP4")
+    wrong_value_of_the_recipe = options[1] == "median"
     refused(model, *how, *options, fragments=fragments, code=1 if wrong_value_of_the_recipe else 2)
 
 

@@ -74,8 +74,10 @@ def package_stub() -> str:
     lines += function("picture", [f"model: {PATH}", "**arguments: Any"], [], "Picture")
     lines += function("prepare", [f"model: {PATH}", "dataset: Any", f"output: {PATH}", "*", "progress: bool = False"],
                       option_lines("prepare", ("dataset", "output")), "Report")
-    lines += ["def init_dist(timeout: int = 600) -> Distributed: ...",
+    lines += ["def dispatch_for_generation(model: Any) -> Any: ...",
+              "def init_dist(timeout: int = 600) -> Distributed: ...",
               "def get_rank_partition(split: str, num_samples: int) -> str: ...",
+              "def load_context() -> AbstractContextManager[None]: ...",
               "def load_offloaded_model() -> AbstractContextManager[None]: ..."]
     return "\n".join(lines) + "\n"
 

@@ -6,16 +6,24 @@
     oneshot(model="models/llama", dataset=dataset, recipe=GPTQModifier(scheme="W4A16", ignore=["lm_head"]), output_dir="llama-w4a16")
 """
 
+import os
+
+# As in layerpress/cli/launcher.cpp: threads that wait ask again for some dozens of microseconds before they sleep. OpenMP reads this when
+# it is loaded, so it has no effect where torch was imported before.
+if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+    os.environ["GOMP_SPINCOUNT"] = "2000"
+
 from ._native import Distributed, __version__
 from .errors import (
     CheckpointError, DamagedWeightsError, DataError, DistributedError, Error, InternalError, InterruptedError, IoError, MemoryError,
     RecipeError, UsageError)
-from .ranks import get_rank_partition, init_dist, load_offloaded_model
+from .loaded_model import dispatch_for_generation
+from .ranks import get_rank_partition, init_dist, load_context, load_offloaded_model
 from .reports import Evaluation, Inspection, Plan, Report, Summary
 from .runs import evaluate, inspect, oneshot, picture, plan, prepare
 
 __all__ = [
     "CheckpointError", "DamagedWeightsError", "DataError", "Distributed", "DistributedError", "Error", "Evaluation", "Inspection",
     "InternalError", "InterruptedError", "IoError", "MemoryError", "Plan", "RecipeError", "Report", "Summary", "UsageError",
-    "__version__", "evaluate", "get_rank_partition", "init_dist", "inspect", "load_offloaded_model", "oneshot", "picture", "plan",
+    "__version__", "dispatch_for_generation", "evaluate", "get_rank_partition", "init_dist", "inspect", "load_context", "load_offloaded_model", "oneshot", "picture", "plan",
     "prepare"]

@@ -39,9 +39,10 @@ class LoadedModel:
                 continue
         raise UsageError(f"[python.oneshot] {self.name}: no tokenizer is there for it; pass tokenizer= or tokenized data")
 
-    def stand_for(self, output: Path, tokenizer: Any) -> None:
-        """Gives the model the values of its result, and lets save_pretrained() write the result."""
-        _save_companions(self.model, tokenizer, output)
+    def stand_for(self, output: Path, tokenizer: Any, writes: bool) -> None:
+        """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""
+        if writes:
+            _save_companions(self.model, tokenizer, output)
         changed = _native.load_result(self.native, str(output))
         logger.info("%d parameters of the model in memory have the values of the result", len(changed))
         save_dense = type(self.model).save_pretrained
@@ -52,10 +53,18 @@ class LoadedModel:
                 return
             if options.get("push_to_hub"):
                 raise UsageError("[python.save] push_to_hub: save the result to a folder and upload that")
-            copy_result(output, Path(os.fspath(save_directory)))
+            if writes:
+                copy_result(output, Path(os.fspath(save_directory)))
 
         self_of = weakref.ref(self.model)  # no cycle: a large model goes when its last name does
         self.model.save_pretrained = save_pretrained
+
+
+def dispatch_for_generation(model: Any) -> Any:
+    """Moves a model to the device that generates: a GPU where torch has one."""
+    import torch
+
+    return model.to("cuda") if torch.cuda.is_available() else model
 
 
 def waiting_folder(model: Any) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any, Iterator, Optional
 
 from . import _native
@@ -14,10 +15,15 @@ _ranks: Optional[_native.Distributed] = None
 
 def init_dist(timeout: int = 600) -> _native.Distributed:
     """Joins the processes that torchrun, Slurm or mpirun started together; oneshot() then divides its work among them. Without such an
-    environment: a single rank. A second call returns the same ranks."""
+    environment: a single rank. A second call returns the same ranks. Scripts may use torch.distributed as well."""
     global _ranks
     if _ranks is None:
         _ranks = _native.init_dist(timeout, Events(False), in_main_thread())
+        if _ranks.size > 1 and "MASTER_ADDR" in os.environ:
+            import torch.distributed
+
+            if not torch.distributed.is_initialized():
+                torch.distributed.init_process_group("gloo")
     return _ranks
 
 
@@ -42,6 +48,13 @@ def source_folder(model: Any) -> str:
             raise UsageError(f"[python.oneshot] {name} was changed after the model was loaded; on several ranks only a model as it "
                              "is stored can be compressed: save it first")
     return str(model.config._name_or_path)
+
+
+@contextlib.contextmanager
+def load_context() -> Iterator[None]:
+    """The name that newer scripts have for load_offloaded_model()."""
+    with load_offloaded_model():
+        yield
 
 
 @contextlib.contextmanager

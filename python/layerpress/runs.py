@@ -13,6 +13,7 @@ from . import _native, keywords
 from .calibration import Rows, tokenized_by
 from .errors import UsageError
 from .loaded_model import LoadedModel, is_model, waiting_folder
+from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
 from .ranks import current_ranks, shares_weights, source_folder
 from .recipes import recipe_text
@@ -30,10 +31,10 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     with _request(model, dataset, recipe, arguments, "oneshot") as request:
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
                                last=(current_ranks(), request.in_memory)))
-        if request.loaded is None:
+        if not is_model(model):
             return summary
-        if not summary["already_complete"] or request.waits:
-            request.loaded.stand_for(Path(summary["output"]), request.tokenizer)
+        loaded = request.loaded or LoadedModel(model)
+        loaded.stand_for(Path(summary["output"]), request.tokenizer, writes=request.writes)
         model.compression = summary
         return model
 
@@ -103,7 +104,7 @@ class _Request:
         self.options: dict[str, Any] = {}
         self.loaded: Optional[LoadedModel] = None
         self.tokenizer: Any = None
-        self.waits = False  # the result is in a folder of ours
+        self.writes = True  # files beside the weights, and copies of the result: on the first rank
 
     @property
     def in_memory(self) -> Any:
@@ -150,12 +151,20 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         if not shares_weights(model):
             raise UsageError(f"[python.{function}] on several ranks, load the model inside of load_offloaded_model(), or pass its folder")
         request.model = source_folder(model)
+        request.writes = ranks.is_first
     else:
         request.loaded = LoadedModel(model)
         request.model = request.loaded.name
-        if "output" not in options:
-            request.waits = True
-            options["output"] = str(waiting_folder(model))
+    if is_model(model) and "output" not in options and function == "oneshot":
+        options["output"] = _waiting_folder(model)
+
+
+def _waiting_folder(model: Any) -> str:
+    """All ranks write into the first one's."""
+    ranks = current_ranks()
+    if ranks is None or ranks.size == 1:
+        return str(waiting_folder(model))
+    return ranks.all_gather_text(str(waiting_folder(model)) if ranks.is_first else "")[0]
 
 
 def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> str:
@@ -177,6 +186,8 @@ def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> st
 def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
     if callable(own["data_collator"]):
         raise UsageError("[python.oneshot] data_collator: samples of any length are packed without padding; tokenize rows before instead")
+    if isinstance(dataset, str) and dataset in NAMED and not os.path.exists(dataset):
+        dataset, own["preprocessing_func"] = load(dataset, own["dataset_config_name"], options.get("dataset_split"))
     named = isinstance(dataset, (str, os.PathLike))
     if named and own["preprocessing_func"] is not None:
         raise UsageError("[python.oneshot] preprocessing_func: load the data with the datasets package, map it, and pass it")

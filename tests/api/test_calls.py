@@ -96,3 +96,36 @@ def test_import_orders(imports, model, tmp_path):
               "print(torch.ones(300, 300).mm(torch.ones(300, 300)).sum().item())")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and float(done.stdout) == 300**3, done.stderr
+
+
+def test_names_of_datasets(monkeypatch, model, tmp_path):
+    """LLM Compressor's names stand for datasets of the hub, of whose rows it makes messages or texts."""
+    import datasets
+    import layerpress
+
+    asked = []
+
+    def load_dataset(name, configuration=None, split=None):
+        asked.append((name, configuration, split))
+        return [{"conversations": [{"from": "human", "value": "w1 w2"}, {"from": "gpt", "value": "w3"}], "text": "w4 w5",
+                 "messages": [{"role": "user", "content": "w6"}], "instruction": "w7", "output": "w8"}]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    tokens = {}
+    for name, split in (("perfectblend", None), ("ultrachat_200k", "train[:5]"), ("wikitext", "test"), ("open_platypus", "train")):
+        summary = layerpress.oneshot(model, dataset=name, splits=split, group_size=32, output_dir=tmp_path / name, progress=False)
+        tokens[name] = summary.details["tokens"]
+    assert asked == [("mlabonne/open-perfectblend", None, "train"), ("HuggingFaceH4/ultrachat_200k", None, "train_sft[:5]"),
+                     ("Salesforce/wikitext", "wikitext-2-raw-v1", "test"), ("garage-bAInd/Open-Platypus", None, "train")]
+    assert (tokens["perfectblend"], tokens["ultrachat_200k"], tokens["wikitext"]) == (3, 1, 2)
+
+
+def test_alpaca_prompts_are_the_peers():
+    from layerpress.named_datasets import NAMED
+
+    text = NAMED["open_platypus"].row({"instruction": "add", "input": "1 and 2", "output": "3"})["text"]
+    assert text == ("Below is an instruction that describes a task, paired with an input that provides further context. Write a response "
+                    "that appropriately completes the request.\n\n### Instruction:\nadd\n\n### Input:\n1 and 2\n\n### Response:\n3")
+    text = NAMED["open_platypus"].row({"instruction": "add", "input": "", "output": "3"})["text"]
+    assert text == ("Below is an instruction that describes a task. Write a response that appropriately completes the request."
+                    "\n\n### Instruction:\nadd\n\n### Response:\n3")

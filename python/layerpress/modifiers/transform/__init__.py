@@ -1,0 +1,5 @@
+"""The place where LLM Compressor has modifiers that change weights without rounding them."""
+
+from .. import AWQModifier, SmoothQuantModifier
+
+__all__ = ["AWQModifier", "SmoothQuantModifier"]

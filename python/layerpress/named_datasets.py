@@ -1,0 +1,56 @@
+"""The names that LLM Compressor has for datasets of the hub, with its way of making texts of their rows."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional
+
+
+class Named(NamedTuple):
+    id: str
+    row: Callable[[dict], dict]
+    configuration: Optional[str] = None
+    split_suffix: str = ""  # of "train" and "test"
+
+
+def _of_conversations(row: dict) -> dict:
+    roles = {"human": "user", "gpt": "assistant"}
+    return {"messages": [{"role": roles.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in row["conversations"]]}
+
+
+def _with_system_message(row: dict) -> dict:
+    messages = list(row["messages"])
+    has_one = bool(messages) and messages[0]["role"] == "system"
+    return {"messages": messages if has_one else [{"role": "system", "content": ""}, *messages]}
+
+
+def _of_instruction(row: dict) -> dict:
+    """The Alpaca prompt."""
+    more = row.get("input") or ""
+    begin = "Below is an instruction that describes a task" + (", paired with an input that provides further context" if more else "")
+    parts = [f"{begin}. Write a response that appropriately completes the request.", f"### Instruction:\n{row['instruction']}"]
+    parts += [f"### Input:\n{more}"] if more else []
+    return {"text": "\n\n".join([*parts, f"### Response:\n{row.get('output') or ''}"])}
+
+
+def _as_it_is(row: dict) -> dict:
+    return {"text": row["text"]}
+
+
+NAMED = {
+    "open_platypus": Named("garage-bAInd/Open-Platypus", _of_instruction),
+    "perfectblend": Named("mlabonne/open-perfectblend", _of_conversations),
+    "ultrachat": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft"),
+    "ultrachat_200k": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft"),
+    "wikitext": Named("Salesforce/wikitext", _as_it_is, configuration="wikitext-2-raw-v1"),
+}
+
+
+def load(name: str, configuration: Optional[str], split: Optional[str]) -> tuple[Any, Callable[[dict], dict]]:
+    """The rows of a split, and what makes a text or messages of a row."""
+    from datasets import load_dataset
+
+    named = NAMED[name]
+    base, bracket, part = (split or "train").partition("[")
+    if base in ("train", "test"):
+        base += named.split_suffix
+    return load_dataset(named.id, configuration or named.configuration, split=base + bracket + part), named.row

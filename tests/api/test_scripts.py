@@ -1,0 +1,76 @@
+"""Scripts as users of LLM Compressor write them, with changed imports."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support import program
+
+SCRIPT = """
+import sys
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from layerpress import get_rank_partition, init_dist, load_offloaded_model, oneshot
+from layerpress.modifiers.gptq import GPTQModifier
+
+model_id, rows, folder = sys.argv[1:]
+init_dist()
+with load_offloaded_model():
+    model = AutoModelForCausalLM.from_pretrained(model_id, dtype="auto", device_map="auto_offload")
+tokenizer = AutoTokenizer.from_pretrained(model_id)
+split = get_rank_partition("train", 6)
+ds = load_dataset("json", data_files=rows, split=split, cache_dir=folder + "-cache")
+ds = ds.map(lambda row: {"text": tokenizer.apply_chat_template(row["messages"], tokenize=False)})
+ds = ds.map(lambda row: tokenizer(row["text"], truncation=True, max_length=64, add_special_tokens=False), remove_columns=ds.column_names)
+weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+recipe = GPTQModifier(config_groups={"group_0": {"targets": ["Linear"], "weights": weights}}, ignore=["lm_head"])
+oneshot(model=model, dataset=ds, recipe=recipe, max_seq_length=64, num_calibration_samples=6)
+sample = tokenizer("w1 w2 w3", return_tensors="pt")
+print(split, tokenizer.decode(model.generate(**{key: value.to(model.device) for key, value in sample.items()}, max_new_tokens=3)[0]))
+model.save_pretrained(folder, save_compressed=True)
+tokenizer.save_pretrained(folder)
+"""
+
+
+@pytest.fixture
+def script(model, samples, tmp_path):
+    """The command line of the script, its file of conversations, and the folder that it saves into."""
+    import json
+
+    conversations = [{"messages": [{"role": "user", "content": " ".join(f"w{token}" if token else "<unk>" for token in sample)}]}
+                     for sample in samples]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in conversations))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return [str(tmp_path / "script.py"), str(model), str(rows), str(tmp_path / "saved")]
+
+
+def run(command):
+    paths = os.pathsep.join([str(program.PROGRAM.parent / "python"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": paths})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.nightly
+def test_on_one_rank(script, by_program, tmp_path):
+    assert "train[0:6] w1 w2 w3" in run([sys.executable, *script])
+    assert (tmp_path / "saved" / "model.safetensors").read_bytes() == (by_program / "model.safetensors").read_bytes()
+
+
+@pytest.mark.nightly
+def test_on_two_ranks(script, by_program, tmp_path):
+    """Each rank brings its part of the data; both have the result afterwards, and one writes it."""
+    from safetensors.numpy import load_file
+
+    said = run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", *script])
+    assert "train[0:3] w1 w2 w3" in said and "train[3:6] w1 w2 w3" in said
+    expected = load_file(by_program / "model.safetensors")
+    written = {}
+    for file in (tmp_path / "saved").glob("*.safetensors"):
+        written |= load_file(file)
+    assert written.keys() == expected.keys()
+    # The order of summation differs, so that a few codes may.
+    different = sum(int((written[name] != expected[name]).any()) for name in expected if not name.endswith("weight_packed"))
+    assert different <= 4, different

@@ -66,6 +66,9 @@ struct OneshotOptions {
   /// The model itself, instead of a folder that `model` names; `model` then only says how the model card calls it. Its data
   /// must be tokenized, its architecture one that Layerpress knows, and the run one of a single rank.
   std::shared_ptr<const ModelInMemory> model_in_memory;
+  /// Every rank has a dataset file of its own making, in which dataset_split names its slice, or which are copies of each other.
+  /// Otherwise ranks must name the same dataset.
+  bool own_dataset = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {

@@ -62,10 +62,11 @@ std::shared_ptr<ModelInMemory> model_in_memory(const std::string& config, const 
 }
 
 OneshotOptions oneshot_options(const std::string& model, const nb::dict& given,
-                               const std::shared_ptr<ModelInMemory>& in_memory) {
+                               const std::shared_ptr<ModelInMemory>& in_memory, bool own_dataset) {
   auto options = options_of<OneshotOptions>(model, given);
   for (const auto& [name, value] : given) options.given.push_back(nb::cast<std::string>(name));
   options.model_in_memory = in_memory;
+  options.own_dataset = own_dataset;
   return options;
 }
 
@@ -146,21 +147,21 @@ void define_oneshot(nb::module_& module) {
   module.def(
       "oneshot",
       [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
-         const InMemory& in_memory) {
-        return run_oneshot({events, in_main_thread}, oneshot_options(model, given, in_memory), ranks);
+         const InMemory& in_memory, bool own_dataset) {
+        return run_oneshot({events, in_main_thread}, oneshot_options(model, given, in_memory, own_dataset), ranks);
       },
       nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
-      nb::arg("in_memory").none());
+      nb::arg("in_memory").none(), nb::arg("own_dataset"));
   module.def(
       "plan",
       [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
-         const InMemory& in_memory) {
-        const OneshotOptions options = oneshot_options(model, given, in_memory);
+         const InMemory& in_memory, bool own_dataset) {
+        const OneshotOptions options = oneshot_options(model, given, in_memory, own_dataset);
         return run(events, in_main_thread,
                    [&](const RunControl& control) { return plan_oneshot(options, control, ranks).dump(); });
       },
       nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
-      nb::arg("in_memory").none());
+      nb::arg("in_memory").none(), nb::arg("own_dataset"));
   module.def("unfinished", [](const std::string& output) {
     const std::optional<UnfinishedRun> run = find_unfinished_run(output);
     return run ? Json{{"finished", run->finished}, {"subgraphs", run->subgraphs}}.dump() : std::string("null");

@@ -59,8 +59,8 @@ Json request_of(const OneshotOptions& options, const RunSetup& setup) {
   request["--resume"] = options.resume;
   request["--overwrite"] = options.overwrite;
   request["the recipe"] = recipe::to_yaml(setup.recipe);
-  request["--dataset"] = options.dataset;
-  request["the dataset's file"] = fingerprint(options.dataset);
+  request["--dataset"] = options.own_dataset ? "of each rank" : options.dataset;
+  if (!options.own_dataset) request["the dataset's file"] = fingerprint(options.dataset);
   return request;
 }
 

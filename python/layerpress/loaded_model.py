@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from . import _native
 from .errors import UsageError
@@ -107,7 +107,7 @@ def _tensors(model: Any) -> dict[str, Any]:
     """The parameters by name; one that several modules share only under its first name."""
     found: dict[str, Any] = {}
     places: dict[tuple, str] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in _under_stored_names(model):
         if tensor.is_meta:
             raise UsageError(f"[python.oneshot] {name} is on the meta device: load the model's weights, or pass its folder or id")
         place = (tensor.data_ptr(), tuple(tensor.shape))
@@ -116,6 +116,37 @@ def _tensors(model: Any) -> dict[str, Any]:
         places[place] = name
         found[name] = tensor.detach()
     return found
+
+
+def _under_stored_names(model: Any) -> Iterator[tuple[str, Any]]:
+    """The parameters under the names of checkpoints. Parts of one, such as single experts, are views of it."""
+    from transformers.core_model_loading import revert_weight_conversion
+
+    for name, tensor in model.state_dict().items():
+        stored = {name: tensor} if tensor.is_meta else revert_weight_conversion(model, {name: tensor})
+        if len(stored) == 1 and next(iter(stored.values())) is tensor:
+            yield next(iter(stored)), tensor
+        else:
+            yield from _views_of(name, tensor, stored)
+
+
+def _views_of(name: str, tensor: Any, parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """transformers copies the parts of a tensor that it takes apart. These are the views that equal them, each of them once."""
+    views: dict[tuple, list] = {}
+    slices = list(tensor) if tensor.dim() == 3 else [tensor]
+    for piece in [*slices, *(half for one in slices for half in one.chunk(2))]:
+        views.setdefault(_mark(piece), []).append(piece)
+    for part_name, part in parts.items():
+        same = views.get(_mark(part), [])
+        index = next((index for index, view in enumerate(same) if view.equal(part)), None)
+        if index is None:
+            raise UsageError(f"[python.oneshot] {name} is laid out otherwise than {part_name} in checkpoints: pass the model's folder or id")
+        yield part_name, same.pop(index)
+
+
+def _mark(tensor: Any) -> tuple:
+    """What equal tensors have in common, and few others."""
+    return (*tensor.shape, *tensor.flatten()[:16].tolist())
 
 
 def _save_companions(model: Any, tokenizer: Optional[Any], output: Path) -> None:

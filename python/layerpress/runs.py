@@ -30,7 +30,7 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     """
     with _request(model, dataset, recipe, arguments, "oneshot") as request:
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
-                               last=(current_ranks(), request.in_memory)))
+                               last=request.others))
         if not is_model(model):
             return summary
         loaded = request.loaded or LoadedModel(model)
@@ -43,7 +43,7 @@ def plan(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool 
     """Memory, disk and time that oneshot() with the same arguments would take. Nothing is compressed."""
     with _request(model, dataset, recipe, arguments, "plan") as request:
         return Plan(call(_native.plan, request.model, request.options, progress=progress,
-                         last=(current_ranks(), request.in_memory)))
+                         last=request.others))
 
 
 def evaluate(model: str | os.PathLike, dataset: Any, *, progress: bool = False, **arguments: Any) -> Evaluation:
@@ -106,9 +106,12 @@ class _Request:
         self.tokenizer: Any = None
         self.writes = True  # files beside the weights, and copies of the result: on the first rank
 
+        self.own_dataset = False  # every rank has written a file of its own
+
     @property
-    def in_memory(self) -> Any:
-        return None if self.loaded is None else self.loaded.native
+    def others(self) -> tuple:
+        """The last arguments of the extension module's functions."""
+        return current_ranks(), None if self.loaded is None else self.loaded.native, self.own_dataset
 
 
 @contextlib.contextmanager
@@ -173,6 +176,7 @@ def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> st
     if request.tokenizer is not None:
         raise UsageError("[python.oneshot] tokenizer: on several ranks, pass tokenized data, or leave it out for the model's own")
     ranks = current_ranks()
+    request.own_dataset = True
     rows = path.read_bytes()
     if len(set(ranks.all_gather_text(hashlib.sha256(rows).hexdigest()))) == 1:
         return str(path)

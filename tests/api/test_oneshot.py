@@ -98,20 +98,26 @@ def test_texts_for_a_model_in_memory(loaded, model, samples, by_program, gptq, t
     assert (tmp_path / "found" / "tokenizer.json").exists()
 
 
-def test_a_mixture_of_experts_in_memory(samples, tmp_path):
-    """Experts that transformers holds as one tensor per layer."""
+@pytest.mark.parametrize("family, settings", [
+    ("Qwen3Moe", {"num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16}),
+    ("Mixtral", {"num_local_experts": 4}),
+])
+def test_a_mixture_of_experts_in_memory(family, settings, samples, tmp_path):
+    """Experts that transformers holds as one tensor per layer, and under other names than checkpoints have."""
     import layerpress
     from layerpress.modifiers import QuantizationModifier
     from support import tiny_models
     from transformers import AutoModelForCausalLM
 
-    folder = tiny_models.save(tmp_path / "experts", family="Qwen3Moe", num_experts=4, num_experts_per_tok=2,
-                              moe_intermediate_size=32, head_dim=16)
-    recipe = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*mlp.gate$"])
+    folder = tiny_models.save(tmp_path / "experts", family=family, num_experts_per_tok=2, **settings)
+    recipe = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*gate$"])
     layerpress.oneshot(model=folder, recipe=recipe, output_dir=tmp_path / "of_folder", progress=False)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "of_memory", progress=False)
     same_parts(tmp_path / "of_memory", tmp_path / "of_folder", ("model.safetensors",))
+    changed = {name.rsplit(".", 1)[-1] for name, tensor in model.state_dict().items() if not tensor.equal(before[name])}
+    assert {"gate_up_proj", "down_proj"} <= changed
 
 
 def test_recipes_as_text_and_file(model, samples, by_program, tmp_path):
@@ -135,7 +141,9 @@ def test_ctrl_c_and_resume(model, samples, by_program, gptq, tmp_path, monkeypat
         if done == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    handler = signal.getsignal(signal.SIGINT)
+    # What runs in the background begins with a signal that is ignored.
+    handler = signal.default_int_handler
+    before = signal.signal(signal.SIGINT, handler)
     arguments = {"model": model, "dataset": rows_of(samples), "recipe": gptq, "output_dir": tmp_path / "out", "progress": False}
     with monkeypatch.context() as patched:
         patched.setattr(progress.Events, "step", interrupting)
@@ -143,6 +151,7 @@ def test_ctrl_c_and_resume(model, samples, by_program, gptq, tmp_path, monkeypat
             layerpress.oneshot(**arguments)
     assert isinstance(caught.value, layerpress.InterruptedError) and isinstance(caught.value, layerpress.Error)
     assert signal.getsignal(signal.SIGINT) is handler and not (tmp_path / "out").exists()
+    signal.signal(signal.SIGINT, before)
     summary = layerpress.oneshot(**arguments, resume=True)
     assert summary.details["resumed_subgraphs"] >= 1
     same_parts(tmp_path / "out", by_program)

@@ -9,6 +9,7 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/checkpoint/element_types.h"
+#include "layerpress/checkpoint/quantization_files.h"
 #include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/checkpoint/strict_json.h"
 
@@ -49,6 +50,12 @@ Json find_quantization_config(const Json& config) {
   return text_config.is_object() ? member(text_config, "quantization_config") : Json();
 }
 
+/// The same, or what a separate file says.
+Json quantization_of(const Json& config, const fs::path& directory) {
+  const Json found = find_quantization_config(config);
+  return found.is_null() ? read_quantization_file(directory) : found;
+}
+
 void check_holds(const SafetensorsFile& shard, const std::vector<std::string>& tensors) {
   for (const std::string& tensor : tensors)
     if (!shard.contains(tensor))
@@ -58,6 +65,12 @@ void check_holds(const SafetensorsFile& shard, const std::vector<std::string>& t
 
 }  // namespace
 
+struct Checkpoint::Computation {
+  std::vector<Place> parts;
+  std::function<at::Tensor()> compute;
+  std::uint64_t workspace_bytes = 0;
+};
+
 std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
   std::error_code failure;
   if (!fs::is_directory(directory, failure))
@@ -65,12 +78,12 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
   const std::shared_ptr<Checkpoint> opened(new Checkpoint);
   opened->directory_ = directory;
   opened->config_ = read_config(directory);
-  opened->quantization_config_ = find_quantization_config(opened->config_);
+  opened->quantization_config_ = quantization_of(opened->config_, directory);
   for (const auto& [name, tensors] : find_shards(directory).shards) {
     const auto shard = SafetensorsFile::open(directory / name);
     check_holds(*shard, tensors);
     for (const auto& [tensor, spec] : shard->tensors()) {
-      const auto [place, is_new] = opened->places_.emplace(tensor, Place{shard, spec});
+      const auto [place, is_new] = opened->places_.emplace(tensor, Place{shard, spec, {}, nullptr});
       if (!is_new)
         throw CheckpointError("[checkpoint.open] {}: tensor {} stands in {} too", shard->path().string(),
                               in_quotes(tensor), place->second.file->path().filename().string());
@@ -90,7 +103,8 @@ std::shared_ptr<const Checkpoint> Checkpoint::in_memory(Json config, const std::
     if (!has_dtype_name(tensor.scalar_type()))
       throw CheckpointError("[checkpoint.memory] tensor {}: its dtype {} cannot be in a checkpoint", in_quotes(name),
                             c10::toString(tensor.scalar_type()));
-    opened->places_.emplace(name, Place{nullptr, {{name, tensor.scalar_type(), tensor.sizes().vec()}, 0}, tensor});
+    opened->places_.emplace(name,
+                            Place{nullptr, {{name, tensor.scalar_type(), tensor.sizes().vec()}, 0}, tensor, nullptr});
   }
   if (opened->places_.empty()) throw CheckpointError("[checkpoint.memory] the model has no tensors");
   return opened;
@@ -105,17 +119,40 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
       throw CheckpointError("[checkpoint.open] {}: tensor {} has shape {}, config.json implies {}",
                             stored.file ? stored.file->path().string() : "the model in memory", in_quotes(whole.name),
                             stored.tensor.shape, whole.shape);
+    if (stored.computed != nullptr)
+      throw CheckpointError(
+          "[checkpoint.open] {}: {} has experts in one quantized tensor, which cannot be divided here",
+          directory_.string(), in_quotes(whole.name));
     changed->places_.erase(whole.name);
     std::uint64_t offset = stored.tensor.offset;
     for (const FusedTensor::Member& member : whole.members) {
       const StoredTensor part{{member.name, stored.tensor.dtype, member.shape}, offset};
-      if (!changed->places_.emplace(member.name, Place{stored.file, part, stored.memory}).second)
+      if (!changed->places_.emplace(member.name, Place{stored.file, part, stored.memory, nullptr}).second)
         throw CheckpointError("[checkpoint.open] {}: holds {} as a tensor and inside {}", directory_.string(),
                               in_quotes(member.name), in_quotes(whole.name));
       offset += part.nbytes();
     }
     if (offset != stored.tensor.offset + stored.tensor.nbytes())
       throw InternalError("[checkpoint.open] the members of {} do not cover it", whole.name);
+  }
+  return changed;
+}
+
+std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<ComputedTensor>& tensors) const {
+  const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
+  for (const ComputedTensor& tensor : tensors)
+    for (const std::string& part : tensor.parts) changed->places_.erase(part);
+  for (const ComputedTensor& tensor : tensors) {
+    const auto computation = std::make_shared<Computation>();
+    for (const std::string& part : tensor.parts) computation->parts.push_back(place(part));
+    computation->compute = tensor.compute;
+    computation->workspace_bytes = tensor.workspace_bytes;
+    Place made;
+    static_cast<TensorSpec&>(made.tensor) = tensor.spec;
+    made.computed = computation;
+    if (!changed->places_.emplace(tensor.spec.name, std::move(made)).second)
+      throw CheckpointError("[checkpoint.open] {}: holds {} as it is and quantized", directory_.string(),
+                            in_quotes(tensor.spec.name));
   }
   return changed;
 }
@@ -146,24 +183,57 @@ const StoredTensor& Checkpoint::spec(const std::string& name) const { return pla
 at::Tensor Checkpoint::tensor(const std::string& name) const {
   const Place& own = place(name);
   if (own.file) return own.file->tensor(own.tensor);
-  auto* bytes = static_cast<std::byte*>(own.memory.data_ptr()) + own.tensor.offset;
-  return at::from_blob(
-      bytes, own.tensor.shape, [memory = own.memory](void*) {}, at::TensorOptions(own.tensor.dtype));
+  if (own.computed == nullptr) {
+    auto* bytes = static_cast<std::byte*>(own.memory.data_ptr()) + own.tensor.offset;
+    return at::from_blob(
+        bytes, own.tensor.shape, [memory = own.memory](void*) {}, at::TensorOptions(own.tensor.dtype));
+  }
+  const at::Tensor made = own.computed->compute();
+  if (made.scalar_type() != own.tensor.dtype || made.sizes() != c10::IntArrayRef(own.tensor.shape))
+    throw InternalError("[checkpoint.tensor] {} was computed with another dtype or shape", name);
+  return made;
+}
+
+template <typename Function>
+void Checkpoint::for_each_part(const std::string& name, Function&& function) const {
+  const Place& own = place(name);
+  if (own.computed == nullptr) return function(own);
+  for (const Place& part : own.computed->parts) function(part);
+}
+
+std::vector<StoredTensor> Checkpoint::stored_parts(const std::string& name) const {
+  std::vector<StoredTensor> parts;
+  for_each_part(name, [&](const Place& part) { parts.push_back(part.tensor); });
+  return parts;
+}
+
+std::uint64_t Checkpoint::stored_bytes(const std::string& name) const {
+  std::uint64_t bytes = 0;
+  for_each_part(name, [&](const Place& part) { bytes += part.tensor.nbytes(); });
+  return bytes;
+}
+
+std::uint64_t Checkpoint::workspace_bytes(const std::string& name) const {
+  const Place& own = place(name);
+  return own.computed == nullptr ? 0 : own.computed->workspace_bytes;
 }
 
 void Checkpoint::will_need(const std::string& name) const {
-  const Place& own = place(name);
-  if (own.file) own.file->will_need(own.tensor);
+  for_each_part(name, [](const Place& part) {
+    if (part.file) part.file->will_need(part.tensor);
+  });
 }
 
 void Checkpoint::fetch(const std::string& name) const {
-  const Place& own = place(name);
-  if (own.file) own.file->fetch(own.tensor);
+  for_each_part(name, [](const Place& part) {
+    if (part.file) part.file->fetch(part.tensor);
+  });
 }
 
 void Checkpoint::release(const std::string& name) const {
-  const Place& own = place(name);
-  if (own.file) own.file->release(own.tensor);
+  for_each_part(name, [](const Place& part) {
+    if (part.file) part.file->release(part.tensor);
+  });
 }
 
 std::vector<std::string> Checkpoint::names() const {
@@ -175,14 +245,16 @@ std::vector<std::string> Checkpoint::names() const {
 
 std::uint64_t Checkpoint::total_bytes() const {
   std::uint64_t total = 0;
-  for (const auto& [name, place] : places_) total += place.tensor.nbytes();
+  for (const auto& [name, place] : places_) total += stored_bytes(name);
   return total;
 }
 
 std::vector<fs::path> Checkpoint::weight_files() const {
   std::set<fs::path> paths;
   for (const auto& [name, place] : places_)
-    if (place.file) paths.insert(place.file->path());
+    for_each_part(name, [&](const Place& part) {
+      if (part.file) paths.insert(part.file->path());
+    });
   return {paths.begin(), paths.end()};
 }
 
@@ -193,7 +265,8 @@ std::vector<fs::path> Checkpoint::companion_files() const {
   for (const auto& entry : fs::directory_iterator(directory_, failure)) {
     const std::string name = entry.path().filename().string();
     const bool hidden = name.starts_with('.');
-    if (!hidden && name != kConfigName && !is_weights_name(name) && entry.is_regular_file(failure))
+    if (!hidden && name != kConfigName && !is_weights_name(name) && !is_quantization_file(name) &&
+        entry.is_regular_file(failure))
       files.push_back(entry.path());
   }
   if (failure) throw IoError("[checkpoint.files] {}: {}", directory_.string(), failure.message());

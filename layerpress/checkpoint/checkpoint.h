@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,14 @@ struct FusedTensor {
   std::vector<Member> members;  ///< in the order of their bytes; together they fill the tensor
 };
 
+/// A tensor that is computed from stored ones whenever it is loaded, such as a weight from its codes and scales.
+struct ComputedTensor {
+  TensorSpec spec;
+  std::vector<std::string> parts;       ///< the stored tensors that it stands for
+  std::function<at::Tensor()> compute;  ///< gives a tensor of the spec's dtype and shape on the CPU; thread-safe
+  std::uint64_t workspace_bytes = 0;    ///< beside its result
+};
+
 /// A Hugging Face model folder opened for reading: config.json and the memory-mapped tensors of all shards, never
 /// loaded as a whole. Thread-safe. Opening checks every header and the index: each file must have a plain name inside
 /// the folder (symbolic links are followed), every tensor in the index must be present, and no tensor may occur twice.
@@ -42,6 +51,10 @@ class Checkpoint {
   /// if such a tensor has another shape.
   std::shared_ptr<const Checkpoint> unfused(const std::vector<FusedTensor>& fused) const;
 
+  /// The same checkpoint with computed tensors in place of the stored ones that are their parts. Throws CheckpointError if it has
+  /// another tensor of such a name.
+  std::shared_ptr<const Checkpoint> with_computed(const std::vector<ComputedTensor>& tensors) const;
+
   /// The same checkpoint with the tensor `of` also under another name; a stored tensor of that name is hidden. Throws
   /// CheckpointError if `of` is absent.
   std::shared_ptr<const Checkpoint> with_copy(const std::string& name, const std::string& of) const;
@@ -52,13 +65,20 @@ class Checkpoint {
   /// Empty for a model in memory.
   const std::filesystem::path& directory() const { return directory_; }
   const Json& config() const { return config_; }
-  /// config.json's quantization_config (or the other places where vLLM looks), null if there is none.
+  /// config.json's quantization_config, or what stands for it in one of the other places where engines look: null if there is
+  /// none. Older and separate files are brought into the form of config.json, with a quant_method.
   const Json& quantization_config() const { return quantization_config_; }
 
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
-  /// Throws CheckpointError if there is no such tensor.
+  bool is_computed(const std::string& name) const { return place(name).computed != nullptr; }
+  /// The stored tensors that a tensor consists of; of one that is not computed, itself.
+  std::vector<StoredTensor> stored_parts(const std::string& name) const;
+  std::uint64_t stored_bytes(const std::string& name) const;
+  /// Memory that tensor() takes besides its result.
+  std::uint64_t workspace_bytes(const std::string& name) const;
+  /// Throws CheckpointError if there is no such tensor. Of a computed one there is no offset.
   const StoredTensor& spec(const std::string& name) const;
-  /// A view of mapped memory, see SafetensorsFile::tensor.
+  /// A view of mapped memory, see SafetensorsFile::tensor; a new tensor if it is computed.
   at::Tensor tensor(const std::string& name) const;
   void will_need(const std::string& name) const;
   /// Reads the tensor's bytes into memory and returns when they are there, see MappedFile::fetch.
@@ -70,18 +90,22 @@ class Checkpoint {
   std::uint64_t total_bytes() const;
   /// The files that contain the tensors, sorted.
   std::vector<std::filesystem::path> weight_files() const;
-  /// Files of the folder other than weights, index and config.json: tokenizer, templates, generation settings,
-  /// licence... Only regular files at the top level.
+  /// Files of the folder other than weights, index, config.json and what older tools wrote instead of its quantization_config:
+  /// tokenizer, templates, generation settings, licence... Only regular files at the top level.
   std::vector<std::filesystem::path> companion_files() const;
 
  private:
   Checkpoint() = default;
+  struct Computation;
   struct Place {
     std::shared_ptr<const SafetensorsFile> file;  // null: in memory
     StoredTensor tensor;
-    at::Tensor memory = {};  // that `tensor` is, or is a part of
+    at::Tensor memory = {};                         // that `tensor` is, or is a part of
+    std::shared_ptr<const Computation> computed{};  // neither file nor memory then
   };
   const Place& place(const std::string& name) const;
+  template <typename Function>
+  void for_each_part(const std::string& name, Function&& function) const;
   std::filesystem::path directory_;
   Json config_;
   Json quantization_config_;

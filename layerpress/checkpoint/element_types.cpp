@@ -20,6 +20,7 @@ constexpr std::array kElementTypes = {
     ElementType{"F64", at::kDouble},
     ElementType{"F8_E4M3", at::kFloat8_e4m3fn},
     ElementType{"F8_E5M2", at::kFloat8_e5m2},
+    ElementType{"F8_E8M0", at::kFloat8_e8m0fnu},
     ElementType{"I8", at::kChar},
     ElementType{"I16", at::kShort},
     ElementType{"I32", at::kInt},

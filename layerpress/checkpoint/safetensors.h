@@ -34,7 +34,7 @@ struct StoredTensor : TensorSpec {
 class SafetensorsFile {
  public:
   /// Maps and validates: header length (at most 100 MB and inside the file), JSON, known dtypes (BF16 F16 F32 F64
-  /// F8_E4M3 F8_E5M2 I8 I16 I32 I64 U8 BOOL), non-negative shapes without overflow, offsets that fit the shape, lie in
+  /// F8_E4M3 F8_E5M2 F8_E8M0 I8 I16 I32 I64 U8 BOOL), non-negative shapes without overflow, offsets that fit the shape, lie in
   /// the data, do not overlap and leave no hole. Throws CheckpointError naming file and tensor.
   static std::shared_ptr<const SafetensorsFile> open(const std::filesystem::path& path);
 

@@ -26,6 +26,10 @@ void print_text(const Json& model) {
              model["architecture"].get<std::string>(), model["parameters"].get<std::int64_t>(),
              format_bytes(model["bytes"].get<std::uint64_t>()),
              model["quantization"].is_null() ? "" : ", " + model["quantization"].get<std::string>());
+  if (model["quantized_weights"].get<std::int64_t>() > 0)
+    fmt::print("{} weights are stored quantized; they take {} while they are onloaded, a subgraph at a time\n\n",
+               model["quantized_weights"].get<std::int64_t>(),
+               format_bytes(model["dequantized_bytes"].get<std::uint64_t>()));
   print_graph_facts(model["graph"]);
   fmt::print("{}", model_tree(model["subgraphs"]));
 }

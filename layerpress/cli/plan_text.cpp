@@ -67,6 +67,9 @@ std::string plan_text(const Json& plan) {
                       number(plan, "samples"), number(plan, "tokens"), number(plan, "batches"),
                       number(plan, "batch_tokens"), number(plan, "threads"), plan["dtype"].get<std::string>(),
                       plan["arithmetic"].get<std::string>());
+  if (!plan["source_quantization"].is_null())
+    text += fmt::format("source: {}; \"weights\" are mapped as stored and dequantized while they are onloaded\n",
+                        plan["source_quantization"].get<std::string>());
   text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
                       number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                       bytes(plan, "smallest_budget_bytes"));

@@ -41,6 +41,7 @@ struct LinearShape {
   const quant::QuantizationScheme* scheme = nullptr;
   std::int64_t group_rows = 0;   ///< rows of all linears compressed with it; 0: of those passed together
   at::Device device = at::kCPU;  ///< device that compresses it
+  bool computed = false;         ///< the original takes memory on a CPU, too
   bool operator==(const LinearShape&) const = default;
 };
 

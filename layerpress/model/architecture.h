@@ -53,9 +53,7 @@ TracedModel trace_model(const Json& config);
 bool is_built_in(const Json& config);
 
 /// Checks that the checkpoint has every weight that the graph reads, with the shape that config.json implies and a
-/// float dtype. `replaced(name)` is true for weights that are stored in another form (compressed). Throws
-/// CheckpointError naming the tensor and both shapes.
-void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint,
-                   const std::function<bool(const std::string&)>& replaced);
+/// float dtype. Throws CheckpointError naming the tensor and both shapes.
+void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint);
 
 }  // namespace layerpress::model

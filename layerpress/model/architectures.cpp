@@ -79,11 +79,9 @@ TracedModel trace_model(const Json& config) {
                         nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest), join(known));
 }
 
-void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint,
-                   const std::function<bool(const std::string&)>& replaced) {
+void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint) {
   for (const graph::Node& node : graph.nodes) {
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) {
-      if (replaced(use.name)) continue;
       if (!checkpoint.contains(use.name))
         throw CheckpointError("[model.check] {}: tensor '{}' {} is missing", checkpoint.directory().string(), use.name,
                               fmt::format("{}", use.shape));

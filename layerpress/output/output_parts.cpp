@@ -7,6 +7,7 @@
 #include <tuple>
 #include <variant>
 
+#include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/quant/compressed_weight.h"
 
@@ -29,6 +30,15 @@ std::vector<checkpoint::TensorSpec> parameter_specs(const graph::Graph& graph,
   std::vector<checkpoint::TensorSpec> specs;
   for (const quant::NamedTensorSpec& part : quant::parameter_layout(stored.value))
     specs.push_back({quant::full_name(graph.module_name(graph.nodes[stored.reader]), part), part.dtype, part.shape});
+  return specs;
+}
+
+/// The tensors that stand for an uncompressed tensor of the original: itself, or its codes and scales if it keeps them.
+std::vector<checkpoint::TensorSpec> copied_specs(const setup::OpenedModel& model, const std::string& name) {
+  if (model.kept.count(name) == 0) return {model.checkpoint->spec(name)};
+  std::vector<checkpoint::TensorSpec> specs;
+  for (const quant::NamedTensorSpec& part : model.quantized.at(name).compressed_layout)
+    specs.push_back({quant::full_name(parent_name(name), part), part.dtype, part.shape});
   return specs;
 }
 
@@ -56,15 +66,15 @@ std::vector<OutputPart> all_parts(const setup::OpenedModel& model, const compres
   const std::set<std::string> changed = assignments.changed_plain(graph);
   const auto add_plain = [&](std::size_t subgraph, const std::string& name) {
     if (left_out.insert(name).second)
-      parts.push_back({subgraph, std::nullopt, {model.checkpoint->spec(name)}, changed.count(name) != 0});
+      parts.push_back({subgraph, std::nullopt, copied_specs(model, name), changed.count(name) != 0, name});
   };
   auto stored = assignments.stored.begin();  // in the order of the nodes
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const auto assigned = assignments.linears.find(n);
     if (assigned != assignments.linears.end())
-      parts.push_back({subgraph_of[n], n, compressed_specs(graph, n, assigned->second), /*made=*/true});
+      parts.push_back({subgraph_of[n], n, compressed_specs(graph, n, assigned->second), /*made=*/true, ""});
     for (; stored != assignments.stored.end() && stored->reader == n; ++stored) {
-      parts.push_back({subgraph_of[n], std::nullopt, parameter_specs(graph, *stored), /*made=*/true});
+      parts.push_back({subgraph_of[n], std::nullopt, parameter_specs(graph, *stored), /*made=*/true, ""});
       for (const checkpoint::TensorSpec& tensor : parts.back().tensors) left_out.insert(tensor.name);
     }
     for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) add_plain(subgraph_of[n], use.name);

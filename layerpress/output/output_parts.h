@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "layerpress/checkpoint/safetensors.h"
@@ -16,7 +17,8 @@ struct OutputPart {
   std::size_t subgraph;                 ///< the first subgraph that reads it, or the number of subgraphs
   std::optional<graph::NodeId> linear;  ///< the compressed linear whose weight it is
   std::vector<checkpoint::TensorSpec> tensors;
-  bool made = false;  ///< not copied, but computed during the run
+  bool made = false;       ///< not copied, but computed during the run
+  std::string original{};  ///< the copied tensor's name in the original
   std::uint64_t bytes = 0;
   int set = 0;  ///< of the sets of files
 };

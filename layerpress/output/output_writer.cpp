@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/quant/compressed_weight.h"
@@ -52,7 +53,10 @@ void OutputWriter::lay_out() {
     } else if (part.made) {
       for (const checkpoint::TensorSpec& spec : part.tensors) made_[spec.name] = part.subgraph;
     } else {
-      plain_.insert(part.tensors.front().name);
+      for (const checkpoint::TensorSpec& spec : part.tensors) {
+        copies_[part.original].push_back(spec.name);
+        plain_.insert(spec.name);
+      }
     }
     for (const checkpoint::TensorSpec& spec : part.tensors) {
       specs.push_back(spec);
@@ -192,19 +196,32 @@ void OutputWriter::on_tensor(const std::string& name, const at::Tensor& paramete
   writer_->write(name, parameter.to(at::kCPU).contiguous());
 }
 
+bool OutputWriter::is_missing(const std::string& name) const {
+  const auto found = copies_.find(name);
+  return found != copies_.end() && plain_.count(found->second.front()) != 0 && writer_->owns(found->second.front());
+}
+
 void OutputWriter::copy(const std::string& name) {
-  const at::Tensor tensor = model_.checkpoint->tensor(name);
-  require_finite(name, tensor);
-  writer_->write(name, tensor);
+  const auto write = [&](const std::string& copied, const at::Tensor& tensor) {
+    writer_->write(copied, tensor);
+    plain_.erase(copied);
+    written_.push_back(copied);
+  };
+  if (model_.kept.count(name) != 0) {
+    for (const quant::NamedTensor& part : model_.quantized.at(name).compressed())
+      write(quant::full_name(parent_name(name), part), part.tensor);
+  } else {
+    const at::Tensor tensor = model_.checkpoint->tensor(name);
+    require_finite(name, tensor);
+    write(name, tensor);
+  }
   model_.checkpoint->release(name);
-  plain_.erase(name);
-  written_.push_back(name);
 }
 
 void OutputWriter::on_subgraph_done(std::size_t index, const Json& boundary) {
   for (const graph::NodeId n : subgraphs_[index].nodes)
     for (const graph::WeightUse& use : graph::weights_of(model_.traced.graph.nodes[n].operation))
-      if (plain_.count(use.name) != 0 && writer_->owns(use.name)) copy(use.name);
+      if (is_missing(use.name)) copy(use.name);
   Json record = {{"record", "subgraph"}, {"index", index},          {"name", subgraphs_[index].name},
                  {"boundary", boundary}, {"ranks", options_.ranks}, {"sets", Json::array()}};
   for (int set = options_.rank; set < options_.shard_sets; set += options_.ranks) record["sets"].push_back(set);
@@ -246,8 +263,8 @@ std::vector<compression::ModuleReport> OutputWriter::reports() const {
 
 void OutputWriter::finish() {
   if (committer_) committer_->finish();
-  for (const std::string& name : std::set<std::string>(plain_))
-    if (writer_->owns(name)) copy(name);
+  for (const auto& [name, copied] : copies_)
+    if (is_missing(name)) copy(name);
   writer_->finish();
 }
 

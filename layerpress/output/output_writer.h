@@ -93,7 +93,9 @@ class OutputWriter : public pipeline::ResultSink {
   bool is_own(int set) const { return set % options_.ranks == options_.rank; }
   void lay_out();
   void remove_leftovers() const;
+  /// Writes the tensors of the output that stand for an uncompressed tensor of the original, unless they are written.
   void copy(const std::string& name);
+  bool is_missing(const std::string& name) const;
   /// Tensors of a subgraph that are not copied from the original.
   std::set<std::string> made_names(std::size_t index) const;
   bool names_tensors_of(std::size_t index, const Json& tensors) const;
@@ -103,9 +105,10 @@ class OutputWriter : public pipeline::ResultSink {
   const std::vector<graph::Subgraph>& subgraphs_;
   const Options options_;
   std::map<graph::NodeId, int> set_of_linear_;
-  std::set<std::string> own_modules_;  // compressed modules that this rank writes
-  std::set<std::string> announced_;    // all tensors of the output
-  std::set<std::string> plain_;        // tensors that some rank copies unchanged and that are not known to be written
+  std::set<std::string> own_modules_;                       // compressed modules that this rank writes
+  std::set<std::string> announced_;                         // all tensors of the output
+  std::map<std::string, std::vector<std::string>> copies_;  // tensors that stay, and theirs in the output
+  std::set<std::string> plain_;  // tensors of the output that some rank copies and that are not known to be written
   std::map<std::string, std::size_t> made_;  // tensors that stand for no weight and are not copied, by subgraph
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::vector<bool> finished_;

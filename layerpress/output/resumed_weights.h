@@ -18,6 +18,9 @@ class ResumedWeights : public residency::WeightSource {
                  const std::vector<graph::Subgraph>& subgraphs, const OutputWriter& output, at::ScalarType dtype);
 
   at::Tensor load(const std::string& name) const override;
+  bool computes(const std::string& name) const override {
+    return changed_.count(name) == 0 && (!is_original(name) || model_.checkpoint->is_computed(name));
+  }
   void will_need(const std::string& name) const override;
   void fetch(const std::string& name) const override;
   void release(const std::string& name) const override;

@@ -38,11 +38,21 @@ void check_summary(const std::string& path) {
     throw UsageError("[options] --summary: {} cannot be written; name a file in an existing, writable folder", path);
 }
 
+/// The original's own quantization is not the output's.
+Json without_quantization(Json config) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    config.erase(key);
+    if (config.contains("text_config") && config["text_config"].is_object()) config["text_config"].erase(key);
+  }
+  return config;
+}
+
 }  // namespace
 
 Json output_config(const setup::RunSetup& setup) {
-  Json config = setup.model.checkpoint->config();
-  if (setup.assignments.linears.empty() && setup.assignments.attentions.empty()) return config;  // transforms only
+  Json config = without_quantization(setup.model.checkpoint->config());
+  if (setup.assignments.linears.empty() && setup.assignments.attentions.empty() && setup.model.kept.empty())
+    return config;  // transforms only
   config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
   const graph::Graph& graph = setup.model.traced.graph;
   for (const auto& [n, assignment] : setup.assignments.linears)

@@ -23,7 +23,7 @@ namespace {
 std::uint64_t original_bytes(const PlannedSizes& sizes, const std::vector<compression::LinearShape>& linears) {
   std::uint64_t bytes = 0;
   for (const compression::LinearShape& shape : linears)
-    if (!sizes.is_on_host()) bytes += PlannedSizes::bytes_of(shape.rows * shape.columns, shape.dtype);
+    if (shape.computed || !sizes.is_on_host()) bytes += PlannedSizes::bytes_of(shape.rows * shape.columns, shape.dtype);
   return bytes;
 }
 

@@ -78,11 +78,18 @@ void PlanMaker::add_copies(RunPlan& plan) const {
   }
   for (const std::string& name : run_.model.checkpoint->names())
     if (done.insert(name).second) add_copy(plan.memory.subgraphs.back(), name, false);
+  for (const SubgraphPlan& subgraph : plan.memory.subgraphs)
+    plan.memory.peak.host = std::max(plan.memory.peak.host, subgraph.peak.host);
 }
 
 void PlanMaker::add_copy(SubgraphPlan& subgraph, const std::string& name, bool is_read_anyway) const {
-  const std::uint64_t bytes = run_.model.checkpoint->spec(name).nbytes();
-  subgraph.written_bytes += bytes;
+  const checkpoint::Checkpoint& checkpoint = *run_.model.checkpoint;
+  const std::uint64_t bytes = checkpoint.stored_bytes(name);
+  const bool as_numbers = checkpoint.is_computed(name) && run_.model.kept.count(name) == 0;
+  subgraph.written_bytes += as_numbers ? checkpoint.spec(name).nbytes() : bytes;
+  if (checkpoint.is_computed(name))
+    subgraph.peak.host = std::max(subgraph.peak.host, baseline_ + checkpoint.workspace_bytes(name) +
+                                                          (as_numbers ? checkpoint.spec(name).nbytes() : bytes));
   if (is_read_anyway) return;
   subgraph.weight_bytes += bytes;
   subgraph.read_bytes += bytes;

@@ -35,6 +35,7 @@ Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan) {
           {"dtype", setup::dtype_word(setup.placement.dtype)},
           {"arithmetic", setup::arithmetic_words(setup.placement)},
           {"threads", setup.threads},
+          {"source_quantization", setup.model.source_format.empty() ? Json() : Json(setup.model.source_format)},
           {"peak_bytes", plan.memory.peak.host},
           {"device_peak_bytes", plan.memory.peak.device},
           {"budget_bytes", setup.budget},

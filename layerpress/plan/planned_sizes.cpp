@@ -31,8 +31,17 @@ std::uint64_t PlannedSizes::stored_weight_bytes(const std::string& weight) const
   return bytes_of(elements(weight), stored_dtype(weight));
 }
 
+std::uint64_t PlannedSizes::file_bytes(const std::string& weight) const {
+  return run_.model.checkpoint->stored_bytes(weight);
+}
+
+std::uint64_t PlannedSizes::computing_bytes(const std::string& weight) const {
+  if (!run_.model.checkpoint->is_computed(weight)) return 0;
+  return stored_weight_bytes(weight) + run_.model.checkpoint->workspace_bytes(weight);
+}
+
 bool PlannedSizes::can_stay(const std::string& weight) const {
-  return is_on_host() && stored_dtype(weight) == run_.placement.dtype;
+  return is_on_host() && stored_dtype(weight) == run_.placement.dtype && !run_.model.checkpoint->is_computed(weight);
 }
 
 std::uint64_t PlannedSizes::value_bytes(graph::ValueId value, std::size_t batch) const {

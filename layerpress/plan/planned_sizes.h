@@ -25,7 +25,12 @@ class PlannedSizes {
   at::ScalarType stored_dtype(const std::string& weight) const;
   /// In the computing dtype.
   std::uint64_t weight_bytes(const std::string& weight) const;
+  /// In the dtype of the original.
   std::uint64_t stored_weight_bytes(const std::string& weight) const;
+  /// In the files, where weights may be quantized.
+  std::uint64_t file_bytes(const std::string& weight) const;
+  /// Memory for a moment in which a quantized weight is computed, itself included; 0 for a mapped one.
+  std::uint64_t computing_bytes(const std::string& weight) const;
   /// Whether a weight of the original checkpoint is used where it is mapped.
   bool can_stay(const std::string& weight) const;
   /// Whether the weight comes from the original checkpoint.

@@ -22,8 +22,9 @@ void PlannedWeights::begin(const schedule::SubgraphSchedule& subgraph, const std
   most_ = 0;
   const std::set<std::string> replaced = replaced_in(subgraph);
   for (const std::string& weight : subgraph.weights) {
-    plan.weight_bytes += sizes_.stored_weight_bytes(weight);
-    plan.read_bytes += sizes_.stored_weight_bytes(weight);
+    plan.weight_bytes += sizes_.file_bytes(weight);
+    plan.read_bytes += sizes_.file_bytes(weight);
+    most_ = std::max(most_, onloaded_ + sizes_.computing_bytes(weight));
     if (replaced.count(weight) == 0) onload(weight, plan);
   }
   for (const std::string& weight : subgraph.original_weights)

@@ -16,7 +16,7 @@ class ModuleReader {
 
   ModuleReader(const std::string& module, const Tensors& tensors) : module_(module), tensors_(tensors) {}
 
-  /// Throws CheckpointError.
+  /// Throws DamagedWeightsError.
   [[noreturn]] void refuse(const std::string& suffix, const std::string& what) const;
 
   std::optional<at::Tensor> find(const std::string& suffix) const { return tensors_(suffix); }

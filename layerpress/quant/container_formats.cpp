@@ -37,8 +37,8 @@ std::string shape_text(c10::IntArrayRef shape) {
 }
 
 void ModuleReader::refuse(const std::string& suffix, const std::string& what) const {
-  throw CheckpointError("[quant.decompress] {}.{}: {}; the checkpoint is damaged or not what its config says", module_,
-                        suffix, what);
+  throw DamagedWeightsError("[quant.decompress] {}.{}: {}; the checkpoint is damaged or not what its config says",
+                            module_, suffix, what);
 }
 
 at::Tensor ModuleReader::get(const std::string& suffix, at::ScalarType dtype) const {

@@ -53,6 +53,13 @@ QuantizationScheme read_group(const std::string& name, const Json& group, const 
   return scheme;
 }
 
+/// Weights must be readable. Inputs may be of any kind: their numbers are not read with the weights.
+void require_readable(QuantizationScheme scheme, const std::string& where) {
+  if (!scheme.weights) return;  // a group for inputs of attention
+  scheme.input_activations = scheme.output_activations = std::nullopt;
+  require_supported(scheme, where);
+}
+
 /// The top-level format, which readers use if a group names none.
 std::string format_at_top(const Json& object, const std::string& where) {
   const auto format = json_get_or<std::string>(object, "format", where, "");
@@ -99,7 +106,7 @@ QuantizationConfig parse_quantization_config(const Json& object, const std::stri
       if (!scheme.weights && scheme.input_activations)
         require_supported_attention(*scheme.input_activations, group_where + ".input_activations");
       else
-        require_supported(scheme, group_where);
+        require_readable(scheme, group_where);
       config.groups.emplace_back(name, std::move(scheme));
     }
     if (has_cache) {

@@ -23,8 +23,8 @@ struct QuantizationConfig {
 /// format per group, and "mixed-precision" at the top level if the groups' formats differ.
 Json to_json(const QuantizationConfig& config);
 
-/// Reads a compressed checkpoint's quantization_config. Throws CheckpointError for another quant_method, a status other
-/// than compressed, or an unsupported format.
+/// Reads a compressed checkpoint's quantization_config, as far as it concerns weights. Throws CheckpointError for another
+/// quant_method, a status other than compressed, or an unsupported format.
 QuantizationConfig parse_quantization_config(const Json& object, const std::string& where);
 
 /// The scheme of each module by the rules of compressed-tensors: ignored modules have none; otherwise exact name, then

@@ -1,8 +1,9 @@
 #include "layerpress/quant/weight_parameters.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <optional>
 
@@ -14,16 +15,6 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-/// Row range by row range, so that masks of the weight's size are never held.
-bool holds_fp8_nan(const at::Tensor& codes) {
-  const std::int64_t rows = codes.size(0), step = std::max<std::int64_t>(1, (1 << 20) / codes.size(1));
-  for (std::int64_t first = 0; first < rows; first += step) {
-    const at::Tensor bytes = codes.narrow(0, first, std::min(step, rows - first)).view(at::kByte);
-    if (bytes.bitwise_and(0x7f).eq_(0x7f).any().item<bool>()) return true;
-  }
-  return false;
-}
-
 /// Scales in the original's dtype, whatever that was.
 at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader& reader, const Shape& shape) {
   const std::optional<at::Tensor> found = reader.find("weight_scale");
@@ -34,14 +25,13 @@ at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader&
   // Some writers store the one scale of a tensor without a dimension.
   const at::Tensor scale = weights.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
   reader.require_shape("weight_scale", scale, shape);
-  if (!kernels::all_finite(scale)) reader.refuse("weight_scale", "holds NaN or infinity");
+  if (const std::string fault = fault_of_scales(scale); !fault.empty()) reader.refuse("weight_scale", fault);
   return scale;
 }
 
 at::Tensor read_e4m3_scale(const ModuleReader& reader, const Shape& shape) {
   const at::Tensor scale = reader.get("weight_scale", at::kFloat8_e4m3fn, shape);
-  if (holds_fp8_nan(scale)) reader.refuse("weight_scale", "holds NaN");
-  if (scale.view(at::kChar).lt(0).any().item<bool>()) reader.refuse("weight_scale", "holds negative scales");
+  if (const std::string fault = fault_of_scales(scale); !fault.empty()) reader.refuse("weight_scale", fault);
   return scale;
 }
 
@@ -62,6 +52,29 @@ at::Tensor read_global_scale(const ModuleReader& reader) {
 }
 
 }  // namespace
+
+std::string fault_of_scales(const at::Tensor& scale, bool zeros) {
+  if (scale.numel() == 0) return "";
+  const bool is_fp8 =
+      scale.scalar_type() == at::kFloat8_e4m3fn;  // without a copy: its bytes are ordered like its values
+  if (is_fp8 ? holds_fp8_nan(scale) : !kernels::all_finite(scale)) return "holds NaN or infinity";
+  const double least = is_fp8 ? scale.view(at::kChar).min().item<double>() : scale.min().item<double>();
+  if (least < 0) return "holds negative scales";
+  return least == 0 && !zeros ? "holds a scale of zero" : "";
+}
+
+bool holds_fp8_nan(const at::Tensor& codes) {
+  const at::Tensor bytes = codes.contiguous();
+  const auto* data = static_cast<const std::uint8_t*>(bytes.const_data_ptr());
+  std::atomic<bool> found = false;
+  constexpr std::int64_t kGrain = 1 << 16;
+  at::parallel_for(0, bytes.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    unsigned any = 0;
+    for (std::int64_t i = begin; i < end; ++i) any |= (data[i] & 0x7fu) == 0x7fu ? 1u : 0u;
+    if (any != 0) found = true;
+  });
+  return found;
+}
 
 at::Tensor stored(const at::Tensor& tensor) { return tensor.to(at::kCPU).contiguous(); }
 

@@ -20,6 +20,12 @@ void read_zero_points(const QuantizationArgs& weights, const ModuleReader& reade
 /// For symmetric weights, which have no zero points.
 void refuse_zero_points(const ModuleReader& reader);
 
+/// What is wrong with scales of any float dtype, or "": they must be positive and finite. `zeros`: some may be 0.
+std::string fault_of_scales(const at::Tensor& scale, bool zeros = false);
+
+/// Whether e4m3 codes hold NaN. Multi-threaded.
+bool holds_fp8_nan(const at::Tensor& codes);
+
 /// "weight", a byte per code.
 at::Tensor read_plain_codes(const QuantizationArgs& weights, const ModuleReader& reader);
 

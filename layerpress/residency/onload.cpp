@@ -15,7 +15,8 @@ Onload::Onload(const WeightSource& source, const std::vector<std::string>& names
 Onload::~Onload() {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : parameters_) names.push_back(name);
-  parameters_.clear();  // destroy views before releasing their pages
+  parameters_.clear();
+  computed_.clear();  // destroy views before releasing their pages
   for (const std::string& name : names) source_.release(name);
 }
 
@@ -31,7 +32,11 @@ at::Tensor moved(const at::Tensor& tensor, const at::Device& device, at::ScalarT
 const at::Tensor& Onload::parameter(const std::string& name) const {
   const auto found = parameters_.find(name);
   if (found == parameters_.end()) throw InternalError("[residency.onload] parameter '{}' is not onloaded", name);
-  if (!found->second.defined()) found->second = moved(stored(name), placement_.device, placement_.dtype);
+  if (!found->second.defined()) {
+    const at::Tensor original = stored(name);
+    found->second = moved(original, placement_.device, placement_.dtype);
+    if (!found->second.is_same(original)) computed_.erase(name);  // one copy is enough
+  }
   return found->second;
 }
 
@@ -42,17 +47,23 @@ at::Tensor Onload::original(const std::string& name) const {
 
 at::Tensor Onload::stored(const std::string& name) const {
   const auto found = changed_.find(name);
-  return found == changed_.end() ? source_.load(name) : found->second;
+  if (found != changed_.end()) return found->second;
+  if (!source_.computes(name)) return source_.load(name);
+  at::Tensor& computed = computed_[name];
+  if (!computed.defined()) computed = source_.load(name);
+  return computed;
 }
 
 void Onload::change(const std::string& name, const at::Tensor& value) {
   parameters_.at(name) = at::Tensor();  // converted again on first use
   changed_[name] = value;
+  computed_.erase(name);
 }
 
 void Onload::replace(const std::string& name, at::Tensor value) {
   parameters_.at(name) = value.to(placement_.device, placement_.dtype);
   changed_.erase(name);
+  computed_.erase(name);
 }
 
 }  // namespace layerpress::residency

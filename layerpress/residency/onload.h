@@ -17,7 +17,8 @@ struct Placement {
 };
 
 /// Brings parameters to the computing device on first use, and releases them at the end of its lifetime. On a CPU, a
-/// parameter of the computing dtype is a view of the mapped file; nothing is copied. Not thread-safe.
+/// parameter of the computing dtype is a view of the mapped file; nothing is copied. Weights that are stored quantized are computed
+/// once. Not thread-safe.
 class Onload {
  public:
   Onload(const WeightSource& source, const std::vector<std::string>& names, const Placement& placement);
@@ -42,6 +43,7 @@ class Onload {
   Placement placement_;
   mutable std::map<std::string, at::Tensor> parameters_;  // undefined until first used
   std::map<std::string, at::Tensor> changed_;             // until they are replaced
+  mutable std::map<std::string, at::Tensor> computed_;    // that the source would compute again
 };
 
 }  // namespace layerpress::residency

@@ -2,13 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "layerpress/checkpoint/checkpoint.h"
-#include "layerpress/quant/quantization_config.h"
 
 namespace layerpress::residency {
 
@@ -18,6 +16,8 @@ class WeightSource {
   virtual ~WeightSource() = default;
   /// The parameter on the CPU: a view of mapped memory where possible.
   virtual at::Tensor load(const std::string& name) const = 0;
+  /// Whether load() computes the parameter anew each time it is called.
+  virtual bool computes(const std::string&) const { return false; }
   /// Announces that the parameter will be loaded soon.
   virtual void will_need(const std::string& name) const = 0;
   /// Reads the parameter's bytes into memory and returns when they are there. Throws IoError.
@@ -26,38 +26,19 @@ class WeightSource {
   virtual void release(const std::string& name) const = 0;
 };
 
-/// A plain checkpoint.
+/// A checkpoint: its parameters are mapped, or computed from what it stores.
 class CheckpointWeights : public WeightSource {
  public:
   explicit CheckpointWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint)
       : checkpoint_(std::move(checkpoint)) {}
   at::Tensor load(const std::string& name) const override { return checkpoint_->tensor(name); }
+  bool computes(const std::string& name) const override { return checkpoint_->is_computed(name); }
   void will_need(const std::string& name) const override { checkpoint_->will_need(name); }
   void fetch(const std::string& name) const override { checkpoint_->fetch(name); }
   void release(const std::string& name) const override { checkpoint_->release(name); }
 
  private:
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
-};
-
-/// A checkpoint in compressed-tensors format. Compressed weights are dequantized to `dtype` when they are loaded.
-class CompressedWeights : public WeightSource {
- public:
-  /// `scheme_of` maps the names of compressed weights ("...q_proj.weight") to their schemes.
-  CompressedWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
-                    std::map<std::string, quant::QuantizationScheme> scheme_of, at::ScalarType dtype)
-      : checkpoint_(std::move(checkpoint)), scheme_of_(std::move(scheme_of)), dtype_(dtype) {}
-  at::Tensor load(const std::string& name) const override;
-  void will_need(const std::string& name) const override;
-  void fetch(const std::string& name) const override;
-  void release(const std::string& name) const override;
-
- private:
-  template <typename Function>
-  void for_each_part(const std::string& name, Function&& function) const;
-  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
-  std::map<std::string, quant::QuantizationScheme> scheme_of_;
-  at::ScalarType dtype_;
 };
 
 }  // namespace layerpress::residency

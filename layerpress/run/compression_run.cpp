@@ -46,8 +46,8 @@ std::uint64_t run_schedule(const execution::RunContext& run, Work& work, output:
 std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output) {
   const setup::RunSetup& setup = work.setup;
   limit_memory(rank, work);
-  if (!work.weights) work.weights = setup.model.weights(setup.placement.dtype);
-  const auto original = setup.model.weights(setup.placement.dtype);
+  if (!work.weights) work.weights = setup.model.weights();
+  const auto original = setup.model.weights();
   const execution::RunContext run{.graph = setup.model.traced.graph,
                                   .weights = *work.weights,
                                   .placement = setup.placement,

@@ -39,7 +39,7 @@ class RunningModel {
   RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)
       : graph_(evaluated.model.traced.graph),
         head_(graph_),
-        weights_(evaluated.model.weights(evaluated.placement.dtype)),
+        weights_(evaluated.model.weights()),
         context_{graph_, *weights_, evaluated.placement, batches, control, times_, alone_},
         body_(context_, setup::cut_model(evaluated.model.traced, {}), head_.hidden()) {}
   RunningModel(const RunningModel&) = delete;
@@ -75,7 +75,8 @@ Evaluated open(const std::string& name, const EvaluateOptions& options) {
   evaluated.model = setup::open_model(name, {.graph = options.model_graph,
                                              .trust_remote_code = options.trust_remote_code,
                                              .device = options.device,
-                                             .dtype = options.dtype});
+                                             .dtype = options.dtype,
+                                             .dequantize_for_computing = true});
   evaluated.placement = setup::choose_placement(options.device, options.dtype, evaluated.model.stored_dtype);
   return evaluated;
 }

@@ -7,12 +7,10 @@
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/file.h"
 #include "layerpress/base/temporary_directory.h"
-#include "layerpress/base/text.h"
 #include "layerpress/graph/drawing.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/oneshot.h"
-#include "layerpress/quant/compressed_weight.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress {
@@ -28,19 +26,16 @@ class WeightCount {
     std::int64_t numel = 1;
     for (const std::int64_t size : use.shape) numel *= size;
     parameters += numel;
-    const auto compressed = model_.compressed.find(use.name);
-    if (compressed == model_.compressed.end()) {
-      bytes += model_.checkpoint->spec(use.name).nbytes();
-      return;
-    }
-    for (const std::string& suffix : quant::compressed_suffixes(compressed->second)) {
-      const std::string part = parent_name(use.name) + "." + suffix;
-      if (model_.checkpoint->contains(part)) bytes += model_.checkpoint->spec(part).nbytes();
-    }
+    bytes += model_.checkpoint->stored_bytes(use.name);
+    if (!model_.checkpoint->is_computed(use.name)) return;
+    dequantized_bytes += model_.checkpoint->spec(use.name).nbytes();
+    ++quantized;
   }
 
   std::int64_t parameters = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;              ///< as stored
+  std::int64_t quantized = 0;           ///< weights that are stored quantized
+  std::uint64_t dequantized_bytes = 0;  ///< theirs while they are onloaded
 
  private:
   const setup::OpenedModel& model_;
@@ -68,6 +63,7 @@ Json describe(const setup::OpenedModel& model, const graph::Subgraph& subgraph) 
           {"nodes", subgraph.nodes.size()},
           {"parameters", count.parameters},
           {"bytes", count.bytes},
+          {"dequantized_bytes", count.dequantized_bytes},
           {"linear_groups", std::move(groups)}};
 }
 
@@ -160,13 +156,14 @@ Json inspect(const InspectOptions& options, const RunControl& control) {
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) total.add(use);
   Json subgraphs = Json::array();
   for (const graph::Subgraph& subgraph : cut) subgraphs.push_back(describe(model, subgraph));
-  const Json& quantization = model.checkpoint->quantization_config();
   return {{"model", model.checkpoint->directory().string()},
           {"architecture", model.architecture},
           {"graph", graph_facts(model.traced)},
           {"parameters", total.parameters},
           {"bytes", total.bytes},
-          {"quantization", quantization.is_null() ? Json() : quantization.value("format", Json())},
+          {"quantization", model.source_format.empty() ? Json() : Json(model.source_format)},
+          {"quantized_weights", total.quantized},
+          {"dequantized_bytes", total.dequantized_bytes},
           {"subgraphs", std::move(subgraphs)}};
 }
 

@@ -33,7 +33,9 @@ std::vector<std::string> load_result(const ModelInMemory& model, const std::stri
           "folder",
           output, name);
     at::Tensor own = target.checkpoint->tensor(name);
-    const at::Tensor value = result.weights(own.scalar_type())->load(name);
+    const auto quantized = result.quantized.find(name);
+    const at::Tensor value = quantized == result.quantized.end() ? result.checkpoint->tensor(name)
+                                                                 : quantized->second.dequantize(own.scalar_type());
     if (own.sizes() != value.sizes())
       throw CheckpointError("[memory.load] {}: tensor {} has another shape than in memory", output, name);
     if (at::equal(own, value.to(own.scalar_type()))) continue;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -24,6 +25,7 @@
 #include "layerpress/run/compression_run.h"
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/publication.h"
+#include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
 #include "layerpress/setup/recipe_notes.h"
 #include "layerpress/setup/run_identity.h"
@@ -247,8 +249,27 @@ void say_unread(const Rank& rank, const setup::SourceTensors& source) {
   if (!source.copied.empty())
     rank.control.message(LogLevel::kInfo,
                          "copied as stored, because the model's graph does not read them: " + source.copied_text);
-  for (const setup::SourceTensors::Dropped& tensor : source.dropped)
-    rank.control.message(LogLevel::kInfo, fmt::format("{} is left out: {}", tensor.name, tensor.reason));
+  std::map<std::string, std::vector<std::string>> dropped;  // by reason
+  for (const setup::SourceTensors::Dropped& tensor : source.dropped) dropped[tensor.reason].push_back(tensor.name);
+  for (const auto& [reason, names] : dropped) {
+    const std::string others = names.size() > 1 ? fmt::format(" and {} more are", names.size() - 1) : " is";
+    rank.control.message(LogLevel::kInfo, fmt::format("{}{} left out: {}", names.front(), others, reason));
+  }
+}
+
+/// Says that the source is quantized, and what follows from that.
+void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
+  if (!rank.group.is_first() || setup.model.source_format.empty()) return;
+  rank.control.message(LogLevel::kInfo,
+                       fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
+                                   setup.model.source_format, setup.model.quantized.size()));
+  if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
+    rank.control.message(LogLevel::kWarning, text);
+  if (const auto modules = setup::requantized_modules(setup.model, setup.assignments); !modules.empty())
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("{} modules are stored in {} and quantized again, which adds a loss to the one they have",
+                    modules.size(), setup::source_scheme(setup.model, modules.front())));
 }
 
 /// A whole run of one rank, from options to the finished folder.
@@ -274,6 +295,7 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
     rank.control.message(LogLevel::kWarning, note);
   for (const std::string& warning : setup::kernel_warnings(claim.setup.model, claim.setup.assignments))
     rank.control.message(LogLevel::kWarning, warning);
+  say_quantized(rank, claim.setup);
   say_unread(rank, claim.setup.source);
   Planned planned = prepare(rank, claim, earlier);
   return carry_out(rank, claim, planned);

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "layerpress/base/file.h"
 #include "layerpress/checkpoint/writer.h"
@@ -11,9 +13,32 @@
 #include "layerpress/run/filled_experts.h"
 #include "layerpress/run/model_card.h"
 #include "layerpress/run/run_summary.h"
+#include "layerpress/setup/kept_weights.h"
 
 namespace layerpress::run {
 namespace {
+
+/// The loss that quantizing again adds to modules that are stored in few bits.
+void add_requantized(const Rank& rank, const setup::RunSetup& setup, OneshotSummary& summary) {
+  const std::vector<std::string> modules = setup::requantized_modules(setup.model, setup.assignments);
+  if (modules.empty()) return;
+  double sum = 0, greatest = 0;
+  std::string worst = modules.front();
+  for (const Json& module : summary.details["modules"]) {
+    const auto name = module["module"].get<std::string>();
+    if (std::find(modules.begin(), modules.end(), name) == modules.end()) continue;
+    const auto error = module["weight_error"].get<double>();
+    sum += error;
+    if (error > greatest) greatest = error, worst = name;
+  }
+  const double mean = sum / static_cast<double>(modules.size());
+  summary.details["requantized"] = {
+      {"modules", modules.size()}, {"mean_error", mean}, {"greatest_error", greatest}, {"greatest_in", worst}};
+  rank.control.message(LogLevel::kWarning,
+                       fmt::format("{} modules were quantized again: a relative error of {:.4f} was added on average, "
+                                   "at most {:.4f} ({}); the summary has each module's weight_error",
+                                   modules.size(), mean, greatest, worst));
+}
 
 /// Collective; called before the output gets its name, so that a rank lost here does not make a finished output look
 /// failed.
@@ -42,6 +67,7 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
     rank.control.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
                                                          module["fallback"].get<std::string>()));
   }
+  add_requantized(rank, work.setup, summary);
   const FilledExperts filled = filled_experts(summary.details["modules"]);
   summary.details["filled_experts"] = filled.experts;
   if (filled.experts > 0) rank.control.message(LogLevel::kInfo, filled.text(work.setup.min_tokens_per_expert));

@@ -5,6 +5,7 @@
 
 #include "layerpress/dist/peers.h"
 #include "layerpress/plan/plan_report.h"
+#include "layerpress/setup/kept_weights.h"
 
 namespace layerpress::run {
 namespace {
@@ -49,7 +50,12 @@ Json rank_json(const setup::RunSetup& setup, const RankReport& report, const dis
 Json modules_in_order(const setup::RunSetup& setup, std::vector<Json>& ranks) {
   std::map<std::string, Json> by_name;
   for (Json& rank : ranks) {
-    for (Json& module : rank["modules"]) by_name[module["module"].get<std::string>()] = module;
+    for (Json& module : rank["modules"]) {
+      const auto name = module["module"].get<std::string>();
+      if (const std::string scheme = setup::source_scheme(setup.model, name); !scheme.empty())
+        module["source_scheme"] = scheme;
+      by_name[name] = module;
+    }
     rank.erase("modules");
   }
   Json modules = Json::array();
@@ -92,6 +98,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"peak_anonymous_bytes", own["peak_anonymous_bytes"]},
           {"peak_device_bytes", own["peak_device_bytes"]},
           {"spilled_bytes", own["spilled_bytes"]},
+          {"source_quantization", setup.model.source_format.empty() ? Json() : Json(setup.model.source_format)},
           {"source_tensors", setup.source.to_json()},
           {"phases", own["phases"]},
           {"ranks", std::move(ranks)},

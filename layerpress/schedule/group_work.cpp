@@ -33,7 +33,8 @@ std::vector<compression::LinearShape> shapes_of(const graph::Graph& graph, const
                       .columns = matrix.columns,
                       .dtype = assignment.scale_dtype,
                       .scheme = assignment.scheme,
-                      .device = assignment.device});
+                      .device = assignment.device,
+                      .computed = assignment.computed});
     rows += matrix.rows;
   }
   for (compression::LinearShape& shape : shapes) shape.group_rows = rows;

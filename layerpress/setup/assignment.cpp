@@ -179,7 +179,9 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
         throw RecipeError(
             "[recipe.check] {}: an embedding has no inputs to quantize; ignore it or give it another scheme",
             module.name);
-      assignments.linears[n] = {compressor, scheme, model.checkpoint->spec(matrix_of(graph, n).weight).dtype};
+      const std::string weight = matrix_of(graph, n).weight;
+      assignments.linears[n] = {compressor, scheme, model.checkpoint->spec(weight).dtype};
+      assignments.linears[n].computed = model.checkpoint->is_computed(weight);
       if (graph::is_linear(node.operation)) scheme_of[module.name] = scheme;
     }
   }

@@ -26,14 +26,27 @@ std::string reported(const ChildResult& result) {
   return fmt::format("[graph.export] the helper ended with code {}: {}", result.exit_code, last);
 }
 
+/// All tensors by name if some of them are not what the files have.
+Json values_of(const checkpoint::Checkpoint& checkpoint) {
+  Json tensors = Json::object();
+  bool computed = false;
+  for (const std::string& name : checkpoint.names()) {
+    computed = computed || checkpoint.is_computed(name);
+    const checkpoint::StoredTensor& tensor = checkpoint.spec(name);
+    tensors[name] = {checkpoint::dtype_name(tensor.dtype), tensor.shape};
+  }
+  return computed ? tensors : Json::object();
+}
+
 std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
                                       const std::string& dtype, const RunControl& control) {
   if (checkpoint.directory().empty())
     throw CheckpointError(
         "[graph.export] a model in memory needs an architecture that Layerpress knows; save it and name its folder");
   const std::filesystem::path script = data::helper_script().parent_path() / "export_graph.py";
-  const Json request = {
+  Json request = {
       {"model", checkpoint.directory().string()}, {"dtype", dtype}, {"trust_remote_code", choice.trust_remote_code}};
+  if (const Json tensors = values_of(checkpoint); !tensors.empty()) request["tensors"] = tensors;
   const ChildResult result =
       run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",
                 "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt", control);

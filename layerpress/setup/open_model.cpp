@@ -14,24 +14,22 @@
 #include "layerpress/graph/attention_heads.h"
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/image_geometry.h"
-#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/instruction_set.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/setup/model_graph.h"
+#include "layerpress/setup/quantized_source.h"
 
 namespace layerpress::setup {
 namespace {
 
-/// Linears and embeddings.
-std::vector<quant::ModuleName> compressible_modules(const model::TracedModel& model) {
-  std::vector<quant::ModuleName> modules;
-  for (const graph::Node& node : model.graph.nodes) {
-    if (!graph::weight_matrix(node.operation)) continue;
-    const std::string& name = model.graph.module_name(node);
-    const char* class_name = graph::is_linear(node.operation) ? "Linear" : "Embedding";
-    modules.push_back({name, {class_name}, model::other_names(model, name)});
-  }
-  return modules;
+/// The dtype of the first weight of the graph that is not quantized, or of what the checkpoint has most of.
+at::ScalarType stored_dtype(const OpenedModel& opened) {
+  if (opened.traced.computing_dtype.empty())
+    for (const graph::Node& node : opened.traced.graph.nodes)
+      for (const graph::WeightUse& use : graph::weights_of(node.operation))
+        if (opened.quantized.count(use.name) == 0 && opened.stored->contains(use.name))
+          return opened.stored->spec(use.name).dtype;
+  return usual_dtype(*opened.stored);
 }
 
 void read_attentions(const quant::QuantizationConfig& config, OpenedModel& opened) {
@@ -50,50 +48,38 @@ void read_attentions(const quant::QuantizationConfig& config, OpenedModel& opene
   }
 }
 
-void read_quantization(OpenedModel& opened) {
-  if (opened.checkpoint->quantization_config().is_null()) return;
-  const quant::QuantizationConfig config =
-      quant::parse_quantization_config(opened.checkpoint->quantization_config(), "config.json: quantization_config");
-  read_attentions(config, opened);
-  const std::vector<quant::ModuleName> modules = compressible_modules(opened.traced);
-  const std::vector<int> groups = quant::assign_groups(config, modules);
-  for (std::size_t i = 0; i < modules.size(); ++i)
-    if (groups[i] >= 0 && config.groups[groups[i]].second.weights)
-      opened.compressed.emplace(modules[i].name + ".weight", config.groups[groups[i]].second);
+void read_quantized_attentions(OpenedModel& opened) {
+  const Json& config = opened.stored->quantization_config();
+  if (!config.is_object() || config.value("quant_method", "") != "compressed-tensors") return;
+  read_attentions(quant::parse_quantization_config(config, "config.json: quantization_config"), opened);
 }
 
 }  // namespace
 
-std::unique_ptr<residency::WeightSource> OpenedModel::weights(at::ScalarType dtype) const {
-  if (compressed.empty()) return std::make_unique<residency::CheckpointWeights>(checkpoint);
-  return std::make_unique<residency::CompressedWeights>(checkpoint, compressed, dtype);
+std::unique_ptr<residency::WeightSource> OpenedModel::weights() const {
+  return std::make_unique<residency::CheckpointWeights>(checkpoint);
 }
 
 OpenedModel open_model(const std::string& model, const ModelChoice& choice, const RunControl& control) {
   OpenedModel opened;
-  opened.checkpoint = choice.in_memory
-                          ? checkpoint::Checkpoint::in_memory(choice.in_memory->config, choice.in_memory->tensors)
-                          : checkpoint::Checkpoint::open(checkpoint::locate_model(model));
+  opened.stored = choice.in_memory
+                      ? checkpoint::Checkpoint::in_memory(choice.in_memory->config, choice.in_memory->tensors)
+                      : checkpoint::Checkpoint::open(checkpoint::locate_model(model));
+  find_quantized_weights(opened);
+  show_values(opened, usual_dtype(*opened.stored));
   opened.traced = traced_model(*opened.checkpoint, choice, control);
   if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
+  opened.stored_dtype = stored_dtype(opened);
+  const bool as_computed = choice.dequantize_for_computing || choice.dtype != "auto";
+  show_values(opened, as_computed ? choose_placement(choice.device, choice.dtype, opened.stored_dtype).dtype
+                                  : opened.stored_dtype);
   opened.checkpoint = opened.checkpoint->unfused(opened.traced.fused_tensors);
-  read_quantization(opened);
+  read_quantized_attentions(opened);
   const auto names =
       json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
   opened.architecture =
       names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
-  model::check_weights(opened.traced.graph, *opened.checkpoint,
-                       [&](const std::string& name) { return opened.compressed.count(name) != 0; });
-  if (!opened.traced.computing_dtype.empty()) {
-    opened.stored_dtype = usual_dtype(*opened.checkpoint);
-    return opened;
-  }
-  for (const graph::Node& node : opened.traced.graph.nodes)
-    for (const graph::WeightUse& use : graph::weights_of(node.operation))
-      if (opened.compressed.count(use.name) == 0) {
-        opened.stored_dtype = opened.checkpoint->spec(use.name).dtype;
-        return opened;
-      }
+  model::check_weights(opened.traced.graph, *opened.checkpoint);
   return opened;
 }
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -14,21 +15,26 @@
 #include "layerpress/model_in_memory.h"
 #include "layerpress/quant/quantization_config.h"
 #include "layerpress/residency/weight_source.h"
+#include "layerpress/source/stored_weight.h"
 
 namespace layerpress::setup {
 
 /// A model folder opened, traced and checked.
 struct OpenedModel {
+  /// Weights that are stored quantized appear in it with their values, which are computed when they are loaded.
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
+  std::shared_ptr<const checkpoint::Checkpoint> stored;  ///< the same with its tensors as they are
   model::TracedModel traced;
   std::string architecture;
-  /// Schemes of compressed weights by weight name; empty for a plain checkpoint.
-  std::map<std::string, quant::QuantizationScheme> compressed;
+  std::string source_format;                              ///< a few words for people; "" for a plain checkpoint
+  std::map<std::string, source::StoredWeight> quantized;  ///< by weight name; empty for a plain checkpoint
+  std::set<std::string>
+      kept;  ///< quantized weights that the output has with the same codes (kept_weights.h), if not compressed
   /// Attentions whose keys and values are served quantized, by name, and whether their queries are, too.
   std::map<std::string, std::pair<quant::QuantizationArgs, bool>> quantized_attentions{};
   at::ScalarType stored_dtype = at::kBFloat16;  ///< dtype of the first plain weight
 
-  std::unique_ptr<residency::WeightSource> weights(at::ScalarType dtype) const;
+  std::unique_ptr<residency::WeightSource> weights() const;
 };
 
 /// The tokens that the experts of a mixture are calibrated on. The model's output is the same.
@@ -39,8 +45,10 @@ struct ModelChoice {
   ExpertTokens tokens = ExpertTokens::kAll;
   std::string graph = "auto";                           ///< --model-graph
   bool trust_remote_code = false;                       ///< for an exported graph
-  std::string device = "auto", dtype = "auto";          ///< as choose_placement takes them, for an exported graph
+  std::string device = "auto", dtype = "auto";          ///< as choose_placement takes them
   std::shared_ptr<const ModelInMemory> in_memory = {};  ///< instead of the named model
+  /// Round dequantized weights to the computing dtype only, not to the dtype of the other weights first, if `dtype` is auto.
+  bool dequantize_for_computing = false;
 };
 
 /// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an

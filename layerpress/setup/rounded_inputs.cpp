@@ -127,10 +127,10 @@ class Rounding {
     if (const auto heads = graph::cached_attention(node.operation)) return roundings_before(node, *heads);
     const auto* linear = std::get_if<graph::Linear>(&node.operation);
     if (linear == nullptr) return {};
-    const auto found = opened_.compressed.find(linear->weight);
-    if (found == opened_.compressed.end() || !found->second.input_activations) return {};
-    return {{0, rounding_of(*found->second.input_activations, parent_name(linear->weight), linear->in_features,
-                            *opened_.checkpoint)}};
+    const auto found = opened_.quantized.find(linear->weight);
+    if (found == opened_.quantized.end() || !found->second.scheme.input_activations) return {};
+    return {{0, rounding_of(*found->second.scheme.input_activations, parent_name(linear->weight), linear->in_features,
+                            *opened_.stored)}};
   }
 
   std::vector<std::pair<std::size_t, graph::RoundValues>> roundings_before(const graph::Node& node,
@@ -175,8 +175,8 @@ class Rounding {
 }  // namespace
 
 std::size_t round_inputs(OpenedModel& opened) {
-  for (const auto& [weight, scheme] : opened.compressed)
-    if (scheme.output_activations)
+  for (const auto& [weight, stored] : opened.quantized)
+    if (stored.scheme.output_activations)
       throw CheckpointError(
           "[eval.activations] {}: quantized outputs cannot be computed; leave --quantize-activations out",
           parent_name(weight));

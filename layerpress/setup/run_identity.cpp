@@ -92,6 +92,10 @@ Json identity_of_model(const OpenedModel& model) {
   }
   files["config.json"] = checksum_of_config(model);
   if (model.checkpoint->directory().empty()) files["tensors"] = checksum_of_tensors(*model.checkpoint);
+  if (!model.quantized.empty())
+    files["quantization"] = {{"config", model.checkpoint->quantization_config()},
+                             {"dtype", dtype_word(model.checkpoint->spec(model.quantized.begin()->first).dtype)},
+                             {"kept", model.kept.size()}};
   return files;
 }
 

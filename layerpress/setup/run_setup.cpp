@@ -12,6 +12,7 @@
 #include "layerpress/recipe/standard_recipe.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
+#include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/statistic_checks.h"
 #include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
@@ -139,14 +140,12 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
                   options.trust_remote_code, options.device, options.dtype, options.model_in_memory});
   if (options.model_in_memory && group.size() > 1)
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
-  if (!setup.model.checkpoint->quantization_config().is_null())
-    throw CheckpointError("[oneshot] {}: the checkpoint is already quantized; start from the original one",
-                          options.model);
   setup.assignments = assign(setup.model, setup.modifiers);
   setup.source = source_tensors(setup.model, setup.assignments);
   for (const SourceTensors::Dropped& tensor : setup.source.dropped)
     setup.model.checkpoint = setup.model.checkpoint->without(tensor.name);
   untie_compressed_embeddings(setup.model, setup.assignments);
+  keep_quantized_weights(setup.model, setup.assignments, /*as_values=*/options.dtype != "auto");
   check_propagation(options, setup);
   check_statistics(setup.model.traced.graph, setup.assignments);
   check_loss_mask(options, setup);

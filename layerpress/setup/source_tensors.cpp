@@ -9,6 +9,7 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/quant/matching.h"
 #include "layerpress/recipe/name_roots.h"
+#include "layerpress/source/source_format.h"
 
 namespace layerpress::setup {
 namespace {
@@ -104,10 +105,13 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
   const std::set<std::string> read = weights_read(model.traced.graph);
   for (const std::string& name : model.checkpoint->names()) {
     const auto is_it = [&](const SourceTensors::Dropped& tensor) { return tensor.name == name; };
+    const std::vector<checkpoint::StoredTensor> parts = model.checkpoint->stored_parts(name);
     if (read.count(name) != 0)
-      ++source.read;
+      source.read += parts.size();
+    else if (!model.source_format.empty() && source::describes_activations(name))
+      source.dropped.push_back({name, "it describes quantized activations of the source, which the output has not"});
     else if (std::none_of(source.dropped.begin(), source.dropped.end(), is_it))
-      source.copied.push_back(name);
+      for (const checkpoint::StoredTensor& part : parts) source.copied.push_back(part.name);
   }
   source.copied_text = text_of(source.copied, read);
   return source;
@@ -125,7 +129,7 @@ std::vector<std::string> unread_modules_to_ignore(const OpenedModel& model,
   }
   std::vector<std::string> unread;
   for (const std::string& name : model.checkpoint->names()) {
-    if (read.count(name) != 0) continue;
+    if (read.count(name) != 0 || model.kept.count(name) != 0) continue;
     const std::string module = module_of(model.checkpoint->spec(name));
     if (module.empty() || visited.count(module) != 0) continue;
     if (any_matches(targets, {module, {"Linear", "Embedding"}, {}})) unread.push_back(module);

@@ -1,6 +1,7 @@
 #include "layerpress/setup/untied_embeddings.h"
 
 #include <set>
+#include <utility>
 
 #include "layerpress/graph/weight_matrix.h"
 
@@ -17,6 +18,11 @@ void untie_compressed_embeddings(OpenedModel& model, const compression::Assignme
     if (linear == nullptr || compressed.count(linear->weight) == 0) continue;
     const std::string own = graph.module_name(node) + ".weight";
     model.checkpoint = model.checkpoint->with_copy(own, linear->weight);
+    if (const auto quantized = model.quantized.find(linear->weight); quantized != model.quantized.end()) {
+      source::StoredWeight copy = quantized->second;
+      copy.name = own;
+      model.quantized.insert_or_assign(own, std::move(copy));
+    }
     linear->weight = own;
   }
 }

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "layerpress/base/text.h"
 #include "layerpress/graph/attention_heads.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
@@ -17,12 +18,21 @@ namespace {
 
 /// The schemes in use, and the modules that have one.
 struct Compressed {
+  std::map<std::string, int> kept;  // modules whose codes are the source's, and their schemes
   std::vector<const quant::QuantizationScheme*> schemes;
   std::vector<quant::TargetList> targets;  // by scheme
   std::set<std::string> classes;           // of compressed modules
+  int recipe_schemes = 0;                  // the schemes before the source's
 
   int group_of(const quant::QuantizationScheme* scheme) const {
     return static_cast<int>(std::find(schemes.begin(), schemes.end(), scheme) - schemes.begin());
+  }
+  /// The module's scheme, or -1.
+  int group_of(graph::NodeId n, const std::string& module, const compression::Assignments& assignments) const {
+    if (const auto assigned = assignments.linears.find(n); assigned != assignments.linears.end())
+      return group_of(assigned->second.scheme);
+    const auto found = kept.find(module);
+    return found == kept.end() ? -1 : found->second;
   }
   /// A module that is not compressed is one to ignore if it is like one that is, or if a target means it.
   bool could_include(const quant::ModuleName& module) const {
@@ -33,7 +43,21 @@ struct Compressed {
 
 std::string class_of(const graph::Node& node) { return graph::is_linear(node.operation) ? "Linear" : "Embedding"; }
 
-Compressed compressed_of(const graph::Graph& graph, const compression::Assignments& assignments) {
+/// Adds a weight of the source, and its scheme unless another one has it.
+void add_kept(const source::StoredWeight& weight, Compressed& found) {
+  int group = 0;
+  while (group < static_cast<int>(found.schemes.size()) &&
+         (group < found.recipe_schemes || *found.schemes[static_cast<std::size_t>(group)] != weight.scheme))
+    ++group;
+  if (group == static_cast<int>(found.schemes.size())) {
+    found.schemes.push_back(&weight.scheme);
+    found.targets.emplace_back(weight.scheme.targets, "targets");
+  }
+  found.kept[parent_name(weight.name)] = group;
+}
+
+Compressed compressed_of(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
   Compressed found;
   const auto add = [&](const quant::QuantizationScheme* scheme, const std::string& class_name) {
     found.classes.insert(class_name);
@@ -44,6 +68,8 @@ Compressed compressed_of(const graph::Graph& graph, const compression::Assignmen
   for (const auto& [n, assignment] : assignments.linears) add(assignment.scheme, class_of(graph.nodes[n]));
   for (const compression::QuantizedAttention& attention : assignments.attentions)
     if (attention.group != nullptr) add(attention.group, graph.modules[graph.nodes[attention.node].module].class_name);
+  found.recipe_schemes = static_cast<int>(found.schemes.size());
+  for (const std::string& name : model.kept) add_kept(model.quantized.at(name), found);
   return found;
 }
 
@@ -85,23 +111,29 @@ void add_left_out(const OpenedModel& model, const Compressed& compressed, recipe
 
 quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
-  const Compressed compressed = compressed_of(graph, assignments);
+  const Compressed compressed = compressed_of(model, assignments);
   recipe::GroupedModules grouped;
+  std::set<std::string> visited;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
     if (!graph::weight_matrix(node.operation)) continue;
     const quant::ModuleName module{
         graph.module_name(node), {class_of(node)}, model::other_names(model.traced, graph.module_name(node))};
-    const auto assigned = assignments.linears.find(n);
-    if (assigned == assignments.linears.end() && !compressed.could_include(module)) continue;
+    visited.insert(module.name);
+    const int group = compressed.group_of(n, module.name, assignments);
+    if (group < 0 && !compressed.could_include(module)) continue;
     std::vector<std::string> names = module.other_names;  // a reader knows only one of them
     names.insert(names.begin(), module.name);
     for (const std::string& name : names) {
       grouped.modules.push_back({name, module.classes});
-      grouped.groups.push_back(assigned == assignments.linears.end() ? -1
-                                                                     : compressed.group_of(assigned->second.scheme));
+      grouped.groups.push_back(group);
     }
   }
+  for (const auto& [module, group] : compressed.kept)
+    if (visited.count(module) == 0) {
+      grouped.modules.push_back({module, {"Linear"}});
+      grouped.groups.push_back(group);
+    }
   add_attentions(model, compressed, assignments, grouped);
   add_left_out(model, compressed, grouped);
   std::vector<quant::QuantizationScheme> schemes;

@@ -51,7 +51,7 @@ def export(request: Request) -> dict:
     if not isinstance(config, dict):
         raise ExportError(f"{request.folder}/config.json: not a JSON object")
     check_known(config, request.trust_remote_code)
-    stored = stored_tensors(request.folder, config)
+    stored = stored_tensors(request.folder, request.tensors)
     place = cache.place_of(request, config_text, stored)
     cached = (place / "graph.json").is_file()
     if not cached:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from .errors import ExportError, one_line
@@ -20,6 +20,7 @@ class Request:
     dtype: str
     cache: str = ""
     trust_remote_code: bool = False
+    tensors: dict = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -40,7 +41,7 @@ def parse_request(document: bytes) -> Request:
         values = json.loads(document.decode("utf-8"))
     except (ValueError, RecursionError) as fault:
         raise ExportError(f"the request on stdin is not JSON ({one_line(fault)}): pass one JSON object") from None
-    known = {field.name: {"str": str, "bool": bool}[field.type] for field in fields(Request)}
+    known = {each.name: {"str": str, "bool": bool, "dict": dict}[each.type] for each in fields(Request)}
     if not isinstance(values, dict) or not {"model", "dtype"} <= values.keys():
         raise ExportError("the request on stdin must be a JSON object with model and dtype")
     for name, value in values.items():

@@ -223,13 +223,8 @@ def test_weights_of_integers(broken, refused, rounding):
     refused(broken, *rounding, fragments=[Q, "I8"])
 
 
-def test_already_quantized(model, results, refused, rounding):
-    out = program.oneshot(model, results.parent / "compressed", *rounding)
-    refused(out, *rounding, fragments=["already quantized"])
-
-
-@pytest.mark.parametrize("method", ["gptq", "awq", "fp8"])
-def test_quantized_by_others(method, broken, refused, rounding):
+@pytest.mark.parametrize("method", ["gptq", "awq", "fp8", "mxfp4", "modelopt"])
+def test_quantized_in_name_only(method, broken, refused, rounding):
     tiny_models.rewrite_config(broken, lambda config: config.update(quantization_config={"quant_method": method, "bits": 4}))
     refused(broken, *rounding, fragments=["quantiz"])
 

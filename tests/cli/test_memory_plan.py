@@ -42,6 +42,11 @@ CONFIGURATIONS = {
     "without data": ("broad", None, ["--algorithm", "rtn"]),
     "embeddings": ("many words", (4, 256), ["--targets", "Linear,Embedding", "--scheme", "W8A16"]),
     "embeddings without data": ("many words", None, ["--targets", "Embedding", "--algorithm", "rtn", "--scheme", "W8A16"]),
+    "fp8 source": ("broad in fp8", (2, 256), []),
+    "fp8 source, original model beside it": ("broad in fp8", (2, 256), ["--quality", "best"]),
+    "fp8 source, one pass for all layers": ("even in fp8", (4, 256), ["--pipeline", "basic"]),
+    "fp8 source without data": ("broad in fp8", None, ["--algorithm", "rtn"]),
+    "fp8 source that is kept": ("even in fp8", (4, 256), ["--targets", "re:.*o_proj"]),
     "in fp32": ("even", (16, 256), ["--dtype", "float32", "--algorithm", "rtn", "--pipeline", "sequential"]),
 }
 

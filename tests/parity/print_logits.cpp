@@ -21,14 +21,15 @@ using namespace layerpress;
 
 at::Tensor logits_of(const std::string& model_name, const std::string& token_file, const std::string& dtype,
                      bool rounds, bool exported) {
-  setup::OpenedModel model =
-      setup::open_model(model_name, {.graph = exported ? "export" : "auto", .device = "cpu", .dtype = dtype});
+  setup::OpenedModel model = setup::open_model(
+      model_name,
+      {.graph = exported ? "export" : "auto", .device = "cpu", .dtype = dtype, .dequantize_for_computing = true});
   if (rounds) setup::round_inputs(model);
   const residency::Placement placement = setup::choose_placement("cpu", dtype, model.stored_dtype);
   const data::CalibrationSet set = data::read_token_file(token_file);
   if (set.token_count() == 0) throw DataError("[print_logits] {}: holds no tokens; give at least one", token_file);
   const std::vector<execution::Batch> batches = setup::make_batches(set, std::int64_t{1} << 40, model.traced.graph);
-  const auto weights = model.weights(placement.dtype);
+  const auto weights = model.weights();
   PhaseTimes times;
   const RunControl control;
   dist::Group alone;

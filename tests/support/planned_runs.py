@@ -19,8 +19,32 @@ MIB = 1 << 20
 
 
 def make_model(folder, shape):
+    """A model of a shape; "SHAPE in fp8" is stored in blocks of 128 x 128."""
+    plain, _, form = shape.partition(" in ")
+    if form:
+        return in_fp8_blocks(make_model(folder, plain), Path(folder) / shape)
     heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": VOCABULARY}
     return make_checkpoint(Path(folder) / shape, LlamaShape(**{**heads, **SHAPES[shape]}), block_elements=1 << 22)
+
+
+def in_fp8_blocks(model, folder):
+    """A copy of a checkpoint whose linears are quantized to fp8 as DeepSeek V3's are."""
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+    from support import quantized_sources, tiny_models
+
+    if folder.exists():
+        return folder
+    shutil.copytree(model, folder)
+    tensors = load_file(model / "model.safetensors")
+    for name in quantized_sources.linears(tensors):
+        parts, _ = quantized_sources.fp8_block(name, tensors.pop(name), (128, 128))
+        tensors |= {f"{name.removesuffix('weight')}{part}": tensor for part, tensor in parts.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    tiny_models.rewrite_config(folder, lambda config: config.update(quantization_config={
+        "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}))
+    return folder
 
 
 def data(folder, samples, length):

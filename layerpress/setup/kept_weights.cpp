@@ -1,0 +1,64 @@
+#include "layerpress/setup/kept_weights.h"
+
+#include <set>
+
+#include "layerpress/graph/weight_matrix.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// Quantized weights that the run neither compresses nor changes.
+std::vector<std::string> left_as_they_are(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::set<std::string> replaced;
+  for (const auto& [n, assignment] : assignments.linears)
+    replaced.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)  // a compressed head may share it
+    if (graph::is_embedding(graph.nodes[n].operation) && assignments.linears.count(n) == 0)
+      replaced.erase(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (const std::string& name : assignments.changed_plain(graph)) replaced.insert(name);
+  std::vector<std::string> names;
+  for (const auto& [name, weight] : model.quantized)
+    if (replaced.count(name) == 0 && model.checkpoint->contains(name)) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments, bool as_values) {
+  if (as_values) return;
+  for (const std::string& name : left_as_they_are(model, assignments))
+    if (model.quantized.at(name).can_be_kept()) model.kept.insert(name);
+}
+
+std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments) {
+  std::vector<std::string> names;
+  for (const std::string& name : left_as_they_are(model, assignments))
+    if (model.kept.count(name) == 0) names.push_back(name);
+  if (names.empty()) return "";
+  return fmt::format("{} weights that stay uncompressed are written as {}, not as they are stored ({}): {}{}",
+                     names.size(), dtype_word(model.checkpoint->spec(names.front()).dtype), model.source_format,
+                     names.front(), names.size() > 1 ? ", ..." : "");
+}
+
+std::vector<std::string> requantized_modules(const OpenedModel& model, const compression::Assignments& assignments) {
+  std::vector<std::string> modules;
+  for (const auto& [n, assignment] : assignments.linears) {
+    const graph::Node& node = model.traced.graph.nodes[n];
+    const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
+    if (found != model.quantized.end() && found->second.scheme.weights->num_bits <= 4)
+      modules.push_back(model.traced.graph.module_name(node));
+  }
+  return modules;
+}
+
+std::string source_scheme(const OpenedModel& model, const std::string& module) {
+  const auto found = model.quantized.find(module + ".weight");
+  if (found == model.quantized.end()) return "";
+  const quant::QuantizationArgs& weights = *found->second.scheme.weights;
+  const std::string size = weights.group_size ? fmt::format(" {}", *weights.group_size) : "";
+  return fmt::format("{}-bit {} {}{}", weights.num_bits, quant::name_of(weights.type), quant::name_of(weights.strategy),
+                     size);
+}
+
+}  // namespace layerpress::setup

@@ -1,0 +1,37 @@
+#include "layerpress/setup/quantized_source.h"
+
+#include <utility>
+
+#include "layerpress/source/source_format.h"
+
+namespace layerpress::setup {
+
+void find_quantized_weights(OpenedModel& opened) {
+  const std::unique_ptr<source::SourceFormat> format = source::source_format(*opened.stored);
+  if (format == nullptr) return;
+  opened.source_format = format->description();
+  for (source::StoredWeight& weight : format->weights(opened.stored)) {
+    std::string name = weight.name;
+    opened.quantized.emplace(std::move(name), std::move(weight));
+  }
+  if (opened.quantized.empty() && !format->may_be_without_weights())
+    throw CheckpointError(
+        "[source.read] {}: config.json says that weights are quantized ({}), but no tensor has the form of such "
+        "weights; "
+        "remove quantization_config if they are not",
+        opened.stored->directory().string(), opened.source_format);
+}
+
+void show_values(OpenedModel& opened, at::ScalarType dtype) {
+  opened.checkpoint = opened.stored;
+  if (opened.quantized.empty()) return;
+  std::vector<checkpoint::ComputedTensor> tensors;
+  for (const auto& [name, weight] : opened.quantized)
+    tensors.push_back({.spec = {name, dtype, weight.shape},
+                       .parts = weight.parts,
+                       .compute = [dequantize = weight.dequantize, dtype] { return dequantize(dtype); },
+                       .workspace_bytes = weight.workspace_bytes});
+  opened.checkpoint = opened.stored->with_computed(tensors);
+}
+
+}  // namespace layerpress::setup

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "layerpress/setup/open_model.h"
+
+namespace layerpress::setup {
+
+/// Finds the weights that the checkpoint stores quantized: `source_format` and `quantized`. Throws CheckpointError.
+void find_quantized_weights(OpenedModel& opened);
+
+/// Makes `checkpoint` from `stored`: quantized weights become tensors of `dtype` that are computed when they are loaded.
+void show_values(OpenedModel& opened, at::ScalarType dtype);
+
+}  // namespace layerpress::setup

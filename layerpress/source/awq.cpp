@@ -1,0 +1,84 @@
+#include <ATen/ATen.h>
+
+#include <cctype>
+
+#include "layerpress/quant/container_format.h"
+#include "layerpress/source/module_tensors.h"
+#include "layerpress/source/packed_integers.h"
+
+namespace layerpress::source {
+namespace {
+
+/// "qweight" I32 [columns, rows / 8], "qzeros" I32 [groups, rows / 8], both in AWQ's order, "scales" F16 [groups, rows].
+class Awq : public SourceFormat {
+ public:
+  Awq(const Json& config, const std::string& where)
+      : group_size_(json_get_or<std::int64_t>(config, "group_size", where,
+                                              json_get_or<std::int64_t>(config, "q_group_size", where, 128))),
+        zero_point_(json_get_or<bool>(config, "zero_point", where, true)) {
+    const int bits = json_get_or<int>(config, "bits", where, json_get_or<int>(config, "w_bit", where, 4));
+    if (bits != 4) throw CheckpointError("[source.awq] {}: {} bits cannot be read; 4 can", where, bits);
+    std::string version = json_get_or<std::string>(config, "version", where, "gemm");
+    for (char& letter : version) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    if (version != "gemm")
+      throw CheckpointError("[source.awq] {}: version '{}' cannot be read; gemm can", where, version);
+    if (group_size_ == 0 || group_size_ < -1)
+      throw CheckpointError("[source.awq] {}: group_size is {}", where, group_size_);
+  }
+
+  std::string description() const override {
+    return fmt::format("awq, 4 bits, {}",
+                       group_size_ < 0 ? std::string("a scale per channel") : fmt::format("groups of {}", group_size_));
+  }
+
+  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
+    std::vector<StoredWeight> weights;
+    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor&) {
+      return suffix == "qweight" || suffix == "qzeros";
+    };
+    for (const std::string& module : modules_with(*stored, marks)) weights.push_back(weight({stored, module}));
+    return weights;
+  }
+
+ private:
+  StoredWeight weight(const ModuleTensors& tensors) const {
+    const auto& words = tensors.spec("qweight", {at::kInt});
+    if (words.shape.size() != 2 || words.numel() == 0)
+      tensors.refuse("qweight", fmt::format("shape {}, expected [columns, words]", quant::shape_text(words.shape)));
+    const std::int64_t columns = words.shape[0], rows = words.shape[1] * 8;
+    const std::int64_t group = group_size_ < 0 ? columns : group_size_;
+    if (columns % group != 0)
+      tensors.refuse("qweight", fmt::format("{} columns do not divide into groups of {}", columns, group));
+    const auto& scales = tensors.spec("scales", {at::kHalf, at::kBFloat16, at::kFloat});
+    tensors.require_shape("scales", {columns / group, rows});
+    if (zero_point_) {
+      (void)tensors.spec("qzeros", {at::kInt});
+      tensors.require_shape("qzeros", {columns / group, words.shape[1]});
+    }
+    StoredWeight weight{.name = tensors.name("weight"),
+                        .shape = {rows, columns},
+                        .parts = tensors.names_of({"qweight", "qzeros", "scales"}),
+                        .scheme = integer_scheme(4, group, columns, !zero_point_)};
+    const auto read = [tensors, zero_point = zero_point_] {
+      quant::QuantizedWeight read;
+      read.codes = codes_in_awq_order(tensors.get("qweight"));
+      read.scale = tensors.scales("scales").t().contiguous();
+      if (zero_point) read.zero_point = codes_in_awq_order(tensors.get("qzeros"));
+      return read;
+    };
+    dequantize_from(weight, read);
+    keep_from(weight, scales.dtype, read);
+    return weight;
+  }
+
+  std::int64_t group_size_;
+  bool zero_point_;
+};
+
+}  // namespace
+
+std::unique_ptr<SourceFormat> awq(const Json& config, const std::string& where) {
+  return std::make_unique<Awq>(config, where);
+}
+
+}  // namespace layerpress::source

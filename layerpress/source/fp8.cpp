@@ -1,0 +1,114 @@
+#include <ATen/ATen.h>
+
+#include <array>
+#include <optional>
+
+#include "layerpress/quant/container_format.h"
+#include "layerpress/source/module_tensors.h"
+
+namespace layerpress::source {
+namespace {
+
+using Block = std::array<std::int64_t, 2>;
+
+/// "weight" F8_E4M3 [rows, columns] times "weight_scale_inv" (blocks of DeepSeek V3's kind, the last of which may be cut) or
+/// "weight_scale" (one per tensor or row). As vLLM and transformers read quant_method fp8.
+class Fp8 : public SourceFormat {
+ public:
+  Fp8(const Json& config, const std::string& where) {
+    const auto activations = json_get_or<std::string>(config, "activation_scheme", where, "dynamic");
+    if (activations != "dynamic" && activations != "static")
+      throw CheckpointError("[source.fp8] {}: activation_scheme '{}' is not known; dynamic and static are", where,
+                            activations);
+    static_ = activations == "static";
+    if (const auto format = json_get_or<std::string>(config, "fmt", where, "e4m3"); format != "e4m3")
+      throw CheckpointError("[source.fp8] {}: fmt '{}' cannot be read; e4m3 can", where, format);
+    if (!json_has(config, "weight_block_size")) return;
+    block_ = json_get<Block>(config, "weight_block_size", where);
+    if ((*block_)[0] < 1 || (*block_)[1] < 1)
+      throw CheckpointError("[source.fp8] {}: weight_block_size is [{}, {}], but sizes are positive", where,
+                            (*block_)[0], (*block_)[1]);
+  }
+
+  std::string description() const override {
+    return block_ ? fmt::format("fp8, a scale per block of {} x {}", (*block_)[0], (*block_)[1])
+                  : "fp8, a scale per tensor or channel";
+  }
+
+  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
+    std::vector<StoredWeight> weights;
+    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor& tensor) {
+      return suffix == "weight_scale_inv" || suffix == "weight_scale" ||
+             (suffix == "weight" && tensor.dtype == at::kFloat8_e4m3fn);
+    };
+    for (const std::string& module : modules_with(*stored, marks)) weights.push_back(weight({stored, module}));
+    return weights;
+  }
+
+ private:
+  StoredWeight weight(const ModuleTensors& tensors) const {
+    const auto& codes = tensors.spec("weight", {at::kFloat8_e4m3fn});
+    if (codes.shape.size() != 2 || codes.numel() == 0)
+      tensors.refuse("weight", fmt::format("shape {}, expected [rows, columns]", quant::shape_text(codes.shape)));
+    const std::string scale = tensors.has("weight_scale") ? "weight_scale" : "weight_scale_inv";
+    const at::ScalarType stored_dtype = tensors.spec(scale, kScaleDtypes).dtype;
+    const at::ScalarType dtype = stored_dtype == at::kFloat8_e8m0fnu ? at::kFloat : stored_dtype;
+    const std::string input = static_ ? tensors.first_of({"input_scale", "activation_scale"}) : "";
+    StoredWeight weight{
+        .name = tensors.name("weight"),
+        .shape = codes.shape,
+        .parts = tensors.names_of({"weight", "weight_scale", "weight_scale_inv", "input_scale", "activation_scale"}),
+        .scheme = scheme_of(tensors, scale, codes.shape, !input.empty())};
+    const auto sizes = quant::scale_shape(*weight.scheme.weights, codes.shape[0], codes.shape[1]);
+    const auto read = [=] {
+      quant::QuantizedWeight read;
+      read.codes = tensors.fp8_codes("weight");
+      read.scale = tensors.scales(scale).reshape(sizes);
+      if (!input.empty()) (void)tensors.scales(input);  // is checked also where it is not kept
+      return read;
+    };
+    dequantize_from(weight, read);
+    keep_from(weight, dtype, read);
+    if (!input.empty()) keep_input_scale(weight, dtype, [=] { return tensors.scales(input); });
+    return weight;
+  }
+
+  /// By the scale's shape: one per tensor, per row, or per block.
+  quant::QuantizationScheme scheme_of(const ModuleTensors& tensors, const std::string& scale,
+                                      const std::vector<std::int64_t>& shape, bool has_input_scale) const {
+    const std::vector<std::int64_t>& sizes = tensors.spec(scale, kScaleDtypes).shape;
+    const bool is_one = sizes.empty() || sizes == std::vector<std::int64_t>{1};
+    const bool per_row =
+        !block_ && (sizes == std::vector<std::int64_t>{shape[0]} || sizes == std::vector<std::int64_t>{shape[0], 1});
+    quant::QuantizationScheme scheme = quant::preset_scheme(has_input_scale ? "FP8" : "FP8_DYNAMIC");
+    scheme.targets = {"Linear"};
+    if (is_one && !block_) {
+      scheme.weights->strategy = quant::Strategy::kTensor;
+    } else if (per_row) {
+      scheme.weights->strategy = quant::Strategy::kChannel;
+    } else {
+      const Block block = block_.value_or(Block{128, 128});
+      tensors.require_shape(scale, {divided_up(shape[0], block[0]), divided_up(shape[1], block[1])});
+      scheme = quant::preset_scheme("FP8_BLOCK");
+      scheme.targets = {"Linear"};
+      scheme.weights->block_structure = block;
+      scheme.input_activations->group_size = block[1];
+    }
+    if (has_input_scale &&
+        tensors.spec(tensors.first_of({"input_scale", "activation_scale"}), kScaleDtypes).numel() != 1)
+      tensors.refuse(tensors.first_of({"input_scale", "activation_scale"}), "has more than one number");
+    scheme.format = quant::infer_format(scheme);
+    return scheme;
+  }
+
+  bool static_ = false;
+  std::optional<Block> block_;
+};
+
+}  // namespace
+
+std::unique_ptr<SourceFormat> fp8(const Json& config, const std::string& where) {
+  return std::make_unique<Fp8>(config, where);
+}
+
+}  // namespace layerpress::source

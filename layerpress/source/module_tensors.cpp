@@ -1,0 +1,80 @@
+#include "layerpress/source/module_tensors.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "layerpress/base/text.h"
+#include "layerpress/quant/container_format.h"
+#include "layerpress/quant/weight_parameters.h"
+
+namespace layerpress::source {
+namespace {
+
+/// Powers of two as fp32 numbers.
+at::Tensor widened(const at::Tensor& exponents) {
+  return exponents.scalar_type() == at::kFloat8_e8m0fnu ? exponents.to(at::kFloat) : exponents;
+}
+
+}  // namespace
+
+std::string ModuleTensors::first_of(std::initializer_list<const char*> suffixes) const {
+  for (const char* suffix : suffixes)
+    if (has(suffix)) return suffix;
+  return "";
+}
+
+std::vector<std::string> ModuleTensors::names_of(std::initializer_list<const char*> suffixes) const {
+  std::vector<std::string> names;
+  for (const char* suffix : suffixes)
+    if (has(suffix)) names.push_back(name(suffix));
+  return names;
+}
+
+void ModuleTensors::refuse(const std::string& suffix, const std::string& what) const {
+  throw DamagedWeightsError("[source.read] {}: {}; the checkpoint is damaged or not what its config says", name(suffix),
+                            what);
+}
+
+const checkpoint::StoredTensor& ModuleTensors::spec(const std::string& suffix,
+                                                    std::initializer_list<at::ScalarType> dtypes) const {
+  if (!has(suffix)) refuse(suffix, "the tensor is missing");
+  const checkpoint::StoredTensor& stored = stored_->spec(name(suffix));
+  if (std::find(dtypes.begin(), dtypes.end(), stored.dtype) != dtypes.end()) return stored;
+  std::vector<std::string> expected;
+  for (const at::ScalarType dtype : dtypes) expected.emplace_back(checkpoint::dtype_name(dtype));
+  refuse(suffix,
+         fmt::format("stored as {}, expected {}", checkpoint::dtype_name(stored.dtype), join(expected, " or ")));
+}
+
+void ModuleTensors::require_shape(const std::string& suffix, const std::vector<std::int64_t>& shape) const {
+  const std::vector<std::int64_t>& stored = stored_->spec(name(suffix)).shape;
+  if (stored != shape)
+    refuse(suffix, fmt::format("shape {}, expected {}", quant::shape_text(stored), quant::shape_text(shape)));
+}
+
+at::Tensor ModuleTensors::scales(const std::string& suffix) const {
+  at::Tensor scale = widened(get(suffix));
+  if (const std::string fault = quant::fault_of_scales(scale); !fault.empty()) refuse(suffix, fault);
+  return scale;
+}
+
+at::Tensor ModuleTensors::fp8_codes(const std::string& suffix) const {
+  at::Tensor codes = get(suffix);
+  if (quant::holds_fp8_nan(codes)) refuse(suffix, "holds NaN");
+  return codes;
+}
+
+std::set<std::string> modules_with(
+    const checkpoint::Checkpoint& stored,
+    const std::function<bool(const std::string& suffix, const checkpoint::StoredTensor& tensor)>& marks) {
+  std::set<std::string> modules;
+  for (const std::string& name : stored.names())
+    if (name.find('.') != std::string::npos && marks(last_part(name), stored.spec(name)))
+      modules.insert(parent_name(name));
+  return modules;
+}
+
+std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace layerpress::source

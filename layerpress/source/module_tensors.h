@@ -1,0 +1,57 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "layerpress/source/source_format.h"
+
+namespace layerpress::source {
+
+/// The stored tensors of one module, by suffix. Errors name the tensor.
+class ModuleTensors {
+ public:
+  ModuleTensors(CheckpointPointer stored, std::string module)
+      : stored_(std::move(stored)), module_(std::move(module)) {}
+
+  const std::string& module() const { return module_; }
+  std::string name(const std::string& suffix) const { return module_ + "." + suffix; }
+  bool has(const std::string& suffix) const { return stored_->contains(name(suffix)); }
+  /// The first of these suffixes that is there, else "".
+  std::string first_of(std::initializer_list<const char*> suffixes) const;
+  /// The full names of those that are there.
+  std::vector<std::string> names_of(std::initializer_list<const char*> suffixes) const;
+
+  /// Throws CheckpointError if it is missing or has none of these dtypes.
+  const checkpoint::StoredTensor& spec(const std::string& suffix, std::initializer_list<at::ScalarType> dtypes) const;
+  void require_shape(const std::string& suffix, const std::vector<std::int64_t>& shape) const;
+  [[noreturn]] void refuse(const std::string& suffix, const std::string& what) const;
+
+  at::Tensor get(const std::string& suffix) const { return stored_->tensor(name(suffix)); }
+  /// Scales of any float dtype, with that of powers of two widened to fp32. Throws DamagedWeightsError unless all are positive
+  /// and finite.
+  at::Tensor scales(const std::string& suffix) const;
+  /// fp8 codes. Throws DamagedWeightsError for NaN.
+  at::Tensor fp8_codes(const std::string& suffix) const;
+
+ private:
+  CheckpointPointer stored_;
+  std::string module_;
+};
+
+/// The dtypes of scales that are numbers.
+inline constexpr std::initializer_list<at::ScalarType> kScaleDtypes = {at::kFloat, at::kBFloat16, at::kHalf,
+                                                                       at::kFloat8_e8m0fnu};
+
+/// The modules with a stored tensor that `marks` (its last name, itself) accepts, sorted.
+std::set<std::string> modules_with(
+    const checkpoint::Checkpoint& stored,
+    const std::function<bool(const std::string& suffix, const checkpoint::StoredTensor& tensor)>& marks);
+
+std::int64_t divided_up(std::int64_t value, std::int64_t by);
+
+}  // namespace layerpress::source

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::source {
+
+// GPTQ and AWQ store weights with a row per input, codes packed into 32-bit words from the lowest bits on. Both functions give
+// codes [outputs, inputs] as int8, with 2^(bits-1) subtracted. `bits` is 2, 4 or 8. Multi-threaded.
+
+/// From words [inputs * bits / 32, outputs]: a word has consecutive inputs of one output.
+at::Tensor codes_packed_along_inputs(const at::Tensor& words, int bits);
+
+/// From words [inputs, outputs * 4 / 32]: a word has eight outputs of one input, in AWQ's order 0 2 4 6 1 3 5 7.
+at::Tensor codes_in_awq_order(const at::Tensor& words);
+
+/// The scheme of integers per group, or per channel where one group has all columns.
+quant::QuantizationScheme integer_scheme(int bits, std::int64_t group_size, std::int64_t columns, bool symmetric);
+
+}  // namespace layerpress::source

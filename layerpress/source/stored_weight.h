@@ -1,0 +1,41 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "layerpress/quant/quantized_weight.h"
+
+namespace layerpress::source {
+
+/// A weight that a checkpoint stores quantized. Its dtypes, shapes and tensors are checked; its content is checked when it is read.
+struct StoredWeight {
+  std::string name;  ///< of the weight that it stands for: "...q_proj.weight"
+  std::vector<std::int64_t> shape;
+  std::vector<std::string> parts;      ///< the stored tensors, by their full names
+  quant::QuantizationScheme scheme{};  ///< what it is, in the terms of compressed-tensors, with targets
+  std::uint64_t workspace_bytes = 0;   ///< of dequantize() beside its result
+
+  /// The values on the CPU, rounded once to `dtype`. Multi-threaded; throws DamagedWeightsError.
+  std::function<at::Tensor(at::ScalarType dtype)> dequantize{};
+
+  /// The same codes and scales as compressed-tensors stores them, by suffix of the module. Empty if it has no form for them.
+  std::vector<quant::NamedTensorSpec> compressed_layout{};
+  std::function<std::vector<quant::NamedTensor>()> compressed{};
+
+  bool can_be_kept() const { return !compressed_layout.empty(); }
+};
+
+/// Dequantizes what `read` gives, a matrix of the weight's shape.
+void dequantize_from(StoredWeight& weight, std::function<quant::QuantizedWeight()> read);
+
+/// Keeps what `read` gives in the container format of the weight's scheme; scales have `scale_dtype` where the format leaves it open.
+void keep_from(StoredWeight& weight, at::ScalarType scale_dtype, std::function<quant::QuantizedWeight()> read);
+
+/// Keeps the static scale of the module's inputs, too: one number, in a dtype.
+void keep_input_scale(StoredWeight& weight, at::ScalarType dtype, std::function<at::Tensor()> read);
+
+}  // namespace layerpress::source

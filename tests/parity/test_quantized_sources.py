@@ -1,0 +1,328 @@
+"""Checkpoints that are stored quantized: their values against libraries', and what runs make of them."""
+
+import json
+import shutil
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from support import any_model, compressed_cases, program, quantized_sources, ranked_runs, tiny_models
+from support.quantized_sources import FORMATS, QuantizedSource, equal_bytes
+from support.selection import nightly_but
+from support.watched_runs import killed
+
+SIZES = {"hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2}
+ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
+SOME = ["--targets", "re:.*o_proj"]
+IN_FOUR_BITS = ("gptq", "awq", "modelopt nvfp4")
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Makes a checkpoint when it is first asked for; tests must not change it."""
+    made = {}
+
+    def make(name):
+        if name not in made:
+            made[name] = QuantizedSource(tmp_path_factory.mktemp("source"), name, **SIZES)
+        return made[name]
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory):
+    rows = tiny_models.random_samples([30, 64, 17, 64, 40, 64, 55, 21], seed=7)
+    return program.write_samples(tmp_path_factory.mktemp("data") / "samples.jsonl", rows)
+
+
+def oneshot(model, out, *options):
+    """The outcome and the summary."""
+    summary = out.with_name(out.name + "-summary.json")
+    outcome = program.run("oneshot", model, "--output", out, "--summary", summary, "--log-level", "info", *options)
+    return outcome, json.loads(summary.read_text())
+
+
+def same_tensors(ours, theirs, names=None):
+    ours, theirs = tiny_models.tensors(ours), tiny_models.tensors(theirs)
+    assert names is not None or ours.keys() == theirs.keys()
+    different = [name for name in names or ours if not equal_bytes(ours[name], theirs[name])]
+    assert different == []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values(name, sources, tmp_path):
+    """Weights that stay uncompressed are written as numbers when a dtype is asked for."""
+    source = sources(name)
+    dtype = str(source.dtype).removeprefix("torch.")
+    outcome, summary = oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME, "--dtype", dtype)
+    kept = [weight for weight in source.weights if "o_proj" not in weight]
+    same_tensors(tmp_path / "out", source.values, kept)
+    plain = set(tiny_models.tensors(source.values)) - set(source.weights)
+    same_tensors(tmp_path / "out", source.values, plain)
+    config = quantized_sources.read_json(tmp_path / "out" / "config.json")["quantization_config"]
+    assert len(config["config_groups"]) == 1 and f"{len(kept)} weights that stay uncompressed" in outcome.errors
+    tensors = summary["source_tensors"]
+    assert tensors == {"read": len(tiny_models.tensors(source.folder)), "copied": 0, "copied_names": [], "dropped": []}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_runs_give_the_same_bytes(name, sources, tmp_path):
+    """As from the checkpoint that holds the dequantized values."""
+    source = sources(name)
+    outcome, summary = oneshot(source.folder, tmp_path / "out", *ROUNDING)
+    oneshot(source.values, tmp_path / "expected", *ROUNDING)
+    same_tensors(tmp_path / "out", tmp_path / "expected")
+    for file in ("config.json", "recipe.yaml"):
+        assert (tmp_path / "out" / file).read_text() == (tmp_path / "expected" / file).read_text()
+    assert summary["source_quantization"] in outcome.errors
+    requantized = name.startswith(IN_FOUR_BITS)
+    assert ("quantized again" in outcome.errors) == ("requantized" in summary) == requantized
+    if requantized:
+        errors = [module["weight_error"] for module in summary["modules"] if "lm_head" not in module["module"]]
+        assert summary["requantized"]["greatest_error"] == max(errors) > 0
+        assert summary["requantized"]["mean_error"] == pytest.approx(sum(errors) / len(errors))
+
+
+@pytest.mark.parametrize("options", nightly_but({
+    "gptq": [], "best": ["--quality", "best"], "basic": ["--pipeline", "basic"],
+    "in linear targets": ["--sequential-targets", "Linear"],
+}.items(), ("gptq", []), ("best", ["--quality", "best"])), ids=lambda item: item[0])
+def test_calibrated_runs_give_the_same_bytes(options, sources, samples, tmp_path):
+    source = sources("fp8 block")
+    arguments = ["--group-size", "32", "--dataset", samples, *options[1]]
+    oneshot(source.folder, tmp_path / "out", *arguments)
+    oneshot(source.values, tmp_path / "expected", *arguments)
+    same_tensors(tmp_path / "out", tmp_path / "expected")
+
+
+def test_ranks_give_the_same_bytes(sources, samples, tmp_path):
+    source = sources("fp8 block")
+    arguments = ["--group-size", "32", "--dataset", samples, *SOME]
+    out, expected = (ranked_runs.run(2, folder, tmp_path / f"out{place}", *arguments)
+                     for place, folder in enumerate((source.folder, source.values)))
+    compressed = [name for name in tiny_models.tensors(expected) if "o_proj" in name]
+    kept = [weight for weight in source.weights if "o_proj" not in weight]
+    assert compressed and kept
+    same_tensors(out, expected, compressed)
+    same_tensors(out, source.folder, kept)
+
+
+KEPT = [name for name in FORMATS if name != "gptq in activation order"]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_codes_are_kept(name, sources, tmp_path):
+    """What stays uncompressed keeps its codes, and transformers reads the mixture. The head of the output's config says so."""
+    source = sources(name)
+    oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME)
+    oneshot(source.values, tmp_path / "expected", *ROUNDING, *SOME)
+    tensors = tiny_models.tensors(tmp_path / "out")
+    kept = [weight.removesuffix(".weight") for weight in source.weights if "o_proj" not in weight]
+    assert all(tensors.get(f"{module}.weight_packed", tensors.get(f"{module}.weight")).element_size() in (1, 4)
+               for module in kept)
+    config = quantized_sources.read_json(tmp_path / "out" / "config.json")["quantization_config"]
+    assert config["quant_method"] == "compressed-tensors" and len(config["config_groups"]) == 2
+    values = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=source.dtype, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    expected = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path / "expected", dtype=source.dtype, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    read, wanted = values.state_dict(), expected.state_dict()
+    for weight in source.weights:
+        # transformers rounds scales to the model's dtype, so that bf16 is off by up to 1 / 256.
+        assert (read[weight].float() - wanted[weight].float()).norm() <= 5e-3 * wanted[weight].float().norm(), weight
+    # The program reads its own mixture.
+    first = program.logits(tmp_path / "out", tiny_models.random_samples([20]), tmp_path)[0]
+    second = program.logits(tmp_path / "expected", tiny_models.random_samples([20]), tmp_path)[0]
+    assert abs(first - second).max() < 0.05 * second.std()
+
+
+def test_codes_in_an_order_are_not_kept(sources, tmp_path):
+    source = sources("gptq in activation order")
+    outcome, _ = oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME)
+    assert "weights that stay uncompressed are written as float16" in outcome.errors
+    same_tensors(tmp_path / "out", source.values, [weight for weight in source.weights if "o_proj" not in weight])
+
+
+@pytest.mark.parametrize("name", nightly_but(
+    [case for case in compressed_cases.CASES if case.startswith("rtn ") or case in ("mixed precision", "fp8 embedding and linears")],
+    "rtn W4A16", "rtn W4A16_ASYM", "rtn FP8_DYNAMIC", "rtn NVFP4A16", "rtn MXFP4", "rtn MXFP8", "mixed precision"))
+def test_compressed_tensors(name, tmp_path):
+    """Outputs of the program are sources, with the values that transformers reads."""
+    compressed = compressed_cases.Compressed(name, tmp_path / "case")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        compressed.folder, dtype=torch.bfloat16, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    read = model.state_dict()
+    recipe = ["--algorithm", "rtn", "--scheme", "W8A8", "--targets", "re:.*layers.1.*o_proj"]
+    oneshot(compressed.folder, tmp_path / "numbers", *recipe, "--dtype", "bfloat16")
+    tensors = tiny_models.tensors(tmp_path / "numbers")
+    for module in compressed.scheme_of:
+        if module.endswith("layers.1.self_attn.o_proj") or module.endswith("embed_tokens"):
+            continue
+        assert equal_bytes(tensors[f"{module}.weight"], read[f"{module}.weight"].bfloat16()), module
+    oneshot(compressed.folder, tmp_path / "codes", *recipe)
+    kept = [tensor for tensor in compressed.tensors if "layers.1.self_attn.o_proj" not in tensor]
+    same_tensors(tmp_path / "codes", compressed.folder, kept)
+    groups = quantized_sources.read_json(tmp_path / "codes" / "config.json")["quantization_config"]["config_groups"]
+    assert len(groups) == len(compressed.schemes) + 1
+
+
+def test_a_resumed_run(sources, samples, tmp_path):
+    source = sources("fp8 block")
+    arguments = ["--group-size", "32", "--dataset", samples, *SOME]
+    expected = program.oneshot(source.folder, tmp_path / "expected", *arguments)
+    killed(source.folder, tmp_path / "out", *arguments, subgraphs=1)
+    program.oneshot(source.folder, tmp_path / "out", *arguments, "--resume")
+    same_tensors(tmp_path / "out", expected)
+
+
+def test_an_older_file_describes_it(tmp_path):
+    """hf_quant_config.json beside config.json; the output has neither."""
+    source = QuantizedSource(tmp_path, "modelopt nvfp4")
+    tiny_models.rewrite_config(source.folder, lambda config: config.pop("quantization_config"))
+    (source.folder / "hf_quant_config.json").write_text(
+        json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}))
+    assert "NVFP4" in program.run("inspect", source.folder).output
+    oneshot(source.folder, tmp_path / "out", *ROUNDING)
+    oneshot(source.values, tmp_path / "expected", *ROUNDING)
+    same_tensors(tmp_path / "out", tmp_path / "expected")
+    assert not (tmp_path / "out" / "hf_quant_config.json").exists()
+
+
+def test_transforms_alone(sources, samples, tmp_path):
+    """The output has no quantization but that of the weights which it keeps."""
+    source = sources("fp8 block")
+    recipe = {"quant_stage": {"quant_modifiers": {"SmoothQuantModifier": {}}}}
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    arguments = ["--recipe", tmp_path / "recipe.json", "--dataset", samples]
+    oneshot(source.folder, tmp_path / "out", *arguments)
+    oneshot(source.values, tmp_path / "expected", *arguments)
+    changed = [weight for weight in source.weights if weight.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight",
+                                                                      "gate_proj.weight", "up_proj.weight"))]
+    same_tensors(tmp_path / "out", tmp_path / "expected", changed)
+    config = quantized_sources.read_json(tmp_path / "out" / "config.json")["quantization_config"]
+    assert len(config["config_groups"]) == 1
+    oneshot(source.folder, tmp_path / "numbers", *arguments, "--dtype", "bfloat16")
+    assert "quantization_config" not in quantized_sources.read_json(tmp_path / "numbers" / "config.json")
+    same_tensors(tmp_path / "numbers", tmp_path / "expected")
+
+
+def test_tensors_outside_the_graph(sources, tmp_path):
+    """Unvisited quantized weights keep their codes and have a group; scales of cached keys are left out by name."""
+    source = QuantizedSource(tmp_path, "fp8 block", **SIZES)
+    tensors = tiny_models.tensors(source.folder)
+    extra, _ = quantized_sources.fp8_block("mtp.fc", torch.randn(64, 128).bfloat16())
+    tensors |= {f"mtp.fc.{part}": tensor for part, tensor in extra.items()}
+    tensors["model.layers.0.self_attn.k_scale"] = torch.tensor([0.1])
+    quantized_sources.save(source.folder, tensors)
+    outcome, summary = oneshot(source.folder, tmp_path / "out", *ROUNDING)
+    accounted = summary["source_tensors"]
+    assert accounted["copied_names"] == ["mtp.fc.weight", "mtp.fc.weight_scale_inv"]
+    assert [entry["name"] for entry in accounted["dropped"]] == ["model.layers.0.self_attn.k_scale"]
+    assert accounted["read"] + accounted["copied"] + 1 == len(tensors)
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert equal_bytes(written["mtp.fc.weight"], extra["weight"])
+    assert equal_bytes(written["mtp.fc.weight_scale"], extra["weight_scale_inv"])
+    groups = quantized_sources.read_json(tmp_path / "out" / "config.json")["quantization_config"]["config_groups"]
+    assert ["mtp.fc"] in [group["targets"] for group in groups.values()]
+
+
+def test_inspect_and_plan_name_it(sources, samples, tmp_path):
+    source = sources("fp8 block")
+    described = program.run("inspect", source.folder, "--json").json()
+    assert "48 x 40" in described["quantization"] and described["quantized_weights"] == len(source.weights)
+    stored, plain = (tiny_models.tensors(folder) for folder in (source.folder, source.values))
+    assert described["bytes"] == sum(tensor.nbytes for tensor in stored.values())
+    assert described["dequantized_bytes"] == sum(plain[weight].nbytes for weight in source.weights)
+    planned = program.run("oneshot", source.folder, "--output", tmp_path / "out", "--dataset", samples, "--dry-run", "--json",
+                          "--group-size", "32").json()
+    assert planned["source_quantization"] == described["quantization"]
+    assert sum(each["weight_bytes"] for each in planned["subgraphs"]) == described["bytes"]
+
+
+def spoiled(tmp_path, name, tensor, change):
+    source = QuantizedSource(tmp_path, name)
+    source.change(f"model.layers.1.mlp.up_proj.{tensor}", change)
+    return source.folder
+
+
+def with_first(value):
+    def change(tensor):
+        wide = tensor.clone()
+        wide.view(-1)[0] = value
+        return wide
+    return change
+
+
+@pytest.mark.parametrize("name, tensor, change, words", [
+    ("fp8 block", "weight_scale_inv", with_first(0), "zero"),
+    ("fp8 block", "weight_scale_inv", with_first(float("nan")), "NaN"),
+    ("fp8 block", "weight_scale_inv", with_first(-1), "negative"),
+    ("fp8 block", "weight_scale_inv", lambda tensor: tensor[:1], "expected [2, 2]"),
+    ("fp8 block", "weight_scale_inv", lambda tensor: None, "missing"),
+    ("fp8 block", "weight", lambda tensor: None, "missing"),
+    ("fp8 block", "weight", lambda tensor: tensor[:48], "shape"),
+    ("fp8 block", "weight", with_first(float("nan")), "NaN"),
+    ("fp8 tensor", "input_scale", with_first(0), "zero"),
+    ("modelopt nvfp4", "weight_scale_2", with_first(0), "zero"),
+    ("modelopt nvfp4", "weight_scale", lambda tensor: tensor[:, :1], "expected"),
+    ("gptq", "scales", with_first(float("inf")), "infinity"),
+    ("gptq", "qzeros", with_first(5), "sym"),
+    ("gptq", "g_idx", with_first(1), "group"),
+    ("awq", "qzeros", lambda tensor: tensor[:, :1], "expected"),
+    ("awq", "qweight", lambda tensor: tensor[:32], "expected"),
+])
+def test_damaged(name, tensor, change, words, tmp_path):
+    folder = spoiled(tmp_path, name, tensor, change)
+    program.fails("oneshot", folder, "--output", tmp_path / "out", *ROUNDING, fragments=["model.layers.1.mlp.up_proj", words])
+    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+
+
+@pytest.mark.parametrize("config, fragments", [
+    ({"quant_method": "bitsandbytes"}, ["bitsandbytes", "awq", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4"]),
+    ({"quant_method": "gptq", "bits": 3}, ["3 bits"]), ({"quant_method": "awq", "version": "gemv"}, ["gemv"]),
+    ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, ["W4A8_AWQ"]), ({"quant_method": 7}, ["quant_method"]),
+    ({"quant_method": "fp8", "weight_block_size": [0, 128]}, ["weight_block_size"]), ([], ["quantization_config"]),
+])
+def test_unknown(config, fragments, sources, tmp_path):
+    folder = shutil.copytree(sources("fp8 block").folder, tmp_path / "model")
+    tiny_models.rewrite_config(folder, lambda whole: whole.update(quantization_config=config))
+    program.fails("oneshot", folder, "--output", tmp_path / "out", *ROUNDING, fragments=fragments)
+
+
+def save_gpt_oss(folder):
+    """A checkpoint with mxfp4 experts, and one with their values."""
+    values = any_model.save(folder / "values", "gpt_oss", dtype=torch.bfloat16, hidden_size=64, intermediate_size=32)
+    quantized = shutil.copytree(values, folder / "quantized")
+    tensors = tiny_models.tensors(values)
+    stored = dict(tensors)
+    for seed, name in enumerate(sorted(tensors)):
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, columns, rows = stored.pop(name).shape
+            blocks, scales, tensors[name] = quantized_sources.gpt_oss_blocks(experts, rows, columns, seed)
+            stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    quantized_sources.save(quantized, stored, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    quantized_sources.save(values, tensors)
+    return quantized, values
+
+
+def test_gpt_oss(tmp_path, monkeypatch):
+    """Stacked experts, through an exported graph."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    quantized, values = save_gpt_oss(tmp_path)
+    arguments = ["--algorithm", "rtn", "--group-size", "32", "--targets", "re:.*self_attn.*_proj"]
+    outcome, summary = oneshot(quantized, tmp_path / "out", *arguments)
+    oneshot(values, tmp_path / "expected", *arguments)
+    same_tensors(tmp_path / "out", tmp_path / "expected")
+    assert "written as bfloat16" in outcome.errors and summary["source_tensors"]["dropped"] == []
+    # Cut off: fewer experts than config.json has, and scales of fewer experts than blocks.
+    tensors = tiny_models.tensors(quantized)
+    blocks, scales = (f"model.layers.0.mlp.experts.down_proj_{part}" for part in ("blocks", "scales"))
+    quantized_sources.save(quantized, {**tensors, scales: tensors[scales][:-1]})
+    program.fails("oneshot", quantized, "--output", tmp_path / "cut", *arguments, fragments=[scales, "expected"])
+    quantized_sources.save(quantized, {**tensors, scales: tensors[scales][:-1], blocks: tensors[blocks][:-1]})
+    program.fails("oneshot", quantized, "--output", tmp_path / "cut", *arguments, fragments=["experts.down_proj"])
+    tensors.pop(blocks)
+    quantized_sources.save(quantized, tensors)
+    program.fails("oneshot", quantized, "--output", tmp_path / "cut", *arguments, fragments=[scales, "without"])

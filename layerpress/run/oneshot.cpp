@@ -264,7 +264,7 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
                        fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
                                    setup.model.source_format, setup.model.quantized.size()));
   if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
-    rank.control.message(LogLevel::kWarning, text);
+    rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
   if (const auto modules = setup::requantized_modules(setup.model, setup.assignments); !modules.empty())
     rank.control.message(
         LogLevel::kWarning,

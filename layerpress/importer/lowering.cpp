@@ -11,7 +11,10 @@ namespace {
 class Matcher {
  public:
   Matcher(const ExportedGraph& graph, const Layouts& layouts, Lowerings& found)
-      : graph_(graph), layouts_(layouts), found_(found) {}
+      : graph_(graph), layouts_(layouts), found_(found) {
+    for (const ExportedNode& node : graph.nodes)
+      if (const auto table = table_of(node)) ++products_[*table];
+  }
 
   void match(const ExportedNode& node) {
     if (layouts_.type(node.out).dtype != graph_.dtype || layouts_.origin(node.out) != node.out) {
@@ -20,9 +23,8 @@ class Matcher {
     }
     std::optional<Lowered> lowered;
     if (node.op == "aten.embedding.default") lowered = embedding(node);
-    if (node.op == "aten.linear.default") lowered = linear(node, value_argument(node, 1), value_argument(node, 2));
-    if (node.op == "aten.matmul.default" || node.op == "aten.mm.default")
-      lowered = linear(node, transposed(value_argument(node, 1)), std::nullopt);
+    if (const auto table = table_of(node))
+      lowered = linear(node, table, node.op == kLinear ? value_argument(node, 2) : std::nullopt);
     if (node.op == "aten.layer_norm.default") lowered = layer_norm(node);
     if (node.op == "layerpress.attention.default") lowered = attention(node);
     if (node.op == "aten.mul.Tensor" || node.op == "aten._to_copy.default" || node.op == "aten.type_as.default")
@@ -58,6 +60,13 @@ class Matcher {
     return Lowered{graph::Embedding{weight, rows, features}, {graph_.token_ids}};
   }
 
+  /// The matrix [out, in] that a node multiplies with.
+  std::optional<std::int64_t> table_of(const ExportedNode& node) const {
+    if (node.op == kLinear) return value_argument(node, 1);
+    const bool multiplies = node.op == "aten.matmul.default" || node.op == "aten.mm.default";
+    return multiplies ? transposed(value_argument(node, 1)) : std::nullopt;
+  }
+
   /// The matrix that this value is the transposed of.
   std::optional<std::int64_t> transposed(std::optional<std::int64_t> value) const {
     const ExportedNode* node = value ? layouts_.producer(*value) : nullptr;
@@ -72,6 +81,8 @@ class Matcher {
   std::optional<Lowered> linear(const ExportedNode& node, std::optional<std::int64_t> table,
                                 std::optional<std::int64_t> bias) const {
     const auto x = value_argument(node, 0);
+    // A weight that several products share would be compressed several times.
+    if (table && products_.at(*table) > 1) return std::nullopt;
     if (!x || !table || !computes(*x) || !layouts_.tokens_first(*x) || layouts_.type(*table).shape.size() != 2)
       return std::nullopt;
     const std::int64_t out = layouts_.type(*table).shape[0].factor, in = layouts_.type(*table).shape[1].factor;
@@ -153,9 +164,11 @@ class Matcher {
     return Lowered{graph::Add{}, {layouts_.origin(*a), layouts_.origin(*b)}};
   }
 
+  static constexpr const char* kLinear = "aten.linear.default";
   const ExportedGraph& graph_;
   const Layouts& layouts_;
   Lowerings& found_;
+  std::map<std::int64_t, int> products_;  // that read each weight
 };
 
 }  // namespace

@@ -70,13 +70,15 @@ at::Tensor Evaluated::log_probabilities(std::size_t batch, std::int64_t begin, s
   return at::log_softmax(running->logits(batch, begin, end, hidden[batch]).to(at::kFloat), -1);
 }
 
-Evaluated open(const std::string& name, const EvaluateOptions& options) {
+Evaluated open(const std::string& name, const EvaluateOptions& options, const RunControl& control) {
   Evaluated evaluated;
-  evaluated.model = setup::open_model(name, {.graph = options.model_graph,
-                                             .trust_remote_code = options.trust_remote_code,
-                                             .device = options.device,
-                                             .dtype = options.dtype,
-                                             .dequantize_for_computing = true});
+  evaluated.model = setup::open_model(name,
+                                      {.graph = options.model_graph,
+                                       .trust_remote_code = options.trust_remote_code,
+                                       .device = options.device,
+                                       .dtype = options.dtype,
+                                       .dequantize_for_computing = true},
+                                      control);
   evaluated.placement = setup::choose_placement(options.device, options.dtype, evaluated.model.stored_dtype);
   return evaluated;
 }
@@ -206,12 +208,12 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
   const Timer timer;
   const int threads = setup::set_threads(options.threads);
-  Evaluated model = open(options.model, options);
+  Evaluated model = open(options.model, options, control);
   Evaluation result;
   if (options.quantize_activations) result.rounded_linears = quantize_activations(model.model);
   std::optional<Evaluated> reference;
   if (!options.reference.empty()) {
-    reference = open(options.reference, options);
+    reference = open(options.reference, options, control);
     if (reference->model.traced.vocab_size != model.model.traced.vocab_size)
       throw UsageError("[options] --reference: its vocabulary has {} tokens, the model's {}",
                        reference->model.traced.vocab_size, model.model.traced.vocab_size);

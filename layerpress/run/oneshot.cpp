@@ -47,7 +47,7 @@ struct Claim {
 void open(Rank& rank, Claim& claim) {
   if (rank.options.output.empty()) throw UsageError("[options] --output is required");
   const auto phase = rank.times.measure("open");
-  claim.setup = setup::set_up(rank.options, rank.group);
+  claim.setup = setup::set_up(rank.options, rank.group, rank.control);
   setup::require_same_request(rank.options, claim.setup, rank.group);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
   claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup, rank.group);
@@ -345,7 +345,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run_together(group, [&] {
     const RunControl own = control_of(control, group);
-    setup::RunSetup setup = setup::set_up(options, group);
+    setup::RunSetup setup = setup::set_up(options, group, own);
     setup::require_same_request(options, setup, group);
     setup::connect_devices(options, setup, group, own);
     setup.division_rates = plan::agreed_division_rates(setup, group);

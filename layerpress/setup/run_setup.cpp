@@ -121,7 +121,7 @@ ActivationPlace parse_activation_place(const std::string& name) {
   throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
 }
 
-RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
   RunSetup setup;
   setup.ranks = group.size();
   setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
@@ -137,7 +137,8 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group) {
   setup.model =
       open_model(options.model,
                  {options.moe_calibrate_all_experts ? ExpertTokens::kAll : ExpertTokens::kRouted, options.model_graph,
-                  options.trust_remote_code, options.device, options.dtype, options.model_in_memory});
+                  options.trust_remote_code, options.device, options.dtype, options.model_in_memory},
+                 control);
   if (options.model_in_memory && group.size() > 1)
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
   setup.assignments = assign(setup.model, setup.modifiers);

@@ -45,7 +45,7 @@ struct RunSetup {
 
 /// Throws layerpress::Error for options that cannot be satisfied. Sets the number of threads. Default threads, and
 /// default or given memory, are divided among the ranks of this machine.
-RunSetup set_up(const OneshotOptions& options, const dist::Group& group);
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control);
 
 /// Collective: lets ranks exchange data directly between their GPUs if that is possible, and reports the decision. The
 /// GPU memory that this takes is subtracted from the budget.

@@ -117,13 +117,25 @@ TEST(ImportGraph, NamesLinearsThatHaveNoNode) {
 TEST(ImportGraph, ComputesWhatSeveralNodesNeedOnceIfItCanBeKept) {
   Json graph = test::small_export();
   graph["nodes"].erase(8);
+  graph["parameters"].push_back(test::parameter(17, "second.weight", {12, 8}));
   graph["nodes"].push_back(test::node(13, "aten.linear.default", {test::read(12), test::read(3)}, 3, {1, "T", 12}));
+  graph["nodes"].push_back(test::node(14, "aten.tanh.default", {test::read(12)}, 2, {1, "T", 8}));
+  graph["nodes"].push_back(test::node(15, "aten.linear.default", {test::read(14), test::read(17)}, 3, {1, "T", 12}));
+  graph["nodes"].push_back(test::node(16, "aten.add.Tensor", {test::read(13), test::read(15)}, 3, {1, "T", 12}));
+  graph["values"] = 18, graph["output"] = 16;
+  EXPECT_EQ(kinds(imported(graph).graph),
+            (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear", "aten", "linear", "add"}));
+}
+
+TEST(ImportGraph, LeavesALinearThatIsUsedTwice) {
+  Json graph = test::small_export();
   graph["nodes"].push_back(test::node(14, "aten.tanh.default", {test::read(12)}, 2, {1, "T", 8}));
   graph["nodes"].push_back(test::node(15, "aten.linear.default", {test::read(14), test::read(3)}, 3, {1, "T", 12}));
   graph["nodes"].push_back(test::node(16, "aten.add.Tensor", {test::read(13), test::read(15)}, 3, {1, "T", 12}));
   graph["values"] = 17, graph["output"] = 16;
-  EXPECT_EQ(kinds(imported(graph).graph),
-            (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear", "aten", "linear", "add"}));
+  const model::TracedModel model = imported(graph);
+  EXPECT_EQ(kinds(model.graph), (std::vector<std::string>{"embedding", "rms_norm", "aten"}));
+  EXPECT_EQ(model.left_out, std::vector<std::string>{"lm_head"});
 }
 
 TEST(ImportGraph, GivesExpertsWithoutAGateLinearsOfTheirOwn) {

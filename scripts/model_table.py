@@ -4,8 +4,8 @@
 
 For each model_type, a tiny random model is made and saved by transformers. Then: is its graph exported, do its logits equal
 transformers' (fp32; three samples packed and one alone), is it compressed by GPTQ in the sequential pipeline (W4A16, W8A8),
-and does transformers load each result and compute about the same with it. Results are kept in FOLDER as JSON, one file a type,
-so that a run that ends early continues.
+and does transformers load each result and compute about the same with it; where it cannot load the compressed result, does it load
+what compressed-tensors decodes of it. Results are kept in FOLDER as JSON, one file a type, so that a run that ends early continues.
 """
 
 import argparse
@@ -111,7 +111,7 @@ def reason_of(fault):
 
 def compressed(scheme, arguments, folder, samples, wanted):
     """{scheme: True or a reason, scheme + " reloaded": ...} and the divergence of the compressed model."""
-    from support import program
+    from support import program, reloading
 
     result, step, output = {}, scheme, folder / scheme
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
@@ -119,34 +119,19 @@ def compressed(scheme, arguments, folder, samples, wanted):
         checked([program.PROGRAM, "oneshot", *arguments, "--scheme", scheme, "--pipeline", "sequential", "--output", output],
                 env=environment)
         result[scheme], step = True, f"{scheme} reloaded"
-        result[f"{scheme} divergence"] = divergence = reload(output, samples[0], wanted[0])
-        if not divergence < MOST_DIVERGENCE:
-            raise RuntimeError(f"its divergence is {divergence:.2g} of that of a model that knows nothing")
+        try:
+            own = reloading.logits(output, samples)
+        except reloading.NotLoaded as fault:
+            result[f"{scheme} decoded"] = one_line(fault)
+            own = reloading.logits(reloading.decoded(output, folder / f"{scheme}-decoded"), samples)
+        mine, nothing = reloading.divergence(own, wanted)
+        result[f"{scheme} divergence"] = mine / nothing
+        if not mine < MOST_DIVERGENCE * nothing:
+            raise RuntimeError(f"its divergence is {mine / nothing:.2g} of that of a model that knows nothing")
         result[step] = True
     except Exception as fault:
         result[step] = reason_of(fault)
     return result
-
-
-def reload(folder, sample, wanted):
-    """The divergence of what transformers loads, from the original's logits."""
-    import torch
-    import transformers
-
-    transformers.utils.logging.set_verbosity_error()
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    if info["missing_keys"] or info["unexpected_keys"]:
-        raise RuntimeError(f"missing {sorted(info['missing_keys'])[:2]}, unexpected {sorted(info['unexpected_keys'])[:2]}")
-    with torch.no_grad():
-        logits = model(torch.tensor([list(sample)]), use_cache=False).logits[0].float()
-    if not torch.isfinite(logits).all():
-        raise RuntimeError("the logits are not finite")
-    original = torch.log_softmax(torch.from_numpy(wanted), -1)
-
-    def divergence(other):
-        return float((original.exp() * (original - torch.log_softmax(other, -1))).sum(-1).mean())
-
-    return divergence(logits) / divergence(torch.zeros_like(logits))
 
 
 def examined(model_type, work):
@@ -175,36 +160,71 @@ def examined(model_type, work):
 def cell(result, step):
     if step not in result:
         return ""
-    return "yes" if result[step] is True else "no"
+    if result[step] is not True:
+        return "no"
+    return "decoded" if step.replace("reloaded", "decoded") in result and step.endswith("reloaded") else "yes"
+
+
+def share(part, whole):
+    return f"{part} of {whole} ({100 * part / max(whole, 1):.1f} %)"
+
+
+def summary(results):
+    """The figures over all types that transformers can build and run."""
+    able = [result for result in results.values() if result.get("made") is True]
+    both = [result for result in able if all(result.get(f"{scheme} reloaded") is True for scheme in SCHEMES)]
+    directly = [result for result in both if not any(f"{scheme} decoded" in result for scheme in SCHEMES)]
+    lines = [f"Of {len(results)} types, transformers makes and runs {len(able)} in the sizes that the script chose. Of these:", "",
+             "| step | types |", "|---|---|"]
+    lines += [f"| {step} | {share(sum(result.get(step) is True for result in able), len(able))} |" for step in STEPS[1:]]
+    lines += [f"| compressed and reloaded, both schemes | {share(len(both), len(able))} |",
+              f"| of these, without decoding | {share(len(directly), len(able))} |"]
+    return lines
+
+
+EXPLANATION = """\
+A tiny random model of each {what} of transformers {transformers}, with torch {torch} and compressed-tensors {compressed}, made by
+`python scripts/model_table.py` (about an hour on two cores; `--types llama,qwen3_5` for some).
+
+- *exported*: the graph is exported and imported.
+- *logits*: they equal transformers' within {tolerance:g} of the greatest, fp32; three samples packed, and one alone.
+- *W4A16*, *W8A8*: GPTQ with the sequential pipeline compresses the model.
+- *reloaded*: transformers loads the result without a missing or surplus tensor, and its logits are nearer to the original's than those
+  of a model that knows nothing. *decoded* means that transformers cannot load this compressed result, whoever writes it, and that
+  compressed-tensors decodes it to a checkpoint that transformers loads, with the same conditions. transformers' loader takes the
+  experts of a layer together only if they are packed or FP8, so that no int8 experts load, and it initializes the linears of some
+  models as if they were not packed.
+- *left out*: linears and lists of experts that have no node of their own. They stay uncompressed.
+"""
 
 
 def table(results, all_types):
+    import compressed_tensors
     import torch
     import transformers
 
-    able = [result for result in results.values() if result.get("made") is True]
-    counts = ", ".join(f"{step} {sum(result.get(step) is True for result in able)}" for step in STEPS[1:])
-    lines = ["# Models through exported graphs", "",
-             "Written by `scripts/model_table.py`: a tiny random model of each "
-             f"{'causal language model' if all_types else 'type below (not all that there are)'} of transformers "
-             f"{transformers.__version__}, with torch {torch.__version__.split('+')[0]}. \"Logits\" says whether they equal "
-             f"transformers' within {TOLERANCE:g} of the greatest, packed and alone; \"W4A16\" and \"W8A8\" are GPTQ with the "
-             "sequential pipeline, and \"reloaded\" says whether transformers loads the result without a missing or surplus "
-             "tensor and computes about the same; \"left out\" counts linears and lists of experts that have no node of their "
-             "own. Two kinds of failures to reload are transformers' own, whoever wrote the checkpoint: it reads experts only if they "
-             "are packed or FP8 (\"automatic conversion\", \"unexpected ...experts\"), and it initializes some models' packed "
-             "linears as if they were plain (\"no attribute weight\").", "",
-             f"Of {len(results)} types, {len(able)} could be made and run by transformers in the sizes that the script chose. "
-             f"Of these: {counts}.", "",
+    explanation = EXPLANATION.format(
+        what="causal language model" if all_types else "type below (not all that there are)", tolerance=TOLERANCE,
+        transformers=transformers.__version__, torch=torch.__version__.split("+")[0], compressed=compressed_tensors.__version__)
+    lines = [explanation, *summary(results), "",
              f"| model_type | {' | '.join(STEPS[1:])} | nodes, of these aten, by sample | left out | reasons |",
              "|---|" + "---|" * (len(STEPS) + 2)]
     for name, result in results.items():
-        reasons = [f"{step}: {result[step]}" for step in STEPS if result.get(step) not in (True, None)]
+        reasons = [f"{step}: {result[step]}" for step in (*STEPS, "W4A16 decoded", "W8A8 decoded")
+                   if result.get(step) not in (True, None)]
         nodes = f"{result['nodes']}, {result['aten']}, {result['by_sample']}" if "nodes" in result else ""
         cells = [*(cell(result, step) for step in STEPS[1:]), nodes, str(result.get("left_out", "")),
                  "; ".join(dict.fromkeys(reasons)).replace("|", "/")]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def with_table(document, written):
+    """The document with the table that stands between its marks written anew; the words around it stay."""
+    begin, end = "<!-- table -->\n", "<!-- end of the table -->\n"
+    before, _, rest = document.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}{written}{end}{after}"
 
 
 def main():
@@ -223,7 +243,8 @@ def main():
     for model_type in options.types.split(",") if options.types else any_model.model_types():
         results[model_type] = examined(model_type, options.work)
         print(model_type, results[model_type], flush=True)
-    options.output.write_text(table(results, not options.types), encoding="utf-8")
+    document = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
+    options.output.write_text(with_table(document, table(results, not options.types)), encoding="utf-8")
 
 
 if __name__ == "__main__":

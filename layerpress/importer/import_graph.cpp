@@ -16,7 +16,7 @@ namespace {
 class Importer {
  public:
   explicit Importer(ExportedGraph& exported) : exported_(exported), layouts_(exported) {
-    lowered_ = lower(exported_, layouts_);
+    lowered_ = lower(exported_, layouts_, graph_.rope_tables);
     for (const auto& [value, lowering] : lowered_)
       if (const auto* experts = std::get_if<LoweredExperts>(&lowering)) routers_.insert(experts->logits);
   }
@@ -84,9 +84,12 @@ class Importer {
         add_node(lowered.operation, std::move(inputs), layouts_.features(node.out), graph::Rows::kTokens, module);
   }
 
-  /// Recipes do not take a router for a linear, whatever class the model uses for it.
+  /// Recipes do not take a router for a linear, whatever class the model uses for it. A class derived from Linear is one.
   std::string class_of(const ExportedNode& node) const {
-    return routers_.count(node.out) != 0 ? "Router" : class_at(node.module);
+    if (routers_.count(node.out) != 0) return "Router";
+    const std::vector<std::string>& linears = exported_.linears;
+    const std::string& path = exported_.modules[node.module].first;
+    return std::find(linears.begin(), linears.end(), path) != linears.end() ? "Linear" : class_at(node.module);
   }
 
   const std::string& class_at(std::size_t module) const { return exported_.modules[module].second; }

@@ -4,14 +4,15 @@
 
 #include "layerpress/importer/expert_lowering.h"
 #include "layerpress/importer/norm_pattern.h"
+#include "layerpress/importer/rotary_pattern.h"
 
 namespace layerpress::importer {
 namespace {
 
 class Matcher {
  public:
-  Matcher(const ExportedGraph& graph, const Layouts& layouts, Lowerings& found)
-      : graph_(graph), layouts_(layouts), found_(found) {
+  Matcher(const ExportedGraph& graph, const Layouts& layouts, std::vector<graph::RopeTable>& tables, Lowerings& found)
+      : graph_(graph), layouts_(layouts), found_(found), rotary_(graph, layouts, tables) {
     for (const ExportedNode& node : graph.nodes)
       if (const auto table = table_of(node)) ++products_[*table];
   }
@@ -31,6 +32,7 @@ class Matcher {
       lowered = match_rms_norm(graph_, layouts_, node);
     if (!lowered && node.op == "aten.mul.Tensor") lowered = gated_activation(node);
     if (node.op == "aten.add.Tensor") lowered = add(node);
+    if (!lowered && (node.op == "aten.add.Tensor" || node.op == "aten.cat.default")) lowered = rotary_.match(node);
     if (lowered) found_.emplace(node.out, std::move(*lowered));
   }
 
@@ -168,16 +170,17 @@ class Matcher {
   const ExportedGraph& graph_;
   const Layouts& layouts_;
   Lowerings& found_;
+  RotaryPattern rotary_;
   std::map<std::int64_t, int> products_;  // that read each weight
 };
 
 }  // namespace
 
-Lowerings lower(ExportedGraph& graph, Layouts& layouts) {
+Lowerings lower(ExportedGraph& graph, Layouts& layouts, std::vector<graph::RopeTable>& tables) {
   Lowerings found;
   add_routing_matrices(graph);
   layouts.refresh();
-  Matcher matcher(graph, layouts, found);
+  Matcher matcher(graph, layouts, tables, found);
   for (const ExportedNode& node : graph.nodes) {
     matcher.match(node);
     if (node.op == kExperts)

@@ -33,8 +33,9 @@ using Lowering = std::variant<Lowered, LoweredExperts>;
 /// By the exported value that the nodes compute.
 using Lowerings = std::map<std::int64_t, Lowering>;
 
-/// Finds the operators that are certainly ours: embedding, linear, norms, attention, gated activation, experts, add.
+/// Finds the operators that are certainly ours: embedding, linear, norms, rotary embeddings (whose `tables` it adds), attention,
+/// gated activation, experts, add.
 /// Adds nodes to the export that make the routing of experts a matrix [tokens, experts].
-Lowerings lower(ExportedGraph& graph, Layouts& layouts);
+Lowerings lower(ExportedGraph& graph, Layouts& layouts, std::vector<graph::RopeTable>& tables);
 
 }  // namespace layerpress::importer

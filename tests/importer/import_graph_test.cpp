@@ -69,7 +69,9 @@ TEST(ImportGraph, TakesAProductWithATransposedWeightForALinear) {
   graph["nodes"].push_back(test::node(13, "aten.numpy_T.default", Json::array({test::read(3)}), 3, {8, 12}));
   graph["nodes"].push_back(test::node(14, "aten.matmul.default", {test::read(12), test::read(13)}, 3, {1, "T", 12}));
   graph["values"] = 15, graph["output"] = 14;
+  graph["modules"][3] = Json::array({"lm_head", "SmallLinear"});
   const model::TracedModel model = imported(graph);
+  EXPECT_EQ(model.graph.modules[model.graph.nodes[3].module].class_name, "Linear");
   EXPECT_EQ(kinds(model.graph), (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear"}));
   EXPECT_EQ(std::get<graph::Linear>(model.graph.nodes[3].operation).weight, "lm_head.weight");
   EXPECT_TRUE(model.left_out.empty());

@@ -1,0 +1,44 @@
+"""Compressed models as transformers loads them, and how far they are from their originals."""
+
+import json
+
+import torch
+import transformers
+
+
+class NotLoaded(RuntimeError):
+    """transformers cannot load a compressed checkpoint, whatever lies in it."""
+
+
+def logits(folder, samples, **options):
+    """The logits of each sample, [tokens, vocabulary]. Raises NotLoaded if a tensor is missing or has no use."""
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
+    except Exception as fault:  # whatever a foreign loader does
+        raise NotLoaded(f"{type(fault).__name__}: {fault}") from fault
+    missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])
+    if missing or unexpected:
+        raise NotLoaded(f"missing {missing[:2]}, unexpected {unexpected[:2]}")
+    with torch.no_grad():
+        return [model(torch.tensor([list(sample)]), use_cache=False).logits[0].float() for sample in samples]
+
+
+def decoded(folder, target):
+    """The checkpoint as compressed-tensors decodes it, tensor by tensor, without any code of transformers' models."""
+    from compressed_tensors.entrypoints.convert import CompressedTensorsDequantizer, convert_checkpoint
+
+    convert_checkpoint(str(folder), str(target), CompressedTensorsDequantizer(str(folder), dtype=torch.float32), device="cpu")
+    assert "quantization_config" not in json.loads((target / "config.json").read_text())
+    return target
+
+
+def divergence(compressed, original):
+    """The mean KL divergence from the original's logits, and that of a model that knows nothing."""
+    own, nothing, count = 0, 0, 0
+    for mine, wanted in zip(compressed, original, strict=True):
+        wanted = torch.log_softmax(torch.as_tensor(wanted), -1)
+        assert mine.shape == wanted.shape
+        each = lambda other: float((wanted.exp() * (wanted - torch.log_softmax(other, -1))).sum())
+        own, nothing, count = own + each(mine), nothing + each(torch.zeros_like(mine)), count + len(wanted)
+    return own / count, nothing / count

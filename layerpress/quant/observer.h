@@ -18,7 +18,7 @@ namespace layerpress::quant {
 ///   100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
 ///   and scales are LLM Compressor's in the dtype of the weight; errors are always summed in fp32.
 /// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the
-///   diagonal of the inputs' Gram matrix, which estimates the error of the layer's outputs.
+///   diagonal of the inputs' Gram matrix, which estimates the error of the layer's outputs. For NVFP4, 1.5 down to 0.6 in 31 steps.
 /// - kGptq: every second of these ranges is tried when a group's turn comes, and the one with the smallest loss of GPTQ
 ///   is taken (kernels::GroupSearch); where that is impossible, as kHessian.
 /// For scales that are powers of two (MX), all rules except kMinMax try the two neighbouring powers instead.

@@ -1,0 +1,44 @@
+// Ranges that observers choose for NVFP4's groups.
+#include "layerpress/quant/observer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "layerpress/quant/weight_numbers.h"
+
+namespace layerpress::quant {
+namespace {
+
+const QuantizationArgs kNvfp4 = *preset_scheme("NVFP4A16").weights;
+
+/// The sum of the squared errors of a weight that is rounded to nearest with the observer's scales.
+double error_with(const char* observer, const at::Tensor& weight) {
+  const ObserverSettings settings = parse_observer(observer, Json::object(), "test");
+  const kernels::ScaleFormat stored =
+      scale_format(kNvfp4, at::kFloat, magnitude_for_global_scale(weight, kNvfp4, settings));
+  const kernels::ChosenScales scales =
+      choose_scales(weight, kNvfp4, settings, stored, at::ones({weight.size(1)}, at::kFloat));
+  const kernels::ScaleGrid grid = scale_grid(kNvfp4, weight.size(0), weight.size(1));
+  QuantizationScheme scheme = preset_scheme("NVFP4A16");
+  const QuantizedWeight quantized =
+      to_quantized_weight(kNvfp4, kernels::round_to_nearest(weight, grid, element_of(kNvfp4), scales), scales, stored);
+  return (dequantize(scheme, quantized, at::kFloat) - weight).square().sum().item<double>();
+}
+
+TEST(Observer, WiderRangesOfFp4) {
+  // With 4 as the greatest level, all values are levels; with 6, 3 and 2 fall between two.
+  const at::Tensor group = at::tensor({4.0F, 3.0F, 2.0F, 1.0F, 0.5F, -4.0F, -3.0F, -2.0F}).repeat({2}).view({1, 16});
+  const at::Tensor weight = at::cat({group, 2 * group, group / 4});
+  EXPECT_GT(error_with("minmax", weight), 0.5);
+  EXPECT_LT(error_with("hessian", weight), 0.02 * error_with("minmax", weight));
+  EXPECT_LT(error_with("nvfp4_expanded_mse", weight), 0.02 * error_with("minmax", weight));
+}
+
+TEST(Observer, TheGreatestGroupHasRoomForAWiderRange) {
+  const at::Tensor weight = at::tensor({-3.0F, 2.0F}).repeat({8}).view({1, 16});
+  EXPECT_DOUBLE_EQ(magnitude_for_global_scale(weight, kNvfp4, {.observer = Observer::kMinMax}), 3);
+  EXPECT_DOUBLE_EQ(magnitude_for_global_scale(weight, kNvfp4, {.observer = Observer::kHessian}), 4.5);
+}
+
+}  // namespace
+}  // namespace layerpress::quant

@@ -161,7 +161,7 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
     quant::QuantizationScheme scheme = quant::preset_scheme(name);
     scheme.targets = {"Linear"};
     if (json_has(arguments, "targets")) scheme.targets = string_list(arguments["targets"], where, "targets");
-    return add_group(name, where, std::move(scheme), default_observer);
+    return add_group(name, fmt::format("{}, scheme {}", where, name), std::move(scheme), default_observer);
   }
   const OrderedJson& mapping = arguments[has_scheme ? "scheme" : "config_groups"];
   if (!mapping.is_object() || mapping.empty())

@@ -2,6 +2,7 @@
 
 import pytest
 from support import compressed_cases
+from test_presets import WRITTEN
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +27,11 @@ def check(section, config_class):
 
 
 def test_accepts_every_config(config_class, compressed_by_name):
-    """One test, so that a machine without vLLM skips once."""
+    """One test each, so that a machine without vLLM skips once."""
     for name in compressed_cases.CASES:
         check(compressed_by_name(name).config["quantization_config"], config_class)
+
+
+def test_accepts_every_preset(config_class, preset_run):
+    for name in WRITTEN:
+        check(preset_run(name).config, config_class)

@@ -29,7 +29,7 @@ install(CODE [[
 ]] ${wheel_options})
 
 # The helper, where the program looks for it.
-install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py"
+install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py" "${PROJECT_SOURCE_DIR}/python/hub.py"
   DESTINATION layerpress/share/layerpress/python ${wheel_options})
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph"
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph" "${PROJECT_SOURCE_DIR}/python/layerpress_hub"
   DESTINATION layerpress/share/layerpress/python ${wheel_options} FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)

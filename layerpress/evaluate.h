@@ -27,6 +27,7 @@ struct EvaluateOptions {
   int threads = 0;
   std::string model_graph = "auto";
   bool trust_remote_code = false;
+  bool download = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -44,6 +45,7 @@ struct EvaluateOptions {
     field("threads", self.threads, "CPU threads (default: one per usable core, or OMP_NUM_THREADS)");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
+    field("download", self.download, download_help());
   }
 };
 

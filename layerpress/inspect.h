@@ -23,12 +23,12 @@ struct InspectOptions {
   static bool describes_model(std::string_view name) {
     return name == "sequential-targets" || name == "sequential-targets-per-subgraph" ||
            name == "moe-calibrate-all-experts" || name == "model-graph" || name == "trust-remote-code" ||
-           name == "dtype";
+           name == "dtype" || name == "download";
   }
   /// Whether a field of `run` has no influence on a plan.
   static bool is_left_out(std::string_view name) {
     return name == "output" || name == "overwrite" || name == "resume" || name == "summary" || name == "timeout" ||
-           name == "max-shard-size" || name == "offload-dir";
+           name == "max-shard-size" || name == "offload-dir" || name == "push" || name == "push-public";
   }
 
   template <typename Self, typename Visitor>

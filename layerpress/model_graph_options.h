@@ -10,6 +10,10 @@ inline const char* model_graph_help() {
          "or auto: builtin where there is one";
 }
 
+inline const char* download_help() {
+  return "fetch what the local Hugging Face cache lacks of a model that is named by its id";
+}
+
 inline const char* trust_remote_code_help() {
   return "let a model's own Python code in its folder run when its graph is exported";
 }

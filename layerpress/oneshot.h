@@ -56,6 +56,9 @@ struct OneshotOptions {
   std::string max_shard_size = "5GB";
   std::string model_graph = "auto";
   bool trust_remote_code = false;
+  bool download = false;
+  std::string push;
+  bool push_public = false;
   bool overwrite = false;
   bool resume = false;
   std::int64_t timeout = 600;
@@ -120,6 +123,9 @@ struct OneshotOptions {
     field("max-shard-size", self.max_shard_size, "largest weight file");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
+    field("download", self.download, download_help());
+    field("push", self.push, "ORG/NAME: upload the result to this repository of the hub, private if it is new");
+    field("push-public", self.push_public, "with --push: make a new repository public");
     field("overwrite", self.overwrite,
           "replace the output directory if it is not empty; start over if it is unfinished");
     field("resume", self.resume, "continue an interrupted run; start from the beginning if there is none");
@@ -139,6 +145,7 @@ struct OneshotSummary {
   std::int64_t modules = 0;    ///< compressed modules
   std::int64_t fallbacks = 0;  ///< compressed modules that needed a fallback
   std::string output;
+  std::string uploaded;  ///< the address of the repository, if there was an upload
   Json details;
 };
 
@@ -157,6 +164,9 @@ struct OneshotSummary {
 /// the ranks name disjoint slices in dataset_split, each reads its own slice; otherwise all must name the same split,
 /// which is divided. An error on one rank ends all of them: every rank throws, and ranks->failure() names the rank and
 /// the cause.
+///
+/// With `download`, files of the model that are not in the local cache are fetched first. With `push`, the first rank
+/// uploads the complete output; IoError if that fails, which leaves the output in place.
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// The plan of oneshot() with these options: {"peak_bytes", "budget_bytes", "smallest_budget_bytes", "batch_tokens",

@@ -22,6 +22,7 @@ struct PrepareOptions {
   bool use_loss_mask = false;
   std::string model_graph = "auto";
   bool trust_remote_code = false;
+  bool download = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -38,6 +39,7 @@ struct PrepareOptions {
           "store which tokens the chat template marks as the assistant's, or a column loss_mask marks");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
+    field("download", self.download, download_help());
   }
 };
 

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -158,18 +159,45 @@ void send_some(StreamEnd& stream, std::string_view& rest) {
   if (rest.empty() || (sent < 0 && !would_block())) stream.reset();
 }
 
-/// Appends received bytes and keeps the last part; closes the stream at its end.
-void receive_some(StreamEnd& stream, std::string& kept) {
+/// Appends received bytes, returns them and keeps the last part; closes the stream at its end.
+std::string receive_some(StreamEnd& stream, std::string& kept) {
   std::array<char, 16384> buffer;
   const ssize_t received = ::read(stream.get(), buffer.data(), buffer.size());
-  if (received > 0) kept.append(buffer.data(), static_cast<std::size_t>(received));
+  const std::string bytes(buffer.data(), received > 0 ? static_cast<std::size_t>(received) : 0);
+  kept += bytes;
   if (kept.size() > 2 * kKeptBytes) kept.erase(0, kept.size() - kKeptBytes);
   if (received == 0 || (received < 0 && !would_block())) stream.reset();
+  return bytes;
 }
+
+/// Cuts a stream into lines. A line that grows beyond what is kept of a stream is dropped.
+class Lines {
+ public:
+  explicit Lines(const std::function<void(std::string_view)>& on_line) : on_line_(on_line) {}
+
+  void add(const std::string& bytes) {
+    if (!on_line_) return;
+    rest_ += bytes;
+    std::size_t begin = 0;
+    for (std::size_t end; (end = rest_.find('\n', begin)) != std::string::npos; begin = end + 1)
+      on_line_(std::string_view(rest_).substr(begin, end - begin));
+    rest_.erase(0, rest_.size() - begin > kKeptBytes ? rest_.size() : begin);
+  }
+
+ private:
+  const std::function<void(std::string_view)>& on_line_;
+  std::string rest_;
+};
+
+/// What the child is sent, and what its output is passed to.
+struct Dialogue {
+  std::string_view input;
+  Lines lines;
+};
 
 /// Transfers bytes until the child has ended and no more output comes from it. A grandchild that keeps a stream open
 /// does not delay this.
-void exchange(Child& child, std::array<StreamEnd*, 3> streams, std::string_view input, ChildResult& result,
+void exchange(Child& child, std::array<StreamEnd*, 3> streams, Dialogue dialogue, ChildResult& result,
               const RunControl& control) {
   auto& [to_child, output, errors] = streams;
   for (;;) {
@@ -181,8 +209,8 @@ void exchange(Child& child, std::array<StreamEnd*, 3> streams, std::string_view 
     const bool all_closed = output->get() < 0 && errors->get() < 0;
     const int ready = ::poll(waiting.data(), waiting.size(), ended ? 0 : all_closed ? 5 : kPollMilliseconds);
     if (ended && (ready == 0 || all_closed)) return;
-    if (waiting[0].revents != 0) send_some(*to_child, input);
-    if (waiting[1].revents != 0) receive_some(*output, result.output);
+    if (waiting[0].revents != 0) send_some(*to_child, dialogue.input);
+    if (waiting[1].revents != 0) dialogue.lines.add(receive_some(*output, result.output));
     if (waiting[2].revents != 0) receive_some(*errors, result.errors);
   }
 }
@@ -190,16 +218,27 @@ void exchange(Child& child, std::array<StreamEnd*, 3> streams, std::string_view 
 }  // namespace
 
 ChildResult run_child(const std::vector<std::string>& arguments, const std::string& input, const std::string& hint,
-                      const RunControl& control) {
+                      const RunControl& control, const std::function<void(std::string_view)>& on_line) {
   Stream to_child;
   Stream output;
   Stream errors;
   Child child(spawn(arguments, SpawnSettings(to_child, output, errors), hint));
   for (Stream* stream : {&to_child, &output, &errors}) stream->theirs.reset();
   ChildResult result;
-  exchange(child, {&to_child.ours, &output.ours, &errors.ours}, input, result, control);
+  exchange(child, {&to_child.ours, &output.ours, &errors.ours}, {input, Lines(on_line)}, result, control);
   result.exit_code = child.exit_code();
   return result;
+}
+
+std::string reported_error(const ChildResult& result, const std::string& where) {
+  constexpr std::string_view kPrefix = "error: ";
+  std::string found, last;
+  std::istringstream lines(result.errors);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kPrefix)) found = line.substr(kPrefix.size());
+    if (!line.empty()) last = line;
+  }
+  return found.empty() ? fmt::format("{} the helper ended with code {}: {}", where, result.exit_code, last) : found;
 }
 
 }  // namespace layerpress

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layerpress/base/progress.h"
@@ -16,8 +18,12 @@ struct ChildResult {
 
 /// Runs `arguments` (the program first, looked up in PATH) without a shell, sends it `input` and waits until it ends. A
 /// stop request ends the child (SIGTERM, two seconds later SIGKILL) and throws InterruptedError. Throws DataError if
-/// the program cannot be started; the message ends with `hint`.
+/// the program cannot be started; the message ends with `hint`. `on_line` is given each line of the output as it comes.
 ChildResult run_child(const std::vector<std::string>& arguments, const std::string& input, const std::string& hint,
-                      const RunControl& control);
+                      const RunControl& control, const std::function<void(std::string_view)>& on_line = {});
+
+/// What a failed helper of ours says: the text after `error: ` in the last line that begins with it, else `where`, the
+/// exit code and the last line.
+std::string reported_error(const ChildResult& result, const std::string& where);
 
 }  // namespace layerpress

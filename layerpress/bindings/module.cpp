@@ -79,6 +79,7 @@ std::string run_oneshot(const Call& call, const OneshotOptions& options, Distrib
                 {"modules", summary.modules},
                 {"fallbacks", summary.fallbacks},
                 {"output", summary.output},
+                {"uploaded", summary.uploaded},
                 {"details", summary.details}}
         .dump();
   });

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <optional>
 #include <string_view>
 #include <system_error>
 
@@ -16,12 +15,6 @@ namespace layerpress::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The parts of `org/name@revision`; `revision` is empty if none was given.
-struct HubModel {
-  std::string id;
-  std::string revision;
-};
 
 std::optional<fs::path> environment_path(const char* variable) {
   const char* value = std::getenv(variable);
@@ -58,21 +51,6 @@ bool is_revision(std::string_view revision) {
          revision.front() != '.';
 }
 
-std::optional<HubModel> parse_hub_model(const std::string& model) {
-  HubModel parsed;
-  const auto at_sign = model.find('@');
-  parsed.id = model.substr(0, at_sign);
-  if (at_sign != std::string::npos) {
-    parsed.revision = model.substr(at_sign + 1);
-    if (!is_revision(parsed.revision)) return std::nullopt;
-  }
-  const auto slash = parsed.id.find('/');
-  const bool valid = slash == std::string::npos
-                         ? is_id_part(parsed.id)
-                         : is_id_part(parsed.id.substr(0, slash)) && is_id_part(parsed.id.substr(slash + 1));
-  return valid ? std::optional(parsed) : std::nullopt;
-}
-
 fs::path cache_folder(const HubModel& model) {
   std::string name = "models--" + model.id;
   if (const auto slash = name.find('/'); slash != std::string::npos) name.replace(slash, 1, "--");
@@ -92,6 +70,21 @@ std::optional<std::string> read_ref(const fs::path& path) {
 }
 
 }  // namespace
+
+std::optional<HubModel> parse_hub_model(const std::string& model) {
+  HubModel parsed;
+  const auto at_sign = model.find('@');
+  parsed.id = model.substr(0, at_sign);
+  if (at_sign != std::string::npos) {
+    parsed.revision = model.substr(at_sign + 1);
+    if (!is_revision(parsed.revision)) return std::nullopt;
+  }
+  const auto slash = parsed.id.find('/');
+  const bool valid = slash == std::string::npos
+                         ? is_id_part(parsed.id)
+                         : is_id_part(parsed.id.substr(0, slash)) && is_id_part(parsed.id.substr(slash + 1));
+  return valid ? std::optional(parsed) : std::nullopt;
+}
 
 fs::path locate_model(const std::string& model) {
   std::error_code failure;
@@ -113,7 +106,7 @@ fs::path locate_model(const std::string& model) {
   // A revision with a slash can only be a ref. As a path below snapshots/ it would name a folder inside a model.
   if (commit.find('/') == std::string::npos && fs::is_directory(snapshot, failure)) return snapshot;
   throw CheckpointError(
-      "[checkpoint.locate] {} is neither a directory nor in the local Hugging Face cache ({}); download it first: "
+      "[checkpoint.locate] {} is neither a directory nor in the local Hugging Face cache ({}); add --download, or: "
       "hf download {}{}",
       in_quotes(model), hub_cache().string(), hub_model->id,
       hub_model->revision.empty() ? "" : " --revision " + hub_model->revision);

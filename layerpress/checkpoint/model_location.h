@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace layerpress::checkpoint {
@@ -11,5 +12,14 @@ namespace layerpress::checkpoint {
 /// Throws CheckpointError; for an id that is not in the cache the message ends with the exact `hf download ...`
 /// command.
 std::filesystem::path locate_model(const std::string& model);
+
+/// The parts of `org/name@revision`; `revision` is empty if none is given.
+struct HubModel {
+  std::string id;
+  std::string revision;
+};
+
+/// Nothing if `model` is no id of the hub.
+std::optional<HubModel> parse_hub_model(const std::string& model);
 
 }  // namespace layerpress::checkpoint

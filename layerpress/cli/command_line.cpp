@@ -45,7 +45,7 @@ void require_plan(CLI::App& command) {
 void add_inspect(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups, or draw its graph");
   CLI::Option* model = command->add_option("MODEL", line.inspect.run.model,
-                                           "model directory, or the id of a model in the local Hugging Face cache");
+                                           "model directory, or the id of a model on the Hugging Face hub");
   add_options(*command, line.inspect);
   require_plan(*command);
   command->add_flag("--json", line.json, "print JSON");

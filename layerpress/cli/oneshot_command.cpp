@@ -16,15 +16,21 @@ void show_plan(const CommandLine& line, const RunControl& control, Distributed& 
   if (ranks.is_first()) fmt::print("{}", line.json ? plan.dump(2) + "\n" : plan_text(plan));
 }
 
+void print_upload(const OneshotSummary& summary) {
+  if (!summary.uploaded.empty()) fmt::print("uploaded to {}\n", summary.uploaded);
+}
+
 void print_summary(const OneshotSummary& summary) {
   if (summary.already_complete) {
     fmt::print("{}: already complete\n", summary.output);
+    print_upload(summary);
     return;
   }
   fmt::print("{}: {} modules compressed in {:.1f} s, {}{}\n", summary.output, summary.modules, summary.seconds,
              format_bytes(summary.output_bytes),
              summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks));
   fmt::print("serve it with: vllm serve {}\n", quoted(summary.output));
+  print_upload(summary);
 }
 
 /// Prints the command that resumes the run, if the run has left finished work.

@@ -14,6 +14,7 @@
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/run/model_head.h"
+#include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/rounded_inputs.h"
 
@@ -208,6 +209,8 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
   const Timer timer;
   const int threads = setup::set_threads(options.threads);
+  if (options.download)
+    for (const std::string& name : {options.model, options.reference}) setup::download_model(name, control);
   Evaluated model = open(options.model, options, control);
   Evaluation result;
   if (options.quantize_activations) result.rounded_linears = quantize_activations(model.model);

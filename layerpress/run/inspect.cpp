@@ -11,6 +11,7 @@
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/oneshot.h"
+#include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress {
@@ -142,6 +143,7 @@ OneshotOptions planned_run(const InspectOptions& options) {
 Json inspect(const InspectOptions& options, const RunControl& control) {
   check_options(options);
   if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control)}};
+  if (options.run.download) setup::download_model(options.run.model, control);
   const setup::OpenedModel model = setup::open_model(
       options.run.model,
       {options.run.moe_calibrate_all_experts ? setup::ExpertTokens::kAll : setup::ExpertTokens::kRouted,

@@ -24,6 +24,7 @@
 #include "layerpress/run/calibration.h"
 #include "layerpress/run/compression_run.h"
 #include "layerpress/run/earlier_run.h"
+#include "layerpress/run/hub_transfers.h"
 #include "layerpress/run/publication.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
@@ -45,7 +46,6 @@ struct Claim {
 };
 
 void open(Rank& rank, Claim& claim) {
-  if (rank.options.output.empty()) throw UsageError("[options] --output is required");
   const auto phase = rank.times.measure("open");
   claim.setup = setup::set_up(rank.options, rank.group, rank.control);
   setup::require_same_request(rank.options, claim.setup, rank.group);
@@ -335,9 +335,16 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   const RunControl own = control_of(control, group);
-  Rank rank{options, own, group};
   Claim claim;  // outlives the message to the other ranks, which write into its folder until then
-  return run_together(group, [&] { return go_through(rank, claim); });
+  return run_together(group, [&] {
+    if (options.output.empty()) throw UsageError("[options] --output is required");
+    run::check_upload(options, group, own);
+    run::fetch_model(options, group, own);
+    Rank rank{options, own, group};  // its clock begins after a download
+    OneshotSummary summary = go_through(rank, claim);
+    run::upload(options, group, own, summary);
+    return summary;
+  });
 }
 
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
@@ -345,6 +352,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run_together(group, [&] {
     const RunControl own = control_of(control, group);
+    run::fetch_model(options, group, own);
     setup::RunSetup setup = setup::set_up(options, group, own);
     setup::require_same_request(options, setup, group);
     setup::connect_devices(options, setup, group, own);

@@ -1,6 +1,7 @@
 #include "layerpress/prepare.h"
 
 #include "layerpress/run/dataset_options.h"
+#include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress {
@@ -8,6 +9,7 @@ namespace layerpress {
 Prepared prepare(const PrepareOptions& options, const RunControl& control) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
   const data::DatasetOptions dataset = run::dataset_options(options);
+  if (options.download) setup::download_model(options.model, control);
   const setup::OpenedModel model = setup::open_model(
       options.model, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
   const data::CalibrationSet set =

@@ -1,7 +1,6 @@
 #include "layerpress/setup/model_graph.h"
 
 #include <map>
-#include <sstream>
 
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
@@ -12,19 +11,6 @@
 
 namespace layerpress::setup {
 namespace {
-
-/// What the helper says went wrong: the last line that begins with "error: ".
-std::string reported(const ChildResult& result) {
-  constexpr const char* kPrefix = "error: ";
-  std::string found, last;
-  std::istringstream lines(result.errors);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kPrefix)) found = line.substr(7);
-    if (!line.empty()) last = line;
-  }
-  if (!found.empty()) return found;
-  return fmt::format("[graph.export] the helper ended with code {}: {}", result.exit_code, last);
-}
 
 /// All tensors by name if some of them are not what the files have.
 Json values_of(const checkpoint::Checkpoint& checkpoint) {
@@ -50,7 +36,7 @@ std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, 
   const ChildResult result =
       run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",
                 "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt", control);
-  if (result.exit_code != 0) throw CheckpointError("{}", reported(result));
+  if (result.exit_code != 0) throw CheckpointError("{}", reported_error(result, "[graph.export]"));
   const Json answer = Json::parse(result.output, nullptr, false);
   if (!answer.is_object() || !answer.contains("graph") || !answer["graph"].is_string())
     throw CheckpointError("[graph.export] the helper gave no answer; check LAYERPRESS_PYTHON and LAYERPRESS_HELPER");

@@ -58,6 +58,7 @@ Json request_of(const OneshotOptions& options, const RunSetup& setup) {
   request["--output"] = options.output;
   request["--resume"] = options.resume;
   request["--overwrite"] = options.overwrite;
+  request["--push"] = options.push;
   request["the recipe"] = recipe::to_yaml(setup.recipe);
   request["--dataset"] = options.own_dataset ? "of each rank" : options.dataset;
   if (!options.own_dataset) request["the dataset's file"] = fingerprint(options.dataset);

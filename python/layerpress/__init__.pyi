@@ -110,6 +110,9 @@ def oneshot(
     max_shard_size: str | None = None,  # largest weight file
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
+    push: str | None = None,  # ORG/NAME: upload the result to this repository of the hub, private if it is new
+    push_public: bool | None = None,  # with --push: make a new repository public
     overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
@@ -187,6 +190,9 @@ def plan(
     max_shard_size: str | None = None,  # largest weight file
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
+    push: str | None = None,  # ORG/NAME: upload the result to this repository of the hub, private if it is new
+    push_public: bool | None = None,  # with --push: make a new repository public
     overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
@@ -209,6 +215,7 @@ def evaluate(
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS)
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
 ) -> Evaluation: ...
 def inspect(
     model: str | PathLike[str],
@@ -250,6 +257,7 @@ def inspect(
     threads: int | None = None,  # with --plan: CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
 ) -> Report: ...
 def picture(
     model: str | PathLike[str],
@@ -271,6 +279,7 @@ def prepare(
     use_loss_mask: bool | None = None,  # store which tokens the chat template marks as the assistant's, or a column loss_mask marks
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
 ) -> Report: ...
 def dispatch_for_generation(model: Any) -> Any: ...
 def init_dist(timeout: int = 600) -> Distributed: ...

@@ -158,6 +158,9 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
     else:
         request.loaded = LoadedModel(model)
         request.model = request.loaded.name
+    if is_model(model) and options.get("push"):
+        raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "
+                         "hf upload ORG/NAME FOLDER")
     if is_model(model) and "output" not in options and function == "oneshot":
         options["output"] = _waiting_folder(model)
 

@@ -54,6 +54,25 @@ FORMS = {
 }
 
 
+def test_model_of_the_hub(model, gptq, samples, by_program, tmp_path, monkeypatch, loaded):
+    import layerpress
+    from support.local_hub import LocalHub
+
+    hub = LocalHub()
+    hub.add("org/name", model)
+    for name, value in hub.environment(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    arguments = {"dataset": samples, "recipe": gptq, "output_dir": tmp_path / "out", "progress": False}
+    with pytest.raises(layerpress.CheckpointError, match="add --download"):
+        layerpress.oneshot("org/name", **arguments)
+    summary = layerpress.oneshot("org/name", download=True, push="me/result", **arguments)
+    assert summary.uploaded == hub.address + "/me/result"
+    assert hub.models["me/result"]["model.safetensors"] == (by_program / "model.safetensors").read_bytes()
+    with pytest.raises(layerpress.UsageError, match="push: a model in memory is uploaded after it is saved"):
+        layerpress.oneshot(loaded, push="me/result", **arguments)
+    hub.close()
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_data(form, model, samples, by_program, gptq, tmp_path):
     import layerpress

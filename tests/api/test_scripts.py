@@ -27,7 +27,8 @@ weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group",
 recipe = GPTQModifier(config_groups={"group_0": {"targets": ["Linear"], "weights": weights}}, ignore=["lm_head"])
 oneshot(model=model, dataset=ds, recipe=recipe, max_seq_length=64, num_calibration_samples=6)
 sample = tokenizer("w1 w2 w3", return_tensors="pt")
-print(split, tokenizer.decode(model.generate(**{key: value.to(model.device) for key, value in sample.items()}, max_new_tokens=3)[0]))
+words = tokenizer.decode(model.generate(**{key: value.to(model.device) for key, value in sample.items()}, max_new_tokens=3)[0])
+sys.stdout.write(f"{split} {words}\\n")  # at once: ranks share the stream
 model.save_pretrained(folder, save_compressed=True)
 tokenizer.save_pretrained(folder)
 """

@@ -50,6 +50,18 @@ TEST(RunChild, DoesNotWaitForGrandchildren) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
+TEST(RunChild, PassesLinesOnAsTheyCome) {
+  std::vector<std::string> lines;
+  run_child({"sh", "-c", "echo one; printf two; sleep 0.1; echo; printf rest"}, "", "install a shell", {},
+            [&](std::string_view line) { lines.emplace_back(line); });
+  EXPECT_EQ(lines, (std::vector<std::string>{"one", "two"}));
+}
+
+TEST(RunChild, ReportedErrorIsTheHelpersOwn) {
+  EXPECT_EQ(reported_error(shell("echo 'error: first\nerror: second\nnoise' >&2; exit 2"), "[x]"), "second");
+  EXPECT_EQ(reported_error(shell("echo 'noise\nlast' >&2; exit 2"), "[x]"), "[x] the helper ended with code 2: last");
+}
+
 TEST(RunChild, MissingProgramIsNamed) {
   expect_says(message_of<DataError>([] { run_child({"/nonexistent/program"}, "", "set THIS", {}); }),
               {"'/nonexistent/program'", "No such file", "set THIS"});

@@ -53,7 +53,7 @@ TEST_F(ModelLocationTest, IdsAreFoundInTheCache) {
 
 TEST_F(ModelLocationTest, WhatIsNotThereSaysHowToFetchIt) {
   expect_says(error("org/other"), {"[checkpoint.locate] 'org/other' is neither a directory nor in the local",
-                                   cache_.path().string(), "hf download org/other"});
+                                   cache_.path().string(), "add --download, or: hf download org/other"});
   const std::string with_revision = error("org/name@v9");
   expect_says(with_revision, {"'org/name@v9'", "hf download org/name --revision v9"});
 }

@@ -1,0 +1,1 @@
+"""Downloads models from the Hugging Face hub and uploads results to it."""

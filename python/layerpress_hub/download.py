@@ -1,0 +1,133 @@
+"""Fetches the files of a model that a run needs into the hub's cache."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import json
+import shutil
+import threading
+from pathlib import Path
+from typing import Any, Callable, Iterable, Optional
+
+from .errors import LOG_IN, HubError, explained
+
+SINGLE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+# Beside the weights: config, tokenizer, processor, chat template, code, card and license.
+COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "README.md", "LICENSE*", "NOTICE*")
+OTHER_WEIGHTS = (".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".ckpt", ".onnx")
+
+
+def download(model: str, revision: Optional[str], report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Downloads what is not in the cache yet; a file that is there is not fetched again. Reports {"done", "total"} in bytes."""
+    from huggingface_hub import HfApi, snapshot_download
+
+    where = f"[hub.download] {model}" + (f"@{revision}" if revision else "")
+    missing = f"the hub has no such model, or it is private; check the name, or {LOG_IN}"
+    try:
+        info = HfApi(library_name="layerpress").model_info(model, revision=revision, files_metadata=True)
+    except Exception as fault:  # of the hub's client and of the network
+        raise HubError(f"{where}: {explained(fault, missing)}") from None
+    try:
+        files = {file.rfilename: file for file in info.siblings or ()}
+        names = needed_files(files, lambda name: _text_of(model, info.sha, name), where)
+        sizes = {_blob_name(files[name]): files[name].size or 0 for name in names}
+        cache = _blobs(model)
+        _require_space(cache, sizes, where)
+        with _Progress(cache, sizes, report):
+            folder = snapshot_download(model, revision=revision, allow_patterns=[glob.escape(name) for name in names],
+                                       library_name="layerpress")
+    except HubError:
+        raise
+    except Exception as fault:  # of the hub's client, of the network, of the disk
+        raise HubError(f"{where}: {explained(fault, missing)}; what has arrived is kept: the same command fetches the rest") from None
+    if Path(folder).name != info.sha:
+        raise HubError(f"{where}: changed during the download; start again")
+    return {"folder": folder, "files": len(names), "bytes": sum(sizes.values())}
+
+
+def needed_files(files: Iterable[str], text_of: Callable[[str], str], where: str) -> list[str]:
+    """The files at the top of the repository that make a checkpoint: its safetensors and what is beside them."""
+    names = {name for name in files if "/" not in name}
+    companions = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in COMPANIONS)
+                  and not name.endswith(".index.json")]
+    if SINGLE_FILE in names:
+        return sorted([*companions, SINGLE_FILE])
+    if INDEX not in names:
+        others = sorted(name for name in names if name.endswith((*OTHER_WEIGHTS, ".safetensors")))
+        stored = f"its weights are in {', '.join(others[:4])}" if others else "it has no weights"
+        raise HubError(f"{where}: has neither {SINGLE_FILE} nor {INDEX}, {stored}; choose a model in safetensors")
+    shards = _shards(text_of(INDEX), where)
+    lost = sorted(shards - names)
+    if lost:
+        raise HubError(f"{where}: {INDEX} names {lost[0]!r}, which the repository does not have; choose another revision")
+    return sorted([*companions, INDEX, *shards])
+
+
+def _shards(text: str, where: str) -> set[str]:
+    try:
+        shards = set(json.loads(text)["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise HubError(f"{where}: {INDEX} does not map tensors to files; choose another revision") from None
+    if not all(isinstance(name, str) for name in shards):
+        raise HubError(f"{where}: {INDEX} does not map tensors to files; choose another revision")
+    return shards
+
+
+def _text_of(model: str, commit: str, name: str) -> str:
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(model, name, revision=commit, library_name="layerpress")).read_text(encoding="utf-8")
+
+
+def _blob_name(file: Any) -> str:
+    return file.lfs.sha256 if file.lfs is not None else file.blob_id or file.rfilename
+
+
+def _blobs(model: str) -> Path:
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser() / f"models--{model.replace('/', '--')}" / "blobs"
+
+
+def _require_space(blobs: Path, sizes: dict[str, int], where: str) -> None:
+    wanted = sum(size for name, size in sizes.items() if not (blobs / name).exists())
+    place = next(folder for folder in (blobs, *blobs.parents) if folder.exists())
+    free = shutil.disk_usage(place).free
+    if wanted > free:
+        raise HubError(f"{where}: {wanted / 1e9:.1f} GB are to be fetched, {free / 1e9:.1f} GB are free in {place}; "
+                       "make room, or set HF_HUB_CACHE to a folder on another disk")
+
+
+class _Progress:
+    """Reports how much of the wanted files is in the cache, every second."""
+
+    def __init__(self, blobs: Path, sizes: dict[str, int], report: Callable[[dict[str, Any]], None]):
+        self._blobs, self._sizes, self._report = blobs, sizes, report
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        total = sum(self._sizes.values())
+        self._report({"done": self._done(), "total": total})
+        while not self._ended.wait(1):
+            self._report({"done": self._done(), "total": total})
+
+    def _done(self) -> int:
+        """Files that are still arriving are named BLOB...incomplete."""
+        arrived: dict[str, int] = {}
+        try:
+            for file in self._blobs.iterdir():
+                name = file.name.split(".")[0]
+                if name in self._sizes:
+                    arrived[name] = max(arrived.get(name, 0), file.stat().st_size)
+        except OSError:  # a file got its final name meanwhile
+            pass
+        return sum(min(size, self._sizes[name]) for name, size in arrived.items())

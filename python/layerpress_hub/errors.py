@@ -1,0 +1,62 @@
+"""The faults that the helper reports in one line, without access tokens."""
+
+from __future__ import annotations
+
+import re
+
+LOG_IN = "log in with: hf auth login (or set HF_TOKEN)"
+
+
+class HubError(Exception):
+    """An expected kind of fault. The text says what, where and what to do."""
+
+
+def one_line(fault: object, limit: int = 400) -> str:
+    """Joins a message that may span lines into one, cut to `limit` characters."""
+    text = " ".join(str(fault).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def without_tokens(text: str) -> str:
+    """Libraries may quote a request with its headers."""
+    try:
+        from huggingface_hub import get_token
+
+        token = get_token()
+    except Exception:  # a damaged token file must not hide the fault that is reported
+        token = None
+    if token:
+        text = text.replace(token, "***")
+    return re.sub(r"\b(hf|api_org)_[A-Za-z0-9]{8,}", "***", text)
+
+
+def explained(fault: Exception, missing: str) -> str:
+    """What a fault of huggingface_hub or of the network means. `missing` stands for a repository that the hub does not show."""
+    import httpx
+    from huggingface_hub import errors
+
+    if isinstance(fault, errors.GatedRepoError):
+        return f"access to it is restricted; accept its terms on its page, then {LOG_IN}"
+    if isinstance(fault, errors.RepositoryNotFoundError):
+        return missing
+    if isinstance(fault, errors.RevisionNotFoundError):
+        return "the hub has no such revision of it"
+    if isinstance(fault, errors.LocalTokenNotFoundError):
+        return f"no access token is there; {LOG_IN}"
+    if isinstance(fault, errors.HfHubHTTPError) and fault.response is not None:
+        return _answer(fault.response.status_code, fault.server_message or "")
+    if isinstance(fault, errors.OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set; unset it"
+    if isinstance(fault, (httpx.HTTPError, ConnectionError)):
+        return f"the connection to the hub failed ({type(fault).__name__}: {one_line(fault)})"
+    cause = fault.__cause__
+    if isinstance(cause, Exception):
+        return f"{one_line(fault)} {explained(cause, missing)}"
+    return one_line(fault)
+
+
+def _answer(status: int, message: str) -> str:
+    text = f"the hub answered {status}" + (f" ({one_line(message)})" if message else "")
+    if status in (401, 403):
+        return f"{text}: the access token is not valid for this; {LOG_IN}"
+    return text

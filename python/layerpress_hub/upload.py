@@ -1,0 +1,33 @@
+"""Uploads a finished checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+from .errors import LOG_IN, HubError, explained
+
+
+def check(repository: str, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Whether there is an access token that the hub knows. Before the work, because an upload comes hours later."""
+    from huggingface_hub import HfApi
+
+    try:
+        return {"user": HfApi(library_name="layerpress").whoami().get("name", "")}
+    except Exception as fault:  # of the hub's client and of the network
+        raise HubError(f"[hub.push] {repository}: {explained(fault, '')}; nothing was done") from None
+
+
+def upload(folder: str, repository: str, private: bool, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Makes the repository where there is none, and uploads the folder. Weight files of an earlier upload that the folder does
+    not have are deleted, because readers would take them for a part of the model."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(library_name="layerpress")
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload a model compressed by Layerpress",
+                          delete_patterns=["*.safetensors", "*.safetensors.index.json"])
+    except Exception as fault:  # of the hub's client, of the network, of the disk
+        missing = f"the hub refuses access to the repository; {LOG_IN}, with a token that may write"
+        raise HubError(f"[hub.push] {repository}: {explained(fault, missing)}") from None
+    return {"address": f"{api.endpoint}/{repository}"}

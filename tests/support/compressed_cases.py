@@ -46,6 +46,18 @@ def recipe(modifier, *groups, ignore=("lm_head",), **more):
 ATTENTION, MLP = ["re:.*self_attn.*_proj$"], ["re:.*mlp.*_proj$"]
 ROUNDING, GPTQ = "QuantizationModifier", "GPTQModifier"
 
+#: By GPTQ and by rounding; fused linears of one group each, static scales of inputs and of the cache.
+FOUR_SCHEMES = {"quant_stage": {"quant_modifiers": {
+    GPTQ: {"config_groups": {
+        "group_0": group(NVFP4, ["re:.*(gate|up)_proj$"],
+                         input_activations={**NVFP4, "dynamic": "local", "observer": "static_minmax"}),
+        "group_1": group(weights(4, "group", group_size=32), ["re:.*down_proj$"])}},
+    ROUNDING: {"config_groups": {
+        "group_2": group(weights(8, "tensor", type="float"), ["re:.*[qkv]_proj$"],
+                         input_activations={**CACHE_FP8, "observer": "minmax"}),
+        "group_3": group(weights(8, "group", type="float", group_size=32, scale_dtype="torch.uint8"), ["re:.*o_proj$"])},
+        "kv_cache_scheme": {**CACHE_FP8, "observer": "static_minmax"}}}}}
+
 PRESETS = ["W4A16", "W4A16_ASYM", "W2A16", "W3A16", "W5A16", "W6A16", "W7A16", "W8A16", "W8A8", "W4A8", "FP8_DYNAMIC",
            "FP8_BLOCK", "NVFP4", "NVFP4A16", "MXFP4A16", "MXFP4", "MXFP8A16", "MXFP8"]
 
@@ -81,6 +93,7 @@ CASES = {
     "nvfp4 beside fp8": recipe(
         GPTQ, group(NVFP4, MLP, input_activations={**NVFP4, "dynamic": "local", "observer": "static_minmax"}),
         group(weights(8, "channel", type="float"), ATTENTION, input_activations=TOKEN_FP8), kv_cache_scheme=CACHE_FP8),
+    "four schemes": FOUR_SCHEMES,
     "cache by head": recipe(
         ROUNDING, group(weights(8, "channel", type="float"), input_activations=TOKEN_FP8),
         kv_cache_scheme={**CACHE_FP8, "strategy": "attn_head"}),
@@ -174,6 +187,8 @@ class Compressed:
         """The names of the scales that belong to what linears and attentions read."""
         names = {f"{module}.input_global_scale" for module, scheme in self.scheme_of.items()
                  if scheme["input_activations"] and scheme["input_activations"]["dynamic"] == "local"}
+        names |= {f"{module}.input_scale" for module, scheme in self.scheme_of.items()
+                  if scheme["input_activations"] and not scheme["input_activations"]["dynamic"]}
         if self.config["quantization_config"]["kv_cache_scheme"]:
             kinds = "kvq" if any(not scheme["weights"] for scheme in self.schemes.values()) else "kv"
             names |= {f"model.layers.{layer}.self_attn.{kind}_scale" for layer in range(2) for kind in kinds}

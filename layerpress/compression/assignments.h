@@ -20,6 +20,7 @@ struct Assignment {
   at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
   at::Device device = at::kCPU;                ///< on which it is compressed
   bool computed = false;                       ///< the original weight is computed when it is loaded, not mapped
+  bool from_mxfp4 = false;                     ///< as in LinearWeight
   std::vector<graph::NodeId> fused{};          ///< other compressed linears that engines run with it as one
   /// Whether later layers are calibrated with the compressed weight: Quantizer::propagates(), and always for a weight that a
   /// transform changes, because a resumed run finds only the compressed one.

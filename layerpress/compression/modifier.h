@@ -31,6 +31,8 @@ struct LinearWeight {
   /// The greatest Quantizer::value_to_share of the linear and of those that engines fuse with it. Nothing: the scheme has no such
   /// value, or the weight is whole and fused with none.
   std::optional<double> shared{};
+  /// It, or one that engines fuse with it, is stored in MXFP4, which NVFP4 can hold exactly.
+  bool from_mxfp4 = false;
 };
 
 /// A linear in a plan, before any weight is read.

@@ -11,6 +11,7 @@
 #include "layerpress/compression/moving_range.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
+#include "layerpress/quant/exact_scales.h"
 #include "layerpress/quant/row_transfer.h"
 #include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
@@ -248,7 +249,9 @@ std::optional<double> QuantizingModifier::value_to_share(const compression::Line
 
 kernels::ScaleFormat QuantizingModifier::scale_format(const compression::LinearWeight& linear) const {
   const std::optional<double> largest = linear.shared ? linear.shared : value_to_share(linear);
-  return quant::scale_format(*linear.scheme->weights, linear.scale_dtype, largest.value_or(0));
+  kernels::ScaleFormat stored = quant::scale_format(*linear.scheme->weights, linear.scale_dtype, largest.value_or(0));
+  if (linear.from_mxfp4 && largest) stored.global = quant::global_scale_of_powers(*largest);
+  return stored;
 }
 
 const QuantizingModifier::Group& QuantizingModifier::group_of(const quant::QuantizationScheme* scheme) const {
@@ -334,8 +337,16 @@ kernels::ChosenScales QuantizingModifier::observe_by(const quant::ObserverSettin
   const auto phase = times.measure("observe");
   times.add_flops("observe",
                   quant::observe_flops(*linear.scheme->weights, settings, static_cast<double>(linear.weight.numel())));
-  return quant::choose_scales(linear.weight, *linear.scheme->weights, settings, scale_format(linear), importance,
-                              others_of(linear, observed));
+  const kernels::ScaleFormat stored = scale_format(linear);
+  at::Tensor exact;
+  if (linear.from_mxfp4 && quant::has_global_scale(*linear.scheme->weights)) {
+    exact = quant::exact_scales(linear.weight, *linear.scheme->weights->group_size, stored);
+    if (exact.gt(0).all().item<bool>()) return {exact, {}};
+  }
+  kernels::ChosenScales chosen = quant::choose_scales(linear.weight, *linear.scheme->weights, settings, stored,
+                                                      importance, others_of(linear, observed));
+  if (exact.defined()) chosen.scale = at::where(exact.gt(0), exact, chosen.scale);
+  return chosen;
 }
 
 void QuantizingModifier::require_finite(const std::vector<compression::LinearWeight>& linears,

@@ -48,6 +48,7 @@ std::vector<compression::LinearWeight> weights_of(const execution::RunContext& r
     linears.push_back({run.graph.module_name(node),
                        parameters.original(graph::weight_matrix(node.operation).value().weight), shapes[i].scheme,
                        shapes[i].dtype, shapes[i].group_rows});
+    linears.back().from_mxfp4 = shared.assignments().linears.at(work.linears[i]).from_mxfp4;
   }
   shared.fill(work.linears, parameters, linears);
   return linears;
@@ -92,6 +93,12 @@ void use_results(const execution::RunContext& run, const schedule::GroupWork& wo
     sink.on_compressed(node, *linears[i].scheme, results[i]);
     results[i].weight = {};  // its codes are no longer needed
   }
+}
+
+/// The originals of a group that is compressed.
+void release_originals(const graph::Graph& graph, const schedule::GroupWork& work, residency::Onload& parameters) {
+  for (const graph::NodeId n : work.linears)
+    parameters.release_original(graph::weight_matrix(graph.nodes[n].operation).value().weight);
 }
 
 /// Compresses this rank's parts of all works.
@@ -148,8 +155,10 @@ void compress_groups(const execution::RunContext& run, const std::vector<schedul
     for (const std::size_t count : turns_of(shapes)) {
       const std::vector<compression::CompressionTask> tasks = tasks_of(run, works, first, count, shared, parameters);
       auto results = works[first].modifier->compress_together(tasks, run.times);
-      for (std::size_t i = 0; i < count; ++i)
+      for (std::size_t i = 0; i < count; ++i) {
         use_results(run, works[first + i], tasks[i], std::move(results[i]), replaced, sink);
+        release_originals(run.graph, works[first + i], parameters);
+      }
       first += count;
     }
     return;
@@ -158,8 +167,10 @@ void compress_groups(const execution::RunContext& run, const std::vector<schedul
   ResultExchange exchange(run, exchanged_groups(run.graph, works, shared.assignments()));
   compress_own_rows(run, works, whole, exchange);
   exchange.trade();
-  for (std::size_t i = 0; i < works.size(); ++i)
+  for (std::size_t i = 0; i < works.size(); ++i) {
     use_results(run, works[i], whole[i], exchange.take(i, whole[i].linears), replaced, sink);
+    release_originals(run.graph, works[i], parameters);
+  }
 }
 
 }  // namespace layerpress::pipeline

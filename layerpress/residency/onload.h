@@ -34,6 +34,8 @@ class Onload {
   void replace(const std::string& name, at::Tensor value);
   /// Sets the parameter that parameter() and original() return from now on, in the stored dtype.
   void change(const std::string& name, const at::Tensor& value);
+  /// Lets the values of a weight go that is stored quantized, until original() computes them again.
+  void release_original(const std::string& name) { computed_.erase(name); }
   /// Whether change() was called and the parameter was not replaced since then.
   bool has_changed(const std::string& name) const { return changed_.count(name) != 0; }
 

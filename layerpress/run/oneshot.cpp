@@ -265,11 +265,14 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
                                    setup.model.source_format, setup.model.quantized.size()));
   if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
     rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
-  if (const auto modules = setup::requantized_modules(setup.model, setup.assignments); !modules.empty())
+  std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored
+  for (const setup::RequantizedModule& module : setup::requantized_modules(setup.model, setup.assignments))
+    if (!module.may_be_exact) ++lossy[setup::source_scheme(setup.model, module.name)];
+  for (const auto& [scheme, count] : lossy)
     rank.control.message(
         LogLevel::kWarning,
-        fmt::format("{} modules are stored in {} and quantized again, which adds a loss to the one they have",
-                    modules.size(), setup::source_scheme(setup.model, modules.front())));
+        fmt::format("{} modules are stored in {} and quantized again, which adds a loss to the one they have", count,
+                    scheme));
 }
 
 /// A whole run of one rank, from options to the finished folder.

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <set>
 #include <string>
-#include <vector>
 
 #include "layerpress/base/file.h"
 #include "layerpress/checkpoint/writer.h"
@@ -18,26 +17,31 @@
 namespace layerpress::run {
 namespace {
 
-/// The loss that quantizing again adds to modules that are stored in few bits.
+/// The loss that quantizing again adds to modules that are stored quantized.
 void add_requantized(const Rank& rank, const setup::RunSetup& setup, OneshotSummary& summary) {
-  const std::vector<std::string> modules = setup::requantized_modules(setup.model, setup.assignments);
-  if (modules.empty()) return;
+  std::set<std::string> names;
+  for (const setup::RequantizedModule& module : setup::requantized_modules(setup.model, setup.assignments))
+    names.insert(module.name);
+  if (names.empty()) return;
   double sum = 0, greatest = 0;
-  std::string worst = modules.front();
+  std::string worst = *names.begin();
   for (const Json& module : summary.details["modules"]) {
     const auto name = module["module"].get<std::string>();
-    if (std::find(modules.begin(), modules.end(), name) == modules.end()) continue;
+    if (names.count(name) == 0) continue;
     const auto error = module["weight_error"].get<double>();
     sum += error;
     if (error > greatest) greatest = error, worst = name;
   }
-  const double mean = sum / static_cast<double>(modules.size());
+  const double mean = sum / static_cast<double>(names.size());
   summary.details["requantized"] = {
-      {"modules", modules.size()}, {"mean_error", mean}, {"greatest_error", greatest}, {"greatest_in", worst}};
+      {"modules", names.size()}, {"mean_error", mean}, {"greatest_error", greatest}, {"greatest_in", worst}};
+  if (greatest == 0)
+    return rank.control.message(LogLevel::kInfo,
+                                fmt::format("{} modules were quantized again without a loss", names.size()));
   rank.control.message(LogLevel::kWarning,
-                       fmt::format("{} modules were quantized again: a relative error of {:.4f} was added on average, "
-                                   "at most {:.4f} ({}); the summary has each module's weight_error",
-                                   modules.size(), mean, greatest, worst));
+                       fmt::format("{} modules were quantized again: a relative error of {:.4g} was added on average, "
+                                   "at most {:.4g} ({}); the summary has each module's weight_error",
+                                   names.size(), mean, greatest, worst));
 }
 
 /// Collective; called before the output gets its name, so that a rank lost here does not make a finished output look

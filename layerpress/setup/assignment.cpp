@@ -12,6 +12,7 @@
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/reader_support.h"
 #include "layerpress/quant/value_parameters.h"
+#include "layerpress/quant/weight_numbers.h"
 #include "layerpress/recipe/inherited_schemes.h"
 #include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
@@ -124,6 +125,18 @@ void link_fused(const OpenedModel& model, compression::Assignments& assignments)
       }
 }
 
+/// NVFP4 holds what is stored in MXFP4 if its global scale is a power of two, for all linears that have it in common.
+void find_mxfp4(const OpenedModel& model, compression::Assignments& assignments) {
+  for (auto& [n, assignment] : assignments.linears) {
+    const auto stored = model.quantized.find(matrix_of(model.traced.graph, n).weight);
+    if (stored == model.quantized.end()) continue;
+    const quant::QuantizationArgs& weights = *stored->second.scheme.weights;
+    if (!weights.is_float(4) || !quant::has_power_scales(weights)) continue;
+    assignment.from_mxfp4 = true;
+    for (const graph::NodeId fused : assignment.fused) assignments.linears.at(fused).from_mxfp4 = true;
+  }
+}
+
 void find_propagating(const graph::Graph& graph, compression::Assignments& assignments) {
   const std::set<std::string> transformed = assignments.transformed(graph);
   for (auto& [n, assignment] : assignments.linears)
@@ -187,6 +200,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   }
   plan_transforms(graph, modifiers, assignments);
   link_fused(model, assignments);
+  find_mxfp4(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty())
     throw RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",

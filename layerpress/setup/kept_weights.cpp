@@ -3,6 +3,7 @@
 #include <set>
 
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::setup {
 namespace {
@@ -41,13 +42,18 @@ std::string dequantized_text(const OpenedModel& model, const compression::Assign
                      names.front(), names.size() > 1 ? ", ..." : "");
 }
 
-std::vector<std::string> requantized_modules(const OpenedModel& model, const compression::Assignments& assignments) {
-  std::vector<std::string> modules;
+std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
+                                                   const compression::Assignments& assignments) {
+  constexpr int kFewBits = 4;
+  std::vector<RequantizedModule> modules;
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::Node& node = model.traced.graph.nodes[n];
     const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
-    if (found != model.quantized.end() && found->second.scheme.weights->num_bits <= 4)
-      modules.push_back(model.traced.graph.module_name(node));
+    if (found == model.quantized.end()) continue;
+    const int bits = found->second.scheme.weights->num_bits;
+    if (bits > kFewBits && bits > assignment.scheme->weights->num_bits) continue;
+    modules.push_back({model.traced.graph.module_name(node),
+                       assignment.from_mxfp4 && quant::has_global_scale(*assignment.scheme->weights)});
   }
   return modules;
 }
@@ -56,7 +62,9 @@ std::string source_scheme(const OpenedModel& model, const std::string& module) {
   const auto found = model.quantized.find(module + ".weight");
   if (found == model.quantized.end()) return "";
   const quant::QuantizationArgs& weights = *found->second.scheme.weights;
-  const std::string size = weights.group_size ? fmt::format(" {}", *weights.group_size) : "";
+  std::string size = weights.group_size ? fmt::format(" {}", *weights.group_size) : "";
+  if (weights.block_structure)
+    size = fmt::format(" {} x {}", (*weights.block_structure)[0], (*weights.block_structure)[1]);
   return fmt::format("{}-bit {} {}{}", weights.num_bits, quant::name_of(weights.type), quant::name_of(weights.strategy),
                      size);
 }

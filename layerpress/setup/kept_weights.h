@@ -15,8 +15,14 @@ void keep_quantized_weights(OpenedModel& model, const compression::Assignments& 
 /// The weights that a run writes as values although they are stored quantized, in a line; or nothing.
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments);
 
-/// The modules that are stored in four bits or fewer and are quantized again.
-std::vector<std::string> requantized_modules(const OpenedModel& model, const compression::Assignments& assignments);
+/// A module whose second quantization adds a loss to the one that it has: it is stored in four bits or fewer, or in no more bits
+/// than it gets.
+struct RequantizedModule {
+  std::string name;
+  bool may_be_exact = false;  ///< MXFP4 becomes NVFP4: exact unless scales are too far from each other
+};
+std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
+                                                   const compression::Assignments& assignments);
 
 /// A module's scheme in the source in a few words, or "".
 std::string source_scheme(const OpenedModel& model, const std::string& module);

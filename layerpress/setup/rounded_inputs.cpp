@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <functional>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -17,13 +18,16 @@ namespace {
 using quant::Dynamic;
 using quant::Strategy;
 
+/// A stored tensor by the name that compressed-tensors gives it, or nothing.
+using FindTensor = std::function<std::optional<at::Tensor>(const std::string& name)>;
+
 /// The numbers that a checkpoint stores for a value: one, or one for each of `heads`.
-std::vector<double> stored_numbers(const checkpoint::Checkpoint& checkpoint, const std::string& name,
-                                   std::int64_t count = 1) {
-  if (!checkpoint.contains(name))
+std::vector<double> stored_numbers(const FindTensor& find, const std::string& name, std::int64_t count = 1) {
+  const std::optional<at::Tensor> found = find(name);
+  if (!found)
     throw CheckpointError(
         "[eval.activations] '{}' is missing, which the scheme of its module needs; compress the model again", name);
-  const at::Tensor tensor = checkpoint.tensor(name).to(at::kDouble).flatten().contiguous();
+  const at::Tensor tensor = found->to(at::kDouble).flatten().contiguous();
   if (tensor.numel() != count || !at::isfinite(tensor).all().item<bool>())
     throw CheckpointError("[eval.activations] '{}' is not {} finite number{}", name,
                           count == 1 ? "one" : fmt::to_string(count), count == 1 ? "" : "s");
@@ -31,9 +35,8 @@ std::vector<double> stored_numbers(const checkpoint::Checkpoint& checkpoint, con
   return {first, first + count};
 }
 
-std::vector<double> stored_scales(const checkpoint::Checkpoint& checkpoint, const std::string& name,
-                                  std::int64_t count = 1) {
-  std::vector<double> scales = stored_numbers(checkpoint, name, count);
+std::vector<double> stored_scales(const FindTensor& find, const std::string& name, std::int64_t count = 1) {
+  std::vector<double> scales = stored_numbers(find, name, count);
   for (const double scale : scales)
     if (scale <= 0) throw CheckpointError("[eval.activations] '{}' is {}, but scales are positive", name, scale);
   return scales;
@@ -56,19 +59,19 @@ graph::RoundValues rounding_to(const quant::QuantizationArgs& args) {
 }
 
 graph::RoundValues rounding_of(const quant::QuantizationArgs& args, const std::string& module, std::int64_t features,
-                               const checkpoint::Checkpoint& checkpoint) {
+                               const FindTensor& find) {
   graph::RoundValues rounding = rounding_to(args);
   switch (args.strategy) {
     case Strategy::kTensor:
       if (args.dynamic != Dynamic::kFalse) break;
-      rounding.scales = stored_scales(checkpoint, module + ".input_scale");
-      if (!args.symmetric) rounding.zero_points = stored_numbers(checkpoint, module + ".input_zero_point");
+      rounding.scales = stored_scales(find, module + ".input_scale");
+      if (!args.symmetric) rounding.zero_points = stored_numbers(find, module + ".input_zero_point");
       return rounding;
     case Strategy::kToken:
       rounding.run = features;
       return rounding;
     case Strategy::kTensorGroup:
-      rounding.global_scale = stored_scales(checkpoint, module + ".input_global_scale").front();
+      rounding.global_scale = stored_scales(find, module + ".input_global_scale").front();
       rounding.run = group_size(args, module, features);
       return rounding;
     case Strategy::kGroup:
@@ -86,11 +89,11 @@ graph::RoundValues rounding_of(const quant::QuantizationArgs& args, const std::s
 
 /// `name`: "q", "k" or "v".
 graph::RoundValues rounding_of_heads(const quant::QuantizationArgs& args, const std::string& name, std::int64_t heads,
-                                     const checkpoint::Checkpoint& checkpoint) {
+                                     const FindTensor& find) {
   graph::RoundValues rounding = rounding_to(args);
   const std::int64_t count = args.strategy == Strategy::kAttentionHead ? heads : 1;
-  rounding.scales = stored_scales(checkpoint, name + "_scale", count);
-  if (!args.symmetric) rounding.zero_points = stored_numbers(checkpoint, name + "_zero_point", count);
+  rounding.scales = stored_scales(find, name + "_scale", count);
+  if (!args.symmetric) rounding.zero_points = stored_numbers(find, name + "_zero_point", count);
   return rounding;
 }
 
@@ -129,8 +132,11 @@ class Rounding {
     if (linear == nullptr) return {};
     const auto found = opened_.quantized.find(linear->weight);
     if (found == opened_.quantized.end() || !found->second.scheme.input_activations) return {};
-    return {{0, rounding_of(*found->second.scheme.input_activations, parent_name(linear->weight), linear->in_features,
-                            *opened_.stored)}};
+    const source::StoredWeight& stored = found->second;
+    const FindTensor find = [&](const std::string& name) -> std::optional<at::Tensor> {
+      return stored.input_parameter ? stored.input_parameter(last_part(name)) : std::nullopt;
+    };
+    return {{0, rounding_of(*stored.scheme.input_activations, parent_name(linear->weight), linear->in_features, find)}};
   }
 
   std::vector<std::pair<std::size_t, graph::RoundValues>> roundings_before(const graph::Node& node,
@@ -139,10 +145,13 @@ class Rounding {
     const auto found = opened_.quantized_attentions.find(module);
     if (found == opened_.quantized_attentions.end()) return {};
     const auto& [args, queries] = found->second;
+    const FindTensor find = [&](const std::string& name) {
+      return opened_.stored->contains(name) ? std::optional(opened_.stored->tensor(name)) : std::nullopt;
+    };
     std::vector<std::pair<std::size_t, graph::RoundValues>> roundings;
-    if (queries) roundings.emplace_back(0, rounding_of_heads(args, module + ".q", heads.heads, *opened_.checkpoint));
-    roundings.emplace_back(1, rounding_of_heads(args, module + ".k", heads.kv_heads, *opened_.checkpoint));
-    roundings.emplace_back(2, rounding_of_heads(args, module + ".v", heads.kv_heads, *opened_.checkpoint));
+    if (queries) roundings.emplace_back(0, rounding_of_heads(args, module + ".q", heads.heads, find));
+    roundings.emplace_back(1, rounding_of_heads(args, module + ".k", heads.kv_heads, find));
+    roundings.emplace_back(2, rounding_of_heads(args, module + ".v", heads.kv_heads, find));
     return roundings;
   }
 

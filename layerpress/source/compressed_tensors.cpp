@@ -92,6 +92,9 @@ class CompressedTensors : public SourceFormat {
                         .shape = shape_of(tensors),
                         .parts = tensors.names_of(kContainerParts),
                         .scheme = scheme};
+    weight.input_parameter = [tensors](const std::string& suffix) {
+      return tensors.has(suffix) ? std::optional(tensors.get(suffix)) : std::nullopt;
+    };
     check(tensors, weight);
     ColumnGroups groups;
     if (tensors.has("weight_g_idx") && scheme.weights->group_size.value_or(-1) > 0)

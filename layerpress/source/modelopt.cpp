@@ -89,6 +89,9 @@ class ModelOpt : public SourceFormat {
                                 {"weight_scale", at::kFloat8_e4m3fn, {rows, columns / kGroup}},
                                 {"weight_global_scale", at::kFloat, {1}}};
     if (inputs) weight.compressed_layout.push_back({"input_global_scale", at::kFloat, {1}});
+    weight.input_parameter = [divisor, inputs](const std::string& suffix) {
+      return inputs && suffix == "input_global_scale" ? std::optional(divisor("input_scale")) : std::nullopt;
+    };
     weight.compressed = [tensors, divisor, inputs] {
       std::vector<quant::NamedTensor> parts = {{"weight_packed", tensors.get("weight")},
                                                {"weight_scale", tensors.fp8_codes("weight_scale")},

@@ -6,6 +6,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
+#include "layerpress/quant/weight_numbers.h"
 #include "layerpress/quant/weight_parameters.h"
 
 namespace layerpress::source {
@@ -13,6 +14,7 @@ namespace {
 
 /// Powers of two as fp32 numbers.
 at::Tensor widened(const at::Tensor& exponents) {
+  if (exponents.scalar_type() == at::kByte) return quant::wide_scales(exponents, {});
   return exponents.scalar_type() == at::kFloat8_e8m0fnu ? exponents.to(at::kFloat) : exponents;
 }
 
@@ -57,6 +59,21 @@ at::Tensor ModuleTensors::scales(const std::string& suffix) const {
   at::Tensor scale = widened(get(suffix));
   if (const std::string fault = quant::fault_of_scales(scale); !fault.empty()) refuse(suffix, fault);
   return scale;
+}
+
+at::Tensor ModuleTensors::exponents(const std::string& suffix) const {
+  const at::Tensor stored = get(suffix);
+  at::Tensor bytes = stored;
+  if (stored.scalar_type() == at::kFloat8_e8m0fnu) bytes = stored.view(at::kByte);
+  if (stored.scalar_type() == at::kFloat) {
+    const at::Tensor bits = stored.contiguous().view(at::kInt);  // the sign and the exponent stand before 23 others
+    if (bits.bitwise_and(0x807FFFFF).ne(0).any().item<bool>())
+      refuse(suffix, "holds numbers that are no powers of two");
+    bytes = bits.bitwise_right_shift(23).to(at::kByte);
+  }
+  constexpr int kNan = 255;
+  if (bytes.eq(kNan).any().item<bool>()) refuse(suffix, "holds NaN or infinity");
+  return bytes;
 }
 
 at::Tensor ModuleTensors::fp8_codes(const std::string& suffix) const {

@@ -32,9 +32,12 @@ class ModuleTensors {
   [[noreturn]] void refuse(const std::string& suffix, const std::string& what) const;
 
   at::Tensor get(const std::string& suffix) const { return stored_->tensor(name(suffix)); }
-  /// Scales of any float dtype, with that of powers of two widened to fp32. Throws DamagedWeightsError unless all are positive
-  /// and finite.
+  /// Scales of any float dtype, with powers of two (F8_E8M0, or U8) widened to fp32. Throws DamagedWeightsError unless all are
+  /// positive and finite.
   at::Tensor scales(const std::string& suffix) const;
+  /// Scales that are powers of two as bytes, which are their exponents with 127 added; of F8_E8M0, U8, or F32 numbers. Throws
+  /// DamagedWeightsError for others and for NaN.
+  at::Tensor exponents(const std::string& suffix) const;
   /// fp8 codes. Throws DamagedWeightsError for NaN.
   at::Tensor fp8_codes(const std::string& suffix) const;
 

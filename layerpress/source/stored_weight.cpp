@@ -19,6 +19,9 @@ void keep_from(StoredWeight& weight, at::ScalarType scale_dtype, std::function<q
 }
 
 void keep_input_scale(StoredWeight& weight, at::ScalarType dtype, std::function<at::Tensor()> read) {
+  weight.input_parameter = [read](const std::string& suffix) {
+    return suffix == "input_scale" ? std::optional(read()) : std::nullopt;
+  };
   weight.compressed_layout.push_back({"input_scale", dtype, {1}});
   weight.compressed = [others = std::move(weight.compressed), read = std::move(read), dtype] {
     std::vector<quant::NamedTensor> parts = others();

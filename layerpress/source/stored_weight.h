@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct StoredWeight {
   /// The same codes and scales as compressed-tensors stores them, by suffix of the module. Empty if it has no form for them.
   std::vector<quant::NamedTensorSpec> compressed_layout{};
   std::function<std::vector<quant::NamedTensor>()> compressed{};
+
+  /// A stored parameter of the module's inputs by the name that compressed-tensors gives it ("input_scale"), or nothing.
+  std::function<std::optional<at::Tensor>(const std::string& suffix)> input_parameter{};
 
   bool can_be_kept() const { return !compressed_layout.empty(); }
 };

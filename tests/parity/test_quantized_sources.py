@@ -15,7 +15,7 @@ from support.watched_runs import killed
 SIZES = {"hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2}
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
 SOME = ["--targets", "re:.*o_proj"]
-IN_FOUR_BITS = ("gptq", "awq", "modelopt nvfp4")
+IN_FOUR_BITS = ("gptq", "awq", "modelopt nvfp4", "fp4")
 
 
 @pytest.fixture(scope="module")
@@ -138,6 +138,19 @@ def test_codes_are_kept(name, sources, tmp_path):
     assert abs(first - second).max() < 0.05 * second.std()
 
 
+@pytest.mark.parametrize("name", ["fp8 tensor", "mxfp8", "modelopt nvfp4"])
+def test_evaluation_rounds_activations(name, sources, tmp_path):
+    """As of the checkpoint that a run makes of it, where only the last linear differs; scales of inputs have other names there."""
+    source = sources(name)
+    oneshot(source.folder, tmp_path / "out", *ROUNDING, "--scheme", "W8A16", "--targets", "re:.*layers.1.mlp.down_proj")
+    text = tiny_models.random_samples([20])
+    plain, served = (program.logits(source.folder, text, tmp_path, options=options)[0]
+                     for options in ([], ["--quantize-activations"]))
+    written = program.logits(tmp_path / "out", text, tmp_path, options=["--quantize-activations"])[0]
+    change = abs(served - plain).mean()
+    assert change > 0 and abs(written - served).mean() < change / 2
+
+
 def test_codes_in_an_order_are_not_kept(sources, tmp_path):
     source = sources("gptq in activation order")
     outcome, _ = oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME)
@@ -166,6 +179,39 @@ def test_compressed_tensors(name, tmp_path):
     same_tensors(tmp_path / "codes", compressed.folder, kept)
     groups = quantized_sources.read_json(tmp_path / "codes" / "config.json")["quantization_config"]["config_groups"]
     assert len(groups) == len(compressed.schemes) + 1
+
+
+def dequantized(folder):
+    """What transformers reads."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, quantization_config=transformers.CompressedTensorsConfig(dequantize=True)).state_dict()
+
+
+@pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
+def test_mxfp4_becomes_nvfp4_exactly(algorithm, sources, samples, tmp_path):
+    """Where the scales of a module, and of those that engines fuse with it, are not too far from each other."""
+    source = QuantizedSource(tmp_path, "fp4 with powers of two", **SIZES)
+    far = "model.layers.1.mlp.down_proj"
+    source.change(f"{far}.scale", lambda scale: (scale.float() * torch.ones(scale.shape).index_fill(
+        1, torch.tensor([0]), 2.0 ** -24)).to(scale.dtype))
+    options = {"rtn": ["--algorithm", "rtn"], "gptq": ["--dataset", samples]}[algorithm]
+    outcome, summary = oneshot(source.folder, tmp_path / "out", *options, "--scheme", "NVFP4A16", "--ignore", "lm_head")
+    errors = {module["module"]: module["weight_error"] for module in summary["modules"]}
+    assert {name for name, error in errors.items() if error > 0} == {far} and len(errors) == len(source.weights)
+    assert summary["requantized"]["greatest_in"] == far and "adds a loss" not in outcome.errors
+    values, read = tiny_models.tensors(source.values), dequantized(tmp_path / "out")
+    for weight in source.weights:
+        assert weight == f"{far}.weight" or torch.equal(values[weight], read[weight].bfloat16()), weight
+
+
+def test_fp8_to_another_fp8_says_what_it_loses(sources, tmp_path):
+    source = sources("fp8 block")
+    outcome, summary = oneshot(source.folder, tmp_path / "out", "--algorithm", "rtn", "--scheme", "FP8_DYNAMIC", "--ignore",
+                               "lm_head")
+    assert f"{len(source.weights)} modules are stored in 8-bit float block 48 x 40 and quantized again" in outcome.errors
+    errors = [module["weight_error"] for module in summary["modules"]]
+    assert summary["requantized"]["mean_error"] == pytest.approx(sum(errors) / len(errors))
+    assert 0.001 < min(errors) and max(errors) < 0.1
 
 
 def test_a_resumed_run(sources, samples, tmp_path):

@@ -9,6 +9,7 @@ from compressed_tensors.entrypoints.convert.converters import AutoAWQConverter, 
 from compressed_tensors.quantization.utils import generate_gparam
 from safetensors.torch import load_file, save_file
 from support import reference, tiny_models
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 BLOCK = (48, 40)  # neither divides the sizes of the model
 E2M1 = torch.from_numpy(reference.E2M1_VALUES)
@@ -50,6 +51,30 @@ def fp8_powers(module, weight):
     parts = {"weight": fp8(weight, spread(scale, weight, BLOCK)), "weight_scale_inv": scale.to(torch.float8_e8m0fnu)}
     assert torch.equal(parts["weight_scale_inv"].float(), scale)
     return parts, (parts["weight"].float() * spread(scale, weight, BLOCK)).bfloat16()
+
+
+def read_by_transformers(parts, scale):
+    # Its class needs no model for one weight.
+    judge = Fp8Dequantize(None)
+    return judge._dequantize_one(parts["weight"], parts[scale], torch.bfloat16)
+
+
+def mxfp8(module, weight):
+    """A byte per 32 columns that is the exponent of its scale, as in MiniMax M3."""
+    groups = weight.float().reshape(len(weight), -1, 32)
+    exponent = torch.floor(torch.log2(groups.abs().amax(-1))) - 8
+    codes = fp8(groups, torch.exp2(exponent).unsqueeze(-1)).reshape(weight.shape)
+    parts = {"weight": codes, "weight_scale_inv": (exponent + 127).to(torch.uint8)}
+    return parts, read_by_transformers(parts, "weight_scale_inv")
+
+
+def fp4_with_powers(module, weight):
+    """Two columns in a byte and a scale per 32, as in the experts of DeepSeek V4."""
+    groups = weight.float().reshape(len(weight), -1, 32)
+    exponent = torch.floor(torch.log2(groups.abs().amax(-1))) - 2
+    codes = nearest_fp4(groups / torch.exp2(exponent).unsqueeze(-1)).reshape(weight.shape)
+    parts = {"weight": nibbles(codes).view(torch.int8), "scale": torch.exp2(exponent).to(torch.float8_e8m0fnu)}
+    return parts, read_by_transformers(parts, "scale")
 
 
 def fp8_tensor(module, weight):
@@ -144,6 +169,9 @@ FORMATS = {
                                               "weight_block_size": list(BLOCK)}, torch.bfloat16),
     "fp8 tensor": (fp8_tensor, {"quant_method": "fp8", "activation_scheme": "static"}, torch.bfloat16),
     "fp8 channel": (fp8_channel, {"quant_method": "fp8", "activation_scheme": "dynamic"}, torch.bfloat16),
+    "mxfp8": (mxfp8, {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [1, 32]}, torch.bfloat16),
+    "fp4 with powers of two": (fp4_with_powers, {"quant_method": "fp8", "activation_scheme": "dynamic", "scale_fmt": "ue8m0",
+                                                 "weight_block_size": [128, 128]}, torch.bfloat16),
     "modelopt nvfp4": (modelopt_nvfp4, {"quant_method": "modelopt", "quant_algo": "NVFP4"}, torch.bfloat16),
     "modelopt fp8": (fp8_tensor, {"quant_method": "modelopt", "quant_algo": "FP8"}, torch.bfloat16),
     "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True, "desc_act": False}, torch.float16),

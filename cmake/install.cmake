@@ -48,8 +48,10 @@ foreach(header oneshot.h distributed.h offloaded_model.h evaluate.h inspect.h mo
 endforeach()
 
 # The program looks for its data helper beside itself, in ../share.
-install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py" "${PROJECT_SOURCE_DIR}/python/hub.py" DESTINATION share/layerpress/python)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph" "${PROJECT_SOURCE_DIR}/python/layerpress_hub" DESTINATION share/layerpress/python
+install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py" "${PROJECT_SOURCE_DIR}/python/hub.py"
+  "${PROJECT_SOURCE_DIR}/python/report.py" DESTINATION share/layerpress/python)
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph" "${PROJECT_SOURCE_DIR}/python/layerpress_hub"
+  "${PROJECT_SOURCE_DIR}/python/layerpress_report" DESTINATION share/layerpress/python
   FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/layerpress)
 

@@ -27,8 +27,9 @@ struct InspectOptions {
   }
   /// Whether a field of `run` has no influence on a plan.
   static bool is_left_out(std::string_view name) {
-    return name == "output" || name == "overwrite" || name == "resume" || name == "summary" || name == "timeout" ||
-           name == "max-shard-size" || name == "offload-dir" || name == "push" || name == "push-public";
+    return name == "output" || name == "overwrite" || name == "resume" || name == "summary" || name == "report" ||
+           name == "timeout" || name == "max-shard-size" || name == "offload-dir" || name == "push" ||
+           name == "push-public";
   }
 
   template <typename Self, typename Visitor>

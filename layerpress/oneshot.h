@@ -63,6 +63,7 @@ struct OneshotOptions {
   bool resume = false;
   std::int64_t timeout = 600;
   std::string summary;
+  std::string report;
   /// Names of options whose value the caller has stated, even where it is the default's: beside a recipe such options are
   /// refused, and what differs from its default counts as stated anyway. The command line fills it in.
   std::vector<std::string> given;
@@ -132,6 +133,7 @@ struct OneshotOptions {
     field("timeout", self.timeout,
           "seconds without a sign of life after which a rank of a distributed run counts as lost");
     field("summary", self.summary, "write a JSON summary to this file");
+    field("report", self.report, "draw time, memory and errors on a page, this .html file; needs vl-convert-python");
   }
 };
 

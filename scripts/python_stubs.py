@@ -26,7 +26,7 @@ KEYWORD_TYPES = {
     "recipe_args": "None", "remove_columns": "Any", "save_compressed": "bool", "sequential_prefetch": "bool", "stage": "None",
     "streaming": "bool", "tie_word_embeddings": "bool", "tokenizer": "Any", "tracing_ignore": "Any"}
 RENAMED_TYPES = {"precision": "Any", "output_dir": PATH, "splits": "str | list[str] | dict[str, str]"}
-PATHS = ("output", "offload_dir", "summary", "svg", "dot")
+PATHS = ("output", "offload_dir", "summary", "report", "svg", "dot")
 
 
 def option_lines(function: str, without: tuple[str, ...]) -> list[str]:

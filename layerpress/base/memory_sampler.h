@@ -5,8 +5,20 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#include "layerpress/base/progress.h"
 
 namespace layerpress {
+
+/// Maxima of memory in intervals of equal length since the start.
+struct MemoryHistory {
+  double interval_seconds = 0.05;
+  std::vector<std::uint64_t> bytes;
+
+  /// Takes a sample into account. Intervals are doubled before there are more than 512.
+  void add(double seconds, std::uint64_t sample);
+};
 
 /// Samples this process's memory on its own thread every few milliseconds. Counts memory that the kernel cannot reclaim
 /// (RssAnon + RssShmem), so not mapped file pages.
@@ -18,6 +30,7 @@ class MemorySampler {
   MemorySampler& operator=(const MemorySampler&) = delete;
   /// The largest sample so far, including one taken now.
   std::uint64_t peak_bytes();
+  MemoryHistory history();
 
  private:
   void run();
@@ -25,6 +38,8 @@ class MemorySampler {
   std::atomic<std::uint64_t> peak_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
+  Timer timer_;
+  MemoryHistory history_;  // guarded by mutex_
   bool stop_ = false;
   std::thread thread_;  // last member: starts after the others are initialized
 };

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "layerpress/base/machine.h"
 #include "layerpress/base/progress.h"
@@ -17,6 +18,14 @@ class PhaseTimes {
     double flops = 0;                       ///< floating-point operations that the phase's algorithm needs
     double bytes = 0;                       ///< bytes read from or written to files
     std::uint64_t peak_resident_bytes = 0;  ///< largest resident set of the process when the phase last ended
+  };
+
+  /// A part of the run, such as a subgraph, with the seconds of its phases.
+  struct Section {
+    std::string name;
+    double start = 0;  ///< seconds since the construction
+    double seconds = 0;
+    std::map<std::string, double> phases{};
   };
 
   /// Measures a phase until the end of the scope.
@@ -36,10 +45,25 @@ class PhaseTimes {
   void add_bytes(const std::string& name, double bytes) { phases_[name].bytes += bytes; }
   const std::map<std::string, Phase>& phases() const { return phases_; }
 
+  /// Ends the section before, if there is one. Phases outside of sections count for the run only.
+  void begin_section(const std::string& name) {
+    end_section();
+    sections_.push_back({name, since_start_.seconds()});
+    in_section_ = true;
+  }
+  void end_section() {
+    start(std::string(running_));  // what has passed of the phase belongs to the section
+    if (in_section_) sections_.back().seconds = since_start_.seconds() - sections_.back().start;
+    in_section_ = false;
+  }
+  const std::vector<Section>& sections() const { return sections_; }
+
  private:
   void start(std::string name) {
     if (!running_.empty()) {
-      phases_[running_].seconds += since_.seconds();
+      const double seconds = since_.seconds();
+      phases_[running_].seconds += seconds;
+      if (in_section_) sections_.back().phases[running_] += seconds;
       phases_[running_].peak_resident_bytes = layerpress::peak_resident_bytes();
     }
     running_ = std::move(name);
@@ -48,6 +72,9 @@ class PhaseTimes {
   std::map<std::string, Phase> phases_;
   std::string running_;
   Timer since_;
+  Timer since_start_;
+  std::vector<Section> sections_;
+  bool in_section_ = false;
 };
 
 }  // namespace layerpress

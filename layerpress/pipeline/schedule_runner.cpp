@@ -39,6 +39,7 @@ class ScheduleRun {
     for (std::size_t s = 0; s < schedule_.size(); ++s) {
       const schedule::SubgraphSchedule& plan = schedule_[s];
       run_.control.check_stop();
+      run_.times.begin_section(plan.name);
       if (!plan.batch_by_batch) run_.control.step(done_++, all_, plan.name);
       if (plan.has_work() || !plan.reads.empty()) run_subgraph(s);
       if (plan.finished || !plan.subgraph) continue;
@@ -47,6 +48,7 @@ class ScheduleRun {
                              plan.uses_results ? store_.boundary(*plan.subgraph, plan.boundary) : Json());
       if (const auto durable = sink_.durable_subgraph()) store_.boundary_is_durable(*durable);
     }
+    run_.times.end_section();
     run_.control.step(all_, all_, "");
   }
 

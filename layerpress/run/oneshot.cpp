@@ -26,6 +26,7 @@
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/hub_transfers.h"
 #include "layerpress/run/publication.h"
+#include "layerpress/run/run_report.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
 #include "layerpress/setup/recipe_notes.h"
@@ -342,9 +343,11 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
   return run_together(group, [&] {
     if (options.output.empty()) throw UsageError("[options] --output is required");
     run::check_upload(options, group, own);
+    run::check_report(options, group, own);
     run::fetch_model(options, group, own);
     Rank rank{options, own, group};  // its clock begins after a download
     OneshotSummary summary = go_through(rank, claim);
+    run::write_report(options, group, own, summary);
     run::upload(options, group, own, summary);
     return summary;
   });

@@ -58,7 +58,8 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
                           .spilled_bytes = spilled_bytes,
                           .times = rank.times,
                           .plan = work.plan,
-                          .modules = output.reports()};
+                          .modules = output.reports(),
+                          .memory = rank.sampler.history()};
   summary.details = run_summary(rank.options, work.setup, report, rank.group);
   if (summary.details.is_null()) return summary;
   summary.details["layerpress"] = LAYERPRESS_VERSION;

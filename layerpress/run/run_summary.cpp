@@ -17,6 +17,20 @@ Json phases_json(const PhaseTimes& times) {
   return phases;
 }
 
+/// What a report draws: when each subgraph was worked on, and memory over time beside the plan.
+void add_course(Json& rank, const RankReport& report) {
+  std::map<std::string, std::uint64_t> planned;
+  for (const plan::SubgraphPlan& subgraph : report.plan.memory.subgraphs) planned[subgraph.name] = subgraph.peak.host;
+  rank["sections"] = Json::array();
+  for (const PhaseTimes::Section& section : report.times.sections())
+    rank["sections"].push_back({{"name", section.name},
+                                {"start", section.start},
+                                {"seconds", section.seconds},
+                                {"phases", section.phases},
+                                {"planned_bytes", planned.count(section.name) ? planned[section.name] : 0}});
+  rank["memory"] = {{"interval_seconds", report.memory.interval_seconds}, {"bytes", report.memory.bytes}};
+}
+
 double save_seconds(const PhaseTimes& times) {
   double seconds = 0;
   for (const char* phase : {"write", "finish"})
@@ -70,7 +84,8 @@ Json modules_in_order(const setup::RunSetup& setup, std::vector<Json>& ranks) {
 
 Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, const RankReport& report,
                  dist::Group& group) {
-  const Json own = rank_json(setup, report, group);
+  Json own = rank_json(setup, report, group);
+  if (!options.report.empty()) add_course(own, report);
   const std::vector<std::string> all = group.all_gather_text(own.dump(-1, ' ', true, Json::error_handler_t::replace));
   if (!group.is_first()) return nullptr;
   std::vector<Json> ranks;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layerpress/base/memory_sampler.h"
 #include "layerpress/base/phase_times.h"
 #include "layerpress/dist/group.h"
 #include "layerpress/plan/run_plan.h"
@@ -15,6 +16,7 @@ struct RankReport {
   const PhaseTimes& times;
   const plan::RunPlan& plan;
   std::vector<compression::ModuleReport> modules;  ///< modules that this rank writes
+  const MemoryHistory memory{};
 };
 
 /// The run's summary, as written by --summary: rank 0's figures at the top level, every rank's under "ranks". Null on

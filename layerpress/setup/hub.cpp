@@ -3,14 +3,13 @@
 #include <string_view>
 #include <system_error>
 
-#include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 #include "layerpress/base/json.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/checkpoint/strict_json.h"
-#include "layerpress/data/load_samples.h"
+#include "layerpress/setup/helper_request.h"
 
 namespace layerpress::setup {
 namespace {
@@ -37,21 +36,8 @@ class TenthsOfTransfer {
   std::uint64_t said_ = 0;
 };
 
-/// The helper's answer, the last line of its output.
 Json ask(const Json& request, const RunControl& control) {
-  const std::filesystem::path script = data::helper_script().parent_path() / "hub.py";
-  Json answer;
-  TenthsOfTransfer tenths(control);
-  const ChildResult result = run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",
-                                       "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt",
-                                       control, [&](std::string_view line) {
-                                         tenths(line);
-                                         answer = Json::parse(line, nullptr, false);
-                                       });
-  if (result.exit_code != 0) throw IoError("{}", reported_error(result, "[hub]"));
-  if (!answer.is_object())
-    throw IoError("[hub] the helper gave no answer; check LAYERPRESS_PYTHON and LAYERPRESS_HELPER");
-  return answer;
+  return ask_helper({"hub.py", "[hub]", request}, control, TenthsOfTransfer(control));
 }
 
 }  // namespace

@@ -28,6 +28,7 @@ const std::set<std::string>& options_left_out() {
                                                "push",
                                                "push-public",
                                                "summary",
+                                               "report",
                                                "dry-run",
                                                "json",
                                                "device",

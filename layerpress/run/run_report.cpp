@@ -1,0 +1,36 @@
+#include "layerpress/run/run_report.h"
+
+#include "layerpress/base/error.h"
+#include "layerpress/setup/helper_request.h"
+
+namespace layerpress::run {
+namespace {
+
+void ask(const Json& request, const RunControl& control) {
+  setup::ask_helper({"report.py", "[report]", request}, control);
+}
+
+}  // namespace
+
+void check_report(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
+  if (!options.report.empty() && group.is_first()) ask({{"action", "check"}, {"output", options.report}}, control);
+}
+
+void write_report(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
+                  const OneshotSummary& summary) {
+  if (options.report.empty() || !group.is_first()) return;
+  if (summary.already_complete) {
+    control.message(LogLevel::kWarning, "[report] nothing was done, so there is nothing to draw");
+    return;
+  }
+  Json details = summary.details;
+  details["dataset"] = options.dataset;
+  try {
+    ask({{"action", "draw"}, {"output", options.report}, {"summary", std::move(details)}}, control);
+  } catch (const IoError& error) {
+    throw IoError("{}; the output is complete in {}", error.what(), options.output);
+  }
+  control.message(LogLevel::kInfo, "[report] " + options.report);
+}
+
+}  // namespace layerpress::run

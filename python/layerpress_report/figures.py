@@ -1,0 +1,108 @@
+"""The figures of a run's summary, in the form that charts and tables want."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, Optional
+
+MIB = 1 << 20
+_NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
+
+
+def spans(summary: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """For each rank and subgraph, its phases one after the other: {"rank", "section", "phase", "start", "end"} in seconds. The order
+    inside of a subgraph is that of the phases' names, not that of the run, which alternates between them."""
+    for rank in summary.get("ranks", []):
+        for section in rank.get("sections", []):
+            start = section["start"]
+            for phase, seconds in sorted(section["phases"].items()):
+                yield {"rank": f"rank {rank['rank']}", "section": section["name"], "phase": phase, "start": start,
+                       "end": start + seconds}
+                start += seconds
+
+
+def visible(bars: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without bars that would be thinner than a third of a pixel."""
+    end = max((bar["end"] for bar in bars), default=0)
+    return [bar for bar in bars if bar["end"] - bar["start"] > end / 3000]
+
+
+def shares(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Mean seconds of the ranks by subgraph, in the run's order, and phase."""
+    ranks = [rank for rank in summary.get("ranks", []) if rank.get("sections")]
+    sums: dict[tuple[int, str, str], float] = {}
+    for rank in ranks:
+        for place, section in enumerate(rank["sections"]):
+            for phase, seconds in section["phases"].items():
+                key = (place, section["name"], phase)
+                sums[key] = sums.get(key, 0) + seconds / len(ranks)
+    return [{"place": place, "section": name, "phase": phase, "seconds": seconds} for (place, name, phase), seconds in sums.items()]
+
+
+def memory(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Measured maxima, and the plan for the subgraph that was worked on then: {"rank", "seconds", "mebibytes", "kind"}."""
+    rows = []
+    for rank in summary.get("ranks", []):
+        name = f"rank {rank['rank']}"
+        history = rank.get("memory")
+        for place, value in enumerate(history["bytes"] if history else ()):
+            rows.append({"rank": name, "seconds": place * history["interval_seconds"], "mebibytes": value / MIB, "kind": "measured"})
+        for section in rank.get("sections", []):
+            if not section.get("planned_bytes"):
+                continue
+            for seconds in (section["start"], section["start"] + section["seconds"]):
+                rows.append({"rank": name, "seconds": seconds, "mebibytes": section["planned_bytes"] / MIB, "kind": "planned"})
+    return rows
+
+
+def error(module: dict[str, Any]) -> Optional[float]:
+    """Relative error of a module's output, or of its weight where no statistics of the input were collected."""
+    return module["output_error"] if module.get("output_error") is not None else module.get("weight_error")
+
+
+def place_of(name: str) -> tuple[int, str]:
+    """The layer's number and the kind of linear: (3, "mlp.experts.*.down_proj"); -1 for modules outside of layers."""
+    found = _NUMBER.search(name)
+    if found is None:
+        return -1, name
+    return int(found[1]), _NUMBER.sub(".*", name[found.end() + 1:])
+
+
+def errors(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The largest error by layer and kind of linear; experts of a layer are one kind."""
+    worst: dict[tuple[int, str], float] = {}
+    for module in summary.get("modules", []):
+        value = error(module)
+        if value is not None:
+            place = place_of(module["module"])
+            worst[place] = max(worst.get(place, 0.0), value)
+    return [{"layer": layer, "kind": kind, "error": value} for (layer, kind), value in worst.items()]
+
+
+def worst_modules(summary: dict[str, Any], count: int = 10) -> list[dict[str, Any]]:
+    known = [module for module in summary.get("modules", []) if error(module) is not None]
+    return sorted(known, key=error, reverse=True)[:count]
+
+
+def routed(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Tokens that the router sent to each expert."""
+    rows: dict[tuple[int, int], int] = {}
+    for module in summary.get("modules", []):
+        numbers = _NUMBER.findall(module["module"])
+        if module.get("routed_tokens") is not None and len(numbers) > 1:
+            rows[int(numbers[0]), int(numbers[1])] = module["routed_tokens"]
+    return [{"layer": layer, "expert": expert, "tokens": tokens} for (layer, expert), tokens in rows.items()]
+
+
+def schemes_by_place(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """The scheme by layer and kind of linear."""
+    found = {place_of(module["module"]): module["scheme"] for module in summary.get("modules", [])}
+    return [{"layer": layer, "kind": kind, "scheme": scheme} for (layer, kind), scheme in found.items()]
+
+
+def schemes(summary: dict[str, Any]) -> dict[str, int]:
+    """The number of modules by scheme."""
+    counts: dict[str, int] = {}
+    for module in summary.get("modules", []):
+        counts[module["scheme"]] = counts.get(module["scheme"], 0) + 1
+    return counts

@@ -1,0 +1,105 @@
+"""The page: one HTML file without scripts that fetches nothing."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any, Iterable, Optional, Sequence
+
+from . import charts, figures
+
+STYLE = """
+:root { color-scheme: light dark; --paper: #fff; --ink: #1c1e21; --soft: #5d6470; --lines: #dcdfe4; }
+@media (prefers-color-scheme: dark) { :root { --paper: #16181c; --ink: #e6e8eb; --soft: #9aa2ad; --lines: #3a3f47; } }
+body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
+p { color: var(--soft); margin: .2rem 0 .8rem; } svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--lines);
+  vertical-align: top; } th { font-weight: 600; } table.facts td:first-child { width: 9rem; color: var(--soft); }
+pre { border: 1px solid var(--lines); border-radius: 6px; padding: .7rem 1rem; overflow-x: auto; font-size: 13px; }
+"""
+
+
+def page(summary: dict[str, Any], evaluation: Optional[dict[str, Any]]) -> str:
+    title = f"{summary['model']}, compressed"
+    parts = [f"<h1>{escape(title)}</h1>", f"<p>Layerpress {escape(str(summary.get('layerpress', '')))}</p>", _table((), _facts(summary))]
+    if evaluation:
+        parts += [_head("Quality"), _table((), [(name.replace("_", " "), _number(value)) for name, value in evaluation.items()
+                                               if isinstance(value, (int, float))])]
+    parts += _time(summary) + _memory(summary) + _errors(summary)
+    parts += [_head("Recipe"), f"<pre>{escape(summary['recipe'])}</pre>"]
+    return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+            f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n")
+
+
+def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    plan = summary["plan"]
+    ranks = summary.get("ranks", [])
+    hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
+    facts = [
+        ("model", f"{summary['model']} ({summary['architecture']})"),
+        ("result", f"{summary['output']}, {_bytes(summary['output_bytes'])}"),
+        ("weights", "; ".join(f"{scheme}: {count} modules" for scheme, count in figures.schemes(summary).items())),
+        ("calibration", f"{summary['samples']} samples, {summary['tokens']} tokens"
+                        + (f" of {summary['dataset']}" if summary.get("dataset") else "") if summary["tokens"] else "none"),
+        ("time", f"{summary['seconds']:.1f} s, pipeline {plan['pipeline']}"),
+        ("memory", f"{_bytes(summary['peak_anonymous_bytes'])} at most, {_bytes(plan['peak_bytes'])} planned"),
+        ("machine", f"{', '.join(hosts)}: {len(ranks)} {'rank' if len(ranks) == 1 else 'ranks'}, "
+                    f"{summary['threads']} threads each, {summary['arithmetic']}"),
+    ]
+    if summary.get("uploaded"):
+        facts.append(("uploaded to", summary["uploaded"]))
+    return facts
+
+
+def _time(summary: dict[str, Any]) -> list[str]:
+    if not any(True for _ in figures.spans(summary)):
+        return []
+    return [_head("Time", "Phases of the subgraphs on each rank, from the start of the run. Inside of a subgraph the phases alternate; they are "
+                          "drawn one after the other."),
+            charts.drawn(charts.timeline(summary), "timeline"),
+            _head("Time by subgraph", "Mean of the ranks."), charts.drawn(charts.layers(summary), "layers")]
+
+
+def _memory(summary: dict[str, Any]) -> list[str]:
+    if not figures.memory(summary):
+        return []
+    return [_head("Memory", "What the kernel cannot reclaim, beside the plan's peak for the subgraph that was worked on."),
+            charts.drawn(charts.memory(summary), "memory")]
+
+
+def _errors(summary: dict[str, Any]) -> list[str]:
+    parts = []
+    if figures.errors(summary):
+        parts += [_head("Error", "Relative error of each linear's output on the calibration data, or of its weight if there is none; the "
+                                 "largest of alike experts."),
+                  charts.drawn(charts.errors(summary), "errors"), _head("Worst modules"),
+                  _table(("module", "scheme", "relative error", "tokens", "fallback"),
+                         [(module["module"], module["scheme"], _number(figures.error(module)), f"{module['tokens']:,}",
+                           module.get("fallback") or "") for module in figures.worst_modules(summary)])]
+    if len(figures.schemes(summary)) > 1:
+        parts += [_head("Schemes", "What the weights of each linear became."), charts.drawn(charts.schemes(summary), "schemes")]
+    if figures.routed(summary):
+        parts += [_head("Experts", "Tokens that the router sent to each expert."), charts.drawn(charts.routed(summary), "routed")]
+    return parts
+
+
+def _head(title: str, text: str = "") -> str:
+    return f"<h2>{escape(title)}</h2>" + (f"<p>{escape(text)}</p>" if text else "")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table{'' if head else ' class=facts'}>" + (line(head, "th") if head else "") + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} B"

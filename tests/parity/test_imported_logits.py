@@ -6,9 +6,7 @@ from support import any_model, program, tiny_models
 from support.selection import nightly_but
 
 LENGTHS = (13, 37, 2, 21)
-FAMILIES = ("llama", "gpt2", "qwen3_next", "lfm2", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text", "gpt_oss",
-            "glm4_moe", "glm_moe_dsa", "deepseek_v32", "deepseek_v4", "kimi_linear", "minimax_m2", "nemotron_h",
-            "llama4_text", "granitemoehybrid", "ministral3", "falcon_h1")
+FAMILIES = ("llama", "gpt2", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text", "llama4_text", *any_model.NEW_FAMILIES)
 FAST = ("lfm2",)
 
 

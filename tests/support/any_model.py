@@ -52,9 +52,14 @@ NEEDS = {
     "gpt_neo": (2, {"attention_types": [[["global", "local"], 1]], "num_layers": 2}),
     "granitemoehybrid": (2, {"layer_types": ["mamba", "attention"]}),
     "minimax": (2, {"layer_types": ["full_attention", "linear_attention"]}),
-    "bamba": (2, {"attn_layer_indices": [1]}),
+    "bamba": (2, {"attn_layer_indices": [1]}), "nemotron": (2, {"num_key_value_heads": 2}), "ministral": (2, {"head_dim": 16}),
     "llama4_text": (4, {"floor_scale": 4, "attn_temperature_tuning": True}),
 }
+
+# The types that must be compressed and loaded again, beside those that are written by hand.
+NEW_FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen3_next", "gemma4", "gpt_oss", "glm4_moe", "glm_moe_dsa", "deepseek_v32",
+                "deepseek_v4", "kimi_linear", "minimax_m2", "nemotron_h", "llama4", "granitemoehybrid", "ministral3", "lfm2",
+                "falcon_h1")
 
 
 def model_types():

@@ -4,6 +4,7 @@ import json
 
 import torch
 import transformers
+from safetensors import safe_open
 
 
 class NotLoaded(RuntimeError):
@@ -28,7 +29,11 @@ def decoded(folder, target):
     """The checkpoint as compressed-tensors decodes it, tensor by tensor, without any code of transformers' models."""
     from compressed_tensors.entrypoints.convert import CompressedTensorsDequantizer, convert_checkpoint
 
-    convert_checkpoint(str(folder), str(target), CompressedTensorsDequantizer(str(folder), dtype=torch.float32), device="cpu")
+    # Its decoder expects scales of every module that is not ignored, even of embeddings and norms.
+    modules = {name.rpartition(".")[::2] for file in folder.glob("*.safetensors") for name in safe_open(file, "pt").keys()}
+    plain = {module for module, _ in modules} - {module for module, leaf in modules if leaf == "weight_scale"}
+    decoder = CompressedTensorsDequantizer(str(folder), ignore=sorted(plain), dtype=torch.float32)
+    convert_checkpoint(str(folder), str(target), decoder, device="cpu")
     assert "quantization_config" not in json.loads((target / "config.json").read_text())
     return target
 

@@ -80,7 +80,8 @@ def large_datafree(setting: Setting) -> Result:
     model = large_checkpoint(setting)
     runs = [copy_checkpoint(setting, model, "cp-before")]
     for name, scheme, observer in (("fp8-minmax", "FP8_DYNAMIC", "minmax"), ("fp8-mse", "FP8_DYNAMIC", "mse"),
-                                   ("w4a16-minmax", "W4A16", "minmax"), ("w4a16-mse", "W4A16", "mse")):
+                                   ("w4a16-minmax", "W4A16", "minmax"), ("w4a16-mse", "W4A16", "mse"),
+                                   ("nvfp4a16-minmax", "NVFP4A16", "minmax"), ("mxfp4-minmax", "MXFP4", "minmax")):
         drop_cached_pages(model)
         options = ["--algorithm", "rtn", "--scheme", scheme, "--observer", observer]
         runs.append(compress(setting, name, model, options, "1536MiB"))
@@ -89,9 +90,12 @@ def large_datafree(setting: Setting) -> Result:
     runs.append(copy_checkpoint(setting, model, "cp-after"))
     copy_seconds = (runs[0].watched.seconds + runs[-1].watched.seconds) / 2
     for run in runs[1:-1]:
-        run.note += f", {copy_seconds / run.watched.seconds:.0%} of cp"
+        moved = (weight_bytes(model) + run.summary["output_bytes"]) / (2 * weight_bytes(model))
+        run.note += (f", {copy_seconds / run.watched.seconds:.0%} of cp, {run.watched.seconds / (copy_seconds * moved):.2f} times "
+                     "cp's time for the bytes read and written")
     return Result(runs, [f"{setting.layers} of 32 layers; MB/s and shares count the checkpoint's bytes per second, against "
-                         "the mean of both copies.", *(spent(run) for run in runs[1:-1])])
+                         "the mean of both copies. A copy reads and writes the whole checkpoint; for as many bytes as a run "
+                         "reads and writes, it takes that share of its time.", *(spent(run) for run in runs[1:-1])])
 
 
 def spent(run: Run) -> str:
@@ -158,7 +162,7 @@ def slowdown(slow: Run, fast: Run) -> str:
 
 CASES: dict[str, tuple[str, Callable[[Setting], Result]]] = {
     "8b-gptq": ("GPTQ W4A16 on the shape of Llama-3-8B within 4 GiB", large_gptq),
-    "8b-datafree": ("Data-free FP8_DYNAMIC and W4A16 on the shape of Llama-3-8B within 1.5 GiB", large_datafree),
+    "8b-datafree": ("Data-free FP8_DYNAMIC, W4A16, NVFP4A16 and MXFP4 on the shape of Llama-3-8B within 1.5 GiB", large_datafree),
     "spilling": ("Activations larger than the budget", spilling),
     "linear-targets": ("Linear targets against decoder layers", linear_targets),
 }

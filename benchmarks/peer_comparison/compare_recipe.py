@@ -1,6 +1,8 @@
-"""Runs one recipe with LLM Compressor and Layerpress, in turns, and prints times and memory as Markdown.
+"""Runs recipes with LLM Compressor and Layerpress, in turns, and prints times and memory as Markdown.
 
-    .venv/bin/python benchmarks/peer_comparison/compare_recipe.py [RECIPE]
+    .venv/bin/python benchmarks/peer_comparison/compare_recipe.py [RECIPE ...]
+
+smoothquant_w8a8.yaml, nvfp4.yaml and fp8_static_cache.yaml beside this file are such recipes.
 
 The program must be built and LLM Compressor installed (scripts/setup --peer).
 """
@@ -21,7 +23,7 @@ from shared_options import add_shared_options, check_text, model_and_text, print
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", type=Path, nargs="?", default=HERE / "smoothquant_w8a8.yaml")
+    parser.add_argument("recipes", type=Path, nargs="*", default=[HERE / "smoothquant_w8a8.yaml"], metavar="RECIPE")
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
     add_shared_options(parser, "both programs", "recipe_comparison")
     arguments = parser.parse_args()
@@ -29,8 +31,8 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def commands(arguments: argparse.Namespace, model: Path, calibration: Path) -> dict[str, list[str]]:
-    recipe, work = arguments.recipe.resolve(), arguments.work.resolve()
+def commands(recipe: Path, arguments: argparse.Namespace, model: Path, calibration: Path) -> dict[str, list[str]]:
+    recipe, work = recipe.resolve(), arguments.work.resolve()
     samples, length = str(arguments.samples), str(arguments.max_seq_length)
     return {
         "LLM Compressor": [str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration",
@@ -44,14 +46,18 @@ def commands(arguments: argparse.Namespace, model: Path, calibration: Path) -> d
 
 def compare(arguments: argparse.Namespace) -> str:
     model, calibration, _ = model_and_text(arguments, arguments.model)
-    runs = {name: [] for name in commands(arguments, model, calibration)}
-    loads = []
+    return "\n".join(compare_one(recipe, arguments, model, calibration) for recipe in arguments.recipes)
+
+
+def compare_one(recipe: Path, arguments: argparse.Namespace, model: Path, calibration: Path) -> str:
+    turns = commands(recipe, arguments, model, calibration)
+    runs, loads = {name: [] for name in turns}, []
     for _ in range(arguments.runs):
-        for name, command in commands(arguments, model, calibration).items():
+        for name, command in turns.items():
             loads.append(os.getloadavg()[0])
             runs[name].append(run_measured(command, OFFLINE, arguments.work / f"{name}.log"))
     seconds = {name: statistics.median(run.seconds for run in own) for name, own in runs.items()}
-    lines = [f"{arguments.recipe.name}, {model.name}, {arguments.samples} x {arguments.max_seq_length} tokens; load before "
+    lines = [f"{recipe.name}, {model.name}, {arguments.samples} x {arguments.max_seq_length} tokens; load before "
              f"each run: {', '.join(f'{load:.1f}' for load in loads)}", "", "| program | seconds | peak MiB |", "|---|---|---|"]
     for name, own in runs.items():
         lines.append(f"| {name} | {seconds[name]:.1f} | {max(run.peak_bytes for run in own) / 2**20:.0f} |")

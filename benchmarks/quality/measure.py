@@ -1,6 +1,7 @@
-"""Compares values of --quality, or settings of best, for several number formats and texts. See benchmarks/quality/run."""
+"""Compares rounding, values of --quality, or settings of them, for several number formats and texts. See benchmarks/quality/run."""
 import argparse
 import json
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,25 +13,17 @@ from measured_process import run_measured  # noqa: E402
 
 import debian_handbook_text  # noqa: E402
 import python_docs_text  # noqa: E402
-from contenders import OFFLINE, PROGRAM  # noqa: E402
+from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
 from fetch_model import fetch  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
 import train_small_model  # noqa: E402
+from number_formats import FLOATS, FORMATS, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
 
-# Weights as in a recipe.
-FORMATS = {
-    "W4 group 32": {"num_bits": 4, "strategy": "group", "group_size": 32},
-    "W4 group 64": {"num_bits": 4, "strategy": "group", "group_size": 64},
-    "W4 channel": {"num_bits": 4, "strategy": "channel"},
-    "W3 group 64": {"num_bits": 3, "strategy": "group", "group_size": 64},
-    "W4 asymmetric group 64": {"num_bits": 4, "symmetric": False, "strategy": "group", "group_size": 64},
-}
-MODES = ["fast", "balanced", "best"]
-PROPAGATION = ["strength", "damping", "residual"]
 TEXTS = {"handbook": debian_handbook_text.write_files, "python": python_docs_text.write_files}
 HEADER = ["weights", "mode", "KL", "perplexity", "same first token", "last layer's error"]
+SERVED = ["KL, inputs rounded", "perplexity, inputs rounded"]
 
 
 @dataclass
@@ -47,11 +40,12 @@ def parse_arguments() -> argparse.Namespace:
                         help="instead, a small Qwen 3 (dense, or a mixture of experts) that is trained before, on the texts' "
                              "calibration parts")
     parser.add_argument("--minutes", type=float, default=6, help="to train it (default 6)")
-    parser.add_argument("--formats", nargs="+", default=list(FORMATS), choices=list(FORMATS), metavar="FORMAT",
-                        help=f"of {', '.join(FORMATS)} (default: all)")
-    parser.add_argument("--modes", nargs="+", default=MODES, metavar="MODE",
-                        help="qualities, or best with other settings, such as strength=0.5,damping=0.1,residual=0 or "
-                             "observer=hessian (default: fast balanced best)")
+    parser.add_argument("--formats", nargs="+", default=list(INTEGERS), choices=list(FORMATS), metavar="FORMAT",
+                        help=f"of {', '.join(FORMATS)} (default: the integers)")
+    parser.add_argument("--modes", nargs="+", default=QUALITIES, metavar="MODE",
+                        help="qualities; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
+                             "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; LLM Compressor's peer-rtn, "
+                             "peer-rtn-expanded, peer-gptq, peer-gptq-expanded (default: fast balanced best)")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS), help="default: both")
     parser.add_argument("--own-text", nargs=3, action="append", default=[], metavar=("NAME", "CALIBRATION", "EVALUATION"),
                         help="and JSON lines with `text`; may be given again")
@@ -65,23 +59,10 @@ def parse_arguments() -> argparse.Namespace:
         parser.error("--model and --train both name the model")
     for mode in arguments.modes:
         try:
-            modifier_arguments(mode)
+            parse_mode(mode)
         except ValueError as error:
-            parser.error(f"--modes: '{mode}' is neither one of {', '.join(MODES)} nor settings: {error}")
+            parser.error(f"--modes: '{mode}' is neither a mode nor settings of one: {error}")
     return arguments
-
-
-def modifier_arguments(mode: str) -> dict:
-    """The modifier's arguments for a mode: none for a quality. Settings not named keep the values of best."""
-    if mode in MODES:
-        return {}
-    added: dict = {}
-    for key, value in (part.split("=") for part in mode.split(",")):
-        if key in PROPAGATION:
-            added.setdefault("error_propagation", {})[key] = float(value)
-        else:
-            added[key] = value if key == "observer" else float(value)
-    return added
 
 
 def texts_of(arguments: argparse.Namespace) -> list[Text]:
@@ -89,30 +70,41 @@ def texts_of(arguments: argparse.Namespace) -> list[Text]:
     return made + [Text(name, Path(calibration), Path(evaluation)) for name, calibration, evaluation in arguments.own_text]
 
 
-def write_recipe(path: Path, weights: dict, mode: str) -> Path:
-    modifier = {"ignore": ["lm_head"], "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}},
-                **modifier_arguments(mode)}
-    path.write_text(json.dumps({"quality_stage": {"quality_modifiers": {"GPTQModifier": modifier}}}), encoding="utf-8")
-    return path
-
-
-def figures(model: Path, text: Text, weights: dict, mode: str, arguments: argparse.Namespace) -> dict:
-    """Compresses and evaluates once; returns the result of `layerpress eval`."""
+def compress(model: Path, text: Text, mode: Mode, recipe: Path, arguments: argparse.Namespace) -> Path:
     output, log = arguments.work / "compressed", arguments.work / "log.txt"
-    recipe = write_recipe(arguments.work / "recipe.json", weights, mode)
-    length = ["--max-seq-length", str(arguments.max_seq_length), "--no-progress"]
-    run_measured([str(PROGRAM), "oneshot", str(model), "--output", str(output), "--overwrite", "--recipe", str(recipe),
-                  "--quality", mode if mode in MODES else "best", "--dataset", str(text.calibration),
-                  "--num-calibration-samples", str(arguments.samples), *length], OFFLINE, log)
-    measured = run_measured([str(PROGRAM), "eval", str(output), "--reference", str(model), "--dataset", str(text.evaluation),
-                             "--num-samples", str(arguments.evaluation_samples), *length], OFFLINE, log)
-    return json.loads(measured.output)
+    shutil.rmtree(output, ignore_errors=True)
+    samples, length = str(arguments.samples), str(arguments.max_seq_length)
+    command = [str(PROGRAM), "oneshot", str(model), "--output", str(output), "--overwrite", "--recipe", str(recipe),
+               "--quality", mode.quality, "--dataset", str(text.calibration), "--num-calibration-samples", samples,
+               "--max-seq-length", length, "--no-progress"]
+    if mode.by_peer:
+        command = [str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration",
+                   str(text.calibration), "--output", str(output), "--summary", str(arguments.work / "peer.json"), "--recipe",
+                   str(recipe), "--samples", samples, "--max-seq-length", length]
+    run_measured(command, OFFLINE, log)
+    return output
 
 
-def row(name: str, mode: str, found: dict) -> list[str]:
+def evaluate(output: Path, model: Path, text: Text, arguments: argparse.Namespace, *options: str) -> dict:
+    command = [str(PROGRAM), "eval", str(output), "--reference", str(model), "--dataset", str(text.evaluation), "--num-samples",
+               str(arguments.evaluation_samples), "--max-seq-length", str(arguments.max_seq_length), "--no-progress", *options]
+    return json.loads(run_measured(command, OFFLINE, arguments.work / "log.txt").output)
+
+
+def row(model: Path, text: Text, number_format: str, mode: Mode, arguments: argparse.Namespace) -> list[str]:
+    """Compresses once; evaluates as stored and, where the format quantizes inputs, as an engine computes."""
+    recipe = write_recipe(arguments.work / "recipe.yaml", number_format, mode)
+    output = compress(model, text, mode, recipe, arguments)
+    found = evaluate(output, model, text, arguments)
     last = found["layers"][-1]["relative_error"] if found.get("layers") else float("nan")
-    return [name, mode, f"{found['kl_divergence']:.4f}", f"{found['perplexity']:.2f}", f"{found['top1_agreement']:.1%}",
-            f"{last:.3f}"]
+    cells = [number_format, mode.name, f"{found['kl_divergence']:.4f}", f"{found['perplexity']:.2f}",
+             f"{found['top1_agreement']:.1%}", f"{last:.3f}"]
+    if not FLOATS.keys() & set(arguments.formats):
+        return cells
+    if number_format not in FLOATS:
+        return [*cells, "-", "-"]
+    served = evaluate(output, model, text, arguments, "--quantize-activations")
+    return [*cells, f"{served['kl_divergence']:.4f}", f"{served['perplexity']:.2f}"]
 
 
 def model_of(arguments: argparse.Namespace, texts: list[Text]) -> Path:
@@ -128,15 +120,16 @@ def measure(arguments: argparse.Namespace) -> str:
     arguments.work.mkdir(parents=True, exist_ok=True)
     texts = texts_of(arguments)
     model = model_of(arguments, texts)
-    parts = [f"Made by `benchmarks/quality/run` on {machine()}: {model.name}, GPTQ, {arguments.samples} calibration samples "
+    parts = [f"Made by `benchmarks/quality/run` on {machine()}: {model.name}, {arguments.samples} calibration samples "
              f"and {arguments.evaluation_samples} held-out ones of up to {arguments.max_seq_length} tokens."]
+    header = HEADER + (SERVED if FLOATS.keys() & set(arguments.formats) else [])
     for text in texts:
         rows = []
         for name in arguments.formats:
-            for mode in arguments.modes:
-                rows.append(row(name, mode, figures(model, text, FORMATS[name], mode, arguments)))
+            for mode in map(parse_mode, arguments.modes):
+                rows.append(row(model, text, name, mode, arguments))
                 print(text.name, *rows[-1], file=sys.stderr, flush=True)
-        parts.append(f"Text: {text.name}.\n\n{table(HEADER, rows)}")
+        parts.append(f"Text: {text.name}.\n\n{table(header, rows)}")
     return "\n\n".join(parts) + "\n"
 
 

@@ -235,6 +235,24 @@ def test_what_is_refused(family, arguments, fragments, samples, tmp_path):
     program.fails("oneshot", model, "--output", tmp_path / "out", "--recipe", path, "--dataset", samples, fragments=fragments)
 
 
+@pytest.mark.parametrize("scheme", ["FP8", "NVFP4"])
+def test_inputs_without_a_range(scheme, samples, tmp_path):
+    """Zeros have a positive scale; what is not finite is named, and nothing is written."""
+    model = tiny_models.save(tmp_path / "model", dtype=torch.bfloat16)
+    tensors, norm = tiny_models.tensors(model), "model.layers.1.post_attention_layernorm.weight"
+    path = tmp_path / "recipe.json"
+    arguments = {"scheme": scheme, "ignore": ["lm_head"], "kv_cache_scheme": cases.cache(observer="static_minmax")}
+    path.write_text(json.dumps({"quant_stage": {"quant_modifiers": {"QuantizationModifier": arguments}}}))
+    tiny_models.rewrite_tensors(model, {**tensors, norm: torch.zeros_like(tensors[norm])})
+    written = tiny_models.tensors(program.oneshot(model, tmp_path / "zeros", "--recipe", path, "--dataset", samples))
+    scales = [tensor for key, tensor in written.items() if key.endswith((".input_scale", *SCALES))]
+    assert len(scales) == 2 * (7 + 2) and all(torch.isfinite(scale).all() and (scale > 0).all() for scale in scales)
+    tiny_models.rewrite_tensors(model, {**tensors, norm: torch.full_like(tensors[norm], 3e38)})
+    program.fails("oneshot", model, "--output", tmp_path / "infinite", "--recipe", path, "--dataset", samples,
+                  fragments=["model.layers.1.mlp.gate_proj", "NaN or infinite"])
+    assert not (tmp_path / "infinite").exists()
+
+
 def test_damaged_scales_are_named(samples, tmp_path):
     _, output = compress_by(("Llama", {}, {"kv_cache_scheme": cases.cache()}), samples, tmp_path)
     tensors, name = tiny_models.tensors(output), "model.layers.1.self_attn.k_scale"

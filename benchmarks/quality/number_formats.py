@@ -1,0 +1,64 @@
+"""What benchmarks/quality compares: number formats and modes, as recipes of Layerpress and LLM Compressor."""
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+def integers(bits: int, **more) -> dict:
+    return {"config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": bits, **more}}}}
+
+
+INTEGERS = {
+    "W4 group 32": integers(4, strategy="group", group_size=32),
+    "W4 group 64": integers(4, strategy="group", group_size=64),
+    "W4 channel": integers(4, strategy="channel"),
+    "W3 group 64": integers(3, strategy="group", group_size=64),
+    "W4 asymmetric group 64": integers(4, symmetric=False, strategy="group", group_size=64),
+}
+# Presets that quantize inputs, too. Their weights are those of NVFP4A16, MXFP4A16 and MXFP8A16.
+FLOATS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8")}
+FORMATS = INTEGERS | FLOATS
+
+QUALITIES = ["fast", "balanced", "best"]
+PROPAGATION = ["strength", "damping", "residual"]
+OBSERVER_OF_ROUNDING = {"rtn": None, "rtn-minmax": "minmax", "rtn-expanded": "nvfp4_expanded_mse"}
+PEER = {
+    "peer-rtn": ("QuantizationModifier", {}),
+    "peer-rtn-expanded": ("QuantizationModifier", {"weight_observer": "nvfp4_expanded_mse"}),
+    "peer-gptq": ("GPTQModifier", {}),
+    "peer-gptq-expanded": ("GPTQModifier", {"weight_observer": "nvfp4_expanded_mse"}),
+}
+
+
+@dataclass
+class Mode:
+    """How a format's weights are found."""
+    name: str
+    modifier: str
+    arguments: dict
+    quality: str = "balanced"
+    by_peer: bool = False
+
+
+def parse_mode(name: str) -> Mode:
+    """A name of the tables above, or a quality with other settings: best,strength=0.5,damping=0.1; best is left out, too."""
+    if name in PEER:
+        return Mode(name, *PEER[name], by_peer=True)
+    if name in OBSERVER_OF_ROUNDING:
+        observer = OBSERVER_OF_ROUNDING[name]
+        return Mode(name, "QuantizationModifier", {"weight_observer": observer} if observer else {})
+    parts = name.split(",")
+    quality = parts.pop(0) if parts[0] in QUALITIES else "best"
+    added: dict = {}
+    for key, value in (part.split("=") for part in parts):
+        if key in PROPAGATION:
+            added.setdefault("error_propagation", {})[key] = float(value)
+        else:
+            added[key] = value if key == "observer" else float(value)
+    return Mode(name, "GPTQModifier", added, quality)
+
+
+def write_recipe(path: Path, number_format: str, mode: Mode) -> Path:
+    modifier = {"ignore": ["lm_head"], **FORMATS[number_format], **mode.arguments}
+    path.write_text(json.dumps({"quality_stage": {"quality_modifiers": {mode.modifier: modifier}}}), encoding="utf-8")
+    return path

@@ -56,6 +56,8 @@ struct Assignments {
   std::vector<PlannedTransform> transforms{};     ///< in the order in which they are applied
   std::vector<QuantizedAttention> attentions{};   ///< those whose keys and values are quantized
   std::vector<StoredParameters> stored{};         ///< in the order of their readers
+  /// Targets that are not quantized because the source stores them in the same scheme.
+  std::vector<std::string> stored_alike{};
 
   /// The parameters that transforms change.
   std::set<std::string> transformed(const graph::Graph& graph) const;

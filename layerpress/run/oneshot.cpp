@@ -264,6 +264,11 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
   rank.control.message(LogLevel::kInfo,
                        fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
                                    setup.model.source_format, setup.model.quantized.size()));
+  if (const auto& alike = setup.assignments.stored_alike; !alike.empty())
+    rank.control.message(
+        LogLevel::kInfo,
+        fmt::format("{} modules are stored in the scheme that they are to get, and keep their codes ({}{})",
+                    alike.size(), alike.front(), alike.size() > 1 ? ", ..." : ""));
   if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
     rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
   std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored

@@ -114,6 +114,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"peak_device_bytes", own["peak_device_bytes"]},
           {"spilled_bytes", own["spilled_bytes"]},
           {"source_quantization", setup.model.source_format.empty() ? Json() : Json(setup.model.source_format)},
+          {"kept_weights", setup.model.kept.size()},
           {"source_tensors", setup.source.to_json()},
           {"phases", own["phases"]},
           {"ranks", std::move(ranks)},

@@ -109,6 +109,25 @@ void check_fused(const OpenedModel& model, const std::map<std::string, const qua
     }
 }
 
+/// Rounding again what the source stores in the same scheme could only lose. Static scales of inputs are measured again.
+void leave_stored_alike(const OpenedModel& model, compression::Assignments& assignments) {
+  if (!model.keeps_codes) return;
+  const graph::Graph& graph = model.traced.graph;
+  const std::set<std::string> transformed = assignments.transformed(graph);
+  std::erase_if(assignments.linears, [&](const auto& assigned) {
+    const std::string& module = graph.module_name(graph.nodes[assigned.first]);
+    const std::string weight = matrix_of(graph, assigned.first).weight;
+    const auto stored = model.quantized.find(weight);
+    const quant::QuantizationScheme& scheme = *assigned.second.scheme;
+    if (stored == model.quantized.end() || !stored->second.can_be_kept() || weight != module + ".weight" ||
+        transformed.count(weight) != 0 || quant::has_stored_inputs(scheme) ||
+        !same_numbers(&stored->second.scheme, &scheme))
+      return false;
+    assignments.stored_alike.push_back(module);
+    return true;
+  });
+}
+
 /// Records for each compressed linear the other linears that engines fuse with it.
 void link_fused(const OpenedModel& model, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
@@ -199,12 +218,16 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
     }
   }
   plan_transforms(graph, modifiers, assignments);
+  leave_stored_alike(model, assignments);
   link_fused(model, assignments);
   find_mxfp4(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty())
-    throw RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
-                      model.architecture);
+    throw assignments.stored_alike.empty()
+        ? RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
+                      model.architecture)
+        : RecipeError("[recipe.check] all {} targets are stored in the recipe's scheme already; nothing would be done",
+                      assignments.stored_alike.size());
   check_calibrated(modifiers, assignments);
   check_group_sizes(graph, assignments);
   check_fused(model, scheme_of);

@@ -26,8 +26,8 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
 
 }  // namespace
 
-void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments, bool as_values) {
-  if (as_values) return;
+void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments) {
+  if (!model.keeps_codes) return;
   for (const std::string& name : left_as_they_are(model, assignments))
     if (model.quantized.at(name).can_be_kept()) model.kept.insert(name);
 }

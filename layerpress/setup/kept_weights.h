@@ -9,8 +9,8 @@
 namespace layerpress::setup {
 
 /// Chooses what the output has for weights that are stored quantized and that the run leaves as they are: the same codes and scales
-/// in the form of compressed-tensors, or values, where there is no such form or `as_values`. Sets `model.kept`.
-void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments, bool as_values);
+/// in the form of compressed-tensors, or values, where there is no such form or they are wanted. Sets `model.kept`.
+void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments);
 
 /// The weights that a run writes as values although they are stored quantized, in a line; or nothing.
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments);

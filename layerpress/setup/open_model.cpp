@@ -70,6 +70,7 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
   opened.traced = traced_model(*opened.checkpoint, choice, control);
   if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
   opened.stored_dtype = stored_dtype(opened);
+  opened.keeps_codes = choice.dtype == "auto";
   const bool as_computed = choice.dequantize_for_computing || choice.dtype != "auto";
   show_values(opened, as_computed ? choose_placement(choice.device, choice.dtype, opened.stored_dtype).dtype
                                   : opened.stored_dtype);

@@ -146,7 +146,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const R
   for (const SourceTensors::Dropped& tensor : setup.source.dropped)
     setup.model.checkpoint = setup.model.checkpoint->without(tensor.name);
   untie_compressed_embeddings(setup.model, setup.assignments);
-  keep_quantized_weights(setup.model, setup.assignments, /*as_values=*/options.dtype != "auto");
+  keep_quantized_weights(setup.model, setup.assignments);
   check_propagation(options, setup);
   check_statistics(setup.model.traced.graph, setup.assignments);
   check_loss_mask(options, setup);

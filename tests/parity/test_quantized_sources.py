@@ -13,7 +13,7 @@ from support.selection import nightly_but
 from support.watched_runs import killed
 
 SIZES = {"hidden_size": 128, "intermediate_size": 160, "num_hidden_layers": 2}
-ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
+ROUNDING = ["--algorithm", "rtn", "--group-size", "16"]  # no source has it
 SOME = ["--targets", "re:.*o_proj"]
 IN_FOUR_BITS = ("gptq", "awq", "modelopt nvfp4", "fp4")
 
@@ -167,7 +167,8 @@ def test_compressed_tensors(name, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(
         compressed.folder, dtype=torch.bfloat16, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
     read = model.state_dict()
-    recipe = ["--algorithm", "rtn", "--scheme", "W8A8", "--targets", "re:.*layers.1.*o_proj"]
+    scheme = "W8A16" if name == "rtn W8A8" else "W8A8"
+    recipe = ["--algorithm", "rtn", "--scheme", scheme, "--targets", "re:.*layers.1.*o_proj"]
     oneshot(compressed.folder, tmp_path / "numbers", *recipe, "--dtype", "bfloat16")
     tensors = tiny_models.tensors(tmp_path / "numbers")
     for module in compressed.scheme_of:
@@ -212,6 +213,40 @@ def test_fp8_to_another_fp8_says_what_it_loses(sources, tmp_path):
     errors = [module["weight_error"] for module in summary["modules"]]
     assert summary["requantized"]["mean_error"] == pytest.approx(sum(errors) / len(errors))
     assert 0.001 < min(errors) and max(errors) < 0.1
+
+
+def test_the_same_scheme_keeps_the_codes(tmp_path):
+    """Also in a mixed recipe; a source of which all of it is so is refused."""
+    compressed = compressed_cases.Compressed("rtn FP8_BLOCK", tmp_path / "case")
+    mixed = compressed_cases.recipe(
+        compressed_cases.ROUNDING,
+        {**compressed.config["quantization_config"]["config_groups"]["group_0"], "targets": compressed_cases.ATTENTION},
+        compressed_cases.group(compressed_cases.NVFP4, compressed_cases.MLP))
+    (tmp_path / "recipe.json").write_text(json.dumps(mixed))
+    outcome, summary = oneshot(compressed.folder, tmp_path / "out", "--recipe", tmp_path / "recipe.json")
+    attention = [tensor for tensor in compressed.tensors if "self_attn" in tensor]
+    same_tensors(tmp_path / "out", compressed.folder, attention)
+    assert f"{len(attention) // 2} modules are stored in the scheme" in outcome.errors and "again" not in outcome.errors
+    assert summary["kept_weights"] == len(attention) // 2 and all("mlp" in each["module"] for each in summary["modules"])
+    program.fails("oneshot", compressed.folder, "--output", tmp_path / "none", "--algorithm", "rtn", "--scheme", "FP8_BLOCK",
+                  fragments=["already", "nothing would be done"])
+
+
+def test_only_the_cache(sources, samples, tmp_path):
+    """Scales of keys and values beside a source's codes."""
+    source = sources("fp8 block")
+    recipe = compressed_cases.recipe(compressed_cases.ROUNDING, kv_cache_scheme=compressed_cases.CACHE_FP8)
+    del recipe["quant_stage"]["quant_modifiers"][compressed_cases.ROUNDING]["config_groups"]
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    arguments = ["--recipe", tmp_path / "recipe.json", "--dataset", samples]
+    oneshot(source.folder, tmp_path / "out", *arguments)
+    oneshot(source.values, tmp_path / "expected", *arguments)
+    scales = [name for name in tiny_models.tensors(tmp_path / "expected") if name.endswith(("k_scale", "v_scale"))]
+    assert len(scales) == 4
+    same_tensors(tmp_path / "out", tmp_path / "expected", scales)
+    same_tensors(tmp_path / "out", source.folder, source.weights)
+    config = quantized_sources.read_json(tmp_path / "out" / "config.json")["quantization_config"]
+    assert config["kv_cache_scheme"]["num_bits"] == 8 and len(config["config_groups"]) == 1
 
 
 def test_a_resumed_run(sources, samples, tmp_path):
@@ -313,6 +348,10 @@ def with_first(value):
     ("fp8 tensor", "input_scale", with_first(0), "zero"),
     ("modelopt nvfp4", "weight_scale_2", with_first(0), "zero"),
     ("modelopt nvfp4", "weight_scale", lambda tensor: tensor[:, :1], "expected"),
+    ("mxfp8", "weight_scale_inv", with_first(255), "NaN"),
+    ("fp4 with powers of two", "scale", with_first(float("nan")), "NaN"),
+    ("fp4 with powers of two", "scale", lambda tensor: tensor[:, :1], "expected"),
+    ("fp4 with powers of two", "scale", lambda tensor: tensor.float() * 1.5, "powers of two"),
     ("gptq", "scales", with_first(float("inf")), "infinity"),
     ("gptq", "qzeros", with_first(5), "sym"),
     ("gptq", "g_idx", with_first(1), "group"),

@@ -28,6 +28,7 @@ struct EvaluateOptions {
   std::string model_graph = "auto";
   bool trust_remote_code = false;
   bool download = false;
+  std::string report;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -46,6 +47,7 @@ struct EvaluateOptions {
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());
+    field("report", self.report, "add the figures to this page, which oneshot --report has drawn");
   }
 };
 

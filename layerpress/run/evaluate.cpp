@@ -14,6 +14,7 @@
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/run/model_head.h"
+#include "layerpress/run/run_report.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/rounded_inputs.h"
@@ -209,6 +210,7 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
   const Timer timer;
   const int threads = setup::set_threads(options.threads);
+  run::check_report(options, control);
   if (options.download)
     for (const std::string& name : {options.model, options.reference}) setup::download_model(name, control);
   Evaluated model = open(options.model, options, control);
@@ -248,6 +250,7 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
     result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
     result.layers = std::move(layers);
   }
+  run::add_to_report(options, result, control);
   return result;
 }
 

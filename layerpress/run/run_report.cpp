@@ -1,5 +1,7 @@
 #include "layerpress/run/run_report.h"
 
+#include <utility>
+
 #include "layerpress/base/error.h"
 #include "layerpress/setup/helper_request.h"
 
@@ -31,6 +33,18 @@ void write_report(const OneshotOptions& options, const dist::Group& group, const
     throw IoError("{}; the output is complete in {}", error.what(), options.output);
   }
   control.message(LogLevel::kInfo, "[report] " + options.report);
+}
+
+void check_report(const EvaluateOptions& options, const RunControl& control) {
+  if (!options.report.empty()) ask({{"action", "check_page"}, {"output", options.report}}, control);
+}
+
+void add_to_report(const EvaluateOptions& options, const Evaluation& evaluation, const RunControl& control) {
+  if (options.report.empty()) return;
+  Json figures = evaluation.to_json();
+  figures["dataset"] = options.dataset;
+  figures["reference"] = options.reference;
+  ask({{"action", "evaluate"}, {"output", options.report}, {"evaluation", std::move(figures)}}, control);
 }
 
 }  // namespace layerpress::run

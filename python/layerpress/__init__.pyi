@@ -218,6 +218,7 @@ def evaluate(
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
+    report: str | PathLike[str] | None = None,  # add the figures to this page, which oneshot --report has drawn
 ) -> Evaluation: ...
 def inspect(
     model: str | PathLike[str],

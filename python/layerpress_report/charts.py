@@ -84,6 +84,14 @@ def schemes(summary: dict[str, Any]) -> dict[str, Any]:
                 {"field": "scheme", "type": "nominal", "title": None, "scale": {"scheme": "tableau10"}, "legend": {"columns": 3, "labelLimit": 300}})
 
 
+def stream(evaluation: dict[str, Any]) -> dict[str, Any]:
+    rows = [{"layer": layer["name"], "error": layer["relative_error"]} for layer in evaluation["layers"]]
+    return {"width": _WIDTH, "height": 160, "data": {"values": rows}, "mark": {"type": "line", "point": True, "color": "#4c78a8"},
+            "encoding": {"x": {"field": "layer", "type": "nominal", "sort": None, "title": None,
+                               "axis": {"labelAngle": -45, "labelLimit": 140, "labelOverlap": True}},
+                         "y": {"field": "error", "type": "quantitative", "title": "relative error"}}}
+
+
 def routed(summary: dict[str, Any]) -> dict[str, Any]:
     return _map(figures.routed(summary), {"field": "expert", "type": "ordinal", "axis": {"labelOverlap": True}},
                 {"field": "tokens", "type": "quantitative", "title": "routed tokens", "scale": {"scheme": "viridis"}})

@@ -18,9 +18,7 @@ def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
     """Returns the exit code: 0 for success, 1 for failure, after exactly one line on `diagnostics`."""
     try:
         request = json.loads(request_stream.read())
-        check(Path(request["output"]))
-        if request["action"] == "draw":
-            draw(request)
+        ACTIONS[request["action"]](request)
     except (ReportError, OSError) as fault:
         print(f"error: [report] {' '.join(str(fault).split())}", file=diagnostics)
         return 1
@@ -36,8 +34,9 @@ def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
     return 0
 
 
-def check(path: Path) -> None:
-    """What can be known before the work."""
+def check(request: dict[str, Any]) -> None:
+    """What can be known before a run."""
+    path = Path(request["output"])
     if importlib.util.find_spec("vl_convert") is None:
         raise ReportError(f"{path}: the Python package 'vl-convert-python' draws its charts: install it with: pip install vl-convert-python")
     if path.is_dir() or not path.absolute().parent.is_dir():
@@ -47,6 +46,7 @@ def check(path: Path) -> None:
 def draw(request: dict[str, Any]) -> None:
     from .page import page
 
+    check(request)
     target = Path(request["output"])
     unfinished = target.with_name(f".{target.name}.unfinished")
     try:
@@ -54,3 +54,29 @@ def draw(request: dict[str, Any]) -> None:
         os.replace(unfinished, target)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def check_page(request: dict[str, Any]) -> None:
+    """What can be known before an evaluation."""
+    check(request)
+    drawn_summary(Path(request["output"]))
+
+
+def evaluate(request: dict[str, Any]) -> None:
+    """Draws a page again, with the figures of an evaluation."""
+    draw({**request, "summary": drawn_summary(Path(request["output"]))})
+
+
+def drawn_summary(path: Path) -> dict[str, Any]:
+    """The figures that a page was drawn from."""
+    from .page import figures_of
+
+    try:
+        return figures_of(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ReportError(f"{path}: there is no such page; oneshot --report draws it") from None
+    except ValueError:
+        raise ReportError(f"{path}: is no page that oneshot --report has drawn; name one") from None
+
+
+ACTIONS = {"check": check, "draw": draw, "check_page": check_page, "evaluate": evaluate}

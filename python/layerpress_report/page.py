@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
+import json
+from html import escape, unescape
 from typing import Any, Iterable, Optional, Sequence
 
 from . import charts, figures
@@ -19,14 +20,25 @@ pre { border: 1px solid var(--lines); border-radius: 6px; padding: .7rem 1rem; o
 """
 
 
+_FIGURES = '<template id="figures">'
+
+
+def figures_of(page_text: str) -> dict[str, Any]:
+    """The summary that a page was drawn from. Raises ValueError for another page."""
+    _, found, rest = page_text.partition(_FIGURES)
+    summary = json.loads(unescape(rest.partition("</template>")[0])) if found else None
+    if not isinstance(summary, dict) or not {"model", "plan", "recipe"} <= summary.keys():
+        raise ValueError("no summary")
+    return summary
+
+
 def page(summary: dict[str, Any], evaluation: Optional[dict[str, Any]]) -> str:
     title = f"{summary['model']}, compressed"
     parts = [f"<h1>{escape(title)}</h1>", f"<p>Layerpress {escape(str(summary.get('layerpress', '')))}</p>", _table((), _facts(summary))]
     if evaluation:
-        parts += [_head("Quality"), _table((), [(name.replace("_", " "), _number(value)) for name, value in evaluation.items()
-                                               if isinstance(value, (int, float))])]
+        parts += _quality(evaluation)
     parts += _time(summary) + _memory(summary) + _errors(summary)
-    parts += [_head("Recipe"), f"<pre>{escape(summary['recipe'])}</pre>"]
+    parts += [_head("Recipe"), f"<pre>{escape(summary['recipe'])}</pre>", f"{_FIGURES}{escape(json.dumps(summary))}</template>"]
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
             f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n")
 
@@ -49,6 +61,16 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary.get("uploaded"):
         facts.append(("uploaded to", summary["uploaded"]))
     return facts
+
+
+def _quality(evaluation: dict[str, Any]) -> list[str]:
+    rows = [(name.replace("_", " "), value if isinstance(value, str) else _number(value)) for name, value in evaluation.items()
+            if isinstance(value, (int, float, str)) and value != ""]
+    parts = [_head("Quality"), _table((), rows)]
+    if evaluation.get("layers"):
+        parts += [_head("Error of the residual stream", "After each subgraph, relative to the reference."),
+                  charts.drawn(charts.stream(evaluation), "stream")]
+    return parts
 
 
 def _time(summary: dict[str, Any]) -> list[str]:

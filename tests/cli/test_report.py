@@ -27,7 +27,8 @@ class Page(html.parser.HTMLParser):
         self.fetched += [value for name, value in attributes if name in ("src", "href", "xlink:href", "data") and value]
 
     def handle_data(self, data):
-        self.words.append(data)
+        if self.tags[-1:] != ["template"]:  # the figures, which no reader sees
+            self.words.append(data)
 
 
 @needs_charts
@@ -58,6 +59,20 @@ def test_page_of_a_run(model, results, solving):
 def test_without_data(model, results, rounding):
     program.oneshot(model, results / "out", *rounding, "--report", results / "run.html")
     assert "calibration none" in " ".join(" ".join(Page((results / "run.html").read_text()).words).split())
+
+
+@needs_charts
+def test_evaluation_joins_the_page(model, results, samples, rounding):
+    page = results / "run.html"
+    out = program.oneshot(model, results / "out", *rounding, "--report", page)
+    before = Page(page.read_text())
+    figures = program.run("eval", out, "--dataset", samples, "--reference", model, "--report", page).json()
+    after = Page(page.read_text())
+    assert "Quality" not in before.words and "Quality" in after.words and f"{figures['perplexity']:.4g}" in after.words
+    assert after.tags.count("svg") == before.tags.count("svg") + 1 and set(before.words) <= set(after.words)
+    (results / "other.html").write_text("<p>other</p>")
+    for name, fragment in (("none.html", "there is no such page"), ("other.html", "is no page that oneshot --report has drawn")):
+        program.fails("eval", out, "--dataset", samples, "--report", results / name, fragments=["[report]", name, fragment])
 
 
 @needs_charts

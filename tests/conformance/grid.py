@@ -7,7 +7,8 @@ SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "
 OBSERVER = "memoryless_minmax"  # LLM Compressor's default, named so that Layerpress uses it, too
 
 PRESETS = ["UNQUANTIZED", "W2A16", "W3A16", "W4A16", "W4A16_ASYM", "W5A16", "W6A16", "W7A16", "W8A16", "INT8", "W8A8", "W4A8",
-           "FP8_DYNAMIC", "FP8_BLOCK", "W5A17"]
+           "FP8_DYNAMIC", "FP8_BLOCK", "W5A17", "FP8", "W4AFP8", "NVFP4", "NVFP4A16", "MXFP4", "MXFP4A16", "MXFP8", "MXFP8A16", "W2A4",
+           "W2A8", "W3A4", "W3A8", "W4A4", "W5A8", "W6A8", "W7A8"]
 TARGETS = {
     "class": "Linear",
     "pattern": ["re:.*self_attn.*_proj$"],

@@ -56,6 +56,18 @@ class ModelOpt : public SourceFormat {
     return true;
   }
 
+  /// Codes and scales. compressed-tensors has no scales of 0: such a group gets the smallest one and codes of 0.
+  static std::vector<quant::NamedTensor> without_zero_scales(const ModuleTensors& tensors) {
+    constexpr int kGroupBytes = 8, kSmallest = 1;
+    at::Tensor codes = tensors.get("weight"), scales = tensors.fp8_codes("weight_scale");
+    const at::Tensor zero = scales.view(at::kByte).eq(0);
+    if (zero.any().item<bool>()) {
+      codes = codes.view({codes.size(0), -1, kGroupBytes}).masked_fill(zero.unsqueeze(-1), 0).view(codes.sizes());
+      scales = scales.view(at::kByte).masked_fill(zero, kSmallest).view(at::kFloat8_e4m3fn);
+    }
+    return {{"weight_packed", codes}, {"weight_scale", scales}};
+  }
+
   static StoredWeight nvfp4(const ModuleTensors& tensors, const std::vector<std::int64_t>& packed) {
     constexpr std::int64_t kGroup = 16;
     const std::int64_t rows = packed[0], columns = 2 * packed[1];
@@ -93,9 +105,8 @@ class ModelOpt : public SourceFormat {
       return inputs && suffix == "input_global_scale" ? std::optional(divisor("input_scale")) : std::nullopt;
     };
     weight.compressed = [tensors, divisor, inputs] {
-      std::vector<quant::NamedTensor> parts = {{"weight_packed", tensors.get("weight")},
-                                               {"weight_scale", tensors.fp8_codes("weight_scale")},
-                                               {"weight_global_scale", divisor("weight_scale_2")}};
+      std::vector<quant::NamedTensor> parts = without_zero_scales(tensors);
+      parts.push_back({"weight_global_scale", divisor("weight_scale_2")});
       if (inputs) parts.push_back({"input_global_scale", divisor("input_scale")});
       return parts;
     };

@@ -151,6 +151,20 @@ def test_evaluation_rounds_activations(name, sources, tmp_path):
     assert change > 0 and abs(written - served).mean() < change / 2
 
 
+def test_scales_of_zero_in_modelopt(tmp_path):
+    """Their groups are zeros; compressed-tensors has no such scales."""
+    source = QuantizedSource(tmp_path, "modelopt nvfp4", **SIZES)
+    module = "model.layers.1.mlp.up_proj"
+    source.change(f"{module}.weight_scale", lambda scale: torch.cat([torch.zeros(8, scale.shape[1]), scale[8:].float()]).to(
+        scale.dtype))
+    oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME)
+    read, values = dequantized(tmp_path / "out")[f"{module}.weight"], tiny_models.tensors(source.values)[f"{module}.weight"]
+    assert (read[:8] == 0).all() and (read[8:].float() - values[8:].float()).norm() <= 5e-3 * values[8:].float().norm()
+    assert tiny_models.tensors(tmp_path / "out")[f"{module}.weight_scale"].float().min() > 0
+    text = tiny_models.random_samples([20])
+    program.logits(tmp_path / "out", text, tmp_path)
+
+
 def test_codes_in_an_order_are_not_kept(sources, tmp_path):
     source = sources("gptq in activation order")
     outcome, _ = oneshot(source.folder, tmp_path / "out", *ROUNDING, *SOME)
@@ -392,6 +406,7 @@ def save_gpt_oss(folder):
     return quantized, values
 
 
+@pytest.mark.nightly
 def test_gpt_oss(tmp_path, monkeypatch):
     """Stacked experts, through an exported graph."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

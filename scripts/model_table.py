@@ -184,15 +184,15 @@ def summary(results):
 
 EXPLANATION = """\
 A tiny random model of each {what} of transformers {transformers}, with torch {torch} and compressed-tensors {compressed}, made by
-`python scripts/model_table.py` (about an hour on two cores; `--types llama,qwen3_5` for some).
+`python scripts/model_table.py` (5 to 20 s of processor time a type; `--types llama,qwen3_5` for some).
 
 - *exported*: the graph is exported and imported.
 - *logits*: they equal transformers' within {tolerance:g} of the greatest, fp32; three samples packed, and one alone.
 - *W4A16*, *W8A8*: GPTQ with the sequential pipeline compresses the model.
 - *reloaded*: transformers loads the result without a missing or surplus tensor, and its logits are nearer to the original's than those
-  of a model that knows nothing. *decoded* means that transformers cannot load this compressed result, whoever writes it, and that
-  compressed-tensors decodes it to a checkpoint that transformers loads, with the same conditions. transformers' loader takes the
-  experts of a layer together only if they are packed or FP8, so that no int8 experts load, and it initializes the linears of some
+  of a model that knows nothing. *decoded* means that transformers' loader fails on the compressed result, for the reason in the last column,
+  and that compressed-tensors decodes it to a checkpoint that transformers loads, with the same conditions. The loader takes the
+  experts of a layer together only if they are packed or FP8, so that no int8 experts load; and it initializes the linears of some
   models as if they were not packed.
 - *left out*: linears and lists of experts that have no node of their own. They stay uncompressed.
 """

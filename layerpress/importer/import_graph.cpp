@@ -79,14 +79,18 @@ class Importer {
     std::vector<graph::ValueId> inputs;
     for (const std::int64_t input : lowered.inputs) inputs.push_back(value(input));
     const std::string name = lowered.tied_name.empty() ? lowered.name : names_->stored(lowered.tied_name);
-    const graph::ModuleId module = name.empty() ? names_->module(node.module) : names_->named(name, class_of(node));
+    const graph::ModuleId module =
+        name.empty() ? names_->module(node.module) : names_->named(name, class_of(node, lowered.operation));
     ids_[node.out] =
         add_node(lowered.operation, std::move(inputs), layouts_.features(node.out), graph::Rows::kTokens, module);
   }
 
-  /// Recipes do not take a router for a linear, whatever class the model uses for it. A class derived from Linear is one.
-  std::string class_of(const ExportedNode& node) const {
+  /// Recipes do not take a router for a linear, nor a gate of one feature, which engines do not read compressed, whatever
+  /// class the model uses for it. A class derived from Linear is one.
+  std::string class_of(const ExportedNode& node, const graph::Operation& operation) const {
     if (routers_.count(node.out) != 0) return "Router";
+    if (const auto* linear = std::get_if<graph::Linear>(&operation); linear != nullptr && linear->out_features == 1)
+      return "Gate";
     const std::vector<std::string>& linears = exported_.linears;
     const std::string& path = exported_.modules[node.module].first;
     return std::find(linears.begin(), linears.end(), path) != linears.end() ? "Linear" : class_at(node.module);

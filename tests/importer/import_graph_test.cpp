@@ -77,6 +77,14 @@ TEST(ImportGraph, TakesAProductWithATransposedWeightForALinear) {
   EXPECT_TRUE(model.left_out.empty());
 }
 
+TEST(ImportGraph, TakesALinearOfOneFeatureForAGate) {
+  Json graph = test::small_export();
+  graph["parameters"][2] = test::parameter(3, "lm_head.weight", {1, 8});
+  graph["nodes"][8]["shape"] = {1, "T", 1};
+  const model::TracedModel model = imported(graph);
+  EXPECT_EQ(model.graph.modules[model.graph.nodes[3].module].class_name, "Gate");
+}
+
 TEST(ImportGraph, UsesTheNamesOfTheCheckpoint) {
   Json graph = test::small_export();
   for (const int p : {0, 1}) {

@@ -13,7 +13,9 @@ from support.selection import nightly_but
 SAME = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
 # Kinds of nodes that other families have by hand, and whose operators stay as they were exported: `aten`.
 OTHERS = {"Phi3": {"slice", "gated_activation"}, "Gemma2": {"scale", "soft_cap", "embedding"}, "Olmo2": {"rotary"},
-          "Granite": {"add"}}
+          "Granite": {"add"}, "Gemma3": {"scale", "embedding"}, "Cohere2": {"scale", "layer_norm", "rotary"},
+          "Mixtral": {"route"}, "Qwen3Moe": {"route"}, "Olmoe": {"route"},
+          "Qwen2Moe": {"route", "gate"}}
 ROOT = '""'
 NODE = re.compile(r"%(\d+) \[(.+?)\] = (\w+)\((.*?)\) (\{.*\}) in (\d+)$")
 
@@ -35,9 +37,16 @@ class Text:
             settings["table"] = self.tables[settings["table"]]
         settings = {key: float(f"{value:.12g}") if isinstance(value, float) else value for key, value in settings.items()}
         name, class_name = self.modules[module]
-        node = f"{kind} [{features}] {json.dumps(settings, sort_keys=True)} in {name} {class_name if name != ROOT else ''}"
+        node = f"{kind} [{features}] {json.dumps(settings, sort_keys=True)} in {name} {shown_class(kind, name, class_name)}"
         self.nodes.append((kind, node, f"{node} of {[self.values[each] for each in inputs]}"))
         self.values[out] = f"{kind} of {name} {hash(self.nodes[-1][2])}"
+
+
+def shown_class(kind, name, class_name):
+    """transformers has no class for one expert, and routers only must not be Linear; the root's is the class of the model or none."""
+    if name == ROOT or re.search(r"experts\.\d+\"$", name):
+        return ""
+    return "Router" if kind == "linear" and class_name != "Linear" else class_name
 
 
 def place_of(table, tables):

@@ -16,6 +16,10 @@ struct EvaluateOptions {
   std::string model;
   std::string dataset;
   std::string reference;
+  std::vector<std::string> tasks;
+  std::string task_folder;
+  std::string engine = "transformers";
+  std::int64_t limit = 0;
   std::string dataset_split = "train";
   std::string text_column = "text";
   std::int64_t num_samples = 512;
@@ -34,6 +38,10 @@ struct EvaluateOptions {
   static void visit(Self& self, Visitor&& field) {
     field("dataset", self.dataset, "evaluation data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
     field("reference", self.reference, "model to compare with, usually the uncompressed one");
+    field("tasks", self.tasks, "run these tasks of lm-evaluation-harness, such as gsm8k; with or without --dataset");
+    field("task-folder", self.task_folder, "folder with further tasks (YAML)");
+    field("engine", self.engine, "transformers or vllm: what runs the tasks");
+    field("limit", self.limit, "documents of each task (default: all)");
     field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
     field("text-column", self.text_column, "column that holds the text");
     field("num-samples", self.num_samples, "how many samples to use");
@@ -53,7 +61,7 @@ struct EvaluateOptions {
 
 struct Evaluation {
   double perplexity = 0;    ///< exp of the mean negative log-likelihood over all predicted tokens
-  std::int64_t tokens = 0;  ///< predicted tokens
+  std::int64_t tokens = 0;  ///< predicted tokens; 0 without a dataset
   double seconds = 0;
   std::optional<std::int64_t> rounded_linears;  ///< linears whose inputs were rounded; empty if that was not asked for
   std::optional<double> kl_divergence;          ///< mean over all tokens of KL(reference || model), natural logarithm
@@ -65,10 +73,13 @@ struct Evaluation {
     double relative_error = 0;
   };
   std::vector<LayerError> layers;  ///< in order; empty without `reference`, or if its layers differ
+  /// With tasks: {"engine", "eval_time", "tasks": {name: {"metrics": {name: value}, "flex_extract", and with a
+  /// reference "reference": its metrics, "recovery": their quotients}}}.
+  Json tasks;
   Json to_json() const;
 };
 
-/// Measures a plain or compressed checkpoint on text. Each sample is run alone, with its special tokens. Activations
+/// Measures a plain or compressed checkpoint on text, or on benchmarks. Each sample is run alone, with its special tokens. Activations
 /// are quantized only with `quantize_activations`, and never those of `reference`. Throws layerpress::Error; with
 /// `quantize_activations` UsageError if no scheme of the model quantizes activations.
 Evaluation evaluate(const EvaluateOptions& options, const RunControl& control = {});

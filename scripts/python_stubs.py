@@ -26,7 +26,7 @@ KEYWORD_TYPES = {
     "recipe_args": "None", "remove_columns": "Any", "save_compressed": "bool", "sequential_prefetch": "bool", "stage": "None",
     "streaming": "bool", "tie_word_embeddings": "bool", "tokenizer": "Any", "tracing_ignore": "Any"}
 RENAMED_TYPES = {"precision": "Any", "output_dir": PATH, "splits": "str | list[str] | dict[str, str]"}
-PATHS = ("output", "offload_dir", "summary", "report", "svg", "dot")
+PATHS = ("output", "offload_dir", "summary", "report", "svg", "dot", "task_folder")
 
 
 def option_lines(function: str, without: tuple[str, ...]) -> list[str]:
@@ -68,7 +68,7 @@ def package_stub() -> str:
     options = option_lines("oneshot", ("dataset", "recipe"))
     for name, result, bars in (("oneshot", "Any", True), ("plan", "Plan", False)):
         lines += function(name, [*run, f"progress: bool = {bars}"], [*keyword_lines(), *options], result)
-    lines += function("evaluate", [f"model: {PATH}", "dataset: Any", "*", "progress: bool = False"], option_lines("evaluate", ("dataset",)),
+    lines += function("evaluate", [f"model: {PATH}", "dataset: Any = None", "*", "progress: bool = False"], option_lines("evaluate", ("dataset",)),
                       "Evaluation")
     lines += function("inspect", [f"model: {PATH}", "*", "progress: bool = False"], option_lines("inspect", ()), "Report")
     lines += function("picture", [f"model: {PATH}", "**arguments: Any"], [], "Picture")

@@ -31,7 +31,6 @@ void add_eval(CLI::App& app, CommandLine& line) {
       app.add_subcommand("eval", "Measure a plain or compressed model on text; prints JSON, or a table");
   add_model_argument(*command, line.eval.model);
   add_options(*command, line.eval);
-  command->get_option("--dataset")->required();
   command->add_flag("--table", line.table, "print a table instead of JSON");
   add_common_options(*command, line.common);
 }

@@ -4,9 +4,25 @@
 namespace layerpress::cli {
 namespace {
 
+/// The metrics of each task; the reference's and the share of it that is left.
+std::string task_rows(const Json& tasks) {
+  std::string text = fmt::format("\n{:<52}{:>10}{:>11}{:>10}\n", "task", "", "reference", "recovery");
+  for (const auto& [name, task] : tasks.items())
+    for (const auto& [metric, value] : task["metrics"].items()) {
+      text += fmt::format("{:<52}{:>10.4f}", name + " " + metric, value.get<double>());
+      if (task.contains("reference"))
+        text += fmt::format("{:>11.4f}{:>10.4f}", task["reference"].value(metric, 0.0),
+                            task["recovery"].value(metric, 0.0));
+      text += "\n";
+    }
+  return text;
+}
+
 std::string as_table(const Evaluation& evaluation) {
-  std::string text =
-      fmt::format("{:<24}{:>12.4f}\n{:<24}{:>12}\n", "perplexity", evaluation.perplexity, "tokens", evaluation.tokens);
+  std::string text;
+  if (evaluation.tokens > 0)
+    text = fmt::format("{:<24}{:>12.4f}\n{:<24}{:>12}\n", "perplexity", evaluation.perplexity, "tokens",
+                       evaluation.tokens);
   if (evaluation.rounded_linears)
     text += fmt::format("{:<24}{:>12}\n", "linears, inputs rounded", *evaluation.rounded_linears);
   if (evaluation.kl_divergence) text += fmt::format("{:<24}{:>12.5f}\n", "KL divergence", *evaluation.kl_divergence);
@@ -16,6 +32,7 @@ std::string as_table(const Evaluation& evaluation) {
   if (!evaluation.layers.empty()) text += "\nrelative error of the residual stream after\n";
   for (const Evaluation::LayerError& layer : evaluation.layers)
     text += fmt::format("{:<24}{:>12.5f}\n", layer.name, layer.relative_error);
+  if (!evaluation.tasks.is_null()) text += task_rows(evaluation.tasks["tasks"]);
   return text;
 }
 

@@ -13,6 +13,7 @@
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/image_geometry.h"
+#include "layerpress/run/evaluation_tasks.h"
 #include "layerpress/run/model_head.h"
 #include "layerpress/run/run_report.h"
 #include "layerpress/setup/hub.h"
@@ -197,7 +198,9 @@ data::CalibrationSet load(const EvaluateOptions& options, const setup::OpenedMod
 }  // namespace
 
 Json Evaluation::to_json() const {
-  Json json = {{"perplexity", perplexity}, {"tokens", tokens}, {"seconds", seconds}};
+  Json json = {{"seconds", seconds}};
+  if (tokens > 0) json["perplexity"] = perplexity, json["tokens"] = tokens;
+  if (!tasks.is_null()) json.update(tasks);
   if (rounded_linears) json["rounded_linears"] = *rounded_linears;
   if (kl_divergence) json["kl_divergence"] = *kl_divergence;
   if (top1_agreement) json["top1_agreement"] = *top1_agreement;
@@ -206,13 +209,12 @@ Json Evaluation::to_json() const {
   return json;
 }
 
-Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
+namespace {
+
+Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& control) {
   const c10::InferenceMode inference;
   const Timer timer;
   const int threads = setup::set_threads(options.threads);
-  run::check_report(options, control);
-  if (options.download)
-    for (const std::string& name : {options.model, options.reference}) setup::download_model(name, control);
   Evaluated model = open(options.model, options, control);
   Evaluation result;
   if (options.quantize_activations) result.rounded_linears = quantize_activations(model.model);
@@ -250,6 +252,23 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
     result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
     result.layers = std::move(layers);
   }
+  return result;
+}
+
+}  // namespace
+
+Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
+  if (options.dataset.empty() && options.tasks.empty())
+    throw UsageError("[options] there is nothing to measure on; give --dataset or --tasks");
+  run::check_tasks(options);
+  run::check_report(options, control);
+  if (options.download)
+    for (const std::string& name : {options.model, options.reference}) setup::download_model(name, control);
+  const Timer timer;
+  Evaluation result;
+  if (!options.dataset.empty()) result = measure_on_text(options, control);
+  if (!options.tasks.empty()) result.tasks = run::run_tasks(options, control);
+  result.seconds = timer.seconds();
   run::add_to_report(options, result, control);
   return result;
 }

@@ -202,10 +202,14 @@ def plan(
 ) -> Plan: ...
 def evaluate(
     model: str | PathLike[str],
-    dataset: Any,
+    dataset: Any = None,
     *,
     progress: bool = False,
     reference: str | None = None,  # model to compare with, usually the uncompressed one
+    tasks: str | list[str] | None = None,  # run these tasks of lm-evaluation-harness, such as gsm8k; with or without --dataset
+    task_folder: str | PathLike[str] | None = None,  # folder with further tasks (YAML)
+    engine: str | None = None,  # transformers or vllm: what runs the tasks
+    limit: int | None = None,  # documents of each task (default: all)
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # column that holds the text
     num_samples: int | None = None,  # how many samples to use

@@ -85,13 +85,18 @@ class Summary(Report):
 
     def table(self):
         return ("module", "scheme", "relative error"), [
-            (module["module"], module["scheme"], _number(module.get("relative_error"))) for module in self._modules()]
+            (module["module"], module["scheme"], _number(_error(module))) for module in self._modules()]
 
     def shares(self):
-        return _relative([module.get("relative_error") or 0 for module in self._modules()])
+        return _relative([_error(module) or 0 for module in self._modules()])
 
     def _modules(self) -> list[dict]:
         return self["details"].get("modules") or []
+
+
+def _error(module: dict) -> Any:
+    """Of the output, or of the weight where no statistics of the input were collected."""
+    return module["output_error"] if module.get("output_error") is not None else module.get("weight_error")
 
 
 def _number(value: Any) -> str:
@@ -141,7 +146,9 @@ class Evaluation(Report):
     title = "Evaluation"
 
     def facts(self):
-        return [(name.replace("_", " "), value) for name, value in self.items() if name != "layers"]
+        return [(name.replace("_", " "), value) for name, value in self.items() if name not in ("layers", "tasks")] + [
+            (f"{task} {metric}", value) for task, figures in (self.get("tasks") or {}).items()
+            for metric, value in figures["metrics"].items()]
 
     def table(self):
         return ("layer", "relative error"), [(layer["name"], _number(layer["relative_error"])) for layer in self._layers()]

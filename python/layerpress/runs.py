@@ -46,10 +46,11 @@ def plan(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool 
                          last=request.others))
 
 
-def evaluate(model: str | os.PathLike, dataset: Any, *, progress: bool = False, **arguments: Any) -> Evaluation:
-    """Perplexity of a plain or compressed checkpoint, and with `reference` how it differs from another one."""
+def evaluate(model: str | os.PathLike, dataset: Any = None, *, progress: bool = False, **arguments: Any) -> Evaluation:
+    """Perplexity of a plain or compressed checkpoint on a dataset, the figures of `tasks` of lm-evaluation-harness, or both; with
+    `reference` how it differs from another one."""
     with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
-        if not isinstance(dataset, (str, os.PathLike)):
+        if dataset is not None and not isinstance(dataset, (str, os.PathLike)):
             rows = Path(folder) / "rows.jsonl"
             Rows(dataset, {**arguments, "num_calibration_samples": arguments.get("num_samples", 512)}, None).write(rows)
             dataset, arguments = rows, {**arguments, "text_column": "text"}

@@ -67,6 +67,11 @@ def _quality(evaluation: dict[str, Any]) -> list[str]:
     rows = [(name.replace("_", " "), value if isinstance(value, str) else _number(value)) for name, value in evaluation.items()
             if isinstance(value, (int, float, str)) and value != ""]
     parts = [_head("Quality"), _table((), rows)]
+    tasks = [(f"{task} {metric}", _number(value), *(_number(figures[kind][metric]) if metric in figures.get(kind, ()) else ""
+                                                     for kind in ("reference", "recovery")))
+             for task, figures in (evaluation.get("tasks") or {}).items() for metric, value in figures["metrics"].items()]
+    if tasks:
+        parts.append(_table(("task", "", "reference", "recovery"), tasks))
     if evaluation.get("layers"):
         parts += [_head("Error of the residual stream", "After each subgraph, relative to the reference."),
                   charts.drawn(charts.stream(evaluation), "stream")]

@@ -34,6 +34,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     recipe = QuantizationModifier(config_groups={"group_0": QuantizationScheme(targets=["Linear"], weights=weights)}, ignore=["lm_head"])
     summary = layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "out", progress=False)
     assert {module["scheme"] for module in summary.details["modules"]} == {"8-bit int, channel"}
+    assert f"{summary.details['modules'][0]['weight_error']:.5f}" in str(summary)
 
 
 @pytest.mark.parametrize("arguments, fragment", [

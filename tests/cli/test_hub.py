@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from support import program
 from support.local_hub import TOKEN, LocalHub
+from support.selection import nightly_but
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_download(hub, variables, expected, results, rounding, model):
     assert hub.requests == []
 
 
+@pytest.mark.nightly
 def test_shards(hub, variables, model):
     """Of weights in several files, those that the index names."""
     import json
@@ -94,7 +96,7 @@ def test_broken_download_is_continued(hub, variables, expected, results, roundin
 
 @pytest.mark.parametrize("name, fault, fragments", [
     ("org/nothing", None, ["[hub.download] org/nothing: the hub has no such model", "hf auth login"]),
-    ("org/name@v9", None, ["[hub.download] org/name@v9: the hub has no such revision"]),
+    pytest.param("org/name@v9", None, ["[hub.download] org/name@v9: the hub has no such revision"], marks=pytest.mark.nightly),
     ("org/name", 401, ["[hub.download] org/name: the hub answered 401", "access token"]),
 ])
 def test_refused_download(name, fault, fragments, hub, variables, refused, rounding):
@@ -104,12 +106,13 @@ def test_refused_download(name, fault, fragments, hub, variables, refused, round
     assert TOKEN not in outcome.errors
 
 
+@pytest.mark.nightly
 def test_unreachable_hub(variables, refused, rounding):
     refused("org/name", "--download", *rounding, env={**variables, "HF_ENDPOINT": "http://127.0.0.1:9"},
             fragments=["[hub.download] org/name: the connection to the hub failed"])
 
 
-@pytest.mark.parametrize("options, private", [([], True), (["--push-public"], False)])
+@pytest.mark.parametrize("options, private", [([], True), pytest.param(["--push-public"], False, marks=pytest.mark.nightly)])
 def test_push(options, private, hub, variables, results, rounding, model):
     summary = results / "summary.json"
     outcome = program.run("oneshot", model, "--output", results / "out", "--push", "me/result", "--summary", summary, *options, *rounding,
@@ -121,6 +124,7 @@ def test_push(options, private, hub, variables, results, rounding, model):
     assert TOKEN not in outcome.output + outcome.errors
 
 
+@pytest.mark.nightly
 def test_push_replaces_weights_of_another_layout(hub, variables, results, rounding, model):
     hub.models["me/result"] = {"model-00001-of-00002.safetensors": b"old", "model.safetensors.index.json": b"{}", "notes.md": b"mine"}
     program.oneshot(model, results / "out", "--push", "me/result", *rounding, env=variables)
@@ -138,7 +142,10 @@ def test_refused_before_the_work(hub, variables, refused, rounding, model):
     refused(model, "--push", "me/result", *rounding, env=without, fragments=["no access token", "hf auth login"])
 
 
-@pytest.mark.parametrize("refused_request", [r"POST /api/repos/create", r"POST /api/models/me/result/commit/main"])
+CREATION, COMMIT = r"POST /api/repos/create", r"POST /api/models/me/result/commit/main"
+
+
+@pytest.mark.parametrize("refused_request", nightly_but([CREATION, COMMIT], CREATION))
 def test_refused_upload_leaves_the_output(refused_request, hub, variables, results, rounding, model):
     """The hub's message quotes the request; ours must not repeat the token. --resume uploads only."""
     hub.faults[refused_request] = 401

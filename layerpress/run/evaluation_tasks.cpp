@@ -1,0 +1,41 @@
+#include "layerpress/run/evaluation_tasks.h"
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
+#include "layerpress/checkpoint/model_location.h"
+#include "layerpress/setup/helper_request.h"
+
+namespace layerpress::run {
+namespace {
+
+std::string folder_of(const std::string& model) {
+  return model.empty() ? "" : std::filesystem::absolute(checkpoint::locate_model(model)).string();
+}
+
+}  // namespace
+
+void check_tasks(const EvaluateOptions& options) {
+  if (options.engine != "transformers" && options.engine != "vllm")
+    throw UsageError("[options] --engine: '{}' is not known; transformers and vllm are", options.engine);
+  if (options.limit < 0) throw UsageError("[options] --limit: {} is negative", options.limit);
+  if (options.tasks.empty() && (options.limit > 0 || !options.task_folder.empty()))
+    throw UsageError("[options] --limit and --task-folder belong to --tasks; name the tasks, too");
+}
+
+Json run_tasks(const EvaluateOptions& options, const RunControl& control) {
+  control.message(LogLevel::kInfo, fmt::format("[eval] running {} by {}", join(options.tasks), options.engine));
+  return setup::ask_helper({"run_tasks.py",
+                            "[eval.tasks]",
+                            {{"model", folder_of(options.model)},
+                             {"reference", folder_of(options.reference)},
+                             {"tasks", options.tasks},
+                             {"task_folder", options.task_folder},
+                             {"engine", options.engine},
+                             {"limit", options.limit},
+                             {"device", options.device},
+                             {"dtype", options.dtype},
+                             {"download", options.download}}},
+                           control);
+}
+
+}  // namespace layerpress::run

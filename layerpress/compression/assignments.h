@@ -59,6 +59,11 @@ struct Assignments {
   /// Targets that are not quantized because the source stores them in the same scheme.
   std::vector<std::string> stored_alike{};
 
+  /// The scheme of a linear node; null if it is not quantized.
+  const quant::QuantizationScheme* scheme_of(graph::NodeId linear) const {
+    const auto found = linears.find(linear);
+    return found == linears.end() ? nullptr : found->second.scheme;
+  }
   /// The parameters that transforms change.
   std::set<std::string> transformed(const graph::Graph& graph) const;
   /// The parameters that differ from the original model's: those that transforms change, and the weights of quantized linears.

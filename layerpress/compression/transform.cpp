@@ -32,12 +32,6 @@ at::Tensor divided(const at::Tensor& parameter, const at::Tensor& scale, double 
   return result;
 }
 
-at::Tensor multiplied_columns(const at::Tensor& weight, const at::Tensor& scale) {
-  at::Tensor result = at::empty_like(weight);
-  scale_rows(weight, result, {}, scale);
-  return result;
-}
-
 at::Tensor spread(const std::vector<graph::ChannelRun>& runs, const at::Tensor& scale, std::int64_t features) {
   at::Tensor all = at::ones({features}, scale.options());
   for (const graph::ChannelRun& run : runs)
@@ -46,6 +40,12 @@ at::Tensor spread(const std::vector<graph::ChannelRun>& runs, const at::Tensor& 
 }
 
 }  // namespace
+
+at::Tensor multiplied_columns(const at::Tensor& weight, const at::Tensor& scale) {
+  at::Tensor result = at::empty_like(weight);
+  scale_rows(weight, result, {}, scale);
+  return result;
+}
 
 std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& place, const at::Tensor& scale,
                                                     const TransformInput& input) {
@@ -57,13 +57,22 @@ std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& 
     changed[use.name] = divided(input.parameter(use.name), own, norm == nullptr ? 0 : norm->weight_offset);
   for (const graph::ScaleReader& reader : place.readers) {
     const at::Tensor weight = input.parameter(reader.weight);
-    changed[reader.weight] = multiplied_columns(weight, spread(reader.columns, scale, weight.size(1)));
+    changed[reader.weight] = multiplied_columns(weight, scale_of(reader, scale, weight.size(1)));
   }
   return changed;
 }
 
 at::Tensor scale_of(const graph::ScaledValue& value, const at::Tensor& scale, std::int64_t features) {
   return spread(value.channels, scale, features);
+}
+
+std::uint64_t Transform::candidate_workspace(const TransformSite&, const graph::Graph&, at::ScalarType,
+                                             const at::Device&, const SchemeOf&) const {
+  return 0;
+}
+
+at::Tensor scale_of(const graph::ScaleReader& reader, const at::Tensor& scale, std::int64_t columns) {
+  return spread(reader.columns, scale, columns);
 }
 
 std::uint64_t scaling_workspace_bytes() { return 2 * sizeof(float) * static_cast<std::uint64_t>(kElements); }

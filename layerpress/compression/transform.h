@@ -9,6 +9,7 @@
 
 #include "layerpress/base/phase_times.h"
 #include "layerpress/compression/modifier.h"
+#include "layerpress/compression/trial.h"
 #include "layerpress/graph/scale_absorbers.h"
 
 namespace layerpress::compression {
@@ -19,7 +20,11 @@ struct TransformSite {
   std::vector<graph::NodeId> balanced;  ///< the readers whose weights determine the scale
   /// To be collected before the parameters are changed.
   std::map<graph::ValueId, std::vector<StatisticPtr>> statistics{};
+  std::size_t candidates = 0;  ///< of the trial that it wants; 0: none
 };
+
+/// The scheme of a linear node; null if it is not quantized.
+using SchemeOf = std::function<const quant::QuantizationScheme*(graph::NodeId)>;
 
 /// The input of Transform::scale().
 struct TransformInput {
@@ -28,6 +33,8 @@ struct TransformInput {
   std::function<at::Tensor(const std::string&)> parameter;
   /// The statistics of the values that the site names. They are the same on all ranks.
   std::function<const Statistics&(graph::ValueId)> statistics;
+  SchemeOf scheme_of;
+  RunTrial run_trial;  ///< for this site; only if TransformSite::candidates is not 0
 };
 
 /// Changes parameters (norms, linears, biases) so that the model is easier to compress and its outputs stay the same. All ranks
@@ -38,10 +45,14 @@ class Transform : public Modifier {
 
   /// The places where it is applied, in the order of the graph. Throws RecipeError for mappings that match nothing, or that would
   /// change the model's outputs.
-  virtual std::vector<TransformSite> sites(const graph::Graph& graph) const = 0;
+  virtual std::vector<TransformSite> sites(const graph::Graph& graph, const SchemeOf& scheme_of) const = 0;
 
   /// The scale by which the channels of the source's output are divided: fp32 [features of the output], positive.
   virtual at::Tensor scale(const TransformSite& site, const TransformInput& input) const = 0;
+
+  /// Bytes that making a trial's candidate takes at most on `device`, besides its parameters; `dtype`: of these.
+  virtual std::uint64_t candidate_workspace(const TransformSite& site, const graph::Graph& graph, at::ScalarType dtype,
+                                            const at::Device& device, const SchemeOf& scheme_of) const;
 };
 
 /// The parameters of a place after scaling, each in its own dtype: the source's channels divided by the scale, the readers'
@@ -49,8 +60,14 @@ class Transform : public Modifier {
 std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& place, const at::Tensor& scale,
                                                     const TransformInput& input);
 
+/// A copy of a weight [rows, columns] in its own dtype, whose columns are multiplied by the scale, fp32 [columns], in fp32.
+at::Tensor multiplied_columns(const at::Tensor& weight, const at::Tensor& scale);
+
 /// The scale of each channel of a value of the place, fp32 [features]; 1 for channels that are not scaled.
 at::Tensor scale_of(const graph::ScaledValue& value, const at::Tensor& scale, std::int64_t features);
+
+/// The scale of each column of a reader's weight, fp32 [columns]; 1 for columns that are not scaled.
+at::Tensor scale_of(const graph::ScaleReader& reader, const at::Tensor& scale, std::int64_t columns);
 
 /// Bytes that scaled_parameters() allocates in addition to its results.
 std::uint64_t scaling_workspace_bytes();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
+#include "layerpress/modifier/awq.h"
 #include "layerpress/modifier/gptq.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/quantization.h"
@@ -33,6 +34,7 @@ std::vector<Argument> with_shared(std::vector<Argument> own) {
 /// A new modifier is its files and a line here.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kAll = {
+      {"AWQModifier", make_awq_modifier, awq_arguments()},
       {"GPTQModifier",
        [](const OrderedJson& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); },
        with_shared(gptq_arguments())},
@@ -45,8 +47,7 @@ const std::vector<Kind>& kinds() {
 }  // namespace
 
 const std::vector<std::string>& not_implemented() {
-  static const std::vector<std::string> kNames = {"AWQModifier",
-                                                  "AutoRoundModifier",
+  static const std::vector<std::string> kNames = {"AutoRoundModifier",
                                                   "SpinQuantModifier",
                                                   "QuIPModifier",
                                                   "SparseGPTModifier",

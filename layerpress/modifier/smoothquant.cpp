@@ -10,6 +10,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/compression/minimum_maximum.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
+#include "layerpress/modifier/scale_mappings.h"
 #include "layerpress/quant/matching.h"
 
 namespace layerpress::modifier {
@@ -18,40 +19,6 @@ namespace {
 using compression::TransformSite;
 
 constexpr double kLeastScale = 1e-5;
-
-std::vector<std::string> names_in(const Json& value, const std::string& where) {
-  std::vector<std::string> names;
-  if (value.is_string()) names.push_back(value.get<std::string>());
-  if (value.is_array())
-    for (const Json& entry : value)
-      if (entry.is_string()) names.push_back(entry.get<std::string>());
-  if (names.empty() || (value.is_array() && names.size() != value.size()))
-    throw RecipeError("[recipe.modifier] {}: expected a name or a list of names, found {}", where,
-                      value.dump().substr(0, 80));
-  return names;
-}
-
-/// One entry of `mappings`: [balance layers, smooth layer].
-struct SmoothMapping {
-  SmoothMapping(const Json& entry, const std::string& where_)
-      : where(where_),
-        balance(names_in(parts(entry, where_)[0], where_), where_),
-        smooth(names_in(entry[1], where_), where_) {}
-
-  std::string where;
-  quant::TargetList balance, smooth;
-
- private:
-  static const Json& parts(const Json& entry, const std::string& where) {
-    if (!entry.is_array() || entry.size() != 2)
-      throw RecipeError("[recipe.modifier] {}: a mapping is [[balance layers], smooth layer]", where);
-    return entry;
-  }
-};
-
-quant::ModuleName module_of(const graph::Graph& graph, graph::NodeId n) {
-  return {graph.module_name(graph.nodes[n]), {graph.modules[graph.nodes[n].module].class_name}};
-}
 
 /// The places that SmoothQuant uses if the recipe has no mappings.
 class UsualPlaces {
@@ -96,13 +63,13 @@ class SmoothQuantModifier : public compression::Transform {
     logarithmic_ = algorithm == "log_equalization";
     if (given(arguments, "ignore") && !(arguments["ignore"].is_array() && arguments["ignore"].empty()))
       ignore_.emplace(names_in(arguments["ignore"], where + ".ignore"), where + ".ignore");
-    if (given(arguments, "mappings")) read_mappings(arguments["mappings"]);
+    if (given(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
   }
 
   std::string type() const override { return "SmoothQuantModifier"; }
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
 
-  std::vector<TransformSite> sites(const graph::Graph& graph) const override {
+  std::vector<TransformSite> sites(const graph::Graph& graph, const compression::SchemeOf&) const override {
     const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
     std::vector<TransformSite> sites;
     if (mappings_.empty()) {
@@ -115,7 +82,7 @@ class SmoothQuantModifier : public compression::Transform {
             "[[[\"re:.*down_proj\"], \"re:.*up_proj\"]]",
             where_);
     }
-    for (const SmoothMapping& mapping : mappings_) {
+    for (const ScaleMapping& mapping : mappings_) {
       const std::size_t before = sites.size();
       bool ignored = false;
       for (const graph::ScaleAbsorber& place : places)
@@ -170,17 +137,10 @@ class SmoothQuantModifier : public compression::Transform {
             key);
   }
 
-  void read_mappings(const Json& mappings) {
-    if (!mappings.is_array() || mappings.empty())
-      throw RecipeError("[recipe.modifier] {}: mappings must be a list of [[balance layers], smooth layer]", where_);
-    for (std::size_t i = 0; i < mappings.size(); ++i)
-      mappings_.emplace_back(mappings[i], fmt::format("{}.mappings[{}]", where_, i));
-  }
-
   bool is_ignored(const quant::ModuleName& module) const { return ignore_ && ignore_->matches(module); }
 
   /// Adds a place if `mapping` names one of its readers (null: all). False if the place is ignored.
-  bool add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const SmoothMapping* mapping,
+  bool add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const ScaleMapping* mapping,
            std::vector<TransformSite>& sites) const {
     TransformSite site{place, {}};
     bool ignored = is_ignored(module_of(graph, place.source));
@@ -199,7 +159,7 @@ class SmoothQuantModifier : public compression::Transform {
 
   /// Throws if a smooth layer's output also has readers that cannot be balanced.
   static void refuse_impossible(const graph::Graph& graph, const std::vector<graph::ScaleAbsorber>& places,
-                                const SmoothMapping& mapping) {
+                                const ScaleMapping& mapping) {
     std::set<graph::NodeId> possible;
     for (const graph::ScaleAbsorber& place : places) possible.insert(place.source);
     for (const graph::Node& reader : graph.nodes) {
@@ -236,7 +196,7 @@ class SmoothQuantModifier : public compression::Transform {
   double strength_ = 0.5;
   bool logarithmic_ = false;
   std::optional<quant::TargetList> ignore_;
-  std::vector<SmoothMapping> mappings_;
+  std::vector<ScaleMapping> mappings_;
 };
 
 }  // namespace

@@ -78,7 +78,7 @@ class ScheduleRun {
         run_.control.check_stop();
         std::vector<schedule::GroupWork> works = divider_.divide(plan.sharing, step.groups);
         run_batches(step, works, {parameters, original ? &*original : nullptr});
-        apply_transforms(run_, step.transforms, assignments_, parameters, statistics_);
+        apply_transforms(run_, step, assignments_, parameters, statistics_, trials_);
         if (!works.empty()) compress(plan, std::move(works), parameters);
         for (const graph::ValueId value : schedule::statistics_used(step, assignments_))
           ranges_.take(value, statistics_);
@@ -164,6 +164,7 @@ class ScheduleRun {
   execution::ExpertSurveys surveys_;
   std::optional<graph::OriginalStream> original_ = schedule::original_stream(run_.graph, assignments_);
   StepRunner step_runner_{run_, store_, original_, surveys_};
+  const TrialRunner trials_{run_, store_, surveys_};
   std::map<std::string, at::Tensor> kept_;  // compressed and dequantized weights that later subgraphs read
   schedule::StatisticsUsers users_{schedule_, assignments_};
   const schedule::WorkDivider divider_{run_.graph, assignments_, run_.group.size(), run_.division_rates};

@@ -7,14 +7,15 @@
 #include "layerpress/execution/stage_runner.h"
 #include "layerpress/pipeline/result_sink.h"
 #include "layerpress/pipeline/statistics_store.h"
+#include "layerpress/pipeline/trials.h"
 
 namespace layerpress::pipeline {
 
-/// Applies some of the assignments' transforms, in order. It changes parameters, and the statistics of the values between them.
+/// Applies the transforms of a step, in order, after their trials. It changes parameters, and the statistics of the values between them.
 /// REQUIRES: the transforms' statistics have been collected, and none of these values is stored. Measured as "transform".
-void apply_transforms(const execution::RunContext& run, const std::vector<std::size_t>& transforms,
+void apply_transforms(const execution::RunContext& run, const schedule::Step& step,
                       const compression::Assignments& assignments, residency::Onload& parameters,
-                      StatisticsStore& statistics);
+                      StatisticsStore& statistics, const TrialRunner& trials);
 
 /// Passes parameters that transforms have changed to the sink.
 void store_changed(const execution::RunContext& run, const std::vector<std::string>& names,

@@ -15,6 +15,7 @@
 #include "layerpress/plan/step_cost.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/schedule/statistics_users.h"
+#include "layerpress/schedule/trial_stages.h"
 
 namespace layerpress::plan {
 namespace {
@@ -24,6 +25,27 @@ std::uint64_t original_bytes(const PlannedSizes& sizes, const std::vector<compre
   std::uint64_t bytes = 0;
   for (const compression::LinearShape& shape : linears)
     if (shape.computed || !sizes.is_on_host()) bytes += PlannedSizes::bytes_of(shape.rows * shape.columns, shape.dtype);
+  return bytes;
+}
+
+/// Memory for a candidate of a trial.
+struct CandidateBytes {
+  std::uint64_t parameters = 0;  ///< in their own dtype and, if it differs, in the computing dtype
+  std::uint64_t making = 0;      ///< while they are made, besides
+};
+
+CandidateBytes candidate_bytes(const PlannedSizes& sizes, const compression::Assignments& assignments,
+                               std::size_t index) {
+  const auto& [transform, site] = assignments.transforms[index];
+  const auto scheme_of = [&](graph::NodeId linear) { return assignments.scheme_of(linear); };
+  CandidateBytes bytes;
+  for (const graph::ScaleReader& reader : site.place.readers) {
+    if (std::find(site.balanced.begin(), site.balanced.end(), reader.node) == site.balanced.end()) continue;
+    const at::ScalarType dtype = sizes.stored_dtype(reader.weight);
+    bytes.parameters += sizes.stored_weight_bytes(reader.weight);
+    if (dtype != sizes.placement().dtype) bytes.parameters += sizes.weight_bytes(reader.weight);
+    bytes.making = transform->candidate_workspace(site, sizes.graph(), dtype, sizes.placement().device, scheme_of);
+  }
   return bytes;
 }
 
@@ -74,7 +96,7 @@ class Simulation {
       for (std::size_t b = 0; b < request_.batches.size(); ++b) run_batch(step, b, collection);
     }
     for (const graph::ValueId value : step.drops) drop(value);
-    transform(step.transforms);
+    transform(step);
     compress(divider_.divide(subgraph.sharing, step.groups), subgraph.uses_results);
     for (const graph::ValueId value : users_.unused_after(step)) statistics_.drop(value);
   }
@@ -90,13 +112,33 @@ class Simulation {
   }
 
   /// The parameters that transforms change are held in memory until they are compressed or the subgraph is done.
-  void transform(const std::vector<std::size_t>& transforms) {
-    for (const std::size_t transform : transforms)
+  void transform(const schedule::Step& step) {
+    for (const schedule::TrialStages& trial : step.trials) run_trial(trial);
+    for (const std::size_t transform : step.transforms)
       for (const std::string& name : run_.assignments.transforms[transform].site.place.parameters(sizes_.graph())) {
         // Beside the parameter before the change.
         note(sizes_.stored_weight_bytes(name) + compression::scaling_workspace_bytes());
         weights_.change(name, own());
       }
+  }
+
+  void run_trial(const schedule::TrialStages& trial) {
+    const compression::TransformSite& site = run_.assignments.transforms[trial.transform].site;
+    const auto [candidate, making] = candidate_bytes(sizes_, run_.assignments, trial.transform);
+    const auto nothing = [](graph::ValueId) { return std::uint64_t(0); };
+    std::uint64_t held = 0;  // values before the tried nodes, and outputs to compare with
+    for (std::size_t b = 0; b < request_.batches.size(); ++b) {
+      const StageNeeds before = stage_needs(sizes_, request_.batches[b], b, trial.before, nothing);
+      const StageNeeds tried = stage_needs(sizes_, request_.batches[b], b, trial.tried, nothing);
+      if (held >= schedule::kTrialBytes) held = 0;
+      note(held + std::max(before.most, before.frame + tried.most));
+      held += before.frame + tried.frame;
+      note(held + candidate + std::max(tried.most, making));
+      const auto times = static_cast<double>(site.candidates + 1);
+      for (const auto& [phase, flops] : before.flops) own().flops[phase] += flops;
+      for (const auto& [phase, flops] : tried.flops) own().flops[phase] += times * flops;
+      own().forward_bytes += before.forward_bytes + times * tried.forward_bytes;
+    }
   }
 
   /// One batch through a step's stage, also in the original model if it runs.

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
+
 #include "layerpress/base/error.h"
 
 namespace layerpress::residency {
@@ -58,6 +60,19 @@ void Onload::change(const std::string& name, const at::Tensor& value) {
   parameters_.at(name) = at::Tensor();  // converted again on first use
   changed_[name] = value;
   computed_.erase(name);
+}
+
+Onload::Saved Onload::saved(const std::string& name) const {
+  const auto changed = changed_.find(name);
+  return {parameters_.at(name), changed == changed_.end() ? at::Tensor() : changed->second};
+}
+
+void Onload::restore(const std::string& name, Saved value) {
+  parameters_.at(name) = std::move(value.parameter);
+  if (value.changed.defined())
+    changed_[name] = std::move(value.changed);
+  else
+    changed_.erase(name);
 }
 
 void Onload::replace(const std::string& name, at::Tensor value) {

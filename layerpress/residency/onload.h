@@ -36,6 +36,12 @@ class Onload {
   void change(const std::string& name, const at::Tensor& value);
   /// Lets the values of a weight go that is stored quantized, until original() computes them again.
   void release_original(const std::string& name) { computed_.erase(name); }
+  /// The value of a parameter, to restore it after change().
+  struct Saved {
+    at::Tensor parameter, changed;
+  };
+  Saved saved(const std::string& name) const;
+  void restore(const std::string& name, Saved value);
   /// Whether change() was called and the parameter was not replaced since then.
   bool has_changed(const std::string& name) const { return changed_.count(name) != 0; }
 

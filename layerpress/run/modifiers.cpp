@@ -1,6 +1,7 @@
 #include "layerpress/modifiers.h"
 
 #include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/recipe/separate_scaling.h"
 
 namespace layerpress {
 
@@ -17,6 +18,11 @@ std::vector<ModifierKind> list_modifiers() {
 }
 
 void check_modifier(const std::string& type, const OrderedJson& arguments) {
+  if (type == "AWQModifier") {  // perhaps of the older kind, which also quantizes
+    for (const recipe::ModifierEntry& entry : recipe::with_separate_scaling({{{type, arguments, type}}}).modifiers)
+      (void)modifier::make_modifier(entry.type, entry.arguments, entry.where);
+    return;
+  }
   // A GPTQModifier without a scheme takes over that of the QuantizationModifier before it, which only a recipe shows.
   const bool inherits =
       type == "GPTQModifier" && !json_has(arguments, "scheme") && !json_has(arguments, "config_groups");

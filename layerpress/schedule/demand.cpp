@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "layerpress/graph/partition.h"
+#include "layerpress/schedule/trial_stages.h"
 
 namespace layerpress::schedule {
 
@@ -17,7 +18,7 @@ Demand::Demand(const ScheduleRequest& request) : request_(request), graph_(reque
     transforms_[s] = transforms_of(request_.subgraphs[s], request_.assignments);
     stored_[s] = stored_of(request_.subgraphs[s], request_.assignments);
     observed_[s] = observed_values(stored_[s], groups_[s], request_.assignments);
-    for (const graph::ValueId value : collected_in(s)) wanted.push_back(value);
+    for (const graph::ValueId value : computed_in(s)) wanted.push_back(value);
   }
   needed_ = graph::needed_nodes(graph_, wanted, available_);
   std::vector<bool> compressed(graph_.nodes.size(), false);
@@ -31,8 +32,8 @@ Demand::Demand(const ScheduleRequest& request) : request_(request), graph_(reque
   find_last_uses();
 }
 
-/// The values from which statistics are computed in a subgraph.
-std::vector<graph::ValueId> Demand::collected_in(std::size_t s) const {
+/// The values from which statistics are computed in a subgraph, and the outputs of its trials.
+std::vector<graph::ValueId> Demand::computed_in(std::size_t s) const {
   Step all;
   all.groups = groups_[s];
   all.transforms = transforms_[s];
@@ -40,6 +41,10 @@ std::vector<graph::ValueId> Demand::collected_in(std::size_t s) const {
   std::vector<graph::ValueId> values;
   for (const graph::ValueId collected : statistics_used(all, request_.assignments))
     for (const graph::ValueId value : statistics_.sources(collected)) values.push_back(value);
+  for (const std::size_t transform : transforms_[s])
+    if (const compression::TransformSite& site = request_.assignments.transforms[transform].site; site.candidates > 0)
+      for (const graph::ValueId value : trial_outputs(graph_, request_.subgraphs[s], site.balanced))
+        values.push_back(value);
   return values;
 }
 
@@ -49,7 +54,7 @@ void Demand::find_last_uses() {
     for (const graph::NodeId n : running_[s].nodes)
       if (needed_[n])
         for (const graph::ValueId input : graph_.nodes[n].inputs) last_use_[input] = static_cast<int>(s);
-    for (const graph::ValueId value : collected_in(s)) last_use_[value] = static_cast<int>(s);
+    for (const graph::ValueId value : computed_in(s)) last_use_[value] = static_cast<int>(s);
   }
 }
 

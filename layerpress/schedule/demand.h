@@ -41,7 +41,7 @@ class Demand {
   const std::optional<graph::OriginalStream>& original() const { return original_; }
 
  private:
-  std::vector<graph::ValueId> collected_in(std::size_t s) const;
+  std::vector<graph::ValueId> computed_in(std::size_t s) const;
   void find_last_uses();
 
   const ScheduleRequest& request_;

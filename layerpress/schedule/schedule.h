@@ -15,12 +15,20 @@
 
 namespace layerpress::schedule {
 
+/// The trial of a transform (compression/trial.h), after the step's stage and the transforms before it.
+struct TrialStages {
+  std::size_t transform = 0;  ///< its index in Assignments::transforms
+  graph::Stage before;        ///< once for a batch: keeps the values that `tried` reads and that are not stored
+  graph::Stage tried;         ///< for each candidate: the nodes that depend on the balanced readers; keeps the outputs
+};
+
 /// All batches through a stage, and what follows.
 struct Step {
   graph::Stage stage;                      ///< up to the groups' inputs
   graph::Stage original;                   ///< what runs in the original model, too, if it does
   std::vector<graph::ValueId> drops;       ///< stored values that go once a batch has passed
   std::vector<std::size_t> transforms;     ///< to apply afterwards, in this order: indices in Assignments::transforms
+  std::vector<TrialStages> trials{};       ///< of those that want one
   std::vector<graph::LinearGroup> groups;  ///< to compress then; none depends on another one's linears
   std::vector<graph::ValueId> observed;  ///< values that no group reads, but whose range stored parameters follow from
   /// Statistics to collect, for the transforms, of the groups' inputs and of observed values, unless an earlier step has collected

@@ -53,6 +53,10 @@ class ScheduleMaker {
       }
     for (const graph::LinearGroup& group : plan.groups())
       nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());
+    for (const Step& step : plan.steps)
+      for (const TrialStages& trial : step.trials)
+        for (const graph::Stage* stage : {&trial.before, &trial.tried})
+          nodes.insert(nodes.end(), stage->nodes.begin(), stage->nodes.end());
     plan.weights = graph::weight_names(graph_, nodes);
     add_changed_weights(request_, plan);
     plan.reads = plan.weights;
@@ -98,13 +102,23 @@ class ScheduleMaker {
   void find_drops(std::size_t s, SubgraphSchedule& plan) const {
     std::set<graph::ValueId> read_later;
     for (auto step = plan.steps.rbegin(); step != plan.steps.rend(); ++step) {
-      const auto consider = [&](graph::ValueId value) {
+      const auto drop_after = [&](graph::ValueId value, Step& last) {
         if (graph_.is_input(value) || demand_.is_wanted_after(value, s)) return;
-        if (read_later.insert(value).second) step->drops.push_back(value);
+        if (read_later.insert(value).second) last.drops.push_back(value);
       };
+      // Trials are run after all batches have passed the step, so the next step drops what they read. The last has none.
+      for (const TrialStages& trial : step->trials)
+        for (const graph::Stage* stage : {&trial.before, &trial.tried})
+          for (const graph::ValueId value : stage->inputs)
+            if (!made_by(trial.before, value)) drop_after(value, *std::prev(step));
+      const auto consider = [&](graph::ValueId value) { drop_after(value, *step); };
       for (const graph::ValueId value : step->stage.keeps) consider(value);
       for (const graph::ValueId value : step->stage.inputs) consider(value);
     }
+  }
+
+  static bool made_by(const graph::Stage& stage, graph::ValueId value) {
+    return std::find(stage.keeps.begin(), stage.keeps.end(), value) != stage.keeps.end();
   }
 
   const ScheduleRequest& request_;

@@ -10,6 +10,7 @@
 #include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/schedule/group_work.h"
+#include "layerpress/schedule/trial_stages.h"
 
 namespace layerpress::schedule {
 
@@ -43,6 +44,7 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
   steps.emplace_back();
   do split(s, first, steps);
   while (add_survey(first, steps));
+  add_trials(s, first, steps);
   return steps;
 }
 
@@ -99,6 +101,19 @@ void StepMaker::split(std::size_t s, std::size_t first, std::vector<Step>& steps
   std::vector<graph::Stage> stages =
       graph::split_stages(graph_, demand_.subgraph(s), values, demand_.outputs(s), keep, stale);
   for (std::size_t i = 0; i < stages.size(); ++i) steps[first + i].stage = std::move(stages[i]);
+}
+
+/// A trial reads values that are stored by then, and computes the others again.
+void StepMaker::add_trials(std::size_t s, std::size_t first, std::vector<Step>& steps) const {
+  std::vector<bool> stored(graph_.values.size(), true);
+  for (const graph::NodeId n : demand_.subgraph(s).nodes) stored[graph_.nodes[n].output] = false;
+  for (std::size_t i = first; i < steps.size(); ++i) {
+    for (const graph::ValueId value : steps[i].stage.keeps) stored[value] = true;
+    for (const std::size_t transform : steps[i].transforms)
+      if (site(transform).candidates > 0)
+        steps[i].trials.push_back(
+            trial_stages(graph_, demand_.subgraph(s), {transform, site(transform).balanced}, stored));
+  }
 }
 
 /// Whether what is computed of the rows that a node selects is collected, here or later. Else routed rows are enough.

@@ -33,6 +33,7 @@ class StepMaker {
   void add_statistics(Step& step);
   std::vector<graph::ValueId> wanted_in(const Step& step) const;
   void split(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
+  void add_trials(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
   bool selects_for_statistics(const Step& step, const graph::Node& selection) const;
   bool add_survey(std::size_t first, std::vector<Step>& steps);
 

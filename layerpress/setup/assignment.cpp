@@ -14,6 +14,7 @@
 #include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 #include "layerpress/recipe/inherited_schemes.h"
+#include "layerpress/recipe/separate_scaling.h"
 #include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
 
@@ -180,7 +181,8 @@ void check_uniform(const OpenedModel& model, const std::map<std::string, const q
 Modifiers make_modifiers(const recipe::Recipe& recipe) {
   if (recipe.modifiers.empty()) throw RecipeError("[recipe] no modifier; nothing would be done");
   Modifiers modifiers;
-  for (const recipe::ModifierEntry& entry : recipe::with_inherited_schemes(recipe).modifiers)
+  for (const recipe::ModifierEntry& entry :
+       recipe::with_inherited_schemes(recipe::with_separate_scaling(recipe)).modifiers)
     modifiers.push_back(modifier::make_modifier(entry.type, entry.arguments, entry.where));
   return modifiers;
 }

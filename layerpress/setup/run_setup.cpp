@@ -41,8 +41,8 @@ const schedule::Pipeline* choose_pipeline(const std::string& asked, const Modifi
   if (pipeline == nullptr) throw UsageError("[options] --pipeline: '{}' is not known; {} are", asked, pipeline_names());
   if (needs_data && !pipeline->takes_data)
     throw UsageError(
-        "[options] --pipeline {}: the recipe needs calibration data (GPTQ, a hessian observer, smoothing, static input "
-        "scales, or a quantized cache of keys and values)",
+        "[options] --pipeline {}: the recipe needs calibration data (GPTQ, AWQ, a hessian observer, smoothing, static "
+        "input scales, or a quantized cache of keys and values)",
         asked);
   return pipeline;
 }
@@ -92,6 +92,16 @@ void choose_own_device(const OneshotOptions& options, const dist::Group& group, 
 }
 
 /// An expert's routed rows are taken from the rows that it is calibrated on, which must therefore not be fewer.
+/// A trial runs a layer again with values that only a pipeline of one layer at a time has.
+void check_trials(const RunSetup& setup) {
+  if (setup.pipeline->layer_by_layer) return;
+  for (const compression::PlannedTransform& planned : setup.assignments.transforms)
+    if (planned.site.candidates > 0)
+      throw RecipeError(
+          "[recipe.check] {} tries scales on a layer's values, which --pipeline {} does not keep; use sequential",
+          planned.transform->type(), setup.pipeline->name);
+}
+
 void check_loss_mask(const OneshotOptions& options, const RunSetup& setup) {
   if (!options.use_loss_mask || options.moe_calibrate_all_experts) return;
   const auto& values = setup.model.traced.graph.values;
@@ -150,6 +160,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const R
   check_propagation(options, setup);
   check_statistics(setup.model.traced.graph, setup.assignments);
   check_loss_mask(options, setup);
+  check_trials(setup);
   setup.min_tokens_per_expert = least_expert_tokens(options.min_tokens_per_expert, setup);
   setup.subgraphs = joined_for_transforms(
       setup.model.traced.graph,

@@ -9,7 +9,8 @@ from support import program
 
 def test_modifiers_refuse_what_recipes_refuse():
     import layerpress
-    from layerpress.modifiers import AWQModifier, GPTQModifier, QuantizationModifier, SmoothQuantModifier
+    from layerpress.modifiers import AutoRoundModifier, AWQModifier, GPTQModifier, QuantizationModifier, SmoothQuantModifier
+    from layerpress.modifiers.awq import AWQMapping
     from layerpress.modifiers.quantization import GPTQModifier as same
 
     assert same is GPTQModifier
@@ -19,8 +20,12 @@ def test_modifiers_refuse_what_recipes_refuse():
         QuantizationModifier(scheme="W5")
     with pytest.raises(layerpress.RecipeError, match="smoothing_strength 2"):
         SmoothQuantModifier(smoothing_strength=2)
-    with pytest.raises(layerpress.RecipeError, match="AWQModifier is not implemented yet"):
-        AWQModifier()
+    with pytest.raises(layerpress.RecipeError, match="AutoRoundModifier is not implemented yet"):
+        AutoRoundModifier()
+    with pytest.raises(layerpress.RecipeError, match="n_grid is 1"):
+        AWQModifier(n_grid=1)
+    assert AWQModifier(mappings=[AWQMapping("re:.*up_proj", ["re:.*down_proj"])]).arguments["mappings"][0]["smooth_layer"] == "re:.*up_proj"
+    AWQModifier(duo_scaling="both", scheme="W4A16_ASYM", targets=["Linear"], ignore=["lm_head"])
     assert "W4A16" in repr(GPTQModifier(scheme="W4A16"))
 
 

@@ -21,9 +21,9 @@ Q, K, V = (f"re:.*{name}_proj" for name in "qkv")
 FAULTY_MODIFIERS = {
     "unknown modifier": ({"GPTQModifer": {"scheme": "W4A16"}}, ["GPTQModifer", "GPTQModifier"]),
     "SmoothQuant": ({"SmoothQuantModifier": {"smoothing_strenght": 0.8}}, ["smoothing_strenght", "smoothing_strength"]),
-    "AWQ": ({"AWQModifier": {"duo_scaling": "both"}}, ["AWQModifier"]),
+    "AWQ": ({"AWQModifier": {"duo_scaling": "both"}}, ["AWQModifier", "quantize"]),
     "SparseGPT": ({"SparseGPTModifier": {"sparsity": 0.5}}, ["SparseGPTModifier"]),
-    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "AWQModifier": {}}, ["AWQModifier"]),
+    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "AutoRoundModifier": {}}, ["AutoRoundModifier"]),
     "unknown argument": ({"GPTQModifier": {"config_groups": GROUPS, "damping_frac": 0.1}}, ["damping_frac", "dampening_frac"]),
     "argument of another": ({"QuantizationModifier": {"config_groups": GROUPS, "block_size": 64}}, ["block_size"]),
     "unknown preset": ({"GPTQModifier": {"scheme": "W4A61"}}, ["W4A61", "W4A16"]),

@@ -21,7 +21,7 @@ bool says(const std::string& message, const std::string& part) { return message.
 
 TEST(MakeModifier, RefusesByName) {
   const Json w4 = {{"scheme", "W4A16"}};
-  EXPECT_TRUE(says(error_of("AWQModifier", w4), "AWQModifier is not implemented yet"));
+  EXPECT_TRUE(says(error_of("AutoRoundModifier", w4), "AutoRoundModifier is not implemented yet"));
   EXPECT_TRUE(says(error_of("GPTQModifer", w4), "did you mean GPTQModifier?"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A17"}}), "W4A16"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"dampening_fraction", 0.1}}), "dampening_frac"));

@@ -16,11 +16,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import peer_scales_cases  # noqa: E402
 import torch  # noqa: E402
 from llmcompressor import oneshot  # noqa: E402
+from llmcompressor.pipelines.cache import IntermediatesCache  # noqa: E402
 from llmcompressor.modifiers.quantization import QuantizationModifier  # noqa: E402
+from llmcompressor.modifiers.transform.awq import AWQModifier  # noqa: E402
 from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier  # noqa: E402
 from support import tiny_models  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from transformers import AutoModelForCausalLM  # noqa: E402
+
+IntermediatesCache.pin_memory = lambda self, batch: None  # its AWQ asks for pinned memory also where there is no GPU
+
 
 class RecordingSmoothQuant(SmoothQuantModifier):
     """Keeps the scales that it divides by."""
@@ -40,17 +45,27 @@ class RecordingSmoothQuant(SmoothQuantModifier):
             RECORDED[mapping.smooth_name] = scales.clamp(min=1e-5).float().tolist()
 
 
+class RecordingAwq(AWQModifier):
+    """Keeps the scales that it divides by."""
+
+    def _compute_best_scale(self, mapping, *arguments):
+        scales = super()._compute_best_scale(mapping, *arguments)
+        RECORDED[mapping.smooth_name] = scales.float().tolist()
+        return scales
+
+
 RECORDED = {}
 
 
-def run(folder, recipe, dtype=torch.float32):
+def run(folder, recipe, dtype=torch.float32, pipeline="basic"):
     """In the order of the samples, because LLM Compressor sorts a dataset by length. With the basic pipeline, because the
-    sequential one traces Phi 3 and Mixtral without their causal mask (0.14.0.1)."""
+    sequential one traces Phi 3 and Mixtral without their causal mask (0.14.0.1). The basic one, however, tries AWQ's scales with
+    quantized activations and weights whose own scales are uninitialized memory."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     samples = [torch.tensor(sample) for sample in tiny_models.random_samples(peer_scales_cases.LENGTHS)]
     rows = [{"input_ids": sample, "attention_mask": torch.ones_like(sample)} for sample in samples]
     oneshot(model=model, processor=object(), dataset=DataLoader(rows, batch_size=1), recipe=recipe,
-            num_calibration_samples=len(samples), max_seq_length=max(peer_scales_cases.LENGTHS), pipeline="basic")
+            num_calibration_samples=len(samples), max_seq_length=max(peer_scales_cases.LENGTHS), pipeline=pipeline)
     return model
 
 
@@ -58,6 +73,15 @@ def smoothing_scales(family, settings, arguments):
     RECORDED.clear()
     with tempfile.TemporaryDirectory() as folder:
         run(tiny_models.save(Path(folder), family, **settings), RecordingSmoothQuant(**arguments))
+    return dict(RECORDED)
+
+
+def activation_aware_scales(family, settings, awq, quantization):
+    RECORDED.clear()
+    with tempfile.TemporaryDirectory() as folder:
+        run(tiny_models.save(Path(folder), family, **settings),
+            [RecordingAwq(**awq), QuantizationModifier(ignore=peer_scales_cases.IGNORED, **quantization)],
+            pipeline="sequential")
     return dict(RECORDED)
 
 
@@ -86,12 +110,16 @@ def rounded(scales):
 def main():
     wanted = sys.argv[1:]
     path = Path(__file__).with_name("peer_scales.json")
-    known = {"smoothing": {}, "static": {}, "configs": {}}
+    known = {"smoothing": {}, "activation_aware": {}, "static": {}, "configs": {}}
     if path.exists() and wanted:
         known.update(json.loads(path.read_text()))
     for name, case in peer_scales_cases.SMOOTHED.items():
         if not wanted or name in wanted:
             known["smoothing"][name] = rounded(smoothing_scales(*case))
+    for name, case in peer_scales_cases.ACTIVATION_AWARE.items():
+        if not wanted or name in wanted:
+            known["activation_aware"][name] = rounded(activation_aware_scales(*case))
+    path.write_text(json.dumps(known, separators=(",", ":")) + "\n")
     cases = {**peer_scales_cases.STATIC, **peer_scales_cases.GLOBAL, **peer_scales_cases.CACHED}
     for name, case in cases.items():
         if not wanted or name in wanted:

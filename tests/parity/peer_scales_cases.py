@@ -16,6 +16,32 @@ SMOOTHED = {
     "mixtral": ("Mixtral", {"num_local_experts": 4}, {}),
 }
 
+def weights(targets, **arguments):
+    return {"config_groups": {"group_0": {"targets": targets, "weights": {
+        "num_bits": 4, "strategy": "group", "group_size": 32, **arguments}}}}
+
+
+def mapping(smooth, balance, **arguments):
+    return {"mappings": [{"smooth_layer": smooth, "balance_layers": balance}], **arguments}
+
+
+ONE, HEADS = {"num_hidden_layers": 1}, {"num_hidden_layers": 1, "num_key_value_heads": 4}
+QKV, GATE_UP = ["re:.*q_proj$", "re:.*k_proj$", "re:.*v_proj$"], ["re:.*gate_proj$", "re:.*up_proj$"]
+BEFORE, BETWEEN = "re:.*input_layernorm$", "re:.*post_attention_layernorm$"
+#: by name: family, its settings, arguments of AWQModifier and of the QuantizationModifier behind it. One layer, and only what one
+#: mapping balances is quantized: elsewhere the inputs are those of a model that is compressed so far, LLM Compressor's are not.
+ACTIVATION_AWARE = {
+    "llama-attention": ("Llama", ONE, mapping(BEFORE, QKV), weights(QKV)),
+    "llama-values": ("Llama", HEADS, mapping("re:.*v_proj$", ["re:.*o_proj$"]), weights(["re:.*o_proj$"])),
+    "llama-mlp": ("Llama", ONE, mapping(BETWEEN, GATE_UP, duo_scaling="both"), weights(GATE_UP, symmetric=False)),
+    "llama-down": ("Llama", ONE, mapping("re:.*up_proj$", ["re:.*down_proj$"], duo_scaling=False, n_grid=9),
+                   weights(["re:.*down_proj$"])),
+    "llama-blocks": ("Llama", ONE, mapping(BETWEEN, GATE_UP), weights(
+        GATE_UP, strategy="block", group_size=None, block_structure=[16, 32], type="float", num_bits=8)),
+    "llama-nvfp4": ("Llama", ONE, mapping(BEFORE, QKV), {"scheme": {"NVFP4A16": QKV}}),
+    "cohere2": ("Cohere2", ONE, mapping(BEFORE, QKV + GATE_UP), weights(QKV + GATE_UP)),
+}
+
 IGNORED = ["lm_head", "re:.*mlp.gate$"]
 
 

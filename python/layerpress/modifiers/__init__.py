@@ -3,6 +3,7 @@ of the C++ library. A modifier that is not implemented has a class, too, which r
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 from typing import Any
@@ -34,6 +35,8 @@ def plain(value: Any) -> Any:
     """A value as JSON has it; schemes of compressed-tensors become mappings without what they leave open."""
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="json", exclude_none=True, exclude_unset=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return plain(dataclasses.asdict(value))
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, dict):

@@ -5,6 +5,28 @@ from typing import Any
 class Modifier:
     arguments: dict[str, Any]
 
+class AWQModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        mappings: list[Any] | None = ...,
+        offload_device: str | None = ...,
+        duo_scaling: bool | str = ...,
+        n_grid: int = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
 class GPTQModifier(Modifier):
     def __init__(
         self,
@@ -89,9 +111,6 @@ class SmoothQuantModifier(Modifier):
         started_: bool = ...,
         update: float | None = ...,
     ) -> None: ...
-
-class AWQModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class AutoRoundModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError

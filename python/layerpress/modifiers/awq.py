@@ -1,5 +1,5 @@
-"""The place where LLM Compressor has it."""
+"""The place where older releases of LLM Compressor have it."""
 
-from . import AWQModifier
+from .transform.awq import AWQMapping, AWQModifier
 
-__all__ = ["AWQModifier"]
+__all__ = ["AWQMapping", "AWQModifier"]

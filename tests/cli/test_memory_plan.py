@@ -74,6 +74,16 @@ def test_plan_against_reality(name, models, results):
 
 
 @pytest.mark.nightly
+def test_quantized_source_needs_no_copy(models, results):
+    """Beside what the same model in bf16 needs, there is at most one dequantized weight."""
+    plain, quantized = (plan(models(shape), results / "out", *planned_runs.data(models("broad").parent, 2, 256), *TWO_THREADS)
+                        for shape in ("broad", "broad in fp8"))
+    largest = 2 * planned_runs.SHAPES["broad"]["hidden_size"] * planned_runs.SHAPES["broad"]["intermediate_size"]
+    assert quantized["peak_bytes"] <= plain["peak_bytes"] + 1.1 * largest
+    assert sum(each["read_bytes"] for each in quantized["subgraphs"]) < sum(each["read_bytes"] for each in plain["subgraphs"])
+
+
+@pytest.mark.nightly
 def test_recomputing_against_reality(models, results):
     """A budget that the inputs of all linear groups do not fit into, and no disk to put them on."""
     model, arguments = arguments_of(models, "activations")

@@ -84,19 +84,14 @@ class Summary(Report):
                 ("serve it", f"vllm serve {self['output']}")]
 
     def table(self):
-        return ("module", "scheme", "relative error"), [
-            (module["module"], module["scheme"], _number(_error(module))) for module in self._modules()]
+        return ("module", "scheme", "relative error of the weight"), [
+            (module["module"], module["scheme"], _number(module.get("weight_error"))) for module in self._modules()]
 
     def shares(self):
-        return _relative([_error(module) or 0 for module in self._modules()])
+        return _relative([module.get("weight_error") or 0 for module in self._modules()])
 
     def _modules(self) -> list[dict]:
         return self["details"].get("modules") or []
-
-
-def _error(module: dict) -> Any:
-    """Of the output, or of the weight where no statistics of the input were collected."""
-    return module["output_error"] if module.get("output_error") is not None else module.get("weight_error")
 
 
 def _number(value: Any) -> str:

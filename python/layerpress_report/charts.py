@@ -66,15 +66,15 @@ def memory(summary: dict[str, Any]) -> dict[str, Any]:
             "facet": {"field": "rank", "type": "nominal", "title": None}, "spec": {"width": _WIDTH // 2 - 50, "height": 120, **chart}}
 
 
-def errors(summary: dict[str, Any]) -> dict[str, Any]:
-    rows = figures.errors(summary)
+def errors(summary: dict[str, Any], measured: str, title: str) -> dict[str, Any]:
+    rows = figures.errors(summary, measured)
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     values = [row["error"] for row in rows if row["error"] > 0]
     scale: dict[str, Any] = {"scheme": "viridis"}
     if values and max(values) > 30 * min(values):
         scale["type"] = "log"
     return _map(rows, {"field": "kind", "type": "nominal", "title": None, "sort": kinds, "axis": {"labelLimit": 300}},
-                {"field": "error", "type": "quantitative", "title": "relative error", "scale": scale})
+                {"field": "error", "type": "quantitative", "title": title, "scale": scale})
 
 
 def schemes(summary: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 MIB = 1 << 20
 _NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
@@ -55,9 +55,9 @@ def memory(summary: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def error(module: dict[str, Any]) -> Optional[float]:
-    """Relative error of a module's output, or of its weight where no statistics of the input were collected."""
-    return module["output_error"] if module.get("output_error") is not None else module.get("weight_error")
+def measure(summary: dict[str, Any]) -> str:
+    """What modules are compared by: the error of their outputs, or of their weights where no statistics were collected."""
+    return "output_error" if any(module.get("output_error") is not None for module in summary.get("modules", [])) else "weight_error"
 
 
 def place_of(name: str) -> tuple[int, str]:
@@ -68,20 +68,20 @@ def place_of(name: str) -> tuple[int, str]:
     return int(found[1]), _NUMBER.sub(".*", name[found.end() + 1:])
 
 
-def errors(summary: dict[str, Any]) -> list[dict[str, Any]]:
+def errors(summary: dict[str, Any], measured: str) -> list[dict[str, Any]]:
     """The largest error by layer and kind of linear; experts of a layer are one kind."""
     worst: dict[tuple[int, str], float] = {}
     for module in summary.get("modules", []):
-        value = error(module)
-        if value is not None:
+        if module.get(measured) is not None:
             place = place_of(module["module"])
-            worst[place] = max(worst.get(place, 0.0), value)
+            worst[place] = max(worst.get(place, 0.0), module[measured])
     return [{"layer": layer, "kind": kind, "error": value} for (layer, kind), value in worst.items()]
 
 
 def worst_modules(summary: dict[str, Any], count: int = 10) -> list[dict[str, Any]]:
-    known = [module for module in summary.get("modules", []) if error(module) is not None]
-    return sorted(known, key=error, reverse=True)[:count]
+    measured = measure(summary)
+    known = [module for module in summary.get("modules", []) if module.get(measured) is not None]
+    return sorted(known, key=lambda module: module[measured], reverse=True)[:count]
 
 
 def routed(summary: dict[str, Any]) -> list[dict[str, Any]]:

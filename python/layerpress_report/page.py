@@ -96,13 +96,16 @@ def _memory(summary: dict[str, Any]) -> list[str]:
 
 def _errors(summary: dict[str, Any]) -> list[str]:
     parts = []
-    if figures.errors(summary):
-        parts += [_head("Error", "Relative error of each linear's output on the calibration data, or of its weight if there is none; the "
-                                 "largest of alike experts."),
-                  charts.drawn(charts.errors(summary), "errors"), _head("Worst modules"),
-                  _table(("module", "scheme", "relative error", "tokens", "fallback"),
-                         [(module["module"], module["scheme"], _number(figures.error(module)), f"{module['tokens']:,}",
-                           module.get("fallback") or "") for module in figures.worst_modules(summary)])]
+    if figures.errors(summary, "output_error"):
+        parts += [_head("Error of outputs", "Mean squared error of an output per token, on the calibration data; the largest of alike experts. "
+                                            "Outputs of different linears have different sizes."),
+                  charts.drawn(charts.errors(summary, "output_error", "mean squared error"), "outputs")]
+    if figures.errors(summary, "weight_error"):
+        parts += [_head("Error of weights", "Norm of the difference, relative to the weight's; the largest of alike experts."),
+                  charts.drawn(charts.errors(summary, "weight_error", "relative error"), "weights"), _head("Worst modules"),
+                  _table(("module", "scheme", "error of the output", "of the weight", "tokens", "fallback"),
+                         [(module["module"], module["scheme"], _number(module.get("output_error")), _number(module.get("weight_error")),
+                           f"{module['tokens']:,}", module.get("fallback") or "") for module in figures.worst_modules(summary)])]
     if len(figures.schemes(summary)) > 1:
         parts += [_head("Schemes", "What the weights of each linear became."), charts.drawn(charts.schemes(summary), "schemes")]
     if figures.routed(summary):
@@ -121,7 +124,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table{'' if head else ' class=facts'}>" + (line(head, "th") if head else "") + "".join(line(row, "td") for row in rows) + "</table>"
 
 
-def _number(value: float) -> str:
+def _number(value: Optional[float]) -> str:
+    if value is None:
+        return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 

@@ -48,7 +48,7 @@ def test_page_of_a_run(model, results, solving):
     assert shown.fetched == [] and "script" not in shown.tags and not re.search(r"@import|url\((?!#)", page.read_text())
     names = re.findall(r'\bid="([^"]+)"', page.read_text())
     assert len(names) == len(set(names)) and set(re.findall(r"url\(#([^)]+)\)", page.read_text())) <= set(names)
-    assert shown.tags.count("svg") == 4
+    assert shown.tags.count("svg") == 5
     worst = max(details["modules"], key=lambda module: module["output_error"])
     assert worst["module"] in text and "4-bit int, group 32" in text and "GPTQModifier" in text
     assert "mlp.down_proj" in text and "model.layers.1" in text and "planned" in text and "solve" in text
@@ -109,9 +109,9 @@ def test_figures(figures):
                 "routed_tokens": 10 * layer + expert} for layer in (0, 1) for expert in (0, 1)]
     modules.append({**module, "module": "lm_head", "scheme": "8-bit"})
     summary = {"modules": modules}
-    assert figures.errors(summary) == [{"layer": 0, "kind": "mlp.experts.*.down_proj", "error": 0.1},
-                                       {"layer": 1, "kind": "mlp.experts.*.down_proj", "error": 1.1},
-                                       {"layer": -1, "kind": "lm_head", "error": 0.5}]
+    assert figures.errors(summary, "output_error") == [{"layer": 0, "kind": "mlp.experts.*.down_proj", "error": 0.1},
+                                                       {"layer": 1, "kind": "mlp.experts.*.down_proj", "error": 1.1}]
+    assert {"layer": -1, "kind": "lm_head", "error": 0.5} in figures.errors(summary, "weight_error")
     assert [each["module"] for each in figures.worst_modules(summary, 2)] == [
         "model.layers.1.mlp.experts.1.down_proj", "model.layers.1.mlp.experts.0.down_proj"]
     assert {"layer": 1, "expert": 0, "tokens": 10} in figures.routed(summary)

@@ -88,14 +88,34 @@ std::vector<graph::ValueId> StepMaker::wanted_in(const Step& step) const {
   return values;
 }
 
+/// The values that change after a step: those that its transforms scale, and if it collects their statistics, values that depend on
+/// linears which are compressed in this step or later.
+std::vector<graph::ValueId> StepMaker::stale_after(const Step& step,
+                                                   const std::map<graph::ValueId, std::size_t>& levels) const {
+  std::vector<graph::ValueId> stale;
+  const auto level_of = [&](graph::ValueId value) {
+    const auto found = levels.find(value);
+    return found == levels.end() ? 0 : found->second;
+  };
+  for (const std::size_t transform : step.transforms)
+    for (const graph::ScaledValue& scaled : site(transform).place.values) stale.push_back(scaled.value);
+  if (step.transforms.empty()) return stale;
+  const std::size_t own = level_of(graph_.nodes[site(step.transforms.front()).place.source].inputs[0]);
+  for (const auto& [value, level] : levels)
+    if (level > own) stale.push_back(value);
+  return stale;
+}
+
 /// Gives the steps from `first` on their stages.
 void StepMaker::split(std::size_t s, std::size_t first, std::vector<Step>& steps) const {
+  std::vector<graph::LinearGroup> groups;
+  for (std::size_t i = first; i < steps.size(); ++i)
+    groups.insert(groups.end(), steps[i].groups.begin(), steps[i].groups.end());
+  const auto levels = graph::compression_levels(graph_, demand_.subgraph(s), groups);
   std::vector<std::vector<graph::ValueId>> values, stale;
   for (std::size_t i = first; i + 1 < steps.size(); ++i) {
     values.push_back(wanted_in(steps[i]));
-    stale.emplace_back();
-    for (const std::size_t transform : steps[i].transforms)
-      for (const graph::ScaledValue& scaled : site(transform).place.values) stale.back().push_back(scaled.value);
+    stale.push_back(stale_after(steps[i], levels));
   }
   const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
   std::vector<graph::Stage> stages =

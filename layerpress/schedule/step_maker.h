@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -32,6 +33,7 @@ class StepMaker {
   std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups) const;
   void add_statistics(Step& step);
   std::vector<graph::ValueId> wanted_in(const Step& step) const;
+  std::vector<graph::ValueId> stale_after(const Step& step, const std::map<graph::ValueId, std::size_t>& levels) const;
   void split(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
   void add_trials(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
   bool selects_for_statistics(const Step& step, const graph::Node& selection) const;

@@ -118,7 +118,8 @@ W8A8 = {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}}
 STATIC = {"QuantizationModifier": {"scheme": "FP8", "ignore": ["lm_head"]}}
 # Parameters that were changed, and scales of inputs, are read back from the output or measured again, as codes are.
 RECIPES = {"smoothing": SMOOTHING, "smoothing before GPTQ": {**SMOOTHING, **W8A8}, "static inputs": STATIC,
-           "smoothing before static inputs": {**SMOOTHING, **STATIC}}
+           "smoothing before static inputs": {**SMOOTHING, **STATIC},
+           "trials before GPTQ": {"AWQModifier": {"n_grid": 4}, **W8A8}}
 
 
 @pytest.mark.parametrize("name", nightly_but(RECIPES, "smoothing before GPTQ", "static inputs"))

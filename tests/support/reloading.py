@@ -12,10 +12,12 @@ class NotLoaded(RuntimeError):
 
 
 def logits(folder, samples, **options):
-    """The logits of each sample, [tokens, vocabulary]. Raises NotLoaded if a tensor is missing or has no use."""
+    """The logits of each sample, [tokens, vocabulary]. Raises NotLoaded if a tensor is missing or has no use. As for the original,
+    attention is the model's own: other implementations leave out what PyTorch's lacks."""
     transformers.utils.logging.set_verbosity_error()
     try:
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, output_loading_info=True, attn_implementation="eager", **options)
     except Exception as fault:  # whatever a foreign loader does
         raise NotLoaded(f"{type(fault).__name__}: {fault}") from fault
     missing, unexpected = sorted(info["missing_keys"]), sorted(info["unexpected_keys"])

@@ -110,6 +110,9 @@ def save(folder, model_type, dtype=torch.float32, seed=0, **settings):
                 parameter.normal_(0, 1.2 / parameter.shape[-1] ** 0.5, generator=generator)
             elif not name.endswith(("A_log", "dt_bias", ".D")):
                 parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+        for module in model.modules():  # transformers has nothing else in these rows, and makes them so when it loads some models
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0
     model.to(dtype).save_pretrained(folder)
     return folder
 

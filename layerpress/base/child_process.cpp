@@ -230,14 +230,21 @@ ChildResult run_child(const std::vector<std::string>& arguments, const std::stri
   return result;
 }
 
-std::string reported_error(const ChildResult& result, const std::string& where) {
+std::string reported_error(const std::string& errors) {
   constexpr std::string_view kPrefix = "error: ";
-  std::string found, last;
+  std::string reported;
+  std::istringstream lines(errors);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with(kPrefix)) reported = line.substr(kPrefix.size());
+  return reported;
+}
+
+std::string reported_error(const ChildResult& result, const std::string& where) {
+  const std::string found = reported_error(result.errors);
+  std::string last;
   std::istringstream lines(result.errors);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kPrefix)) found = line.substr(kPrefix.size());
+  for (std::string line; std::getline(lines, line);)
     if (!line.empty()) last = line;
-  }
   return found.empty() ? fmt::format("{} the helper ended with code {}: {}", where, result.exit_code, last) : found;
 }
 

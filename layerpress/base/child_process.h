@@ -22,6 +22,9 @@ struct ChildResult {
 ChildResult run_child(const std::vector<std::string>& arguments, const std::string& input, const std::string& hint,
                       const RunControl& control, const std::function<void(std::string_view)>& on_line = {});
 
+/// The text after `error: ` in the last of these lines that begins with it, or empty if there is none.
+std::string reported_error(const std::string& errors);
+
 /// What a failed helper of ours says: the text after `error: ` in the last line that begins with it, else `where`, the
 /// exit code and the last line.
 std::string reported_error(const ChildResult& result, const std::string& where);

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -20,7 +21,12 @@ struct TransformSite {
   std::vector<graph::NodeId> balanced;  ///< the readers whose weights determine the scale
   /// To be collected before the parameters are changed.
   std::map<graph::ValueId, std::vector<StatisticPtr>> statistics{};
-  std::size_t candidates = 0;  ///< of the trial that it wants; 0: none
+  std::size_t candidates = 0;                   ///< of the trial that it wants; 0: none
+  std::vector<graph::ValueId> trial_outputs{};  ///< filled in by the setup where there are candidates
+
+  bool balances(const graph::ScaleReader& reader) const {
+    return std::find(balanced.begin(), balanced.end(), reader.node) != balanced.end();
+  }
 };
 
 /// The scheme of a linear node; null if it is not quantized.

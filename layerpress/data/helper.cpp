@@ -1,7 +1,6 @@
 #include "layerpress/data/helper.h"
 
 #include <cstdlib>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -62,16 +61,6 @@ std::string_view last_line(std::string_view text) {
   text = text.substr(0, end + 1);
   const auto newline = text.rfind('\n');
   return newline == std::string_view::npos ? text : text.substr(newline + 1);
-}
-
-/// The text after `error: ` in the last line that begins with it, or empty if there is none.
-std::string reported_error(const std::string& errors) {
-  constexpr std::string_view kPrefix = "error: ";
-  std::string reported;
-  std::istringstream lines(errors);
-  for (std::string line; std::getline(lines, line);)
-    if (line.starts_with(kPrefix)) reported = line.substr(kPrefix.size());
-  return reported;
 }
 
 void check_success(const ChildResult& result, const std::string& interpreter) {

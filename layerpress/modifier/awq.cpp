@@ -100,10 +100,6 @@ at::Tensor normalized_sums(const at::Tensor& weight, const quant::QuantizationAr
   return sums;
 }
 
-bool is_balanced(const TransformSite& site, const graph::ScaleReader& reader) {
-  return std::find(site.balanced.begin(), site.balanced.end(), reader.node) != site.balanced.end();
-}
-
 std::int64_t source_features(const TransformSite& site, const TransformInput& input) {
   return input.graph.values[input.graph.nodes[site.place.source].output].features;
 }
@@ -145,7 +141,7 @@ at::Tensor input_means(const TransformSite& site, const TransformInput& input) {
 at::Tensor weight_means(const TransformSite& site, const TransformInput& input) {
   std::optional<ChannelMeans> means;
   for (const graph::ScaleReader& reader : site.place.readers) {
-    if (!is_balanced(site, reader)) continue;
+    if (!site.balances(reader)) continue;
     const at::Tensor weight = input.parameter(reader.weight);
     const at::Tensor sums = normalized_sums(weight, *input.scheme_of(reader.node)->weights);
     if (!means) means.emplace(source_features(site, input), sums.options());
@@ -160,7 +156,7 @@ std::map<std::string, at::Tensor> rounded_parameters(const TransformSite& site, 
   std::map<std::string, at::Tensor> parameters;
   double largest = 0;
   for (const graph::ScaleReader& reader : site.place.readers) {
-    if (!is_balanced(site, reader)) continue;
+    if (!site.balances(reader)) continue;
     const at::Tensor weight = input.parameter(reader.weight);
     at::Tensor scaled = compression::multiplied_columns(weight, compression::scale_of(reader, scale, weight.size(1)));
     const quant::QuantizationArgs& args = *input.scheme_of(reader.node)->weights;
@@ -168,7 +164,7 @@ std::map<std::string, at::Tensor> rounded_parameters(const TransformSite& site, 
     parameters[reader.weight] = std::move(scaled);
   }
   for (const graph::ScaleReader& reader : site.place.readers) {
-    if (!is_balanced(site, reader)) continue;
+    if (!site.balances(reader)) continue;
     at::Tensor& weight = parameters.at(reader.weight);
     weight = quant::rounded_weight(weight, *input.scheme_of(reader.node), largest);
     weight =
@@ -181,10 +177,11 @@ class AwqModifier : public compression::Transform {
  public:
   AwqModifier(const Json& arguments, const std::string& where) : where_(where) {
     if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-    check_keys(arguments);
-    const Json duo = given(arguments, "duo_scaling") ? arguments["duo_scaling"] : Json(true);
+    without_effect_ = check_arguments(arguments, where, names_of(awq_arguments()));
+    if (json_has(arguments, "offload_device")) without_effect_.push_back("offload_device");
+    const Json duo = json_has(arguments, "duo_scaling") ? arguments["duo_scaling"] : Json(true);
     candidates_ = candidates_of(duo, json_get_or<std::int64_t>(arguments, "n_grid", where, 20), where);
-    if (given(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
+    if (json_has(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
   }
 
   std::string type() const override { return "AWQModifier"; }
@@ -239,27 +236,6 @@ class AwqModifier : public compression::Transform {
   }
 
  private:
-  static bool given(const Json& arguments, const char* key) {
-    return arguments.contains(key) && !arguments[key].is_null();
-  }
-
-  void check_keys(const Json& arguments) {
-    static const std::vector<std::string> kKnown = names_of(awq_arguments());
-    for (const auto& [key, value] : arguments.items()) {
-      if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) {
-        if (key == "offload_device" && !value.is_null()) without_effect_.push_back(key);
-        continue;
-      }
-      if (is_lifecycle_argument(key, value, where_)) {
-        if (!value.is_null()) without_effect_.push_back(key);
-        continue;
-      }
-      const std::string nearest = nearest_name(key, kKnown);
-      throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where_, key,
-                        nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
-    }
-  }
-
   /// Adds a place if `mapping` (null: any) names quantized readers of it.
   void add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const ScaleMapping* mapping,
            const compression::SchemeOf& scheme_of, std::vector<TransformSite>& sites) const {

@@ -1,7 +1,10 @@
 #include "layerpress/modifier/lifecycle_arguments.h"
 
+#include <algorithm>
 #include <functional>
 #include <map>
+
+#include "layerpress/base/text.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -54,6 +57,22 @@ bool is_lifecycle_argument(const std::string& key, const Json& value, const std:
     throw RecipeError("[recipe.modifier] {}: {} is {}; {}", where, key,
                       value.dump(-1, ' ', false, Json::error_handler_t::replace), field->second.rule);
   return true;
+}
+
+std::vector<std::string> check_arguments(const Json& arguments, const std::string& where,
+                                         const std::vector<std::string>& known) {
+  std::vector<std::string> without_effect;
+  for (const auto& [key, value] : arguments.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (is_lifecycle_argument(key, value, where)) {
+      if (!value.is_null()) without_effect.push_back(key);
+      continue;
+    }
+    const std::string nearest = nearest_name(key, known);
+    throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where, key,
+                      nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+  }
+  return without_effect;
 }
 
 }  // namespace layerpress::modifier

@@ -14,6 +14,11 @@ namespace layerpress::modifier {
 /// RecipeError when the value is none that the field takes.
 bool is_lifecycle_argument(const std::string& key, const Json& value, const std::string& where);
 
+/// Throws RecipeError for an argument that is neither among `known` nor a lifecycle argument. Returns the lifecycle arguments that
+/// were given.
+std::vector<std::string> check_arguments(const Json& arguments, const std::string& where,
+                                         const std::vector<std::string>& known);
+
 /// All of them, by name.
 std::vector<Argument> lifecycle_arguments();
 

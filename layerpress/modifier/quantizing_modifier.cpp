@@ -30,23 +30,6 @@ std::vector<std::string> string_list(const Json& value, const std::string& where
   return list;
 }
 
-/// Known arguments that say nothing in one shot; throws for unknown ones.
-std::vector<std::string> check_keys(const Json& arguments, const std::string& where,
-                                    const std::vector<std::string>& known) {
-  std::vector<std::string> without_effect;
-  for (const auto& [key, value] : arguments.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    if (is_lifecycle_argument(key, value, where)) {
-      if (!value.is_null()) without_effect.push_back(key);
-      continue;
-    }
-    const std::string nearest = nearest_name(key, known);
-    throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where, key,
-                      nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
-  }
-  return without_effect;
-}
-
 /// The observers that the modifier's own arguments name.
 struct NamedObservers {
   std::optional<std::string> weights, input;
@@ -111,7 +94,7 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   std::vector<std::string> known = names_of(shared_arguments());
   for (const Argument& own : own_arguments) known.push_back(own.name);
   const Json plain(arguments);
-  without_effect_ = check_keys(plain, where, known);
+  without_effect_ = check_arguments(plain, where, known);
   if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))
     throw RecipeError(
         "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);

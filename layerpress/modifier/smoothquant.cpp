@@ -52,7 +52,11 @@ class SmoothQuantModifier : public compression::Transform {
  public:
   SmoothQuantModifier(const Json& arguments, const std::string& where) : where_(where) {
     if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
-    check_keys(arguments);
+    without_effect_ = check_arguments(arguments, where, names_of(smoothquant_arguments()));
+    for (const char* key : {"num_calibration_steps", "calibration_function"})
+      if (json_has(arguments, key))
+        throw RecipeError(
+            "[recipe.modifier] {}: {} is not implemented; all calibration samples are used, leave it null", where, key);
     strength_ = json_get_or<double>(arguments, "smoothing_strength", where, 0.5);
     if (!(strength_ >= 0 && strength_ <= 1))
       throw RecipeError("[recipe.modifier] {}: smoothing_strength {} is not between 0 and 1", where, strength_);
@@ -61,9 +65,9 @@ class SmoothQuantModifier : public compression::Transform {
       throw RecipeError("[recipe.modifier] {}: algorithm '{}' is not known; smoothquant and log_equalization are",
                         where, algorithm);
     logarithmic_ = algorithm == "log_equalization";
-    if (given(arguments, "ignore") && !(arguments["ignore"].is_array() && arguments["ignore"].empty()))
+    if (json_has(arguments, "ignore") && !(arguments["ignore"].is_array() && arguments["ignore"].empty()))
       ignore_.emplace(names_in(arguments["ignore"], where + ".ignore"), where + ".ignore");
-    if (given(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
+    if (json_has(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
   }
 
   std::string type() const override { return "SmoothQuantModifier"; }
@@ -114,29 +118,6 @@ class SmoothQuantModifier : public compression::Transform {
   }
 
  private:
-  static bool given(const Json& arguments, const char* key) {
-    return arguments.contains(key) && !arguments[key].is_null();
-  }
-
-  void check_keys(const Json& arguments) {
-    static const std::vector<std::string> kKnown = names_of(smoothquant_arguments());
-    for (const auto& [key, value] : arguments.items()) {
-      if (std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
-      if (is_lifecycle_argument(key, value, where_)) {
-        if (!value.is_null()) without_effect_.push_back(key);
-        continue;
-      }
-      const std::string nearest = nearest_name(key, kKnown);
-      throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where_, key,
-                        nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
-    }
-    for (const char* key : {"num_calibration_steps", "calibration_function"})
-      if (given(arguments, key))
-        throw RecipeError(
-            "[recipe.modifier] {}: {} is not implemented; all calibration samples are used, leave it null", where_,
-            key);
-  }
-
   bool is_ignored(const quant::ModuleName& module) const { return ignore_ && ignore_->matches(module); }
 
   /// Adds a place if `mapping` names one of its readers (null: all). False if the place is ignored.
@@ -180,7 +161,7 @@ class SmoothQuantModifier : public compression::Transform {
                                     const at::Tensor& like) {
     at::Tensor largest = at::zeros_like(like);
     for (const graph::ScaleReader& reader : site.place.readers) {
-      if (std::find(site.balanced.begin(), site.balanced.end(), reader.node) == site.balanced.end()) continue;
+      if (!site.balances(reader)) continue;
       const at::Tensor weight = input.parameter(reader.weight);
       const at::Tensor columns = at::maximum(at::amax(weight, 0), at::amin(weight, 0).neg()).to(at::kFloat);
       for (const graph::ChannelRun& run : reader.columns) {

@@ -39,13 +39,14 @@ CandidateBytes candidate_bytes(const PlannedSizes& sizes, const compression::Ass
   const auto& [transform, site] = assignments.transforms[index];
   const auto scheme_of = [&](graph::NodeId linear) { return assignments.scheme_of(linear); };
   CandidateBytes bytes;
+  at::ScalarType dtype = at::kFloat;
   for (const graph::ScaleReader& reader : site.place.readers) {
-    if (std::find(site.balanced.begin(), site.balanced.end(), reader.node) == site.balanced.end()) continue;
-    const at::ScalarType dtype = sizes.stored_dtype(reader.weight);
+    if (!site.balances(reader)) continue;
+    dtype = sizes.stored_dtype(reader.weight);
     bytes.parameters += sizes.stored_weight_bytes(reader.weight);
     if (dtype != sizes.placement().dtype) bytes.parameters += sizes.weight_bytes(reader.weight);
-    bytes.making = transform->candidate_workspace(site, sizes.graph(), dtype, sizes.placement().device, scheme_of);
   }
+  bytes.making = transform->candidate_workspace(site, sizes.graph(), dtype, sizes.placement().device, scheme_of);
   return bytes;
 }
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "layerpress/graph/partition.h"
-#include "layerpress/schedule/trial_stages.h"
 
 namespace layerpress::schedule {
 
@@ -42,9 +41,8 @@ std::vector<graph::ValueId> Demand::computed_in(std::size_t s) const {
   for (const graph::ValueId collected : statistics_used(all, request_.assignments))
     for (const graph::ValueId value : statistics_.sources(collected)) values.push_back(value);
   for (const std::size_t transform : transforms_[s])
-    if (const compression::TransformSite& site = request_.assignments.transforms[transform].site; site.candidates > 0)
-      for (const graph::ValueId value : trial_outputs(graph_, request_.subgraphs[s], site.balanced))
-        values.push_back(value);
+    for (const graph::ValueId value : request_.assignments.transforms[transform].site.trial_outputs)
+      values.push_back(value);
   return values;
 }
 

@@ -30,7 +30,8 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
       steps.emplace_back().groups = {group};
   }
   const std::size_t first = steps.size();
-  for (Level& level : levels(s, waiting)) {
+  const ValueLevels value_levels = graph::compression_levels(graph_, demand_.subgraph(s), waiting);
+  for (Level& level : levels(s, waiting, value_levels)) {
     std::vector<std::vector<graph::LinearGroup>> of_level = in_steps(graph_, demand_.statistics(), level.groups);
     if (of_level.empty()) of_level.emplace_back();
     for (std::vector<graph::LinearGroup>& groups : of_level) {
@@ -42,7 +43,7 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
     }
   }
   steps.emplace_back();
-  do split(s, first, steps);
+  do split(s, first, value_levels, steps);
   while (add_survey(first, steps));
   add_trials(s, first, steps);
   return steps;
@@ -52,14 +53,17 @@ const compression::TransformSite& StepMaker::site(std::size_t transform) const {
   return request_.assignments.transforms[transform].site;
 }
 
+/// 0 for values of other subgraphs.
+std::size_t StepMaker::level_of(const ValueLevels& value_levels, graph::ValueId value) {
+  const auto found = value_levels.find(value);
+  return found == value_levels.end() ? 0 : found->second;
+}
+
 /// A transform is applied before the linears that it changes are compressed, as soon as the input of its source can be computed.
-std::vector<StepMaker::Level> StepMaker::levels(std::size_t s, const std::vector<graph::LinearGroup>& groups) const {
-  const auto level_of_value = graph::compression_levels(graph_, demand_.subgraph(s), groups);
+std::vector<StepMaker::Level> StepMaker::levels(std::size_t s, const std::vector<graph::LinearGroup>& groups,
+                                                const ValueLevels& value_levels) const {
   std::map<std::size_t, Level> levels;
-  const auto at = [&](graph::ValueId value) -> Level& {
-    const auto found = level_of_value.find(value);
-    return levels[found == level_of_value.end() ? 0 : found->second];
-  };
+  const auto at = [&](graph::ValueId value) -> Level& { return levels[level_of(value_levels, value)]; };
   for (const std::size_t transform : demand_.transforms(s))
     at(graph_.nodes[site(transform).place.source].inputs[0]).transforms.push_back(transform);
   for (const graph::LinearGroup& group : groups) at(group.input).groups.push_back(group);
@@ -90,32 +94,24 @@ std::vector<graph::ValueId> StepMaker::wanted_in(const Step& step) const {
 
 /// The values that change after a step: those that its transforms scale, and if it collects their statistics, values that depend on
 /// linears which are compressed in this step or later.
-std::vector<graph::ValueId> StepMaker::stale_after(const Step& step,
-                                                   const std::map<graph::ValueId, std::size_t>& levels) const {
+std::vector<graph::ValueId> StepMaker::stale_after(const Step& step, const ValueLevels& value_levels) const {
   std::vector<graph::ValueId> stale;
-  const auto level_of = [&](graph::ValueId value) {
-    const auto found = levels.find(value);
-    return found == levels.end() ? 0 : found->second;
-  };
   for (const std::size_t transform : step.transforms)
     for (const graph::ScaledValue& scaled : site(transform).place.values) stale.push_back(scaled.value);
   if (step.transforms.empty()) return stale;
-  const std::size_t own = level_of(graph_.nodes[site(step.transforms.front()).place.source].inputs[0]);
-  for (const auto& [value, level] : levels)
+  const std::size_t own = level_of(value_levels, graph_.nodes[site(step.transforms.front()).place.source].inputs[0]);
+  for (const auto& [value, level] : value_levels)
     if (level > own) stale.push_back(value);
   return stale;
 }
 
 /// Gives the steps from `first` on their stages.
-void StepMaker::split(std::size_t s, std::size_t first, std::vector<Step>& steps) const {
-  std::vector<graph::LinearGroup> groups;
-  for (std::size_t i = first; i < steps.size(); ++i)
-    groups.insert(groups.end(), steps[i].groups.begin(), steps[i].groups.end());
-  const auto levels = graph::compression_levels(graph_, demand_.subgraph(s), groups);
+void StepMaker::split(std::size_t s, std::size_t first, const ValueLevels& value_levels,
+                      std::vector<Step>& steps) const {
   std::vector<std::vector<graph::ValueId>> values, stale;
   for (std::size_t i = first; i + 1 < steps.size(); ++i) {
     values.push_back(wanted_in(steps[i]));
-    stale.push_back(stale_after(steps[i], levels));
+    stale.push_back(stale_after(steps[i], value_levels));
   }
   const std::vector<bool> keep = request_.keep_after.empty() ? std::vector<bool>() : request_.keep_after[s];
   std::vector<graph::Stage> stages =
@@ -131,8 +127,7 @@ void StepMaker::add_trials(std::size_t s, std::size_t first, std::vector<Step>& 
     for (const graph::ValueId value : steps[i].stage.keeps) stored[value] = true;
     for (const std::size_t transform : steps[i].transforms)
       if (site(transform).candidates > 0)
-        steps[i].trials.push_back(
-            trial_stages(graph_, demand_.subgraph(s), {transform, site(transform).balanced}, stored));
+        steps[i].trials.push_back(trial_stages(graph_, demand_.subgraph(s), transform, site(transform), stored));
   }
 }
 

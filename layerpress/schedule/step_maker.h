@@ -30,11 +30,15 @@ class StepMaker {
     std::vector<graph::ValueId> observed;
   };
   const compression::TransformSite& site(std::size_t transform) const;
-  std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups) const;
+  /// How many levels of linears have to be compressed before a value can be computed.
+  using ValueLevels = std::map<graph::ValueId, std::size_t>;
+  static std::size_t level_of(const ValueLevels& value_levels, graph::ValueId value);
+  std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups,
+                            const ValueLevels& value_levels) const;
   void add_statistics(Step& step);
   std::vector<graph::ValueId> wanted_in(const Step& step) const;
-  std::vector<graph::ValueId> stale_after(const Step& step, const std::map<graph::ValueId, std::size_t>& levels) const;
-  void split(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
+  std::vector<graph::ValueId> stale_after(const Step& step, const ValueLevels& value_levels) const;
+  void split(std::size_t s, std::size_t first, const ValueLevels& value_levels, std::vector<Step>& steps) const;
   void add_trials(std::size_t s, std::size_t first, std::vector<Step>& steps) const;
   bool selects_for_statistics(const Step& step, const graph::Node& selection) const;
   bool add_survey(std::size_t first, std::vector<Step>& steps);

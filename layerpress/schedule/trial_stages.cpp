@@ -10,28 +10,23 @@
 namespace layerpress::schedule {
 namespace {
 
-/// A module and its parents, from the inside out; ends with -1, the model.
-std::vector<graph::ModuleId> path_of(const graph::Graph& graph, graph::ModuleId module) {
-  std::vector<graph::ModuleId> path;
-  for (; module >= 0; module = graph.modules[module].parent) path.push_back(module);
-  path.push_back(-1);
-  return path;
-}
-
+/// Whether a node lies in a module; -1 is the model.
 bool holds(const graph::Graph& graph, graph::ModuleId outer, graph::NodeId n) {
-  const std::vector<graph::ModuleId> path = path_of(graph, graph.nodes[n].module);
-  return std::find(path.begin(), path.end(), outer) != path.end();
+  graph::ModuleId module = graph.nodes[n].module;
+  while (module >= 0 && module != outer) module = graph.modules[module].parent;
+  return module == outer || outer < 0;
 }
 
 /// The smallest module that holds all nodes and that the model calls as a whole.
 graph::ModuleId module_around(const graph::Graph& graph, const std::vector<graph::NodeId>& nodes) {
-  for (const graph::ModuleId module : path_of(graph, graph.nodes[nodes.front()].module)) {
-    const bool is_called =
-        module < 0 || (!graph.modules[module].class_name.empty() && graph.modules[module].class_name != "ModuleList");
-    if (is_called && std::all_of(nodes.begin(), nodes.end(), [&](auto n) { return holds(graph, module, n); }))
-      return module;
-  }
-  return -1;
+  const auto is_called = [&](graph::ModuleId module) {
+    return !graph.modules[module].class_name.empty() && graph.modules[module].class_name != "ModuleList";
+  };
+  graph::ModuleId module = graph.nodes[nodes.front()].module;
+  while (module >= 0 && !(is_called(module) &&
+                          std::all_of(nodes.begin(), nodes.end(), [&](auto n) { return holds(graph, module, n); })))
+    module = graph.modules[module].parent;
+  return module;
 }
 
 /// Those of `candidates` that compute with a tried parameter or with a value that depends on one.
@@ -60,15 +55,15 @@ void add_once(std::vector<graph::ValueId>& values, graph::ValueId value) {
 
 }  // namespace
 
-std::vector<graph::ValueId> trial_outputs(const graph::Graph& graph, const graph::Subgraph& subgraph,
+std::vector<graph::ValueId> trial_outputs(const graph::Graph& graph,
+                                          const std::vector<std::vector<graph::NodeId>>& consumers,
                                           const std::vector<graph::NodeId>& balanced) {
   if (balanced.size() == 1) return {graph.nodes[balanced.front()].output};
   const graph::ModuleId around = module_around(graph, balanced);
   std::vector<graph::NodeId> inside;
-  for (const graph::NodeId n : subgraph.nodes)
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
     if (holds(graph, around, n)) inside.push_back(n);
   std::vector<graph::ValueId> outputs;
-  const std::vector<std::vector<graph::NodeId>> consumers = graph.consumers();
   for (const graph::NodeId n : dependents(graph, inside, balanced)) {
     const std::vector<graph::NodeId>& readers = consumers[graph.nodes[n].output];
     if (std::any_of(readers.begin(), readers.end(), [&](auto reader) { return !holds(graph, around, reader); }))
@@ -79,11 +74,11 @@ std::vector<graph::ValueId> trial_outputs(const graph::Graph& graph, const graph
   return outputs;
 }
 
-TrialStages trial_stages(const graph::Graph& graph, const graph::Subgraph& subgraph, const TrialSite& site,
-                         const std::vector<bool>& stored) {
+TrialStages trial_stages(const graph::Graph& graph, const graph::Subgraph& subgraph, std::size_t transform,
+                         const compression::TransformSite& site, const std::vector<bool>& stored) {
   const std::set<graph::NodeId> dependent = dependents(graph, subgraph.nodes, site.balanced);
-  TrialStages stages{site.transform, {}, {}};
-  stages.tried.keeps = trial_outputs(graph, subgraph, site.balanced);
+  TrialStages stages{transform, {}, {}};
+  stages.tried.keeps = site.trial_outputs;
 
   // From the outputs back to what is stored. A value that depends on tried parameters is not taken from the store.
   std::set<graph::ValueId> needed(stages.tried.keeps.begin(), stages.tried.keeps.end());

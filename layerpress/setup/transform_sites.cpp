@@ -48,11 +48,13 @@ void require_same_inner_values(const graph::Graph& graph, const compression::Pla
 
 void plan_transforms(const graph::Graph& graph, const Modifiers& modifiers, compression::Assignments& assignments) {
   const auto places = places_of(modifiers);
+  const std::vector<std::vector<graph::NodeId>> consumers = graph.consumers();
   const compression::SchemeOf scheme_of = [&](graph::NodeId n) { return assignments.scheme_of(n); };
   for (const auto& modifier : modifiers) {
     const auto* transform = dynamic_cast<const compression::Transform*>(modifier.get());
     if (transform == nullptr) continue;
     for (compression::TransformSite& site : transform->sites(graph, scheme_of)) {
+      if (site.candidates > 0) site.trial_outputs = schedule::trial_outputs(graph, consumers, site.balanced);
       assignments.transforms.push_back({transform, std::move(site)});
       require_before_quantizers(graph, assignments.transforms.back(), assignments, places);
       require_same_inner_values(graph, assignments.transforms.back(), assignments);
@@ -64,11 +66,9 @@ std::vector<graph::Subgraph> joined_for_transforms(const graph::Graph& graph, st
                                                    const compression::Assignments& assignments) {
   std::map<std::string, std::pair<std::size_t, std::size_t>>
       uses;  // the first and the last subgraph that read a weight
-  graph::Subgraph whole;
   std::vector<std::size_t> subgraph_of(graph.nodes.size(), 0);
   for (std::size_t s = 0; s < subgraphs.size(); ++s)
     for (const graph::NodeId n : subgraphs[s].nodes) {
-      whole.nodes.push_back(n);
       subgraph_of[n] = s;
       for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation))
         uses.emplace(use.name, std::pair(s, s)).first->second.second = s;
@@ -81,9 +81,8 @@ std::vector<graph::Subgraph> joined_for_transforms(const graph::Graph& graph, st
       first = std::min(first, uses.at(name).first);
       last = std::max(last, uses.at(name).second);
     }
-    if (planned.site.candidates > 0)  // a trial runs up to its outputs
-      for (const graph::ValueId value : schedule::trial_outputs(graph, whole, planned.site.balanced))
-        last = std::max(last, subgraph_of[graph.values[value].producer]);
+    for (const graph::ValueId value : planned.site.trial_outputs)  // a trial runs up to these
+      last = std::max(last, subgraph_of[graph.values[value].producer]);
     reach[first] = std::max(reach[first], last);
   }
   std::vector<graph::Subgraph> joined;

@@ -22,14 +22,10 @@ class Awq : public SourceFormat {
     for (char& letter : version) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
     if (version != "gemm")
       throw CheckpointError("[source.awq] {}: version '{}' cannot be read; gemm can", where, version);
-    if (group_size_ == 0 || group_size_ < -1)
-      throw CheckpointError("[source.awq] {}: group_size is {}", where, group_size_);
+    require_group_size(group_size_, "awq", where);
   }
 
-  std::string description() const override {
-    return fmt::format("awq, 4 bits, {}",
-                       group_size_ < 0 ? std::string("a scale per channel") : fmt::format("groups of {}", group_size_));
-  }
+  std::string description() const override { return groups_description("awq", 4, group_size_); }
 
   std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
     std::vector<StoredWeight> weights;

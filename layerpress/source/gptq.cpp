@@ -23,14 +23,10 @@ class Gptq : public SourceFormat {
       throw CheckpointError("[source.gptq] {}: checkpoint_format '{}' cannot be read; gptq and gptq_v2 can", where,
                             version);
     added_ = version == "gptq" ? 1 : 0;
-    if (group_size_ == 0 || group_size_ < -1)
-      throw CheckpointError("[source.gptq] {}: group_size is {}", where, group_size_);
+    require_group_size(group_size_, "gptq", where);
   }
 
-  std::string description() const override {
-    return fmt::format("gptq, {} bits, {}", bits_,
-                       group_size_ < 0 ? std::string("a scale per channel") : fmt::format("groups of {}", group_size_));
-  }
+  std::string description() const override { return groups_description("gptq", bits_, group_size_); }
 
   std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
     std::vector<StoredWeight> weights;

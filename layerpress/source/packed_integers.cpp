@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "layerpress/base/error.h"
+
 namespace layerpress::source {
 namespace {
 
@@ -53,6 +55,16 @@ at::Tensor codes_in_awq_order(const at::Tensor& words) {
         }
   });
   return codes;
+}
+
+void require_group_size(std::int64_t group_size, const std::string& format, const std::string& where) {
+  if (group_size == 0 || group_size < -1)
+    throw CheckpointError("[source.{}] {}: group_size is {}", format, where, group_size);
+}
+
+std::string groups_description(const std::string& format, int bits, std::int64_t group_size) {
+  return fmt::format("{}, {} bits, {}", format, bits,
+                     group_size < 0 ? std::string("a scale per channel") : fmt::format("groups of {}", group_size));
 }
 
 quant::QuantizationScheme integer_scheme(int bits, std::int64_t group_size, std::int64_t columns, bool symmetric) {

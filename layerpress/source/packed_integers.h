@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 
 #include "layerpress/quant/scheme.h"
 
@@ -16,6 +17,12 @@ at::Tensor codes_packed_along_inputs(const at::Tensor& words, int bits);
 
 /// From words [inputs, outputs * 4 / 32]: a word has eight outputs of one input, in AWQ's order 0 2 4 6 1 3 5 7.
 at::Tensor codes_in_awq_order(const at::Tensor& words);
+
+/// Throws CheckpointError for a number of columns per scale that is neither positive nor -1 (all columns). `format`: "gptq" or "awq".
+void require_group_size(std::int64_t group_size, const std::string& format, const std::string& where);
+
+/// "gptq, 4 bits, groups of 128".
+std::string groups_description(const std::string& format, int bits, std::int64_t group_size);
 
 /// The scheme of integers per group, or per channel where one group has all columns.
 quant::QuantizationScheme integer_scheme(int bits, std::int64_t group_size, std::int64_t columns, bool symmetric);

@@ -7,18 +7,8 @@ from pathlib import Path
 
 import pytest
 from support import program, tiny_models
+from support.harness_tasks import CHOICES
 
-CHOICES = """\
-task: local_choices
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {rows}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{question}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{answer}}}}"
-metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
-"""
 GENERATION = """\
 task: local_generation
 dataset_path: json
@@ -74,7 +64,7 @@ def tasks(model, tmp_path):
     folder.mkdir()
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, text in {"choices": CHOICES, "generation": GENERATION}.items():
-        (folder / f"{name}.yaml").write_text(text.format(rows=json.dumps(str(folder / "rows.jsonl"))))
+        (folder / f"{name}.yaml").write_text(text.format(name=f"local_{name}", rows=json.dumps(str(folder / "rows.jsonl"))))
     (folder / "missing.yaml").write_text(MISSING)
     return folder
 

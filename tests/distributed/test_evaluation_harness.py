@@ -9,18 +9,8 @@ import sys
 import pytest
 from support import ranked_runs, tiny_models
 from support.exact_model import save_tokenizer
+from support.harness_tasks import CHOICES
 
-CHOICES = """\
-task: layerpress_choices
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {rows}}}}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "{{{{question}}}}"
-doc_to_choice: "{{{{choices}}}}"
-doc_to_target: "{{{{answer}}}}"
-metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
-"""
 PERPLEXITY = """\
 task: layerpress_perplexity
 dataset_path: json
@@ -45,7 +35,7 @@ def tasks(tmp_path):
             for sample in tiny_models.random_samples([16] * 6, seed=8)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, text in {"choices": CHOICES, "perplexity": PERPLEXITY}.items():
-        (folder / f"{name}.yaml").write_text(text.format(rows=json.dumps(str(folder / "rows.jsonl"))))
+        (folder / f"{name}.yaml").write_text(text.format(name=f"layerpress_{name}", rows=json.dumps(str(folder / "rows.jsonl"))))
     return folder
 
 

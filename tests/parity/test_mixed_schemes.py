@@ -7,7 +7,7 @@ import torch
 from support import deep_model, program, ranked_runs, tiny_models
 from support.compressed_cases import CACHE_FP8, FOUR_SCHEMES, GPTQ, NVFP4, ROUNDING, TOKEN_FP8, group, weights
 from support.selection import nightly_but
-from support.watched_runs import contents, differing, killed
+from support.watched_runs import check_resumed
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 SIZES = {"hidden_size": 64, "intermediate_size": 128}
@@ -124,12 +124,7 @@ def test_killed_and_resumed(tmp_path):
     """Static scales of inputs, averages among them, and of the cache are found again or measured again."""
     model = deep_model.save(tmp_path)
     arguments = ["--recipe", recipe_of(tmp_path, FOUR_SCHEMES), "--dataset", tmp_path / "tokens.safetensors", "--threads", "1"]
-    undisturbed = contents(program.oneshot(model, tmp_path / "first" / "out", *arguments))
-    out = tmp_path / "second" / "out"
-    out.parent.mkdir()
-    killed(model, out, *arguments)
-    program.oneshot(model, out, *arguments, "--resume")
-    assert differing(out, undisturbed) == []
+    check_resumed(model, tmp_path, *arguments)
 
 
 def test_ranks_find_the_same_scales(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from support import deep_model, program, tiny_mllama, tiny_models
-from support.watched_runs import contents, differing, killed
+from support.watched_runs import check_resumed, contents, differing
 
 LENGTHS = [40, 17, 64, 33]
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -68,12 +68,7 @@ def test_killed_and_resumed(options, tmp_path):
     """Scales of values are among what a resumed run finds, or measures again."""
     model = deep_model.save(tmp_path)
     arguments = ["--scheme", "nvfp4-fp8", "--dataset", tmp_path / "tokens.safetensors", "--threads", "1", *options]
-    undisturbed = contents(program.oneshot(model, tmp_path / "first" / "out", *arguments))
-    out = tmp_path / "second" / "out"
-    out.parent.mkdir()
-    killed(model, out, *arguments)
-    program.oneshot(model, out, *arguments, "--resume")
-    assert differing(out, undisturbed) == []
+    check_resumed(model, tmp_path, *arguments)
 
 
 def test_images(tmp_path):

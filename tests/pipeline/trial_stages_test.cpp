@@ -49,6 +49,10 @@ std::vector<graph::NodeId> nodes(const graph::Graph& graph, const std::vector<st
   return found;
 }
 
+compression::TransformSite site(const graph::Graph& graph, const std::vector<graph::NodeId>& balanced) {
+  return {.place = {}, .balanced = balanced, .trial_outputs = trial_outputs(graph, graph.consumers(), balanced)};
+}
+
 /// "module module".
 std::string names(const graph::Graph& graph, const std::vector<graph::NodeId>& of) {
   std::string text;
@@ -61,14 +65,14 @@ TEST(TrialStages, EndWithTheModuleAroundTheBalancedReaders) {
   std::vector<bool> stored(graph.values.size(), false);
   stored[output(graph, "embed")] = true;
   const std::vector<graph::NodeId> balanced = nodes(graph, {"attn.q", "attn.k", "attn.v"});
-  const TrialStages stages = trial_stages(graph, whole(graph), {3, balanced}, stored);
+  const TrialStages stages = trial_stages(graph, whole(graph), 3, site(graph, balanced), stored);
   EXPECT_EQ(stages.transform, 3u);
   EXPECT_EQ(names(graph, stages.before.nodes), "norm1");
   EXPECT_EQ(stages.before.inputs, std::vector<graph::ValueId>{output(graph, "embed")});
   EXPECT_EQ(stages.before.keeps, std::vector<graph::ValueId>{output(graph, "norm1")});
   EXPECT_EQ(stages.tried.inputs, (std::vector<graph::ValueId>{output(graph, "norm1"), output(graph, "embed")}));
   // Here the sum with the residual stream is the module's.
-  EXPECT_EQ(stages.tried.keeps, trial_outputs(graph, whole(graph), balanced));
+  EXPECT_EQ(stages.tried.keeps, trial_outputs(graph, graph.consumers(), balanced));
   EXPECT_EQ(names(graph, {graph.values[stages.tried.keeps.at(0)].producer}).substr(0, 4), "attn");
   EXPECT_EQ(names(graph, stages.tried.nodes).substr(0, 20), "attn.q attn.k attn.v");
 }
@@ -76,7 +80,7 @@ TEST(TrialStages, EndWithTheModuleAroundTheBalancedReaders) {
 TEST(TrialStages, GoThroughListsOfModules) {
   const graph::Graph graph = layer();
   const std::vector<graph::ValueId> outputs =
-      trial_outputs(graph, whole(graph), nodes(graph, {"mlp.parts.gate", "mlp.parts.up"}));
+      trial_outputs(graph, graph.consumers(), nodes(graph, {"mlp.parts.gate", "mlp.parts.up"}));
   ASSERT_EQ(outputs.size(), 1u);
   EXPECT_EQ(graph.nodes[node(graph, "head")].inputs[0], outputs[0]);
 }
@@ -86,7 +90,7 @@ TEST(TrialStages, OfOneReaderEndWithItsOutput) {
   std::vector<bool> stored(graph.values.size(), false);
   stored[graph.nodes[node(graph, "mlp.parts.down")].inputs[0]] = true;
   const std::vector<graph::NodeId> balanced = nodes(graph, {"mlp.parts.down"});
-  const TrialStages stages = trial_stages(graph, whole(graph), {0, balanced}, stored);
+  const TrialStages stages = trial_stages(graph, whole(graph), 0, site(graph, balanced), stored);
   EXPECT_TRUE(stages.before.nodes.empty());
   EXPECT_EQ(names(graph, stages.tried.nodes), "mlp.parts.down");
   EXPECT_EQ(stages.tried.keeps, std::vector<graph::ValueId>{output(graph, "mlp.parts.down")});
@@ -96,7 +100,7 @@ TEST(TrialStages, DoNotTakeValuesThatDependOnTriedParametersFromTheStore) {
   const graph::Graph graph = layer();
   const std::vector<bool> stored(graph.values.size(), true);
   const std::vector<graph::NodeId> balanced = nodes(graph, {"mlp.parts.gate", "mlp.parts.up"});
-  const TrialStages stages = trial_stages(graph, whole(graph), {0, balanced}, stored);
+  const TrialStages stages = trial_stages(graph, whole(graph), 0, site(graph, balanced), stored);
   EXPECT_TRUE(stages.before.nodes.empty());
   EXPECT_NE(names(graph, stages.tried.nodes).find("mlp.parts.down"), std::string::npos);
 }

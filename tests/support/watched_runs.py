@@ -111,6 +111,16 @@ def killed(model, out, *arguments, subgraphs=3):
     return finished_subgraphs(out)
 
 
+def check_resumed(model, folder, *arguments):
+    """A run that was killed and resumed ends with the files of an undisturbed one."""
+    undisturbed = contents(program.oneshot(model, folder / "first" / "out", *arguments))
+    out = folder / "second" / "out"
+    out.parent.mkdir()
+    killed(model, out, *arguments)
+    program.oneshot(model, out, *arguments, "--resume")
+    assert differing(out, undisturbed) == []
+
+
 def clear(folder):
     """Removes everything in `folder`."""
     for entry in list(folder.iterdir()):

@@ -19,10 +19,14 @@ struct ValueRounding {
 };
 
 /// x [rows, features] as quantized and dequantized activations, in x's dtype; computed in fp32. A scale is
-/// compressed-tensors' for the range of the run (RangeRule); zeros stay zeros. Any device.
+/// compressed-tensors' for the range of the run (RangeRule); zeros stay zeros, NaN stays NaN. Any device; in one pass
+/// for bf16 and fp32 on a CPU.
 at::Tensor rounded_values(const at::Tensor& x, const ValueRounding& rounding);
 
-/// Bytes that rounded_values allocates at most besides its result.
+/// The same with ATen, for every dtype and device; also the plain implementation for tests.
+at::Tensor plain_rounded_values(const at::Tensor& x, const ValueRounding& rounding);
+
+/// Bytes that plain_rounded_values, which needs more, allocates at most besides its result.
 std::uint64_t rounding_workspace_bytes(std::int64_t rows, std::int64_t features);
 
 }  // namespace layerpress::kernels

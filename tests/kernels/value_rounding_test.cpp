@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 namespace layerpress::kernels {
 namespace {
@@ -93,6 +96,39 @@ TEST(ValueRounding, ZerosAndPiecesAndDtypes) {
   EXPECT_EQ(whole.scalar_type(), at::kBFloat16);
   EXPECT_TRUE(at::equal(whole.slice(0, 4000, 4001), rounded_values(x.slice(0, 4000, 4001), rounding)));
   EXPECT_EQ(rounded_values(x.slice(0, 0, 0), rounding).size(0), 0);
+}
+
+/// Values of the fused pass and of ATen's operations: with scales that are found and given, near and beyond the ranges,
+/// on rows and runs that no vector register divides.
+TEST(ValueRounding, InOnePassAsWithAten) {
+  at::manual_seed(6);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  at::Tensor wide = at::randn({301, 96}) * at::exp(3 * at::randn({301, 1}));
+  wide[0] = 0;
+  wide[1] *= 1e-30;
+  wide[2] *= 1e30;
+  wide[3] = at::arange(-48, 48, at::kFloat) / 8;  // values between two codes
+  std::vector<ValueRounding> roundings;
+  for (const std::int64_t run : {96, 48, 32, 24, 16}) {
+    for (const bool symmetric : {true, false}) roundings.push_back({.rule = {integers(8), symmetric}, .run = run});
+    roundings.push_back({.rule = {integers(4), true}, .run = run});
+    roundings.push_back({.rule = {kE4m3, true}, .run = run});
+    for (const ElementType& element : {kE2m1, kE4m3})
+      roundings.push_back({.rule = {element, true}, .run = run, .scales = {ScaleType::kE8m0}});
+    roundings.push_back({.rule = {kE2m1, true}, .run = run, .scales = {ScaleType::kE4m3, ScaleType::kFloat, 40}});
+  }
+  for (const ElementType& element : {integers(8), kE4m3, kE2m1}) {
+    roundings.push_back({.rule = {element, true}, .given = {0.037F}});
+    roundings.push_back({.rule = {element, true}, .given = {0.25F, 0.003F, 7}});
+  }
+  roundings.push_back({.rule = {integers(8), false}, .given = {0.5F, 0.01F}, .zero_points = {-100, 17}});
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16})
+    for (std::size_t i = 0; i < roundings.size(); ++i) {
+      at::Tensor x = wide.to(dtype).clone();
+      EXPECT_TRUE(at::equal(rounded_values(x, roundings[i]), plain_rounded_values(x, roundings[i]))) << i << dtype;
+      x[7][5] = nan;
+      EXPECT_TRUE(rounded_values(x, roundings[i])[7][5].isnan().item<bool>()) << i << dtype;
+    }
 }
 
 }  // namespace

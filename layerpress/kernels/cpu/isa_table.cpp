@@ -22,6 +22,8 @@ const Table& isa_table() {
                                .widen_bf16 = widen_bf16,
                                .minimum_maximum = minimum_maximum,
                                .scale_errors = scale_errors,
+                               .run_ranges = run_ranges,
+                               .round_values = round_values,
                                .quantize = quantize,
                                .dequantize_bf16 = dequantize_bf16,
                                .dequantize_f32 = dequantize_f32,

@@ -6,6 +6,8 @@ namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
 void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* maximum);
 void scale_errors(const ScaleErrorTask& task);
+void run_ranges(const float* x, std::int64_t runs, std::int64_t run, float* minima, float* maxima);
+void round_values(const RoundingTask& task);
 void quantize(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
               std::int8_t* codes);
 void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,

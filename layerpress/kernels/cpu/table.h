@@ -85,6 +85,18 @@ struct ScaleErrorTask {
   float* errors = nullptr;  ///< [candidates], added to
 };
 
+/// Consecutive runs of values, each quantized and dequantized with a scale of its own.
+struct RoundingTask {
+  const float* x = nullptr;  ///< [runs, run]
+  std::int64_t runs = 0;
+  std::int64_t run = 0;
+  const float* scales = nullptr;       ///< [runs]
+  const float* zero_points = nullptr;  ///< [runs] or null
+  ElementType element;
+  ValueType type = ValueType::kBFloat16;  ///< of y
+  void* y = nullptr;                      ///< [runs, run]
+};
+
 /// gram[rows, columns] += leftᵀ right over pairs of tokens, for two packed panels.
 struct GramTile {
   const std::uint32_t* left = nullptr;   ///< [pairs, kGramPanel], see Table::gram_pack
@@ -160,6 +172,10 @@ struct Table {
   void (*widen_bf16)(const Bits16* x, float* y, std::int64_t count);
   void (*minimum_maximum)(const float* x, std::int64_t count, float* minimum, float* maximum);
   void (*scale_errors)(const ScaleErrorTask& task);
+  /// Smallest and largest value of each of `runs` consecutive runs, or 0.
+  void (*run_ranges)(const float* x, std::int64_t runs, std::int64_t run, float* minima, float* maxima);
+  /// NaN stays NaN.
+  void (*round_values)(const RoundingTask& task);
   void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
                    std::int8_t* codes);
   /// (code - zero_point) * scale.

@@ -66,9 +66,6 @@ class Transform : public Modifier {
 std::map<std::string, at::Tensor> scaled_parameters(const graph::ScaleAbsorber& place, const at::Tensor& scale,
                                                     const TransformInput& input);
 
-/// A copy of a weight [rows, columns] in its own dtype, whose columns are multiplied by the scale, fp32 [columns], in fp32.
-at::Tensor multiplied_columns(const at::Tensor& weight, const at::Tensor& scale);
-
 /// The scale of each channel of a value of the place, fp32 [features]; 1 for channels that are not scaled.
 at::Tensor scale_of(const graph::ScaledValue& value, const at::Tensor& scale, std::int64_t features);
 

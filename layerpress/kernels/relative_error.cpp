@@ -61,25 +61,50 @@ at::Tensor relative_error_scalar(const at::Tensor& weight, const at::Tensor& app
   return at::where(squares.eq(0), at::zeros_like(squares), (differences / squares).sqrt());
 }
 
-double relative_error(const at::Tensor& weight, const at::Tensor& approximation) {
-  const bool fused = weight.is_cpu() && is_fused(weight.scalar_type()) &&
-                     approximation.scalar_type() == weight.scalar_type() && weight.is_contiguous() &&
-                     approximation.is_contiguous();
-  if (!fused) return relative_error_scalar(weight, approximation).item<double>();
-  // Fixed chunks, summed in order: the result does not depend on the thread count.
+namespace {
+
+bool is_fused(const at::Tensor& a, const at::Tensor& b) {
+  return a.is_cpu() && is_fused(a.scalar_type()) && b.scalar_type() == a.scalar_type() && a.is_contiguous() &&
+         b.is_contiguous();
+}
+
+/// In chunks of a fixed size, in order: the result does not depend on the thread count.
+std::vector<SquareSums> chunk_sums(const at::Tensor& first, const at::Tensor& second) {
   constexpr std::int64_t kChunk = 1 << 16;
-  const std::int64_t chunks = (weight.numel() + kChunk - 1) / kChunk,
-                     bytes = static_cast<std::int64_t>(weight.element_size());
-  std::vector<SquareSums> parts(static_cast<std::size_t>(chunks));
-  const auto* a = static_cast<const std::uint8_t*>(weight.const_data_ptr());
-  const auto* b = static_cast<const std::uint8_t*>(approximation.const_data_ptr());
-  at::parallel_for(0, chunks, 1, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = first.numel(), bytes = static_cast<std::int64_t>(first.element_size());
+  std::vector<SquareSums> parts(static_cast<std::size_t>((count + kChunk - 1) / kChunk));
+  const auto* a = static_cast<const std::uint8_t*>(first.const_data_ptr());
+  const auto* b = static_cast<const std::uint8_t*>(second.const_data_ptr());
+  at::parallel_for(0, static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c)
-      parts[static_cast<std::size_t>(c)] =
-          square_sums(a + c * kChunk * bytes, b + c * kChunk * bytes, weight.scalar_type(),
-                      std::min(kChunk, weight.numel() - c * kChunk));
+      parts[static_cast<std::size_t>(c)] = kernels::square_sums(
+          a + c * kChunk * bytes, b + c * kChunk * bytes, first.scalar_type(), std::min(kChunk, count - c * kChunk));
   });
-  return relative_error(parts);
+  return parts;
+}
+
+}  // namespace
+
+double relative_error(const at::Tensor& weight, const at::Tensor& approximation) {
+  if (!is_fused(weight, approximation)) return relative_error_scalar(weight, approximation).item<double>();
+  return relative_error(chunk_sums(weight, approximation));
+}
+
+double squared_difference(const at::Tensor& a, const at::Tensor& b) {
+  double sum = 0;
+  if (is_fused(a, b)) {
+    for (const SquareSums& part : chunk_sums(a, b)) sum += part.difference;
+    return sum;
+  }
+  constexpr std::int64_t kElements = 1 << 18;  // limits the fp32 copies
+  const std::int64_t rows = a.size(0),
+                     step = std::max<std::int64_t>(1, kElements * rows / std::max<std::int64_t>(1, a.numel()));
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t count = std::min(step, rows - first);
+    const at::Tensor difference = a.narrow(0, first, count).to(at::kFloat) - b.narrow(0, first, count).to(at::kFloat);
+    sum += at::sum(at::square(difference), at::kDouble).item<double>();
+  }
+  return sum;
 }
 
 }  // namespace layerpress::kernels

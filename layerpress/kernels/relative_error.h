@@ -23,6 +23,9 @@ struct SquareSums {
 /// The sums for `count` CPU values a and b, both of `dtype` (bf16, fp16, fp32).
 SquareSums square_sums(const void* a, const void* b, at::ScalarType dtype, std::int64_t count);
 
+/// The sum of (a - b)² over two tensors of one shape and dtype. Any float dtypes and device; chunk by chunk; one pass on the CPU.
+double squared_difference(const at::Tensor& a, const at::Tensor& b);
+
 /// The relative error from the sums over parts of a weight.
 double relative_error(const std::vector<SquareSums>& parts);
 

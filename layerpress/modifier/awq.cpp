@@ -10,6 +10,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/mean_absolute.h"
+#include "layerpress/kernels/scaled_columns.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/scale_mappings.h"
 #include "layerpress/quant/observer.h"
@@ -150,25 +151,30 @@ at::Tensor weight_means(const TransformSite& site, const TransformInput& input) 
   return means->means().to(at::kFloat);
 }
 
+/// The greatest magnitude in the scaled weights of the balanced readers, if a scheme has a global scale; else 0.
+double largest_scaled(const TransformSite& site, const TransformInput& input, const at::Tensor& scale) {
+  double largest = 0;
+  for (const graph::ScaleReader& reader : site.place.readers) {
+    if (!site.balances(reader)) continue;
+    const quant::QuantizationArgs& args = *input.scheme_of(reader.node)->weights;
+    if (!quant::has_global_scale(args)) continue;
+    const at::Tensor weight = input.parameter(reader.weight);
+    const at::Tensor scaled = kernels::scaled_columns(weight, compression::scale_of(reader, scale, weight.size(1)));
+    largest = std::max(largest, quant::magnitude_for_global_scale(scaled, args, {}));
+  }
+  return largest;
+}
+
 /// The weights of the balanced readers after Q(W * s) / s.
 std::map<std::string, at::Tensor> rounded_parameters(const TransformSite& site, const TransformInput& input,
                                                      const at::Tensor& scale) {
   std::map<std::string, at::Tensor> parameters;
-  double largest = 0;
+  const double largest = largest_scaled(site, input, scale);
   for (const graph::ScaleReader& reader : site.place.readers) {
     if (!site.balances(reader)) continue;
     const at::Tensor weight = input.parameter(reader.weight);
-    at::Tensor scaled = compression::multiplied_columns(weight, compression::scale_of(reader, scale, weight.size(1)));
-    const quant::QuantizationArgs& args = *input.scheme_of(reader.node)->weights;
-    if (quant::has_global_scale(args)) largest = std::max(largest, quant::magnitude_for_global_scale(scaled, args, {}));
-    parameters[reader.weight] = std::move(scaled);
-  }
-  for (const graph::ScaleReader& reader : site.place.readers) {
-    if (!site.balances(reader)) continue;
-    at::Tensor& weight = parameters.at(reader.weight);
-    weight = quant::rounded_weight(weight, *input.scheme_of(reader.node), largest);
-    weight =
-        compression::multiplied_columns(weight, at::reciprocal(compression::scale_of(reader, scale, weight.size(1))));
+    parameters[reader.weight] = quant::rounded_weight(weight, compression::scale_of(reader, scale, weight.size(1)),
+                                                      *input.scheme_of(reader.node), largest);
   }
   return parameters;
 }
@@ -224,15 +230,18 @@ class AwqModifier : public compression::Transform {
 
   std::uint64_t candidate_workspace(const TransformSite& site, const graph::Graph& graph, at::ScalarType dtype,
                                     const at::Device& device, const compression::SchemeOf& scheme_of) const override {
-    std::uint64_t most = 0, scaled = 0;
+    std::uint64_t most = 0;
     for (const graph::NodeId n : site.balanced) {
       const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation);
       if (linear == nullptr) continue;
       const std::int64_t rows = linear->out_features, columns = linear->in_features;
-      scaled += static_cast<std::uint64_t>(rows * columns) * c10::elementSize(dtype);
-      most = std::max(most, quant::rounded_weight_workspace(*scheme_of(n), rows, columns, dtype, device));
+      const quant::QuantizationScheme& scheme = *scheme_of(n);
+      most = std::max(most, quant::rounded_weight_workspace(scheme, rows, columns, dtype, device));
+      if (quant::has_global_scale(*scheme.weights))  // largest_scaled
+        most = std::max(most, static_cast<std::uint64_t>(rows * columns) * c10::elementSize(dtype) +
+                                  kernels::scaled_columns_workspace(columns, device));
     }
-    return scaled + most;
+    return most;
   }
 
  private:

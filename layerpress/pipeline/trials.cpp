@@ -2,9 +2,9 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <utility>
 
+#include "layerpress/kernels/relative_error.h"
 #include "layerpress/schedule/trial_stages.h"
 
 namespace layerpress::pipeline {
@@ -30,18 +30,6 @@ class OtherParameters {
   residency::Onload& parameters_;
   std::map<std::string, residency::Onload::Saved> before_;
 };
-
-/// The sum of squared differences, in fp32 with a sum in double precision, some rows at a time.
-double squared_difference(const at::Tensor& a, const at::Tensor& b) {
-  constexpr std::int64_t kRows = 256;
-  double sum = 0;
-  for (std::int64_t first = 0; first < a.size(0); first += kRows) {
-    const std::int64_t count = std::min(kRows, a.size(0) - first);
-    const at::Tensor difference = a.narrow(0, first, count).to(at::kFloat) - b.narrow(0, first, count).to(at::kFloat);
-    sum += at::sum(at::square(difference), at::kDouble).item<double>();
-  }
-  return sum;
-}
 
 std::uint64_t bytes_of(const std::map<graph::ValueId, at::Tensor>& values) {
   std::uint64_t bytes = 0;
@@ -82,7 +70,7 @@ double TrialRunner::loss(const graph::Stage& tried, const Prepared& prepared,
     const auto counted = [&](const at::Tensor& all) {
       return execution::select_counted_rows(run_.batches[prepared.batch], run_.graph.values[value].rows, all);
     };
-    sum += squared_difference(counted(rows), counted(prepared.outputs.at(value)));
+    sum += kernels::squared_difference(counted(rows), counted(prepared.outputs.at(value)));
   }
   return sum;
 }

@@ -26,10 +26,6 @@ double positive_number(const Json& kwargs, const char* key, double otherwise, co
 
 bool weighs_inputs(Observer observer) { return observer == Observer::kHessian || observer == Observer::kGptq; }
 
-kernels::RangeRule range_rule(const QuantizationArgs& args) {
-  return {.element = element_of(args), .symmetric = args.symmetric};
-}
-
 /// The largest range that is tried for a group, as a multiple of its weights' range. e2m1's steps grow with the values, so that a
 /// wider range may have smaller errors: a group whose largest weight is 4 instead of 6 has finer steps below.
 double widest_range(const QuantizationArgs& args, const ObserverSettings& settings) {
@@ -159,6 +155,10 @@ std::string observer_name(Observer observer) {
 
 ObserverSettings without_inputs(const ObserverSettings& settings) {
   return weighs_inputs(settings.observer) ? ObserverSettings{.observer = Observer::kMse} : settings;
+}
+
+kernels::RangeRule range_rule(const QuantizationArgs& weights) {
+  return {.element = element_of(weights), .symmetric = weights.symmetric};
 }
 
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {

@@ -48,6 +48,7 @@ std::string observer_name(Observer observer);
 /// The observer for weights without known inputs: mse instead of hessian and gptq.
 ObserverSettings without_inputs(const ObserverSettings& settings);
 
+kernels::RangeRule range_rule(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
 /// Chooses the scales of a weight [rows, columns] and rounds them as `stored` says (scale_format). `importance` (fp32

@@ -4,27 +4,38 @@
 
 #include <algorithm>
 
+#include "layerpress/kernels/scaled_columns.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/observer.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 
-at::Tensor rounded_weight(const at::Tensor& weight, const QuantizationScheme& scheme, double largest) {
+at::Tensor rounded_weight(const at::Tensor& weight, const at::Tensor& scale, const QuantizationScheme& scheme,
+                          double largest) {
   const QuantizationArgs& args = *scheme.weights;
+  const kernels::ScaleGrid grid = scale_grid(args, weight.size(0), weight.size(1));
   const kernels::ScaleFormat stored = scale_format(args, weight.scalar_type(), largest);
-  const kernels::ChosenScales scales = choose_scales(weight, args, {}, stored, {});
-  const at::Tensor codes =
-      kernels::round_to_nearest(weight, scale_grid(args, weight.size(0), weight.size(1)), element_of(args), scales);
-  return dequantize(scheme, to_quantized_weight(args, codes, scales, stored), weight.scalar_type());
+  if (kernels::rounds_scaled_columns(weight.device(), weight.scalar_type(), grid))
+    return kernels::rounded_scaled_columns(weight, scale, {grid, range_rule(args), stored});
+  const at::Tensor scaled = kernels::scaled_columns(weight, scale);
+  const kernels::ChosenScales scales = choose_scales(scaled, args, {}, stored, {});
+  const at::Tensor codes = kernels::round_to_nearest(scaled, grid, element_of(args), scales);
+  return kernels::scaled_columns(
+      dequantize(scheme, to_quantized_weight(args, codes, scales, stored), weight.scalar_type()),
+      at::reciprocal(scale));
 }
 
 std::uint64_t rounded_weight_workspace(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                                        at::ScalarType dtype, const at::Device& device) {
   const QuantizationArgs& args = *scheme.weights;
-  return quantized_bytes(args, rows, columns, dtype) +
+  const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
+  const std::uint64_t scaling = kernels::scaled_columns_workspace(columns, device);
+  if (kernels::rounds_scaled_columns(device, dtype, grid)) return scaling;
+  return scaling + static_cast<std::uint64_t>(2 * rows * columns) * c10::elementSize(dtype) +
+         quantized_bytes(args, rows, columns, dtype) +
          std::max(observe_workspace(args, {}, rows, columns, device),
-                  kernels::round_workspace(rows, columns, scale_grid(args, rows, columns), device));
+                  kernels::round_workspace(rows, columns, grid, device));
 }
 
 }  // namespace layerpress::quant

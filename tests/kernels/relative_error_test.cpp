@@ -34,6 +34,17 @@ TEST(RelativeError, OfNothing) {
   }
 }
 
+TEST(SquaredDifference, EqualsItsDefinition) {
+  at::manual_seed(53);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat, at::kDouble})
+    for (const std::int64_t rows : {0, 1, 700}) {
+      const at::Tensor a = at::randn({rows, 300}).to(dtype), b = at::randn({rows, 300}).to(dtype);
+      const double expected = (a.to(at::kDouble) - b.to(at::kDouble)).square().sum().item<double>();
+      EXPECT_NEAR(squared_difference(a, b), expected, 1e-5 * expected) << dtype << rows;
+      EXPECT_NEAR(squared_difference(a.t(), b.t()), expected, 1e-5 * expected) << dtype << rows;
+    }
+}
+
 TEST(QuantizationError, EqualsTheErrorOfTheDequantizedWeight) {
   at::manual_seed(52);
   const ElementType elements[] = {integers(4), kE4m3, kE2m1};

@@ -27,6 +27,7 @@ const Table& isa_table() {
                                .quantize = quantize,
                                .dequantize_bf16 = dequantize_bf16,
                                .dequantize_f32 = dequantize_f32,
+                               .scale_columns = scale_columns,
                                .squared_difference_bf16 = squared_difference_bf16,
                                .squared_difference_f32 = squared_difference_f32,
                                .column_tile_load = column_tile_load,

@@ -14,6 +14,8 @@ void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, 
                      const ElementType& element, Bits16* values);
 void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
                     const ElementType& element, float* values);
+void scale_columns(const void* x, ValueType x_type, const float* factors, std::int64_t count, void* y,
+                   ValueType y_type);
 void column_tile_load(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,
                       float* tile);
 void column_tile_store(const std::int8_t* tile, std::int64_t rows, std::int64_t columns, std::int8_t* codes);

@@ -183,6 +183,9 @@ struct Table {
                           const ElementType& element, Bits16* values);
   void (*dequantize_f32)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
                          const ElementType& element, float* values);
+  /// y = x factors, element by element, rounded to x's type; y's type is the same or fp32.
+  void (*scale_columns)(const void* x, ValueType x_type, const float* factors, std::int64_t count, void* y,
+                        ValueType y_type);
   /// Sums of (a - b)^2 and of a^2.
   void (*squared_difference_bf16)(const Bits16* a, const Bits16* b, std::int64_t count, double* difference,
                                   double* square);

@@ -10,6 +10,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/product.h"
+#include "layerpress/kernels/run_rounding.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -31,49 +32,15 @@ void require_factors(const at::Tensor& weight, const at::Tensor& factors) {
     throw InternalError("[kernels.scaled_columns] a weight needs an fp32 factor for each of its columns");
 }
 
-/// Rounds rows to nearest and back; used by one thread.
-class RowRounding {
- public:
-  RowRounding(const WeightNumbers& numbers, std::int64_t columns)
-      : numbers_(numbers),
-        columns_(columns),
-        low_(static_cast<std::size_t>(blocks_of(columns, numbers.grid.block_columns))),
-        high_(low_),
-        scales_(low_),
-        zero_points_(low_) {}
-
-  void run(const float* row, cpu::ValueType type, std::byte* results) {
-    const std::int64_t block = numbers_.grid.block_columns, whole = columns_ / block;
-    round(row, whole, block, type, results);
-    const std::int64_t size = type == cpu::ValueType::kFloat ? sizeof(float) : sizeof(cpu::Bits16);
-    round(row + whole * block, columns_ > whole * block ? 1 : 0, columns_ - whole * block, type,
-          results + whole * block * size);
-  }
-
- private:
-  /// Consecutive runs of values, each with a scale of its own.
-  void round(const float* x, std::int64_t runs, std::int64_t run, cpu::ValueType type, std::byte* results) {
-    if (runs == 0) return;
-    cpu::table().run_ranges(x, runs, run, low_.data(), high_.data());
-    for (std::size_t r = 0; r < static_cast<std::size_t>(runs); ++r) {
-      const Qparams found = qparams_of({low_[r], high_[r]}, 1, numbers_.rule, numbers_.stored);
-      scales_[r] = found.scale;
-      zero_points_[r] = found.zero_point;
-    }
-    cpu::table().round_values({.x = x,
-                               .runs = runs,
-                               .run = run,
-                               .scales = scales_.data(),
-                               .zero_points = numbers_.rule.symmetric ? nullptr : zero_points_.data(),
-                               .element = numbers_.rule.element,
-                               .type = type,
-                               .y = results});
-  }
-
-  const WeightNumbers& numbers_;
-  std::int64_t columns_;
-  std::vector<float> low_, high_, scales_, zero_points_;
-};
+/// Rounds a row to nearest and back, with a scale for each block of columns; the last block may be short.
+void round_row(RunRounding& rounding, const std::vector<float>& row, std::int64_t block, cpu::ValueType type,
+               std::byte* results) {
+  const std::int64_t columns = static_cast<std::int64_t>(row.size()), whole = columns / block;
+  const std::int64_t size = type == cpu::ValueType::kFloat ? sizeof(float) : sizeof(cpu::Bits16);
+  rounding.round(row.data(), whole, block, type, results);
+  if (columns > whole * block)
+    rounding.round(row.data() + whole * block, 1, columns - whole * block, type, results + whole * block * size);
+}
 
 }  // namespace
 
@@ -105,12 +72,13 @@ at::Tensor rounded_scaled_columns(const at::Tensor& input, const at::Tensor& fac
   auto* target = static_cast<std::byte*>(result.mutable_data_ptr());
   for_each_rows(weight, [&](std::int64_t first, std::int64_t rows) {
     std::vector<float> scaled(static_cast<std::size_t>(columns));
-    RowRounding rounding(numbers, columns);
+    RunRounding rounding(numbers.rule, numbers.stored,
+                         static_cast<std::size_t>(blocks_of(columns, numbers.grid.block_columns)));
     for (std::int64_t row = first; row < first + rows; ++row) {
       std::byte* rounded = target + row * row_bytes;
       kernels.scale_columns(source + row * row_bytes, type, forth.const_data_ptr<float>(), columns, scaled.data(),
                             cpu::ValueType::kFloat);
-      rounding.run(scaled.data(), type, rounded);
+      round_row(rounding, scaled, numbers.grid.block_columns, type, rounded);
       kernels.scale_columns(rounded, type, back.const_data_ptr<float>(), columns, rounded, type);
     }
   });

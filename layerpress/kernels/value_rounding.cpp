@@ -8,6 +8,7 @@
 
 #include "layerpress/kernels/cpu/table.h"
 #include "layerpress/kernels/levels.h"
+#include "layerpress/kernels/run_rounding.h"
 #include "layerpress/kernels/tensor_bits.h"
 
 namespace layerpress::kernels {
@@ -41,61 +42,57 @@ at::Tensor rounded_piece(const at::Tensor& x, const ValueRounding& rounding) {
 }
 
 /// Some rows after the other, in cache, by one thread.
-class RowRounding {
+class RowsInCache {
  public:
-  RowRounding(const at::Tensor& x, const ValueRounding& rounding)
+  RowsInCache(const at::Tensor& x, const ValueRounding& rounding)
       : rounding_(rounding),
         features_(x.size(1)),
         rows_(std::max<std::int64_t>(1, kInCache / features_)),
         run_(rounding.run > 0 ? rounding.run : features_ / static_cast<std::int64_t>(rounding.given.size())),
         is_wide_(x.scalar_type() == at::kFloat),
-        minima_(static_cast<std::size_t>(rows_ * features_ / run_)),
-        maxima_(minima_.size()),
-        scales_(minima_.size()),
-        zero_points_(minima_.size()),
+        found_(rounding.rule, rounding.scales, static_cast<std::size_t>(rows_ * features_ / run_)),
         wide_(is_wide_ ? 0 : static_cast<std::size_t>(rows_ * features_)) {
-    for (std::size_t i = 0; rounding.run == 0 && i < scales_.size(); ++i) {
-      scales_[i] = rounding.given[i % rounding.given.size()];
-      zero_points_[i] = is_shifted(rounding) ? rounding.zero_points[i % rounding.zero_points.size()] : 0.0F;
+    if (rounding.run > 0) return;
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      scales_.insert(scales_.end(), rounding.given.begin(), rounding.given.end());
+      if (is_shifted(rounding)) {
+        const std::vector<float>& shifts = rounding.zero_points;
+        for (std::size_t i = 0; i < rounding.given.size(); ++i) zero_points_.push_back(shifts[i % shifts.size()]);
+      }
     }
   }
 
   /// Rows [begin, end).
-  void run(const at::Tensor& x, at::Tensor& y, std::int64_t begin, std::int64_t end) {
+  void round(const at::Tensor& x, at::Tensor& y, std::int64_t begin, std::int64_t end) {
     for (std::int64_t first = begin; first < end; first += rows_) {
       const std::int64_t at = first * features_, count = std::min(rows_, end - first) * features_;
-      cpu::RoundingTask task{.x = is_wide_ ? x.const_data_ptr<float>() + at : wide_.data(),
-                             .runs = count / run_,
-                             .run = run_,
-                             .scales = scales_.data(),
-                             .zero_points = zero_points_.data(),
-                             .element = rounding_.rule.element};
       if (is_wide_) {
-        task.type = cpu::ValueType::kFloat;
-        task.y = y.data_ptr<float>() + at;
+        round(x.const_data_ptr<float>() + at, count, cpu::ValueType::kFloat, y.data_ptr<float>() + at);
       } else {
         cpu::table().widen_bf16(bits(x) + at, wide_.data(), count);
-        task.y = mutable_bits(y) + at;
+        round(wide_.data(), count, cpu::ValueType::kBFloat16, mutable_bits(y) + at);
       }
-      if (rounding_.run > 0) find_scales(task);
-      cpu::table().round_values(task);
     }
   }
 
  private:
-  void find_scales(const cpu::RoundingTask& task) {
-    cpu::table().run_ranges(task.x, task.runs, run_, minima_.data(), maxima_.data());
-    for (std::size_t r = 0; r < static_cast<std::size_t>(task.runs); ++r) {
-      const Qparams found = qparams_of(Range{minima_[r], maxima_[r]}, 1, rounding_.rule, rounding_.scales);
-      scales_[r] = found.scale;
-      zero_points_[r] = found.zero_point;
-    }
+  void round(const float* x, std::int64_t count, cpu::ValueType type, void* y) {
+    if (rounding_.run > 0) return found_.round(x, count / run_, run_, type, y);
+    cpu::table().round_values({.x = x,
+                               .runs = count / run_,
+                               .run = run_,
+                               .scales = scales_.data(),
+                               .zero_points = zero_points_.empty() ? nullptr : zero_points_.data(),
+                               .element = rounding_.rule.element,
+                               .type = type,
+                               .y = y});
   }
 
   const ValueRounding& rounding_;
   std::int64_t features_, rows_, run_;
   bool is_wide_;
-  std::vector<float> minima_, maxima_, scales_, zero_points_, wide_;
+  RunRounding found_;
+  std::vector<float> scales_, zero_points_, wide_;
 };
 
 }  // namespace
@@ -117,7 +114,7 @@ at::Tensor rounded_values(const at::Tensor& input, const ValueRounding& rounding
   at::Tensor y = at::empty_like(x);
   const std::int64_t grain = std::max<std::int64_t>(1, 65536 / x.size(1));
   at::parallel_for(0, x.size(0), grain,
-                   [&](std::int64_t begin, std::int64_t end) { RowRounding(x, rounding).run(x, y, begin, end); });
+                   [&](std::int64_t begin, std::int64_t end) { RowsInCache(x, rounding).round(x, y, begin, end); });
   return y;
 }
 

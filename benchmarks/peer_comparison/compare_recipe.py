@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/peer_comparison/compare_recipe.py [RECIPE ...]
 
-smoothquant_w8a8.yaml, nvfp4.yaml and fp8_static_cache.yaml beside this file are such recipes.
+awq.yaml, smoothquant_w8a8.yaml, nvfp4.yaml and fp8_static_cache.yaml beside this file are such recipes.
 
 The program must be built and LLM Compressor installed (scripts/setup --peer).
 """

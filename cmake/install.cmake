@@ -48,11 +48,7 @@ foreach(header oneshot.h distributed.h offloaded_model.h evaluate.h inspect.h mo
 endforeach()
 
 # The program looks for its data helper beside itself, in ../share.
-install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py" "${PROJECT_SOURCE_DIR}/python/hub.py"
-  "${PROJECT_SOURCE_DIR}/python/report.py" "${PROJECT_SOURCE_DIR}/python/run_tasks.py" DESTINATION share/layerpress/python)
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph" "${PROJECT_SOURCE_DIR}/python/layerpress_hub"
-  "${PROJECT_SOURCE_DIR}/python/layerpress_report" "${PROJECT_SOURCE_DIR}/python/layerpress_harness" DESTINATION share/layerpress/python
-  FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
+layerpress_install_helper(share/layerpress/python)
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION share/doc/layerpress)
 
 configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/layerpressConfig.cmake.in"

@@ -29,9 +29,4 @@ install(CODE [[
 ]] ${wheel_options})
 
 # The helper, where the program looks for it.
-install(FILES "${PROJECT_SOURCE_DIR}/python/prepare.py" "${PROJECT_SOURCE_DIR}/python/export_graph.py" "${PROJECT_SOURCE_DIR}/python/hub.py"
-  "${PROJECT_SOURCE_DIR}/python/report.py" "${PROJECT_SOURCE_DIR}/python/run_tasks.py"
-  DESTINATION layerpress/share/layerpress/python ${wheel_options})
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/python/layerpress_data" "${PROJECT_SOURCE_DIR}/python/layerpress_graph" "${PROJECT_SOURCE_DIR}/python/layerpress_hub"
-  "${PROJECT_SOURCE_DIR}/python/layerpress_report" "${PROJECT_SOURCE_DIR}/python/layerpress_harness"
-  DESTINATION layerpress/share/layerpress/python ${wheel_options} FILES_MATCHING PATTERN "*.py" PATTERN "__pycache__" EXCLUDE)
+layerpress_install_helper(layerpress/share/layerpress/python ${wheel_options})

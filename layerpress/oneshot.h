@@ -133,7 +133,8 @@ struct OneshotOptions {
     field("timeout", self.timeout,
           "seconds without a sign of life after which a rank of a distributed run counts as lost");
     field("summary", self.summary, "write a JSON summary to this file");
-    field("report", self.report, "draw time, memory and errors on a page, this .html file; needs vl-convert-python");
+    field("report", self.report,
+          "draw time, memory and errors on a page, this .html file, or none (default: beside the summary's file)");
   }
 };
 

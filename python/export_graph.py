@@ -5,11 +5,8 @@
 README.md beside this file lists the fields of the request, of the summary and of the file written.
 """
 
-import signal
-import sys
-
-from layerpress_graph.command import main
+from layerpress_frame.program import run
+from layerpress_graph.command import answer
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main(sys.stdin.buffer, sys.stdout, sys.stderr))
+    run("graph.export", answer)

@@ -5,11 +5,8 @@
 README.md beside this file lists the fields of requests and answers.
 """
 
-import signal
-import sys
-
-from layerpress_hub.command import main
+from layerpress_frame.program import run
+from layerpress_hub.command import answer
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main(sys.stdin.buffer, sys.stdout, sys.stderr))
+    run("hub", answer)

@@ -5,12 +5,8 @@
 README.md beside this file lists the fields of the request, of the summary and of the file written.
 """
 
-import signal
-import sys
-
-from layerpress_data.command import main
+from layerpress_data.command import answer
+from layerpress_frame.program import run
 
 if __name__ == "__main__":
-    # So that a terminated run, too, removes its unfinished file.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(main(sys.stdin.buffer, sys.stdout, sys.stderr))
+    run("data.prepare", answer)

@@ -83,7 +83,8 @@ class OutputFile {
 /// Reads a text file of at most `limit` bytes; throws IoError otherwise.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit = 512u << 20);
 
-/// Writes `text` to `path` under a temporary name in the same folder, syncs it and renames it into place.
+/// Writes `text` to `path` under a temporary name in the same folder, syncs it and renames it into place. A link stays and
+/// its file is replaced; a device or a pipe is written to.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 /// Waits until a folder's entries are on disk, so that files created or renamed in it survive a power failure.

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -45,6 +46,29 @@ int reopen(const fs::path& path, std::uint64_t size) {
                   status.st_size, size);
   lock(descriptor.value(), path);
   return descriptor.release();
+}
+
+/// Devices and pipes take text as they are. A file that is renamed to their name would replace them.
+void write_into(const fs::path& path, std::string_view text) {
+  const Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  while (!text.empty()) {
+    const ssize_t written = ::write(descriptor.value(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw IoError("[file.write] {}: {}", path.string(), errno_text());
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+bool is_device_or_pipe(const fs::path& path) {
+  std::error_code failure;
+  const fs::file_status status = fs::status(path, failure);
+  return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+}
+
+fs::path without_links(const fs::path& path) {
+  std::error_code failure;
+  const fs::path target = fs::canonical(path, failure);
+  return failure ? path : target;
 }
 
 }  // namespace
@@ -92,7 +116,9 @@ std::string read_text_file(const fs::path& path, std::uint64_t limit) {
   return std::string(reinterpret_cast<const char*>(file->data()), file->size());
 }
 
-void write_text_file(const fs::path& path, std::string_view text) {
+void write_text_file(const fs::path& named, std::string_view text) {
+  if (is_device_or_pipe(named)) return write_into(named, text);
+  const fs::path path = without_links(named);
   const fs::path temporary = path.string() + fmt::format(".tmp.{}", ::getpid());
   std::error_code ignored;
   fs::remove(temporary, ignored);

@@ -348,7 +348,7 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
   return run_together(group, [&] {
     if (options.output.empty()) throw UsageError("[options] --output is required");
     run::check_upload(options, group, own);
-    run::check_report(options, group, own);
+    run::check_report(options);
     run::fetch_model(options, group, own);
     Rank rank{options, own, group};  // its clock begins after a download
     OneshotSummary summary = go_through(rank, claim);

@@ -1,42 +1,110 @@
 #include "layerpress/run/run_report.h"
 
+#include <filesystem>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "layerpress/base/error.h"
+#include "layerpress/data/load_samples.h"
 #include "layerpress/setup/helper_request.h"
 
 namespace layerpress::run {
 namespace {
 
-void ask(const Json& request, const RunControl& control) {
+namespace fs = std::filesystem;
+
+constexpr std::string_view kNoPage = "none";
+
+bool is_asked_for(const OneshotOptions& options) { return !options.report.empty() && options.report != kNoPage; }
+
+/// Beside the summary, if that is a file; empty for no page.
+fs::path default_place(const OneshotOptions& options) {
+  std::error_code failure;
+  if (!options.report.empty() || options.summary.empty()) return {};
+  const fs::path page = fs::path(options.summary).replace_extension(".html");
+  const bool is_file = fs::symlink_status(options.summary, failure).type() == fs::file_type::regular;
+  return is_file && page != options.summary ? page : fs::path();
+}
+
+/// The script that draws charts in a browser: that of an installation, or this build's. Empty if there is none.
+fs::path charts_script() {
+  std::error_code failure;
+  const fs::path installed = data::helper_script().parent_path() / "layerpress_report" / "charts.js";
+  for (const fs::path& candidate : {installed, fs::path(LAYERPRESS_BUILD_CHARTS)})
+    if (fs::exists(candidate, failure)) return candidate;
+  return {};
+}
+
+void require_charts() {
+  if (charts_script().empty())
+    throw IoError(
+        "[report] this build draws no charts, because the Python package 'vl-convert-python' was missing; install it "
+        "with pip install vl-convert-python and build again");
+}
+
+void ask(Json request, const RunControl& control) {
+  request["charts"] = charts_script().string();
   setup::ask_helper({"report.py", "[report]", request}, control);
+}
+
+void draw(const fs::path& page, const OneshotOptions& options, const RunControl& control,
+          const OneshotSummary& summary) {
+  require_charts();
+  Json details = summary.details;
+  details["dataset"] = options.dataset;
+  ask({{"action", "draw"},
+       {"output", page.string()},
+       {"replaces", is_asked_for(options) ? "anything" : "pages"},
+       {"summary", std::move(details)}},
+      control);
+  control.message(LogLevel::kInfo, "[report] " + page.string());
+}
+
+void draw_by_default(const OneshotOptions& options, const RunControl& control, const OneshotSummary& summary) {
+  const fs::path page = default_place(options);
+  if (page.empty() || summary.already_complete) return;
+  try {
+    draw(page, options, control, summary);
+  } catch (const InterruptedError&) {
+    throw;
+  } catch (const Error& error) {
+    control.message(LogLevel::kWarning, fmt::format("{}; no page was drawn", error.what()));
+  }
 }
 
 }  // namespace
 
-void check_report(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
-  if (!options.report.empty() && group.is_first()) ask({{"action", "check"}, {"output", options.report}}, control);
+void check_report(const OneshotOptions& options) {
+  if (!is_asked_for(options)) return;
+  std::error_code failure;
+  const fs::path page = options.report;
+  const bool is_other = fs::exists(page, failure) && !fs::is_regular_file(page, failure);
+  if (is_other || !fs::is_directory(fs::absolute(page).parent_path(), failure))
+    throw UsageError("[options] --report: {} is no file or lies in no folder; name a file in a folder that is there",
+                     options.report);
+  if (!options.summary.empty() && fs::absolute(page) == fs::absolute(options.summary))
+    throw UsageError("[options] --report and --summary name the same file, {}; give them two", options.report);
+  require_charts();
 }
 
 void write_report(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
                   const OneshotSummary& summary) {
-  if (options.report.empty() || !group.is_first()) return;
-  if (summary.already_complete) {
-    control.message(LogLevel::kWarning, "[report] nothing was done, so there is nothing to draw");
-    return;
-  }
-  Json details = summary.details;
-  details["dataset"] = options.dataset;
+  if (!group.is_first()) return;
+  if (!is_asked_for(options)) return draw_by_default(options, control, summary);
+  if (summary.already_complete)
+    return control.message(LogLevel::kWarning, "[report] nothing was done, so there is nothing to draw");
   try {
-    ask({{"action", "draw"}, {"output", options.report}, {"summary", std::move(details)}}, control);
+    draw(options.report, options, control, summary);
   } catch (const IoError& error) {
     throw IoError("{}; the output is complete in {}", error.what(), options.output);
   }
-  control.message(LogLevel::kInfo, "[report] " + options.report);
 }
 
 void check_report(const EvaluateOptions& options, const RunControl& control) {
-  if (!options.report.empty()) ask({{"action", "check_page"}, {"output", options.report}}, control);
+  if (options.report.empty()) return;
+  require_charts();
+  ask({{"action", "check_page"}, {"output", options.report}}, control);
 }
 
 void add_to_report(const EvaluateOptions& options, const Evaluation& evaluation, const RunControl& control) {

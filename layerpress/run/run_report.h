@@ -6,10 +6,12 @@
 
 namespace layerpress::run {
 
-/// Throws IoError if a report that is asked for could not be drawn later: a package is missing, or its folder.
-void check_report(const OneshotOptions& options, const dist::Group& group, const RunControl& control);
+/// Throws if a report that is asked for could not be drawn later: UsageError for a place that cannot be, IoError if this
+/// build draws no charts.
+void check_report(const OneshotOptions& options);
 
-/// Draws the report that is asked for, on the first rank. IoError if that fails: the output stays.
+/// Draws the report on the first rank: the one that is asked for, or else one beside the summary. IoError if the former
+/// fails, a warning if the latter does: the output stays.
 void write_report(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
                   const OneshotSummary& summary);
 

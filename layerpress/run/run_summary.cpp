@@ -85,7 +85,7 @@ Json modules_in_order(const setup::RunSetup& setup, std::vector<Json>& ranks) {
 Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, const RankReport& report,
                  dist::Group& group) {
   Json own = rank_json(setup, report, group);
-  if (!options.report.empty()) add_course(own, report);
+  add_course(own, report);
   const std::vector<std::string> all = group.all_gather_text(own.dump(-1, ' ', true, Json::error_handler_t::replace));
   if (!group.is_first()) return nullptr;
   std::vector<Json> ranks;

@@ -117,7 +117,7 @@ def oneshot(
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
-    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page, this .html file; needs vl-convert-python
+    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page, this .html file, or none (default: beside the summary's file)
 ) -> Any: ...
 def plan(
     model: Any,
@@ -198,7 +198,7 @@ def plan(
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
-    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page, this .html file; needs vl-convert-python
+    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page, this .html file, or none (default: beside the summary's file)
 ) -> Plan: ...
 def evaluate(
     model: str | PathLike[str],

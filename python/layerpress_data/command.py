@@ -1,40 +1,18 @@
-"""The program: reads the request, prepares the samples, writes the token file, prints the summary."""
+"""Executes a request: prepares the samples, writes the token file, returns the summary."""
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import signal
-import traceback
-import warnings
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any
 
-from .errors import DataError, PrepareError, one_line
+from layerpress_frame.program import Report
+
+from .errors import DataError
 from .request import Request, parse_request
 
 
-def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
-    """Returns the exit code: 0 for success, 2 for a faulty request or data, 1 for other failures.
-
-    On failure exactly one line goes to `diagnostics`.
-    """
-    _silence_libraries()
-    _end_with_parent()
-    try:
-        summary = prepare(parse_request(request_stream.read()))
-    except PrepareError as fault:
-        print(f"error: [data.prepare] {one_line(fault, 2000)}", file=diagnostics)
-        return fault.exit_code
-    except KeyboardInterrupt:
-        print("error: [data.prepare] interrupted", file=diagnostics)
-        return 1
-    except BaseException as fault:  # a panic in a library written in Rust is no Exception
-        print(f"error: [data.prepare] {_unforeseen(fault)}", file=diagnostics)
-        return 1
-    print(json.dumps(summary), file=output, flush=True)
-    return 0
+def answer(request: dict[str, Any], report: Report) -> dict[str, int]:
+    return prepare(parse_request(request))
 
 
 def prepare(request: Request) -> dict[str, int]:
@@ -82,31 +60,3 @@ def _nothing_left(request: Request, skipped: int) -> str:
     if skipped:
         return f"{where}: all {skipped} rows are empty: pass a dataset with text"
     return f"{where}: the dataset has no rows: pass another dataset or split"
-
-
-def _silence_libraries() -> None:
-    """Keeps progress bars and advice of libraries off stdout and stderr, which the caller reads."""
-    os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1", TQDM_DISABLE="1")
-    os.environ.update(TRANSFORMERS_NO_ADVISORY_WARNINGS="1", TRANSFORMERS_VERBOSITY="critical")
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-
-
-def _end_with_parent() -> None:
-    """Ends the helper when its parent program is killed, because the samples are no longer needed."""
-    parent = os.getppid()
-    try:
-        import ctypes
-
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG, Linux
-        ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGTERM)
-    except (ImportError, OSError, AttributeError):
-        return
-    if os.getppid() != parent:
-        raise SystemExit(1)
-
-
-def _unforeseen(fault: BaseException) -> str:
-    frame = traceback.extract_tb(fault.__traceback__)[-1]
-    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
-    return f"{type(fault).__name__} at {place}: {one_line(fault) or 'no message'}: please report this"

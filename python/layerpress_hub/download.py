@@ -10,7 +10,10 @@ import threading
 from pathlib import Path
 from typing import Any, Callable, Iterable, Optional
 
-from .errors import LOG_IN, HubError, explained
+from layerpress_frame.faults import Fault
+from layerpress_frame.program import Report
+
+from .errors import LOG_IN, explained
 
 SINGLE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 # Beside the weights: config, tokenizer, processor, chat template, code, card and license.
@@ -18,16 +21,21 @@ COMPANIONS = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.py", "RE
 OTHER_WEIGHTS = (".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".ckpt", ".onnx")
 
 
-def download(model: str, revision: Optional[str], report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+class DownloadFault(Fault):
+    def __init__(self, text: str):
+        super().__init__(text, "hub.download")
+
+
+def download(model: str, revision: Optional[str], report: Report) -> dict[str, Any]:
     """Downloads what is not in the cache yet; a file that is there is not fetched again. Reports {"done", "total"} in bytes."""
     from huggingface_hub import HfApi, snapshot_download
 
-    where = f"[hub.download] {model}" + (f"@{revision}" if revision else "")
+    where = model + (f"@{revision}" if revision else "")
     missing = f"the hub has no such model, or it is private; check the name, or {LOG_IN}"
     try:
         info = HfApi(library_name="layerpress").model_info(model, revision=revision, files_metadata=True)
     except Exception as fault:  # of the hub's client and of the network
-        raise HubError(f"{where}: {explained(fault, missing)}") from None
+        raise DownloadFault(f"{where}: {explained(fault, missing)}") from None
     try:
         files = {file.rfilename: file for file in info.siblings or ()}
         names = needed_files(files, lambda name: _text_of(model, info.sha, name), where)
@@ -37,12 +45,12 @@ def download(model: str, revision: Optional[str], report: Callable[[dict[str, An
         with _Progress(cache, sizes, report):
             folder = snapshot_download(model, revision=revision, allow_patterns=[glob.escape(name) for name in names],
                                        library_name="layerpress")
-    except HubError:
+    except DownloadFault:
         raise
     except Exception as fault:  # of the hub's client, of the network, of the disk
-        raise HubError(f"{where}: {explained(fault, missing)}; what has arrived is kept: the same command fetches the rest") from None
+        raise DownloadFault(f"{where}: {explained(fault, missing)}; what has arrived is kept: the same command fetches the rest") from None
     if Path(folder).name != info.sha:
-        raise HubError(f"{where}: changed during the download; start again")
+        raise DownloadFault(f"{where}: changed during the download; start again")
     return {"folder": folder, "files": len(names), "bytes": sum(sizes.values())}
 
 
@@ -56,11 +64,11 @@ def needed_files(files: Iterable[str], text_of: Callable[[str], str], where: str
     if INDEX not in names:
         others = sorted(name for name in names if name.endswith((*OTHER_WEIGHTS, ".safetensors")))
         stored = f"its weights are in {', '.join(others[:4])}" if others else "it has no weights"
-        raise HubError(f"{where}: has neither {SINGLE_FILE} nor {INDEX}, {stored}; choose a model in safetensors")
+        raise DownloadFault(f"{where}: has neither {SINGLE_FILE} nor {INDEX}, {stored}; choose a model in safetensors")
     shards = _shards(text_of(INDEX), where)
     lost = sorted(shards - names)
     if lost:
-        raise HubError(f"{where}: {INDEX} names {lost[0]!r}, which the repository does not have; choose another revision")
+        raise DownloadFault(f"{where}: {INDEX} names {lost[0]!r}, which the repository does not have; choose another revision")
     return sorted([*companions, INDEX, *shards])
 
 
@@ -68,9 +76,9 @@ def _shards(text: str, where: str) -> set[str]:
     try:
         shards = set(json.loads(text)["weight_map"].values())
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise HubError(f"{where}: {INDEX} does not map tensors to files; choose another revision") from None
+        raise DownloadFault(f"{where}: {INDEX} does not map tensors to files; choose another revision") from None
     if not all(isinstance(name, str) for name in shards):
-        raise HubError(f"{where}: {INDEX} does not map tensors to files; choose another revision")
+        raise DownloadFault(f"{where}: {INDEX} does not map tensors to files; choose another revision")
     return shards
 
 
@@ -95,14 +103,14 @@ def _require_space(blobs: Path, sizes: dict[str, int], where: str) -> None:
     place = next(folder for folder in (blobs, *blobs.parents) if folder.exists())
     free = shutil.disk_usage(place).free
     if wanted > free:
-        raise HubError(f"{where}: {wanted / 1e9:.1f} GB are to be fetched, {free / 1e9:.1f} GB are free in {place}; "
+        raise DownloadFault(f"{where}: {wanted / 1e9:.1f} GB are to be fetched, {free / 1e9:.1f} GB are free in {place}; "
                        "make room, or set HF_HUB_CACHE to a folder on another disk")
 
 
 class _Progress:
     """Reports how much of the wanted files is in the cache, every second."""
 
-    def __init__(self, blobs: Path, sizes: dict[str, int], report: Callable[[dict[str, Any]], None]):
+    def __init__(self, blobs: Path, sizes: dict[str, int], report: Report):
         self._blobs, self._sizes, self._report = blobs, sizes, report
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

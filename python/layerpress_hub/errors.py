@@ -1,33 +1,10 @@
-"""The faults that the helper reports in one line, without access tokens."""
+"""What the faults of the hub's client and of the network mean."""
 
 from __future__ import annotations
 
-import re
+from layerpress_frame.faults import one_line
 
 LOG_IN = "log in with: hf auth login (or set HF_TOKEN)"
-
-
-class HubError(Exception):
-    """An expected kind of fault. The text says what, where and what to do."""
-
-
-def one_line(fault: object, limit: int = 400) -> str:
-    """Joins a message that may span lines into one, cut to `limit` characters."""
-    text = " ".join(str(fault).split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
-
-
-def without_tokens(text: str) -> str:
-    """Libraries may quote a request with its headers."""
-    try:
-        from huggingface_hub import get_token
-
-        token = get_token()
-    except Exception:  # a damaged token file must not hide the fault that is reported
-        token = None
-    if token:
-        text = text.replace(token, "***")
-    return re.sub(r"\b(hf|api_org)_[A-Za-z0-9]{8,}", "***", text)
 
 
 def explained(fault: Exception, missing: str) -> str:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any
 
-from .errors import LOG_IN, HubError, explained
+from layerpress_frame.faults import Fault
+from layerpress_frame.program import Report
+
+from .errors import LOG_IN, explained
+
+PLACE = "hub.push"
 
 
-def check(repository: str, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def check(repository: str, report: Report) -> dict[str, Any]:
     """Whether there is an access token that the hub knows. Before the work, because an upload comes hours later."""
     from huggingface_hub import HfApi
 
     try:
         return {"user": HfApi(library_name="layerpress").whoami().get("name", "")}
     except Exception as fault:  # of the hub's client and of the network
-        raise HubError(f"[hub.push] {repository}: {explained(fault, '')}; nothing was done") from None
+        raise Fault(f"{repository}: {explained(fault, '')}; nothing was done", PLACE) from None
 
 
-def upload(folder: str, repository: str, private: bool, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def upload(folder: str, repository: str, private: bool, report: Report) -> dict[str, Any]:
     """Makes the repository where there is none, and uploads the folder. Weight files of an earlier upload that the folder does
     not have are deleted, because readers would take them for a part of the model."""
     from huggingface_hub import HfApi
@@ -29,5 +34,5 @@ def upload(folder: str, repository: str, private: bool, report: Callable[[dict[s
                           delete_patterns=["*.safetensors", "*.safetensors.index.json"])
     except Exception as fault:  # of the hub's client, of the network, of the disk
         missing = f"the hub refuses access to the repository; {LOG_IN}, with a token that may write"
-        raise HubError(f"[hub.push] {repository}: {explained(fault, missing)}") from None
+        raise Fault(f"{repository}: {explained(fault, missing)}", PLACE) from None
     return {"address": f"{api.endpoint}/{repository}"}

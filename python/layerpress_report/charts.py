@@ -1,30 +1,20 @@
-"""The charts, drawn by Vega-Lite as SVG. Their colors of text and lines become those of the page, light or dark."""
+"""The charts, in the terms of Vega-Lite, which draws them in the reader's browser. Their colors of text and lines are those of the
+page, light or dark."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from . import figures
 
-_TEXT, _LINES = "#0a0b0c", "#0d0e0f"  # colors that nothing else has
-_CONFIG = {
-    # The left padding is for readers whose fonts are wider than those that the layout is made with.
-    "background": None, "padding": {"left": 32, "right": 12, "top": 5, "bottom": 5}, "font": "system-ui, sans-serif", "view": {"stroke": None},
+_TEXT, _LINES = "currentColor", "var(--lines)"
+CONFIG = {
+    "background": None, "padding": 5, "font": "system-ui, sans-serif", "view": {"stroke": None}, "mark": {"tooltip": True},
     "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "gridColor": _LINES, "domainColor": _LINES, "tickColor": _LINES, "titleFontWeight": "normal", "labelOverlap": True},
     "legend": {"labelColor": _TEXT, "titleColor": _TEXT, "titleFontWeight": "normal", "orient": "bottom", "columns": 8, "gradientLength": 240},
     "header": {"labelColor": _TEXT, "titleColor": _TEXT},
 }
 _WIDTH = 860
-
-
-def drawn(chart: dict[str, Any], name: str) -> str:
-    """`name` keeps the ids of a page's charts apart."""
-    import vl_convert
-
-    svg = vl_convert.vegalite_to_svg({"$schema": "https://vega.github.io/schema/vega-lite/v5.json", "config": _CONFIG, **chart})
-    svg = svg.replace(_TEXT, "currentColor").replace(_LINES, "var(--lines)")
-    return re.sub(r'(\bid="|url\(#)', rf"\g<1>{name}-", svg)
 
 
 def timeline(summary: dict[str, Any]) -> dict[str, Any]:

@@ -100,6 +100,26 @@ def schemes_by_place(summary: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"layer": layer, "kind": kind, "scheme": scheme} for (layer, kind), scheme in found.items()]
 
 
+def scheme_rows(summary: dict[str, Any]) -> list[tuple[str, str, str, int]]:
+    """For each kind of linear and scheme, the layers that have it and the number of their modules."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for module in summary.get("modules", []):
+        layer, kind = place_of(module["module"])
+        found.setdefault((kind, module["scheme"]), []).append(layer)
+    return [(kind, scheme, _ranges(sorted(set(layers) - {-1})), len(layers)) for (kind, scheme), layers in found.items()]
+
+
+def _ranges(numbers: list[int]) -> str:
+    """[0, 1, 2, 5] as "0-2, 5"."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
+
+
 def schemes(summary: dict[str, Any]) -> dict[str, int]:
     """The number of modules by scheme."""
     counts: dict[str, int] = {}

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <fstream>
 #include <vector>
 
+#include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/process_status.h"
 #include "layerpress/base/temporary_directory.h"
@@ -37,6 +39,23 @@ TEST(File, FilesThatCannotBeReadAreNamed) {
   EXPECT_THROW(MappedFile::open(folder.path()), IoError);
   write_text_file(folder / "long", std::string(100, 'x'));
   EXPECT_THROW(read_text_file(folder / "long", 99), IoError);
+}
+
+TEST(File, LinksAndPipesAreWrittenThrough) {
+  const TemporaryFolder folder;
+  write_text_file(folder / "file", "old");
+  fs::create_symlink("file", folder / "link");
+  write_text_file(folder / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(read_bytes(folder / "file"), "new");
+
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  const Descriptor reader(::open((folder / "pipe").c_str(), O_RDONLY | O_NONBLOCK));
+  write_text_file(folder / "pipe", "text");
+  EXPECT_TRUE(fs::is_fifo(folder / "pipe"));
+  std::string read(8, '\0');
+  EXPECT_EQ(::read(reader.value(), read.data(), read.size()), 4);
+  EXPECT_EQ(read.substr(0, 4), "text");
 }
 
 TEST(TemporaryDirectory, IsRemovedWithAllItHolds) {

@@ -1,9 +1,12 @@
 """--report: the page about a run."""
 
+import base64
+import hashlib
 import html.parser
-import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,27 +14,59 @@ import pytest
 from support import program
 
 PYTHON = Path(__file__).resolve().parents[2] / "python"
-needs_charts = pytest.mark.skipif(importlib.util.find_spec("vl_convert") is None, reason="vl-convert-python is not installed")
+CHARTS = program.PROGRAM.with_name("charts.js")
 
 
 class Page(html.parser.HTMLParser):
-    """The words of a page, and everything that a browser would fetch."""
+    """The words of a page, its charts and scripts, and everything that a browser would fetch."""
 
-    def __init__(self, text):
+    def __init__(self, path):
         super().__init__()
-        self.words, self.fetched, self.tags = [], [], []
-        self.feed(text)
+        self.words, self.charts, self.scripts, self.fetched, self.tags, self.policy = [], [], [], [], [], ""
+        self.place = self.words
+        self.feed(path.read_text())
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
+        named = dict(attributes)
         self.fetched += [value for name, value in attributes if name in ("src", "href", "xlink:href", "data") and value]
+        self.fetched += [name for name, _ in attributes if name.startswith("on")]
+        if named.get("http-equiv") == "Content-Security-Policy":
+            self.policy = named["content"]
+        # A template holds the figures, which no reader sees.
+        places = {"script": self.scripts if "type" not in named else self.charts if "id" not in named else [], "template": []}
+        self.place = places.get(tag, self.words)
+        if self.place is not self.words:
+            self.place.append("")
+
+    def handle_endtag(self, tag):
+        self.place = self.words
 
     def handle_data(self, data):
-        if self.tags[-1:] != ["template"]:  # the figures, which no reader sees
+        if self.place is self.words:
             self.words.append(data)
+        else:
+            self.place[-1] += data
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+    def is_closed(self):
+        """Nothing is fetched, and no script but the page's own runs."""
+        [script] = self.scripts
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        wanted = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+        return self.fetched == [] and self.policy == wanted and script.startswith(CHARTS.read_text())
 
 
-@needs_charts
+def without(tmp_path, call):
+    """The environment of a helper in which `call` runs first."""
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "sitecustomize.py").write_text(call)
+    return {**os.environ, "PYTHONPATH": str(tmp_path / "before")}
+
+
 def test_page_of_a_run(model, results, solving):
     page, summary = results / "run.html", results / "run.json"
     program.oneshot(model, results / "out", *solving, "--report", page, "--summary", summary)
@@ -43,54 +78,63 @@ def test_page_of_a_run(model, results, solving):
         assert section["start"] >= 0 and sum(section["phases"].values()) <= section["seconds"] + 1e-3
         assert section["planned_bytes"] <= details["plan"]["peak_bytes"]
     assert 0 < max(rank["memory"]["bytes"]) <= rank["peak_anonymous_bytes"]
-    shown = Page(page.read_text())
-    text = " ".join(shown.words)
-    assert shown.fetched == [] and "script" not in shown.tags and not re.search(r"@import|url\((?!#)", page.read_text())
-    names = re.findall(r'\bid="([^"]+)"', page.read_text())
-    assert len(names) == len(set(names)) and set(re.findall(r"url\(#([^)]+)\)", page.read_text())) <= set(names)
-    assert shown.tags.count("svg") == 5
+    shown = Page(page)
+    assert shown.is_closed() and len(shown.charts) == 5
     worst = max(details["modules"], key=lambda module: module["output_error"])
-    assert worst["module"] in text and "4-bit int, group 32" in text and "GPTQModifier" in text
-    assert "mlp.down_proj" in text and "model.layers.1" in text and "planned" in text and "solve" in text
+    assert worst["module"] in shown.text and "4-bit int, group 32" in shown.text and "GPTQModifier" in shown.text
+    drawn = " ".join(shown.charts)
+    assert "mlp.down_proj" in drawn and "model.layers.1" in drawn and "planned" in drawn and "solve" in drawn
     assert {file.name for file in results.iterdir()} == {"out", "run.html", "run.json"}
 
 
-@needs_charts
+def test_default_place(model, results, rounding, tmp_path):
+    """Beside the summary, unless that is refused, or something else has the name."""
+    program.oneshot(model, results / "out", *rounding, "--summary", results / "run.json")
+    page = results / "run.html"
+    assert Page(page).is_closed() and len(Page(page).charts) == 4
+    again = ["--overwrite", "--summary", results / "run.json", *rounding]
+    page.unlink()
+    program.oneshot(model, results / "out", *again, "--report", "none")
+    assert not page.exists()
+    page.write_text("<p>mine</p>")
+    outcome = program.run("oneshot", model, "--output", results / "out", *again)
+    assert page.read_text() == "<p>mine</p>" and f"{page}: is no page that oneshot --report has drawn" in outcome.errors
+    page.unlink()
+    broken = without(tmp_path, "import sys\nsys.modules['layerpress_report'] = None\n")
+    outcome = program.run("oneshot", model, "--output", results / "out", *again, env=broken)
+    assert "no page was drawn" in outcome.errors and not page.exists() and (results / "out" / "config.json").exists()
+    pipe = results / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        program.oneshot(model, results / "out", "--overwrite", "--summary", pipe, *rounding)
+        assert json.loads(reader.stdout.read())["modules"] and pipe.is_fifo()
+    assert not pipe.with_suffix(".html").exists()
+
+
 def test_without_data(model, results, rounding):
     program.oneshot(model, results / "out", *rounding, "--report", results / "run.html")
-    assert "calibration none" in " ".join(" ".join(Page((results / "run.html").read_text()).words).split())
+    assert "calibration none" in Page(results / "run.html").text
 
 
-@needs_charts
 def test_evaluation_joins_the_page(model, results, samples, rounding):
     page = results / "run.html"
     out = program.oneshot(model, results / "out", *rounding, "--report", page)
-    before = Page(page.read_text())
+    before = Page(page)
     figures = program.run("eval", out, "--dataset", samples, "--reference", model, "--report", page).json()
-    after = Page(page.read_text())
+    after = Page(page)
+    assert after.is_closed()
     assert "Quality" not in before.words and "Quality" in after.words and f"{figures['perplexity']:.4g}" in after.words
-    assert after.tags.count("svg") == before.tags.count("svg") + 1 and set(before.words) <= set(after.words)
+    assert len(after.charts) == len(before.charts) + 1 and set(before.words) <= set(after.words)
     (results / "other.html").write_text("<p>other</p>")
     for name, fragment in (("none.html", "there is no such page"), ("other.html", "is no page that oneshot --report has drawn")):
         program.fails("eval", out, "--dataset", samples, "--report", results / name, fragments=["[report]", name, fragment])
 
 
-@needs_charts
 def test_refused_places(model, refused, rounding, results, tmp_path):
-    refused(model, "--report", tmp_path / "none" / "run.html", *rounding, fragments=["[report]", "none/run.html", "folder"])
-    refused(model, "--report", tmp_path, *rounding, fragments=["[report]", "is a folder"])
-
-
-def test_missing_package(model, refused, rounding, tmp_path):
-    """Said before the work."""
-    import os
-
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden" / "sitecustomize.py").write_text(
-        "import importlib.util\nfind = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name == 'vl_convert' else find(name, *more)\n")
-    refused(model, "--report", tmp_path / "run.html", *rounding, env={**os.environ, "PYTHONPATH": str(tmp_path / "hidden")},
-            fragments=["'vl-convert-python'", "pip install vl-convert-python"])
+    for place in (tmp_path / "none" / "run.html", tmp_path):
+        refused(model, "--report", place, *rounding, fragments=["--report", str(place), "is no file or lies in no folder"], code=2)
+    same = tmp_path / "run"
+    refused(model, "--report", same, "--summary", same, *rounding, fragments=["--report and --summary name the same file"], code=2)
 
 
 @pytest.fixture
@@ -123,18 +167,27 @@ def test_figures(figures):
         ("measured", 0.0, 0), ("measured", 0.5, 1), ("planned", 2.0, 1), ("planned", 5.0, 1)]
 
 
-@needs_charts
-def test_page_is_safe_and_takes_the_readers_colors(figures):
+def test_page_is_safe_and_takes_the_readers_colors(figures, tmp_path):
     """Names from a checkpoint are shown, never obeyed."""
-    from layerpress_report.page import page
+    from layerpress_report.page import figures_of, page
 
-    evil = "</script><img src=x onerror=alert(1)>"
+    evil = "</script></template><img src=x onerror=alert(1)>"
     module = {"module": f"model.layers.0.{evil}", "scheme": evil, "output_error": 0.1, "weight_error": 0.1, "tokens": 1, "fallback": evil}
-    text = page({"model": evil, "architecture": evil, "output": evil, "output_bytes": 1, "samples": 1, "tokens": 1, "seconds": 1.0,
-                 "dataset": evil, "plan": {"pipeline": "basic", "peak_bytes": 1}, "peak_anonymous_bytes": 1, "threads": 1,
-                 "arithmetic": "x", "recipe": evil, "modules": [module], "ranks": [{"rank": 0, "host": evil}]},
-                {"perplexity": 12.5, "layers": []})
-    shown = Page(text)
-    assert "img" not in shown.tags and shown.fetched == [] and evil in " ".join(shown.words)
-    assert "perplexity" in shown.words and "12.5" in shown.words
-    assert "currentColor" in text and not re.search(r"#0[ad]0[be]0[cf]", text) and "prefers-color-scheme: dark" in text
+    summary = {"model": evil, "architecture": evil, "output": evil, "output_bytes": 1, "samples": 1, "tokens": 1, "seconds": 1.0,
+               "dataset": evil, "plan": {"pipeline": "basic", "peak_bytes": 1}, "peak_anonymous_bytes": 1, "threads": 1,
+               "arithmetic": "x", "recipe": evil, "modules": [module], "ranks": [{"rank": 0, "host": evil}]}
+    file = tmp_path / "page.html"
+    file.write_text(page(summary, {"perplexity": 12.5, "layers": []}, CHARTS.read_text()))
+    shown = Page(file)
+    assert shown.is_closed() and "img" not in shown.tags and evil in shown.text
+    assert {"module", "scheme", "perplexity", "12.5"} <= set(shown.words)
+    assert any(json.loads(chart)["data"]["values"][0]["kind"] == evil for chart in shown.charts)
+    assert figures_of(file.read_text()) == summary
+    assert "currentColor" in file.read_text() and "prefers-color-scheme: dark" in file.read_text()
+
+
+def test_schemes_of_several(figures):
+    modules = [{"module": f"model.layers.{layer}.{kind}", "scheme": scheme}
+               for layer in (0, 1, 2, 5) for kind, scheme in (("mlp.up", "4-bit"), ("mlp.down", "8-bit" if layer != 1 else "4-bit"))]
+    assert figures.scheme_rows({"modules": [*modules, {"module": "lm_head", "scheme": "8-bit"}]}) == [
+        ("mlp.up", "4-bit", "0-2, 5", 4), ("mlp.down", "8-bit", "0, 2, 5", 3), ("mlp.down", "4-bit", "1", 1), ("lm_head", "8-bit", "", 1)]

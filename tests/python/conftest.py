@@ -31,7 +31,8 @@ class Outcome:
 @pytest.fixture
 def prepare(tmp_path, words):
     """Runs the helper in this process; fields of the request as keyword arguments, `model` the word checkpoint."""
-    from layerpress_data.command import main
+    from layerpress_data.command import answer
+    from layerpress_frame.program import main
 
     def run(**fields):
         token_file = tmp_path / "out" / "samples.safetensors"
@@ -39,7 +40,7 @@ def prepare(tmp_path, words):
         request = {"model": str(words), "output": str(token_file), **fields}
         request = {name: str(value) if isinstance(value, Path) else value for name, value in request.items()}
         output, diagnostics = io.StringIO(), io.StringIO()
-        code = main(io.BytesIO(json.dumps(request).encode()), output, diagnostics)
+        code = main("data.prepare", answer, io.BytesIO(json.dumps(request).encode()), output, diagnostics)
         return Outcome(code, output.getvalue(), diagnostics.getvalue(), token_file)
 
     return run

@@ -165,22 +165,12 @@ def test_faulty_request(fails, file, fields, fragments):
     fails(*fragments, **{"dataset": file("a.jsonl", good()), **fields})
 
 
-@pytest.mark.parametrize(
-    "document, fragment",
-    [
-        (b"", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"[]", "not a JSON object"),
-        (b"[" * 100_000, "not JSON"),
-        (b'{"model": "m", "dataset": "d"}', "lacks 'output'"),
-    ],
-)
-def test_request_that_is_none(document, fragment):
+def test_request_without_an_output():
     from layerpress_data.errors import DataError
     from layerpress_data.request import parse_request
 
-    with pytest.raises(DataError, match=fragment):
-        parse_request(document)
+    with pytest.raises(DataError, match="lacks 'output'"):
+        parse_request({"model": "m", "dataset": "d"})
 
 
 def test_no_chat_template(fails, file, tmp_path):

@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "layerpress/checkpoint/safetensors.h"
+#include "layerpress/data/given_embeddings.h"
 
 namespace layerpress::data {
 
-/// The images of one sample for a vision model, as the checkpoint's processor prepares them.
+/// The images of one sample: as the checkpoint's processor prepares them for a model whose vision part is in the graph, or as
+/// the embeddings that the vision part makes of them.
 struct SampleImages {
+  GivenEmbeddings embeddings;
   /// For each image, the tiles that it fills [tiles, channels, height, width], floating-point, on the CPU.
   std::vector<at::Tensor> pixels;
   std::vector<std::int64_t> aspect_ratios;  ///< for each image, the id of its tile arrangement, from 1

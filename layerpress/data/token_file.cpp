@@ -22,6 +22,7 @@ constexpr const char* kOffsetsName = "sample_offsets";
 constexpr const char* kMaskName = "loss_mask";
 constexpr const char* kFormat = "layerpress.calibration.v1";
 constexpr const char* kFormatWithImages = "layerpress.calibration.v2";
+constexpr const char* kFormatWithEmbeddings = "layerpress.calibration.v3";
 
 std::shared_ptr<const checkpoint::SafetensorsFile> open_file(const std::filesystem::path& path) {
   const auto as_token_file = [](const Error& fault) {
@@ -39,10 +40,10 @@ std::shared_ptr<const checkpoint::SafetensorsFile> open_file(const std::filesyst
 void check_format(const checkpoint::SafetensorsFile& file) {
   const auto found = file.metadata().find("format");
   if (found == file.metadata().end() || !found->second.starts_with("layerpress.")) return;
-  if (found->second != kFormat && found->second != kFormatWithImages)
+  if (found->second != kFormat && found->second != kFormatWithImages && found->second != kFormatWithEmbeddings)
     throw DataError(
-        "[data.tokens] {}: has format '{}', this program reads '{}' and '{}'; make it again with `layerpress prepare`",
-        file.path().string(), found->second, kFormat, kFormatWithImages);
+        "[data.tokens] {}: has format '{}', this program reads '{}' to '{}'; make it again with `layerpress prepare`",
+        file.path().string(), found->second, kFormat, kFormatWithEmbeddings);
 }
 
 at::Tensor read_vector(const checkpoint::SafetensorsFile& file, const char* name) {
@@ -94,6 +95,13 @@ TokenFile::TokenFile(const std::filesystem::path& path) : where_(path.string()) 
   sample_offsets_ = read_offsets(read_vector(*file, kOffsetsName), ids_.numel(), where_);
   loss_mask_ = read_mask(*file, ids_.numel());
   if (StoredImages::are_in(*file)) images_.emplace(file, sample_offsets_);
+  if (StoredEmbeddings::are_in(*file)) embeddings_.emplace(file, sample_offsets_);
+}
+
+SampleImages TokenFile::images(std::int64_t sample) const {
+  SampleImages images = images_ ? images_->of_sample(sample) : SampleImages();
+  if (embeddings_) images.embeddings = embeddings_->of_sample(sample);
+  return images;
 }
 
 std::vector<std::uint8_t> TokenFile::loss_mask(std::int64_t first, std::int64_t last) const {
@@ -135,6 +143,12 @@ void write_token_file(const std::filesystem::path& path, const CalibrationSet& s
   };
   std::map<std::string, at::Tensor> tensors = image_tensors(set.images);
   const char* format = tensors.empty() ? kFormat : kFormatWithImages;
+  std::vector<GivenEmbeddings> embeddings;
+  for (const SampleImages& images : set.images) embeddings.push_back(images.embeddings);
+  if (auto given = embedding_tensors(embeddings, set.sample_offsets); !given.empty()) {
+    tensors.merge(given);
+    format = kFormatWithEmbeddings;
+  }
   tensors[kTokensName] = view(set.tokens, at::kInt);
   tensors[kOffsetsName] = view(set.sample_offsets, at::kLong);
   if (!set.loss_mask.empty()) tensors[kMaskName] = view(set.loss_mask, at::kByte);

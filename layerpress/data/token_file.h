@@ -28,8 +28,8 @@ class TokenFile {
   /// has_loss_mask().
   std::vector<std::uint8_t> loss_mask(std::int64_t first, std::int64_t last) const;
   /// Whether samples have images, and the images of one sample.
-  bool has_images() const { return images_.has_value(); }
-  SampleImages images(std::int64_t sample) const { return images_ ? images_->of_sample(sample) : SampleImages(); }
+  bool has_images() const { return images_ || embeddings_; }
+  SampleImages images(std::int64_t sample) const;
 
  private:
   std::string where_;
@@ -37,6 +37,7 @@ class TokenFile {
   at::Tensor loss_mask_;  // uint8, or undefined
   std::vector<std::int64_t> sample_offsets_;
   std::optional<StoredImages> images_;
+  std::optional<StoredEmbeddings> embeddings_;
 };
 
 }  // namespace layerpress::data

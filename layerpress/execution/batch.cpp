@@ -34,6 +34,7 @@ void Batch::count_only(const std::vector<std::uint8_t>& mask) {
 at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
 
 at::Tensor BatchContext::positions() const {
+  if (batch_.positions.defined()) return batch_.positions.to(placement_.device);
   const at::Tensor positions = at::empty({batch_.tokens()}, at::kLong);
   auto* place = positions.data_ptr<std::int64_t>();
   for (std::size_t i = 0; i + 1 < batch_.offsets.size(); ++i)

@@ -23,7 +23,15 @@ struct Batch {
   at::Tensor counted{};
   std::optional<std::int64_t> counted_tokens{};
 
-  BatchImages images;  ///< of the samples; empty for a model without images
+  BatchImages images{};  ///< of the samples; empty for a model without images
+  /// Rows that replace the embeddings of a sample's tokens: places int64 [rows] in the sample, values [rows, features] on the
+  /// CPU; undefined for a sample without images.
+  struct Embeddings {
+    at::Tensor places, values;
+  };
+  std::vector<Embeddings> embeddings{};  ///< of each sample; empty if no sample has some
+  at::Tensor
+      positions{};  ///< int64 [axes, tokens] on the CPU of a model with several positions for a token, else undefined
 
   std::int64_t tokens() const { return offsets.back(); }
   /// Only those tokens for which the mask is not 0 count.
@@ -45,7 +53,7 @@ class BatchContext {
   const Batch& batch() const { return batch_; }
   const graph::Graph& graph() const { return graph_; }
   at::Tensor token_ids() const;
-  /// Of each token in its sample, from 0.
+  /// Of each token in its sample, from 0: [tokens], or as the batch has them.
   at::Tensor positions() const;
   const residency::Placement& placement() const { return placement_; }
 

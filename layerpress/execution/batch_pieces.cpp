@@ -22,6 +22,11 @@ BatchPiece part_of(const BatchPiece& piece, std::size_t first, std::size_t last)
                              places.begin() + static_cast<std::ptrdiff_t>(last));
   part.batch.offsets.clear();
   for (std::size_t i = first; i <= last; ++i) part.batch.offsets.push_back(offsets[i] - offsets[first]);
+  if (const auto& embeddings = piece.batch.embeddings; !embeddings.empty())
+    part.batch.embeddings.assign(embeddings.begin() + static_cast<std::ptrdiff_t>(first),
+                                 embeddings.begin() + static_cast<std::ptrdiff_t>(last));
+  if (const at::Tensor& positions = piece.batch.positions; positions.defined())
+    part.batch.positions = positions.slice(1, offsets[first], offsets[last]);
   if (const at::Tensor& counted = piece.batch.counted; counted.defined()) {
     const at::Tensor own = counted.ge(offsets[first]).logical_and(counted.lt(offsets[last]));
     part.batch.counted = counted.masked_select(own) - offsets[first];

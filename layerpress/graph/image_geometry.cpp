@@ -12,4 +12,10 @@ std::optional<ImageGeometry> image_geometry(const Graph& graph) {
   return std::nullopt;
 }
 
+const Node* merging_node(const Graph& graph) {
+  for (const Node& node : graph.nodes)
+    if (std::holds_alternative<MergeImages>(node.operation)) return &node;
+  return nullptr;
+}
+
 }  // namespace layerpress::graph

@@ -26,4 +26,7 @@ struct ImageGeometry {
 /// The geometry of the graph's patch embedding, or nothing for a model without images.
 std::optional<ImageGeometry> image_geometry(const Graph& graph);
 
+/// The node that takes what a vision part outside the graph makes of images, or null.
+const Node* merging_node(const Graph& graph);
+
 }  // namespace layerpress::graph

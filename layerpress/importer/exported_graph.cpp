@@ -128,9 +128,17 @@ class Reader {
     const auto name = json.at("name").get<std::string>();
     const auto id = json.at("id").get<std::int64_t>();
     const ValueType type = read_type(json);
-    const bool fits = type.shape.size() == 2 && type.shape[0] == Size{1, 0, true} && type.shape[1].is_tokens();
+    const std::size_t rank = type.shape.size();
+    bool fits = rank >= 2 && type.shape[rank - 2] == Size{1, 0, true} && type.shape[rank - 1].is_tokens();
+    if (rank == 3 && name == "position_ids") {
+      graph_.position_axes = type.shape[0].factor;
+      fits = fits && type.shape[0].power == 0 && graph_.position_axes > 0 && graph_.position_axes <= 16;
+    } else {
+      fits = fits && rank == 2;
+    }
     if ((name != "input_ids" && name != "position_ids") || !fits)
-      refuse("the model takes an input '{}' that is not token ids or positions [1, tokens]", name.substr(0, 40));
+      refuse("the model takes an input '{}' that is not token ids or positions [1, tokens] or [axes, 1, tokens]",
+             name.substr(0, 40));
     (name == "input_ids" ? graph_.token_ids : graph_.positions) = id;
     make(id, type);
   }
@@ -190,7 +198,7 @@ class Reader {
   void read_node(const Json& json) {
     ExportedNode node;
     node.op = json.at("op").get<std::string>();
-    kernels::check_operator(node.op);
+    if (node.op != kMergeImages) kernels::check_operator(node.op);
     node.arguments = json.at("args");
     node.module = json.at("module").get<std::size_t>();
     node.out = json.at("out").get<std::int64_t>();

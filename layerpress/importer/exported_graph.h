@@ -70,6 +70,7 @@ struct ExportedGraph {
   std::map<std::int64_t, ExportedParameter> parameters;
   std::map<std::int64_t, graph::Constant> constants;
   std::int64_t token_ids = -1, positions = -1, output = -1;
+  std::int64_t position_axes = 1;  ///< positions of a token
   std::int64_t least_tokens = 1, most_tokens = 0, vocab_size = 0, max_position_embeddings = 0;
   bool tied_head = false;
   std::vector<std::string> layer_classes, linears;
@@ -81,6 +82,9 @@ struct ExportedGraph {
     return static_cast<std::int64_t>(types.size()) - 1;
   }
 };
+
+/// The operator that replaces the embeddings of images; the program has no computation for it but our node.
+constexpr const char* kMergeImages = "layerpress.merge_images.default";
 
 /// Reads graph.json and constants.safetensors of a folder. Throws CheckpointError naming the fault.
 ExportedGraph read_exported_graph(const std::filesystem::path& folder);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "layerpress/base/error.h"
 #include "layerpress/importer/expert_lowering.h"
 #include "layerpress/importer/norm_pattern.h"
 #include "layerpress/importer/rotary_pattern.h"
@@ -28,6 +29,7 @@ class Matcher {
       lowered = linear(node, table, node.op == kLinear ? value_argument(node, 2) : std::nullopt);
     if (node.op == "aten.layer_norm.default") lowered = layer_norm(node);
     if (node.op == "layerpress.attention.default") lowered = attention(node);
+    if (node.op == kMergeImages) lowered = merge_images(node);
     if (node.op == "aten.mul.Tensor" || node.op == "aten._to_copy.default" || node.op == "aten.type_as.default")
       lowered = match_rms_norm(graph_, layouts_, node);
     if (!lowered && node.op == "aten.mul.Tensor") lowered = gated_activation(node);
@@ -111,6 +113,15 @@ class Matcher {
     if (norm.weight.empty() || bias.has_value() != !norm.bias.empty() || layouts_.last_size(*x) != size)
       return std::nullopt;
     return Lowered{norm, {layouts_.origin(*x)}};
+  }
+
+  Lowered merge_images(const ExportedNode& node) const {
+    const auto x = value_argument(node, 0);
+    if (!x || !computes(*x) || !layouts_.tokens_first(*x))
+      throw CheckpointError(
+          "[importer.images] module '{}': its embeddings are not one row for each token; export the graph again",
+          graph_.modules[node.module].first);
+    return {graph::MergeImages{graph_.position_axes}, {layouts_.origin(*x)}};
   }
 
   std::optional<Lowered> attention(const ExportedNode& node) const {

@@ -235,7 +235,8 @@ class CompiledProgram : public TensorProgram {
     for (const at::Tensor& weight : given.weights) slots.emplace_back(weight);
     for (const at::Tensor& constant : given.constants) slots.emplace_back(constant);
     slots.emplace_back(given.token_ids.defined() ? c10::IValue(given.token_ids.view({1, tokens})) : c10::IValue());
-    slots.emplace_back(given.positions.defined() ? c10::IValue(given.positions.view({1, tokens})) : c10::IValue());
+    const at::Tensor& positions = given.positions;
+    slots.emplace_back(positions.defined() ? c10::IValue(positions.unsqueeze(positions.dim() - 1)) : c10::IValue());
     slots.emplace_back(tokens);
     slots.resize(slots_);
     return slots;

@@ -15,7 +15,7 @@ struct ProgramInputs {
   std::vector<at::Tensor> weights;
   std::vector<at::Tensor> constants;
   at::Tensor token_ids;  ///< int64 [tokens]
-  at::Tensor positions;  ///< int64 [tokens], from 0 in each sample
+  at::Tensor positions;  ///< int64 [tokens], or [axes, tokens] of a model with several positions for a token
 };
 
 /// A straight sequence of operators of ATen and of sequence_operators.h on the tokens of one or several samples. Its
@@ -27,7 +27,7 @@ struct ProgramInputs {
 /// -1 is the number of tokens. An argument is null, a number, a text, a list, or one of {"i": input}, {"w": weight},
 /// {"c": constant}, {"v": step}, {"tokens": 1}, {"token_ids": 1}, {"positions": 1}, {"dtype": "float32"}, {"f": "inf"},
 /// {"device": 1}, {"layout": "strided"}, {"memory_format": "contiguous_format"}, {"default": 1}. Step numbers are the
-/// third parts of the steps. `axis` is the result's dimension of the tokens.
+/// third parts of the steps. Positions are [1, tokens], or [axes, 1, tokens]. `axis` is the result's dimension of the tokens.
 ///
 /// Programs are hostile until compiled. Only operators that compute new tensors from tensors and numbers are called:
 /// nothing in place, nothing that reads or writes files, memory or processes.

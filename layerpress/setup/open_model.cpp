@@ -186,6 +186,46 @@ execution::BatchImages batch_images(const data::CalibrationSet& set, const data:
   return batch;
 }
 
+/// From 0 in each sample, the same on all axes.
+at::Tensor batch_positions(const std::vector<std::int64_t>& offsets, std::int64_t axes) {
+  std::vector<at::Tensor> samples;
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
+    samples.push_back(at::arange(offsets[i + 1] - offsets[i], at::kLong));
+  return at::cat(samples).repeat({axes, 1});
+}
+
+/// What the samples' images give the language model, where the graph takes it.
+void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& range, const graph::Graph& graph,
+                    execution::Batch& batch) {
+  const graph::Node* merge = graph::merging_node(graph);
+  const std::int64_t axes = merge == nullptr ? 1 : std::get<graph::MergeImages>(merge->operation).axes;
+  if (axes > 1) batch.positions = batch_positions(batch.offsets, axes);
+  for (std::int64_t sample = range.first_sample; sample < range.last_sample && !set.images.empty(); ++sample) {
+    const data::GivenEmbeddings& given = set.images[static_cast<std::size_t>(sample)].embeddings;
+    if (!given.are_there()) continue;
+    const auto require = [&](bool condition, const std::string& what) {
+      if (!condition) throw DataError("[data.images] sample {} (from 1) {}", sample + 1, what);
+    };
+    require(merge != nullptr,
+            "has the embeddings of images, the model takes none; use --model-graph export, or leave it out");
+    const std::int64_t features = graph.values[merge->output].features;
+    require(given.values.size(1) == features,
+            fmt::format("has embeddings of {} features, the model's have {}; prepare the "
+                        "data with this model",
+                        given.values.size(1), features));
+    const std::int64_t own = given.positions.defined() ? given.positions.size(0) : axes;
+    require(own == axes,
+            fmt::format("has {} positions for a token, the model {}; prepare the data with this model", own, axes));
+    require(axes > 1 || !given.positions.defined(),
+            "has positions that do not count its tokens, the model's graph counts them; leave its images out");
+    const auto place = static_cast<std::size_t>(sample - range.first_sample);
+    batch.embeddings.resize(batch.offsets.size() - 1);
+    batch.embeddings[place] = {given.places, given.values};
+    if (axes > 1 && given.positions.defined())
+      batch.positions.slice(1, batch.offsets[place], batch.offsets[place + 1]).copy_(given.positions);
+  }
+}
+
 }  // namespace
 
 std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens,
@@ -205,6 +245,7 @@ std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std:
     std::copy(set.tokens.begin() + begin, set.tokens.begin() + end, batch.token_ids.data_ptr<std::int64_t>());
     if (!set.loss_mask.empty()) batch.count_only({set.loss_mask.begin() + begin, set.loss_mask.begin() + end});
     batch.images = batch_images(set, range, geometry);
+    add_embeddings(set, range, graph, batch);
     batches.push_back(std::move(batch));
   }
   return batches;

@@ -110,6 +110,16 @@ std::string checksum_of_config(const OpenedModel& model) {
 
 namespace {
 
+/// Not their values, whose last bits may differ between runs of the vision part.
+void add_embeddings(const data::GivenEmbeddings& given, Checksum& checksum) {
+  if (!given.are_there()) return;
+  for (const at::Tensor& tensor : {given.places, given.positions}) {
+    if (!tensor.defined()) continue;
+    const at::Tensor bytes = tensor.contiguous();
+    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
+  }
+}
+
 void add_images(const data::SampleImages& images, Checksum& checksum) {
   const auto add = [&](const at::Tensor& tensor) {
     const at::Tensor bytes = tensor.contiguous();
@@ -130,6 +140,7 @@ std::uint64_t checksum_of_samples(const data::CalibrationSet& set) {
     checksum.add(set.tokens.data() + first, static_cast<std::size_t>(tokens) * sizeof(set.tokens[0]));
     if (!set.loss_mask.empty()) checksum.add(set.loss_mask.data() + first, static_cast<std::size_t>(tokens));
     if (set.image_count(static_cast<std::int64_t>(i)) > 0) add_images(set.images[i], checksum);
+    if (!set.images.empty()) add_embeddings(set.images[i].embeddings, checksum);
     sum += std::stoull(checksum.text(), nullptr, 16);
   }
   return sum;

@@ -31,7 +31,7 @@ def prepare(request: Request) -> dict[str, int]:
     summary = {
         "samples": len(samples.tokens),
         "tokens": write_token_file(
-            Path(request.output), samples.tokens, images.spool if images and images.spool.shapes else None
+            Path(request.output), samples.tokens, images.spool if images and len(images.spool) else None
         ),
         "skipped_empty": samples.skipped_empty,
     }

@@ -1,4 +1,5 @@
-"""Keeps the pixels of all images in a temporary file until the token file is written, because they exceed memory."""
+"""Keeps the pixels or the embeddings of all images in a temporary file until the token file is written, because they exceed
+memory."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from .errors import PrepareError, one_line
 
 _COPIED_AT_ONCE = 16 << 20
 _ELEMENT_NAMES = {"float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8"}
+_SIZES = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "U8": 1}
 
 
 class PixelSpool:
@@ -20,10 +22,13 @@ class PixelSpool:
     def __init__(self, folder: Path):
         self._folder = folder
         self._file = None  # made for the first image
-        self.shapes: list[tuple[int, ...]] = []
+        self._places: list[tuple[str, str, tuple[int, ...]]] = []
 
-    def add(self, pixels) -> int:
-        """Stores a float32 array; returns its number."""
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def add(self, pixels, kind: str = "pixel_values", element: str = "F32") -> int:
+        """Stores an array with elements of this name in safetensors as the tensor `<kind>.<number>`; returns the number."""
         try:
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder)
@@ -32,18 +37,18 @@ class PixelSpool:
             raise PrepareError(
                 f"{self._folder}: cannot hold the pixels of images ({one_line(fault)}): check the folder and its space"
             ) from None
-        self.shapes.append(pixels.shape)
-        return len(self.shapes) - 1
+        self._places.append((f"{kind}.{len(self)}", element, pixels.shape))
+        return len(self) - 1
 
     def save(self, path: str, tensors: dict, metadata: dict[str, str]) -> None:
-        """Writes `tensors` and all pixels, as `pixel_values.<number>`, as one safetensors file."""
-        # Ordered by element size, so that every tensor is aligned; pixels have 4 bytes.
-        wide = {name: tensor for name, tensor in tensors.items() if tensor.itemsize == 8}
-        narrow = {name: tensor for name, tensor in tensors.items() if tensor.itemsize < 8}
-        narrow = dict(sorted(narrow.items(), key=lambda entry: -entry[1].itemsize))
-        places = [(name, tensor.dtype.name, tensor.shape) for name, tensor in wide.items()]
-        places += [(f"pixel_values.{number}", "float32", shape) for number, shape in enumerate(self.shapes)]
-        places += [(name, tensor.dtype.name, tensor.shape) for name, tensor in narrow.items()]
+        """Writes `tensors` and all arrays as one safetensors file."""
+        # Ordered by element size, so that every tensor is aligned; arrays have 4 or 2 bytes.
+        ordered = dict(sorted(tensors.items(), key=lambda entry: -entry[1].itemsize))
+        wide = {name: tensor for name, tensor in ordered.items() if tensor.itemsize >= 4}
+        narrow = {name: tensor for name, tensor in ordered.items() if tensor.itemsize < 4}
+        places = [(name, _ELEMENT_NAMES[tensor.dtype.name], tensor.shape) for name, tensor in wide.items()]
+        places += self._places
+        places += [(name, _ELEMENT_NAMES[tensor.dtype.name], tensor.shape) for name, tensor in narrow.items()]
         with open(path, "wb") as output:
             output.write(_header(places, metadata))
             for tensor in wide.values():
@@ -58,11 +63,11 @@ def _header(places: Sequence[tuple[str, str, tuple[int, ...]]], metadata: dict[s
     entries: dict = {"__metadata__": metadata}
     begin = 0
     for name, element, shape in places:
-        size = {"float32": 4, "int64": 8, "int32": 4, "uint8": 1}[element]
+        size = _SIZES[element]
         for extent in shape:
             size *= extent
         offsets = [begin, begin + size]
-        entries[name] = {"dtype": _ELEMENT_NAMES[element], "shape": list(shape), "data_offsets": offsets}
+        entries[name] = {"dtype": element, "shape": list(shape), "data_offsets": offsets}
         begin += size
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

@@ -10,6 +10,7 @@ from typing import Iterable, Iterator, NamedTuple, Optional, Sequence
 
 from .content import Content, Kind, row_content
 from .errors import DataError
+from .given_embeddings import GivenEmbeddings, spooled
 from .loss_mask import Masked, checked_mask
 from .order import shuffled_order
 from .pixel_spool import PixelSpool
@@ -23,9 +24,11 @@ _ROWS_PER_CALL = 64
 
 
 class Illustrated(list):
-    """Token ids of a sample with `images`: SampleImages whose pixels are numbers of the spool."""
+    """Token ids of a sample with `images`, SampleImages whose pixels are numbers of the spool; or with `given`,
+    GivenEmbeddings whose values are one."""
 
-    images: SampleImages
+    images: Optional[SampleImages] = None
+    given: Optional[GivenEmbeddings] = None
 
 
 class Images(NamedTuple):
@@ -179,6 +182,9 @@ def _encode_masked(chunk: list[Content], tokenizer, max_length: Optional[int]) -
 def _illustrated(content: Content, max_length: int, images: Images) -> Illustrated:
     tokens, made = images.processor.encode(content, images.folder)
     sample = Illustrated(tokens[:max_length])
+    if isinstance(made, GivenEmbeddings):
+        sample.given = spooled(made.cut(max_length), images.spool)
+        return sample
     numbers = [images.spool.add(pixels) for pixels in made.pixels]
     sample.images = made._replace(pixels=numbers, mask=made.mask[:max_length])
     return sample

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from .errors import PrepareError, one_line
+from .given_embeddings import given_tensors
 from .pixel_spool import PixelSpool
 
 FORMAT = "layerpress.calibration.v1"
 FORMAT_WITH_IMAGES = "layerpress.calibration.v2"
+FORMAT_WITH_EMBEDDINGS = "layerpress.calibration.v3"
 
 
 def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Optional[PixelSpool] = None) -> int:
     """Writes `input_ids` int32 [tokens] and `sample_offsets` int64 [samples + 1], `loss_mask` uint8 [tokens] where samples are
-    masked, and with a spool the images of the samples that have some; returns the number of tokens.
+    masked, and with a spool the images, or their embeddings, of the samples that have some; returns the number of tokens.
 
     The file appears under its name only when it is complete.
     """
@@ -30,10 +32,11 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
     tensors = {"input_ids": tokens, "sample_offsets": offsets}
     if any(hasattr(sample, "mask") for sample in samples):
         tensors["loss_mask"] = numpy.concatenate([numpy.asarray(sample.mask, dtype=numpy.uint8) for sample in samples])
+    given = given_tensors(samples)
     if spool is not None:
-        tensors |= _image_tensors(samples)
+        tensors |= given or _image_tensors(samples)
     metadata = {
-        "format": FORMAT if spool is None else FORMAT_WITH_IMAGES,
+        "format": FORMAT if spool is None else FORMAT_WITH_EMBEDDINGS if given else FORMAT_WITH_IMAGES,
         "samples": str(len(samples)),
         "tokens": str(len(tokens)),
     }

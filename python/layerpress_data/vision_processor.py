@@ -7,6 +7,8 @@ from typing import NamedTuple, Sequence
 
 from .content import Content, Kind
 from .errors import DataError, MissingPackageError, one_line
+from .given_embeddings import GivenEmbeddings
+from .image_embedder import ImageEmbedder
 from .images import image_parts, message_images, open_image
 from .settings_file import read_json_object
 
@@ -41,8 +43,11 @@ class VisionProcessor:
     def __init__(self, directory: Path):
         self._directory = directory
         self._processor = None
+        # The vision part of this kind is in the graph; of others, the embeddings that it makes are calibration data.
+        self._in_graph = read_json_object(directory / "config.json").get("model_type") == "mllama"
+        self._embedder = ImageEmbedder(directory)
 
-    def encode(self, content: Content, folder: Path | None) -> tuple[Sequence[int], SampleImages]:
+    def encode(self, content: Content, folder: Path | None) -> tuple[Sequence[int], SampleImages | GivenEmbeddings]:
         """Token ids and images of one sample, uncut."""
         if content.kind is Kind.TOKEN_IDS:
             raise DataError(f"{content.place}: has images beside 'input_ids': pass text or messages instead")
@@ -59,14 +64,16 @@ class VisionProcessor:
                 images=images,
                 text=text,
                 add_special_tokens=content.kind is Kind.TEXT,
-                return_tensors="np",
+                return_tensors="np" if self._in_graph else "pt",
             )
         except Exception as fault:  # processors raise their own kinds
             raise DataError(
                 f"{content.place}: the processor of {self._directory} fails ({one_line(fault)}): "
                 "check the row's text and images"
             ) from None
-        return self._sample(content.place, dict(given), len(images))
+        if self._in_graph:
+            return self._sample(content.place, dict(given), len(images))
+        return self._embedder.embed(content.place, dict(given))
 
     def _load(self):
         if self._processor is not None:

@@ -49,15 +49,15 @@ def _takes(model, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
 
 
-def export_model(model_class, config, dtype: torch.dtype) -> Exported:
-    """Records the model in the best way that succeeds."""
+def export_model(model_class, config, dtype: torch.dtype, images: bool = False) -> Exported:
+    """Records the model in the best way that succeeds. With `images`, a node takes embeddings of images."""
     hooks.register()
     reasons = []
     for way, attention, experts in _WAYS:
         try:
             hooks.EXPERTS.gates.clear()
             built = skeleton.build(model_class, config, dtype, attention, experts)
-            program = _export(built)
+            program = _export(built, images)
             masks.resolve(program.graph_module)
             return Exported(built, program, way, reasons)
         except Exception as fault:  # what a foreign model does cannot be foreseen
@@ -66,7 +66,19 @@ def export_model(model_class, config, dtype: torch.dtype) -> Exported:
                       "--model-graph builtin")
 
 
-def _export(built: skeleton.Skeleton):
+def _position_axes(model) -> int:
+    """How many positions a token has: three where time, height and width turn parts of the rotary embedding."""
+    rope = getattr(model.config.get_text_config(), "rope_parameters", None)
+    stated = rope.get("mrope_section") if isinstance(rope, dict) else None
+    own = (getattr(module, "mrope_section", None) for module in model.modules())
+    return next((len(sections) for sections in (stated, *own) if isinstance(sections, (list, tuple))), 1)
+
+
+def _merges_images(model) -> None:
+    model.get_input_embeddings().register_forward_hook(lambda module, given, made: hooks.OPS.merge_images(made))
+
+
+def _export(built: skeleton.Skeleton, images: bool):
     from transformers.exporters import exporter_dynamo
     from transformers.exporters.utils import apply_patches
 
@@ -74,8 +86,11 @@ def _export(built: skeleton.Skeleton):
     with built.mode:
         inputs = {"input_ids": torch.zeros((1, _LENGTH), dtype=torch.long)}
         if _takes_positions(model):
-            inputs["position_ids"] = torch.zeros((1, _LENGTH), dtype=torch.long)
-    shapes = {name: {1: torch.export.Dim.DYNAMIC} for name in inputs}
+            axes = _position_axes(model) if images else 1
+            inputs["position_ids"] = torch.zeros((axes, 1, _LENGTH)[axes == 1:], dtype=torch.long)
+    if images:
+        _merges_images(model)
+    shapes = {name: {value.dim() - 1: torch.export.Dim.DYNAMIC} for name, value in inputs.items()}
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(apply_patches("dynamo"))

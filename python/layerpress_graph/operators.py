@@ -7,6 +7,7 @@ import torch
 _LIBRARY = torch.library.Library("layerpress", "DEF")
 _SCHEMAS = (
     "mask(Tensor x, str kind, int window) -> Tensor",
+    "merge_images(Tensor x) -> Tensor",
     "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, Tensor? sinks, float scale, str kind, "
     "int window, float soft_cap) -> Tensor",
     "experts(Tensor x, Tensor index, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, Tensor down, "
@@ -30,6 +31,11 @@ def _shaped(name):
 @_shaped("mask")
 def _(x, kind, window):
     return x.new_empty((1, 1, 1, 1), dtype=torch.bool)
+
+
+@_shaped("merge_images")
+def _(x):
+    return torch.empty_like(x)
 
 
 @_shaped("attention")

@@ -62,7 +62,7 @@ class Writer:
         for node in self.module.graph.nodes:
             name = next((each for each in ("input_ids", "position_ids") if node.name.endswith(each)), None)
             if node.op == "placeholder" and name:
-                sizes[name] = node.meta["val"].shape[self.token_axis]
+                sizes[name] = node.meta["val"].shape[-1 if name == "position_ids" else self.token_axis]
         if not isinstance(sizes["input_ids"], torch.SymInt):
             raise ExportError(f"the number of tokens became fixed ({sizes['input_ids']})")
         tokens = sizes["input_ids"].node.expr

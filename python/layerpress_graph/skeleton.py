@@ -54,24 +54,32 @@ def known_types() -> set[str]:
 
 
 def language_model(config, folder, trust_remote_code: bool):
-    """The class of the causal language model and the configuration that it takes, as AutoModelForCausalLM chooses."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+    """The class of the causal language model and the configuration that it takes, as AutoModelForCausalLM chooses. Of models
+    that this does not know, the class for images and text."""
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
 
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        found = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        found = found[0] if isinstance(found, (tuple, list)) else found
-    elif trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
-        from transformers.dynamic_module_utils import get_class_from_dynamic_module
-
-        found = get_class_from_dynamic_module(config.auto_map["AutoModelForCausalLM"], folder)
+    known = [models[type(config)] for models in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+             if type(config) in models]
+    if known:
+        found = known[0][0] if isinstance(known[0], (tuple, list)) else known[0]
     else:
-        raise ExportError(f"{folder}/config.json: transformers has no causal language model for model_type "
-                          f"'{config.model_type}'; a newer transformers may have one")
+        found = _class_of_folder(config, folder, trust_remote_code)
     if found.config_class is not None and type(config) is not found.config_class:
         text = config.get_text_config()
         if type(text) is found.config_class:
             return found, text
     return found, config
+
+
+def _class_of_folder(config, folder, trust_remote_code: bool):
+    """The class that the folder's own code defines."""
+    if trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {}):
+        from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+        return get_class_from_dynamic_module(config.auto_map["AutoModelForCausalLM"], folder)
+    raise ExportError(f"{folder}/config.json: transformers has no causal language model for model_type "
+                      f"'{config.model_type}'; a newer transformers may have one")
 
 
 class _LargeWithoutMemory(TorchFunctionMode):

@@ -50,7 +50,7 @@ class _Proof:
         mine, theirs = self.tokens(node["out"]), [value for value in reads if self.tokens(value)]
         if node["op"].startswith("layerpress."):
             # Attention as the program's own node keeps samples apart; whatever is not taken for one runs by sample.
-            return None if name == "experts" else name
+            return None if name in ("experts", "merge_images") else name
         if node["op"].startswith("sym."):
             return None
         if not theirs and not mine:

@@ -85,7 +85,7 @@ class ProgramRun {
     kernels::ProgramInputs own = whole_;
     for (at::Tensor& value : own.values) value = value.slice(0, begin, end);
     own.token_ids = own.token_ids.slice(0, begin, end);
-    own.positions = own.positions.slice(0, begin, end);
+    own.positions = own.positions.slice(-1, begin, end);
     try {
       return program_->run(own, end - begin);
     } catch (const CheckpointError& error) {
@@ -149,6 +149,25 @@ struct ImportedFunctions {
     } catch (const CheckpointError& error) {
       throw CheckpointError("[execution.aten] module {}: {}", run.context.graph().module_name(run.node), error.what());
     }
+  }
+
+  static at::Tensor execute(const graph::MergeImages&, const NodeRun& run) {
+    const Batch& batch = run.context.batch();
+    if (batch.embeddings.empty()) return run.inputs[0];
+    at::Tensor merged = run.inputs[0].clone();
+    for (std::size_t i = 0; i < batch.embeddings.size(); ++i)
+      if (const Batch::Embeddings& given = batch.embeddings[i]; given.places.defined())
+        merged.index_copy_(0, (given.places + batch.offsets[i]).to(merged.device()), given.values.to(merged.options()));
+    return merged;
+  }
+
+  /// The values of a sample, rounded to the computing dtype.
+  static std::uint64_t workspace_bytes(const graph::MergeImages&, const NodeShape& shape, const Workplace& place) {
+    std::int64_t longest = 0;
+    const std::vector<std::int64_t>& offsets = shape.batch.offsets;
+    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
+    const std::uint64_t features = static_cast<std::uint64_t>(shape.graph.values[shape.node.output].features);
+    return static_cast<std::uint64_t>(longest) * features * c10::elementSize(place.placement.dtype);
   }
 
   static std::uint64_t workspace_bytes(const graph::Aten& op, const NodeShape& shape, const Workplace&) {

@@ -59,6 +59,22 @@ struct Aten {
   TokenBytes workspace() const { return {fixed_bytes, token_bytes, pair_bytes}; }
 };
 
-using ImportedOperations = Family<Aten>;
+/// The embeddings of tokens: those of images replaced by what the model's vision part makes of them, which the batch has.
+struct MergeImages {
+  static constexpr const char* kKind = "merge_images";
+  std::int64_t axes = 1;  ///< positions of a token in the model
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("axes", self.axes);
+  }
+  void check(const NodeCheck& node) const {
+    node.expect(1, {});
+    node.require(node.rows(0) == Rows::kTokens, "rows are tokens");
+    node.require(axes > 0 && axes <= 16, "a few positions");
+    node.output(node.features(0));
+  }
+};
+
+using ImportedOperations = Family<Aten, MergeImages>;
 
 }  // namespace layerpress::graph

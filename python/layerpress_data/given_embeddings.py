@@ -1,0 +1,53 @@
+"""What a vision part gives a language model for a sample, and the tensors of token files that hold it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Sequence
+
+from .pixel_spool import PixelSpool
+
+
+class GivenEmbeddings(NamedTuple):
+    """The places of the image tokens, their embeddings (a torch tensor [places, features], or its number in a spool), and
+    int64 positions [axes, tokens], or None where these count from 0."""
+
+    places: list[int]
+    values: object
+    positions: object
+
+    def cut(self, length: int) -> GivenEmbeddings:
+        """Those of the first `length` tokens."""
+        places = [place for place in self.places if place < length]
+        positions = None if self.positions is None else self.positions[:, :length]
+        return GivenEmbeddings(places, self.values[: len(places)], positions)
+
+
+def spooled(given: GivenEmbeddings, spool: PixelSpool) -> Optional[GivenEmbeddings]:
+    """The same with the values in the spool, in their own dtype; None if no place is left."""
+    import torch
+
+    if not given.places:
+        return None
+    halves = {torch.bfloat16: "BF16", torch.float16: "F16"}
+    values = given.values.contiguous()
+    element = halves.get(values.dtype, "F32")
+    array = values.view(torch.uint16) if element != "F32" else values.to(torch.float32)
+    return given._replace(values=spool.add(array.numpy(), "embeddings", element))
+
+
+def given_tensors(samples: Sequence[Sequence[int]]) -> dict:
+    """The tensors beside the values; `given` of a sample as in samples.Illustrated. Empty if no sample has embeddings."""
+    import numpy
+
+    found = [getattr(sample, "given", None) for sample in samples]
+    places = [[] if given is None else given.places for given in found]
+    if not any(places):
+        return {}
+    tensors = {"embedding_offsets": numpy.cumsum([0, *map(len, places)], dtype=numpy.int64),
+               "embedding_places": numpy.concatenate([numpy.asarray(each, dtype=numpy.int64) for each in places])}
+    axes = {given.positions.shape[0] for given in found if given is not None and given.positions is not None}
+    if axes:
+        counted = [numpy.broadcast_to(numpy.arange(len(sample)), (max(axes), len(sample))) for sample in samples]
+        own = [None if given is None else given.positions for given in found]
+        tensors["positions"] = numpy.concatenate([plain if one is None else one for one, plain in zip(own, counted)], 1)
+    return tensors

@@ -1,0 +1,142 @@
+"""What a vision-language model's vision part gives its language model: embeddings at the tokens of images, and positions.
+
+The model of transformers is built without its language model's layers, and its forward pass ends where it calls its
+language model. Only the tensors of the rest are read from the checkpoint."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Mapping
+
+from .errors import DataError, MissingPackageError, one_line
+from .given_embeddings import GivenEmbeddings
+
+# Arguments of a language model that an imported graph has itself: from token ids, or because nothing is kept.
+_KNOWN = frozenset(("input_ids", "inputs_embeds", "attention_mask", "position_ids", "per_layer_inputs", "past_key_values",
+                    "cache_position"))
+
+
+class ImageEmbedder:
+    """Loads the vision part when the first sample with images arrives."""
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._model = None
+
+    def embed(self, place: str, inputs: Mapping) -> tuple[list[int], GivenEmbeddings]:
+        """The token ids of the language model, and what it is given for the images. `inputs` are the processor's tensors for one
+        sample."""
+        import torch
+
+        model = self._loaded()
+        from .shortened_model import Captured
+
+        taken = inspect.signature(model.forward).parameters
+        unknown = [name for name in inputs if name not in taken and name not in ("attention_mask", "token_type_ids")]
+        if unknown:
+            raise self._refusal(f"its processor gives {', '.join(unknown)}, which the model does not take")
+        given = {name: self._cast(value) for name, value in inputs.items() if name in taken}
+        try:
+            with torch.no_grad():
+                model(**given)
+        except Captured as call:
+            return self._read(call.arguments, call.token_ids)
+        except Exception as fault:  # models raise any kind
+            raise DataError(f"{place}: the vision part of {self._directory} fails ({one_line(fault)}): check the row's "
+                            "images, and that the processor's files belong to this model") from None
+        raise self._refusal("it computes without its language model")
+
+    def _refusal(self, why: str) -> DataError:
+        return DataError(f"{self._directory}: samples with images are not possible with this kind of model: {why}; pass text only")
+
+    def _cast(self, value):
+        import torch
+
+        tensor = torch.as_tensor(value)
+        return tensor.to(self._model.dtype) if tensor.is_floating_point() else tensor
+
+    def _loaded(self):
+        if self._model is None:
+            try:
+                import torch  # noqa: F401
+                from transformers import AutoConfig
+                from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as models
+            except ImportError as fault:
+                raise MissingPackageError("transformers", f"the vision part of {self._directory}", fault) from None
+            config = AutoConfig.from_pretrained(str(self._directory), local_files_only=True)
+            if type(config) not in models:
+                raise self._refusal(f"transformers has no model of images and text for model_type '{config.model_type}'")
+            self._model = self._load(models[type(config)], config)
+        return self._model
+
+    def _load(self, model_class, config):
+        if getattr(config, "quantization_config", None) is not None:
+            del config.quantization_config  # vision parts are not quantized; what is fails below by its shape
+
+        from .shortened_model import shortened
+
+        try:
+            model, found = shortened(model_class).from_pretrained(
+                str(self._directory), config=config, dtype="auto", local_files_only=True, output_loading_info=True)
+        except DataError:
+            raise
+        except Exception as fault:  # checkpoints fail in many ways
+            raise DataError(f"{self._directory}: the vision part cannot be loaded ({one_line(fault)}): complete the "
+                            "download, or pass text only") from None
+        faulty = sorted({*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])})
+        if faulty:
+            raise DataError(f"{self._directory}: the vision part's {faulty[0]} is missing or has another shape: complete "
+                            "the download, or pass text only")
+        return model.eval()
+
+    def _read(self, given: dict, ids) -> tuple[list[int], GivenEmbeddings]:
+        import torch
+
+        extra = [name for name, value in given.items() if name not in _KNOWN and _has_tensor(value)]
+        if extra:
+            raise self._refusal(f"its language model takes {', '.join(extra)} beside embeddings and positions")
+        embeddings = given.get("inputs_embeds")
+        if not isinstance(embeddings, torch.Tensor) or ids is None or embeddings.shape[:2] != ids.shape or len(ids) != 1:
+            raise self._refusal("its language model has not one embedding for each token")
+        if _looks_ahead(given.get("attention_mask")):
+            raise self._refusal("tokens of an image attend to later ones")
+        empty = embeddings[0].isnan()
+        places = (~empty).any(1)
+        if empty[places].any():
+            raise self._refusal("embeddings of images and text are mixed")
+        positions = _positions(given.get("position_ids"), ids.shape[1])
+        return ids[0].tolist(), GivenEmbeddings(places.nonzero().flatten().tolist(), embeddings[0][places], positions)
+
+
+def _has_tensor(value) -> bool:
+    import torch
+
+    if isinstance(value, (list, tuple)):
+        return any(_has_tensor(each) for each in value)
+    if isinstance(value, dict):
+        return any(_has_tensor(each) for each in value.values())
+    return isinstance(value, torch.Tensor)
+
+
+def _looks_ahead(mask) -> bool:
+    """Whether a token attends to later ones. Masks of tokens that are there, [samples, tokens], do not say so."""
+    import torch
+
+    if isinstance(mask, dict):
+        return any(_looks_ahead(each) for each in mask.values())
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        return False
+    allowed = mask if mask.dtype == torch.bool else mask == 0
+    return bool(allowed.triu(1).any())
+
+
+def _positions(given, tokens: int):
+    import torch
+
+    if given is None:
+        return None
+    rows = given.reshape(-1, tokens)
+    if given.dim() == 3 and given.shape[1] != 1:
+        raise DataError("a model gives positions of several samples for one")
+    return None if torch.equal(rows, torch.arange(tokens).expand_as(rows)) else rows.long().numpy()

@@ -1,0 +1,124 @@
+"""Models whose vision part is not in the graph: logits of samples with images against transformers, refusals, whole runs."""
+
+import json
+
+import numpy
+import pytest
+import torch
+import transformers
+from layerpress_data.errors import DataError
+from safetensors.torch import load_file
+from support import program, tiny_illustrated, tiny_vision
+from support.selection import nightly_but
+from support.tiny_illustrated import sample
+
+TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "gemma4")
+REFUSED = {"qwen3_vl": "deepstack_visual_embeds", "gemma3": "attend to later ones"}
+
+
+def relative_difference(ours, theirs):
+    assert [mine.shape for mine in ours] == [wanted.shape for wanted in theirs]
+    return max(numpy.abs(mine - wanted).max() / numpy.abs(wanted).max() for mine, wanted in zip(ours, theirs))
+
+
+@pytest.mark.parametrize("family", nightly_but(TAKEN, "mistral3"))
+def test_logits(family, tmp_path, monkeypatch):
+    """Packed: with an image, without, with two of other sizes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tiny_illustrated.save(tmp_path / "model", family)
+    samples = [sample(family, 11, 1), sample(family, 9, 0), sample(family, 14, 2)]
+    theirs = tiny_illustrated.their_logits(folder, samples)
+    assert relative_difference(tiny_illustrated.our_logits(folder, samples, tmp_path), theirs) < 1e-4
+    pixels = sample(family, 11, 1, seed=1)["pixel_values"]
+    other = tiny_illustrated.their_logits(folder, [{**samples[0], "pixel_values": pixels}])
+    assert numpy.abs(other[0] - theirs[0]).max() > 1e-2 * numpy.abs(theirs[0]).max()  # images matter
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_refused(family, tmp_path):
+    folder = tiny_illustrated.save(tmp_path / "model", family)
+    with pytest.raises(DataError, match=REFUSED[family]):
+        tiny_illustrated.write_samples(folder, tmp_path / "tokens.safetensors", [sample(family, 11, 1)])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tiny_illustrated.save(tmp_path_factory.mktemp("llava") / "model", "llava")
+    tiny_illustrated.save_processor(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """Texts with and without images."""
+    folder = tmp_path_factory.mktemp("rows")
+    random = numpy.random.default_rng(3)
+    written = []
+    for number in range(12):
+        text = " ".join(f"w{i}" for i in random.integers(1, 150, size=40))
+        row = {"text": text}
+        if number % 3:
+            tiny_vision.save_image(folder / f"{number}.png", 16 + 8 * (number % 2), 16, seed=number)
+            row = {"text": "<image> " + text, "image": f"{number}.png"}
+        written.append(row)
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in written))
+    return path
+
+
+def test_rows_with_images(model, rows, tmp_path, monkeypatch):
+    """The processor's own tokens and the vision part's embeddings, in the checkpoint's dtype."""
+    program.run("prepare", model, "--dataset", rows, "--output", tmp_path / "tokens.safetensors")
+    tokens = load_file(tmp_path / "tokens.safetensors")
+    row = json.loads(rows.read_text().splitlines()[1])
+    processor = transformers.AutoProcessor.from_pretrained(model)
+    from PIL import Image
+
+    given = processor(text=row["text"], images=[Image.open(rows.parent / row["image"])], return_tensors="pt")
+    first, last = tokens["sample_offsets"][1:3].tolist()
+    assert tokens["input_ids"][first:last].tolist() == given["input_ids"][0].tolist()
+    places = tokens["embedding_places"][:tokens["embedding_offsets"][2]]
+    assert places.tolist() == (given["input_ids"][0] == tiny_illustrated.IMAGE).nonzero().flatten().tolist()
+    whole = transformers.AutoModelForImageTextToText.from_pretrained(model).eval()
+    with torch.no_grad():
+        wanted = torch.cat(list(whole.model.get_image_features(given["pixel_values"]).pooler_output))
+    assert torch.allclose(tokens["embeddings.0"], wanted, atol=1e-5)
+
+
+def test_run(model, rows, tmp_path):
+    """Images are calibration data: the result differs from that of the same tokens without them, the vision part is copied, and
+    transformers loads it."""
+    options = ["--dataset", rows, "--scheme", "W4A16", "--group-size", "16", "--ignore", "lm_head"]
+    out = program.oneshot(model, tmp_path / "out", *options, "--summary", tmp_path / "summary.json")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    program.run("prepare", model, "--dataset", rows, "--output", tmp_path / "tokens.safetensors")
+    tokens = load_file(tmp_path / "tokens.safetensors")
+    down = next(each for each in summary["modules"] if each["module"].endswith("layers.0.mlp.down_proj"))
+    assert down["tokens"] == len(tokens["input_ids"])
+    plain = {name: tokens[name] for name in ("input_ids", "sample_offsets")}
+    from safetensors.torch import save_file
+
+    save_file(plain, tmp_path / "plain.safetensors")
+    blind = program.oneshot(model, tmp_path / "blind", "--dataset", tmp_path / "plain.safetensors", *options[2:])
+    mine, other, source = (load_file(folder / "model.safetensors") for folder in (out, blind, model))
+    codes = [name for name in mine if name.endswith("weight_packed")]
+    assert codes and any(not torch.equal(mine[name], other[name]) for name in codes)
+    tower = [name for name in source if "vision_tower" in name or "projector" in name]
+    assert tower and all(torch.equal(mine[name], source[name]) for name in tower)
+    loaded = transformers.AutoModelForImageTextToText.from_pretrained(out, dtype=torch.float32).eval()
+    given = sample("llava", 11, 1)
+    with torch.no_grad():
+        compressed = loaded(**given, use_cache=False).logits[0].float().numpy()
+    wanted = tiny_illustrated.their_logits(model, [given])[0]
+    error = numpy.sqrt(numpy.mean((compressed - wanted) ** 2)) / wanted.std()
+    assert 0 < error < 0.5
+
+
+def test_embeddings_of_another_model(model, tmp_path):
+    """A model that takes no images, and one whose embeddings have other features, refuse them by name."""
+    tokens = tiny_illustrated.write_samples(model, tmp_path / "tokens.safetensors", [sample("llava", 40, 2)])
+    from support import any_model
+
+    text = any_model.save(tmp_path / "text", "lfm2")
+    program.fails("oneshot", text, "--output", tmp_path / "out", "--dataset", tokens, "--scheme", "W4A16", "--group-size", "16",
+                  fragments=["[data.images] sample 1", "takes none"])

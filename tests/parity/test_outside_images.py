@@ -12,7 +12,7 @@ from support import program, tiny_illustrated, tiny_vision
 from support.selection import nightly_but
 from support.tiny_illustrated import sample
 
-TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "gemma4")
+TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "llama4", "gemma4")
 REFUSED = {"qwen3_vl": "deepstack_visual_embeds", "gemma3": "attend to later ones"}
 
 

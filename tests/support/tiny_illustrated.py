@@ -45,6 +45,12 @@ FAMILIES = {
                  {**VISION, "model_type": "pixtral", "head_dim": 16, "image_size": 64, "patch_size": 4},
                  {"image_token_index": IMAGE, "spatial_merge_size": 2, "vision_feature_layer": -1}),
     "llava": ({**TEXT, "model_type": "llama"}, LLAVA_VISION, {"image_token_index": IMAGE, "vision_feature_layer": -2}),
+    "llama4": ({**TEXT, "num_local_experts": 4, "intermediate_size_mlp": 96, "attention_chunk_size": 8, "layer_types": None,
+                "num_hidden_layers": 4},
+               {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16,
+                "patch_size": 4, "pixel_shuffle_ratio": 0.5, "vision_output_dim": 32, "projector_input_dim": 32,
+                "projector_output_dim": 32},
+               {"image_token_index": IMAGE}),
     "gemma4": ({**TEXT, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8,
                 "global_head_dim": 16, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 256,
                 "num_kv_shared_layers": 0},
@@ -88,7 +94,7 @@ def pixels_of(family, images, random):
     if family == "gemma4":
         places = torch.tensor([[x, y] for y in range(4) for x in range(4)])
         return {"pixel_values": normal(images, 16, 48).sigmoid(), "image_position_ids": places.expand(images, 16, 2)}, [4] * images
-    counts = {"llava": 16, "gemma3": 4}
+    counts = {"llava": 16, "llama4": 4, "gemma3": 4}
     return {"pixel_values": normal(images, 3, 16, 16)}, [counts[family]] * images
 
 

@@ -14,13 +14,13 @@ class Inspector : public nlohmann::json_sax<Json> {
  public:
   Inspector(const std::string& where, const JsonRules& rules) : where_(where), rules_(rules) {}
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(Json::number_integer_t) override { return true; }
-  bool number_unsigned(Json::number_unsigned_t) override { return true; }
-  bool number_float(Json::number_float_t, const Json::string_t&) override { return true; }
-  bool string(Json::string_t&) override { return true; }
-  bool binary(Json::binary_t&) override { return true; }
+  bool null() override { return count(); }
+  bool boolean(bool) override { return count(); }
+  bool number_integer(Json::number_integer_t) override { return count(); }
+  bool number_unsigned(Json::number_unsigned_t) override { return count(); }
+  bool number_float(Json::number_float_t, const Json::string_t&) override { return count(); }
+  bool string(Json::string_t&) override { return count(); }
+  bool binary(Json::binary_t&) override { return count(); }
   bool start_object(std::size_t) override {
     if (rules_.on_repeated_key) keys_.emplace_back();
     return enter();
@@ -47,7 +47,13 @@ class Inspector : public nlohmann::json_sax<Json> {
   }
 
  private:
+  bool count() {
+    if (++values_ > rules_.most_values)
+      throw CheckpointError("[json] {}: more than {} values", where_, rules_.most_values);
+    return true;
+  }
   bool enter() {
+    count();
     // Deeply nested hostile input would overflow the stack of a recursive parser.
     if (++depth_ > rules_.most_levels)
       throw CheckpointError("[json] {}: nested deeper than {} levels", where_, rules_.most_levels);
@@ -56,6 +62,7 @@ class Inspector : public nlohmann::json_sax<Json> {
   const std::string& where_;
   const JsonRules& rules_;
   int depth_ = 0;
+  std::size_t values_ = 0;
   std::vector<std::set<std::string>> keys_;  // of the enclosing objects
 };
 

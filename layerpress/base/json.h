@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@ using OrderedJson = nlohmann::ordered_json;
 /// Checks of parse_json besides the syntax.
 struct JsonRules {
   int most_levels = 200;  ///< deepest nesting
+  /// Of objects, arrays and all that they hold: a parsed value takes up to 50 times the memory of its text.
+  std::size_t most_values = std::numeric_limits<std::size_t>::max();
   /// Called with a key that occurs twice in one object, if there is one. It may throw.
   std::function<void(const std::string& key)> on_repeated_key{};
 };

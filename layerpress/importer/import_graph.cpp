@@ -149,7 +149,7 @@ class Importer {
     model.computing_dtype = exported_.dtype;
     add_fused_modules(model);
     model::describe_experts(model);
-    model.left_out = linears_without_nodes(model.graph);
+    add_left_out(model);
     add_aliases(model);
     return model;
   }
@@ -190,16 +190,39 @@ class Importer {
   }
 
   /// Linears of the model that no recipe can reach.
-  std::vector<std::string> linears_without_nodes(const graph::Graph& graph) const {
+  void add_left_out(model::TracedModel& model) const {
     std::set<std::string> reached;
-    for (const graph::Node& node : graph.nodes) {
-      if (std::holds_alternative<graph::Linear>(node.operation)) reached.insert(graph.module_name(node));
-      if (std::holds_alternative<graph::Expert>(node.operation)) reached.insert(parent_name(graph.module_name(node)));
+    for (const graph::Node& node : model.graph.nodes) {
+      if (std::holds_alternative<graph::Linear>(node.operation)) reached.insert(model.graph.module_name(node));
+      if (std::holds_alternative<graph::Expert>(node.operation))
+        reached.insert(parent_name(model.graph.module_name(node)));
     }
-    std::vector<std::string> missing;
-    for (const std::string& linear : exported_.linears)
-      if (reached.count(names_->stored(linear)) == 0) missing.push_back(names_->stored(linear));
-    return missing;
+    const std::map<std::string, std::string> reasons = reasons_to_leave();
+    for (const std::string& linear : exported_.linears) {
+      const std::string name = names_->stored(linear);
+      if (reached.count(name) != 0) continue;
+      model.left_out.push_back(name);
+      if (const auto reason = reasons.find(linear); reason != reasons.end())
+        model.left_out_reasons[name] = reason->second;
+    }
+  }
+
+  /// Why modules that multiply have no node, by path, where it shows.
+  std::map<std::string, std::string> reasons_to_leave() const {
+    std::map<std::string, std::string> reasons;
+    std::map<std::string, int> runs;
+    for (const ExportedNode& node : exported_.nodes) {
+      const auto& [path, class_name] = exported_.modules[node.module];
+      const bool multiplies =
+          node.op == "aten.linear.default" || node.op == "aten.addmm.default" || node.op == "aten.mm.default";
+      if (class_name == "Conv1D")
+        reasons[path] = "Conv1D holds its weight transposed, and compressed-tensors has no form for that";
+      else if (multiplies && ++runs[path] > 1)
+        reasons[path] = "the model runs it several times";
+      else if (multiplies && !layouts_.has_rows(node.out))
+        reasons[path] = "the model runs it on several rows for a token";
+    }
+    return reasons;
   }
 
   ExportedGraph& exported_;

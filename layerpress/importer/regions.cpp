@@ -10,7 +10,7 @@
 namespace layerpress::importer {
 namespace {
 
-constexpr std::size_t kMostOperators = 20'000;
+constexpr std::size_t kMostOperators = 20'000, kMostInAll = 2'000'000;
 
 std::vector<std::int64_t> inputs_of(const Lowering& lowering) {
   if (const auto* node = std::get_if<Lowered>(&lowering)) return node->inputs;
@@ -24,6 +24,7 @@ Regions::Regions(const ExportedGraph& graph, const Layouts& layouts, const Lower
     : graph_(graph), layouts_(layouts), lowered_(lowered) {
   find_dependent();
   need(output);
+  std::size_t in_all = 0;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const std::int64_t value = node->out;
     if (const auto found = lowered.find(value); found != lowered.end()) {
@@ -39,7 +40,7 @@ Regions::Regions(const ExportedGraph& graph, const Layouts& layouts, const Lower
       Region& region = regions_[root];
       region.root = root;
       region.nodes.push_back(&*node);
-      if (region.nodes.size() > kMostOperators)
+      if (region.nodes.size() > kMostOperators || ++in_all > kMostInAll)
         throw CheckpointError(
             "[importer.regions] module '{}': more than {} operators depend on values that cannot be kept; use "
             "--model-graph builtin, or report this model",

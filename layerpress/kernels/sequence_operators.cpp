@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "layerpress/kernels/gated_recurrences.h"
 #include "layerpress/kernels/sequence_recurrences.h"
 #include "layerpress/kernels/tensor_program.h"
 #include "layerpress/kernels/transformer.h"
@@ -87,6 +88,24 @@ at::Tensor experts(const at::Tensor& x, const at::Tensor& index, const at::Tenso
   return sum;
 }
 
+at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& rows) {
+  TORCH_CHECK(x.dim() == 2 && weights.dim() == 3 && weights.size(1) == x.size(1) && rows.dim() == 1 &&
+                  rows.size(0) == weights.size(0) && rows.scalar_type() == at::kLong,
+              "grouped_product takes x [rows, in], weights [groups, in, out] and the rows of each group");
+  const at::Tensor counts = rows.to(at::kCPU).contiguous(),
+                   result = at::zeros({x.size(0), weights.size(2)}, x.options());
+  std::int64_t first = 0;
+  for (std::int64_t group = 0; group < weights.size(0); ++group) {
+    const std::int64_t count = counts.const_data_ptr<std::int64_t>()[group];
+    TORCH_CHECK(count >= 0 && count <= x.size(0) - first, "grouped_product: group ", group, " has ", count, " rows");
+    if (count > 0)
+      result.slice(0, first, first + count)
+          .copy_(at::matmul(x.slice(0, first, first + count), weights.select(0, group)));
+    first += count;
+  }
+  return result;
+}
+
 torch::Library make_library() {
   torch::Library library(torch::Library::DEF, "layerpress", std::nullopt, __FILE__, __LINE__);
   const auto dispatched = [&](const char* schema, auto function) {
@@ -113,6 +132,10 @@ torch::Library make_library() {
       "selective_scan(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? dt_bias, bool "
       "softplus) -> Tensor",
       selective_scan);
+  dispatched("wkv(Tensor decay, Tensor first, Tensor key, Tensor value) -> Tensor", wkv);
+  dispatched("linear_recurrence(Tensor x, Tensor decay) -> Tensor", linear_recurrence);
+  dispatched("mlstm(Tensor q, Tensor k, Tensor v, Tensor input, Tensor forget, float epsilon) -> Tensor", mlstm);
+  dispatched("grouped_product(Tensor x, Tensor weights, Tensor rows) -> Tensor", grouped_product);
   return library;
 }
 

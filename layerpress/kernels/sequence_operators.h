@@ -13,6 +13,10 @@ namespace layerpress::kernels {
 ///   kimi_delta_attention  the same with a decay per feature of k (arXiv:2510.26692)
 ///   mamba2_scan           state space with a scalar decay per head (Dao and Gu 2024, arXiv:2405.21060)
 ///   selective_scan        state space with a decay per channel and state (Gu and Dao 2023, arXiv:2312.00752)
+///   wkv                   mean of values, weighted by keys that decay per channel (Peng et al. 2023, arXiv:2305.13048)
+///   linear_recurrence     state = decay * state + x per channel (De et al. 2024, arXiv:2402.19427)
+///   mlstm                 matrix memory with exponential gates (Beck et al. 2024, arXiv:2405.04517)
+///   grouped_product       rows that are sorted by group, each group times a matrix of its own
 ///
 /// Recurrences run token by token in fp32, on the CPU whatever the device.
 void register_sequence_operators();

@@ -30,6 +30,7 @@ struct TracedModel {
   /// their own, so that recipes do not reach them.
   std::string computing_dtype{};
   std::vector<std::string> left_out{};
+  std::map<std::string, std::string> left_out_reasons{};  ///< where one is known
   /// Further names of modules: of an imported graph those that transformers has for them, and "lm_head" for its head.
   std::map<std::string, std::vector<std::string>> aliases{};
 };

@@ -176,6 +176,17 @@ void check_uniform(const OpenedModel& model, const std::map<std::string, const q
   }
 }
 
+/// What the linears are that no recipe can reach.
+std::string unreachable(const model::TracedModel& traced) {
+  if (traced.left_out.empty()) return "";
+  const std::string& first = traced.left_out.front();
+  const auto reason = traced.left_out_reasons.find(first);
+  return fmt::format(
+      ". {} no node in the imported graph; the first is {}{}",
+      fmt::format("{} linear{}", traced.left_out.size(), traced.left_out.size() == 1 ? " has" : "s have"), first,
+      reason == traced.left_out_reasons.end() ? "" : ", because " + reason->second);
+}
+
 }  // namespace
 
 Modifiers make_modifiers(const recipe::Recipe& recipe) {
@@ -226,8 +237,8 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   plan_stored_parameters(model, modifiers, assignments);
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty())
     throw assignments.stored_alike.empty()
-        ? RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done",
-                      model.architecture)
+        ? RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done{}",
+                      model.architecture, unreachable(model.traced))
         : RecipeError("[recipe.check] all {} targets are stored in the recipe's scheme already; nothing would be done",
                       assignments.stored_alike.size());
   check_calibrated(modifiers, assignments);

@@ -265,7 +265,8 @@ std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const st
       },
       static_cast<int>(targets_per_subgraph));
   const std::vector<std::string> unmatched = list.unmatched();
-  if (!unmatched.empty())
+  // No node of a layer may be left of an imported graph whose operators could not be divided: it is run as one.
+  if (!unmatched.empty() && !targets.empty())
     throw UsageError("[options] --sequential-targets: '{}' is no class and no module of this model; its layers are {}",
                      join(unmatched), join(model.default_sequential_targets));
   return subgraphs;

@@ -124,24 +124,49 @@ def _mamba(x, dt, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False
     return OPS.selective_scan(x, dt, A, B, C, D, z, delta_bias, delta_softplus)
 
 
+def _wkv(time_decay, time_first, key, value, state=None, return_state=False):
+    _refuse(state is not None or return_state, "a recurrent state")
+    return OPS.wkv(time_decay, time_first, key, value), None
+
+
+def _rnn_scan(self, hidden_states, recurrent_gate, reset, recurrent_states, acc_dtype=torch.float32):
+    _refuse(recurrent_states is not None, "a recurrent state")
+    return OPS.linear_recurrence(hidden_states, recurrent_gate * ~reset), None
+
+
+def _mlstm(self, query, key, value, igate, fgate, c_initial=None, n_initial=None, m_initial=None, **options):
+    _refuse(c_initial is not None or n_initial is not None or m_initial is not None, "a recurrent state")
+    return OPS.mlstm(query, key, value, igate, fgate, float(self.config.eps)), None
+
+
 _KERNELS = {"causal_conv1d_fn": _convolution, "torch_chunk_gated_delta_rule": _gated_delta_rule,
             "chunk_kimi_delta_attention": _kimi_delta_attention, "mamba2_chunk_scan": _mamba2,
-            "mamba_selective_scan": _mamba}
+            "mamba_selective_scan": _mamba, "rwkv_linear_attention": _wkv,
+            "sequential_experts_gemm": OPS.grouped_product}
+# Where the kernel is a method: by the name of its class.
+_METHODS = {"RecurrentGemmaRglru": ("_rnn_scan", _rnn_scan), "xLSTMBackend": ("forward", _mlstm)}
 
 
 @contextlib.contextmanager
 def kernels():
     """While exporting, the kernels of the modelling modules are nodes."""
     saved = []
+
+    def replace(owner, name, hook):
+        if name in vars(owner):
+            saved.append((owner, name, vars(owner)[name]))
+            setattr(owner, name, hook)
+
     for name, module in list(sys.modules.items()):
         if ".modeling_" not in name or not name.startswith(("transformers.models.", "transformers_modules.")):
             continue
         for function, hook in _KERNELS.items():
-            if function in vars(module):
-                saved.append((module, function, vars(module)[function]))
-                setattr(module, function, hook)
+            replace(module, function, hook)
+        for owner, (method, hook) in _METHODS.items():
+            if owner in vars(module):
+                replace(vars(module)[owner], method, hook)
     try:
         yield
     finally:
-        for module, function, old in saved:
-            setattr(module, function, old)
+        for owner, name, old in saved:
+            setattr(owner, name, old)

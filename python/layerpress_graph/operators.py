@@ -19,6 +19,10 @@ _SCHEMAS = (
     "float low, float high) -> Tensor",
     "selective_scan(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? dt_bias, "
     "bool softplus) -> Tensor",
+    "wkv(Tensor decay, Tensor first, Tensor key, Tensor value) -> Tensor",
+    "linear_recurrence(Tensor x, Tensor decay) -> Tensor",
+    "mlstm(Tensor q, Tensor k, Tensor v, Tensor input, Tensor forget, float epsilon) -> Tensor",
+    "grouped_product(Tensor x, Tensor weights, Tensor rows) -> Tensor",
 )
 for _schema in _SCHEMAS:
     _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -50,5 +54,8 @@ def _(x, *rest):
 
 for _name in ("causal_conv1d", "mamba2_scan", "selective_scan"):
     _shaped(_name)(lambda x, *rest: torch.empty_like(x, memory_format=torch.contiguous_format))
-for _name in ("gated_delta_rule", "kimi_delta_attention"):
+for _name in ("gated_delta_rule", "kimi_delta_attention", "mlstm"):
     _shaped(_name)(lambda q, k, v, *rest: torch.empty_like(v, memory_format=torch.contiguous_format))
+_shaped("linear_recurrence")(lambda x, decay: torch.empty_like(x, memory_format=torch.contiguous_format))
+_shaped("wkv")(lambda decay, first, key, value: torch.empty_like(key, memory_format=torch.contiguous_format))
+_shaped("grouped_product")(lambda x, weights, rows: x.new_empty((x.shape[0], weights.shape[2])))

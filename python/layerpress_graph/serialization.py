@@ -6,7 +6,7 @@ import math
 import operator
 
 import torch
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 
 from .errors import ExportError
 
@@ -52,16 +52,25 @@ class Writer:
             elif node.op == "call_function" and node in alive:
                 self._node(node)
             elif node.op == "output":
-                self.graph["output"] = self.ids[node.args[0][0]]
+                self.graph["output"] = self.ids[node.args[0][self._result()]]
         self.graph["values"] = len(self.ids)
         return self.graph
+
+    def _result(self) -> int:
+        """The place of the model's result among the outputs. What the program writes back to parameters stands before it."""
+        specs = self.program.graph_signature.output_specs
+        changed = [spec.target for spec in specs if spec.kind == OutputKind.PARAMETER_MUTATION]
+        if changed:
+            raise ExportError(f"the model changes its parameter '{unwrapped(changed[0])}' while it runs")
+        return next(place for place, spec in enumerate(specs) if spec.kind == OutputKind.USER_OUTPUT)
 
     def _token_symbol(self):
         """The symbol of the number of tokens. A model that does not relate positions to tokens has another one for these."""
         sizes = {}
+        given = set(self.program.graph_signature.user_inputs)
         for node in self.module.graph.nodes:
             name = next((each for each in ("input_ids", "position_ids") if node.name.endswith(each)), None)
-            if node.op == "placeholder" and name:
+            if node.name in given and name:
                 sizes[name] = node.meta["val"].shape[-1 if name == "position_ids" else self.token_axis]
         if not isinstance(sizes["input_ids"], torch.SymInt):
             raise ExportError(f"the number of tokens became fixed ({sizes['input_ids']})")

@@ -118,6 +118,8 @@ def build(model_class, config, dtype: torch.dtype, attention: str, experts: str)
     for part in [config, *(getattr(config, name, None) for name in _PARTS)]:
         if hasattr(part, "use_cache"):
             part.use_cache = False
+        if hasattr(part, "rescale_every"):
+            part.rescale_every = 0  # RWKV divides weights in place when it first runs; norms make up for it
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -146,6 +146,23 @@ TEST(ImportGraph, LeavesALinearThatIsUsedTwice) {
   const model::TracedModel model = imported(graph);
   EXPECT_EQ(kinds(model.graph), (std::vector<std::string>{"embedding", "rms_norm", "aten"}));
   EXPECT_EQ(model.left_out, std::vector<std::string>{"lm_head"});
+  EXPECT_EQ(model.left_out_reasons.at("lm_head"), "the model runs it several times");
+}
+
+TEST(ImportGraph, SaysWhyLinearsAreLeft) {
+  Json graph = test::small_export();
+  graph["modules"][3][1] = "Conv1D";
+  graph["parameters"][2] = test::parameter(3, "lm_head.weight", {8, 12});
+  graph["nodes"][8]["op"] = "aten.matmul.default";
+  expect_part(imported(graph).left_out_reasons.at("lm_head"), "Conv1D holds its weight transposed");
+  graph = test::small_export();
+  graph["nodes"].erase(8);
+  graph["nodes"].push_back(test::node(13, "aten.cat.default", {{test::read(12), test::read(12)}, 1}, 3, {1, "2*T", 8}));
+  graph["nodes"].push_back(test::node(14, "aten.linear.default", {test::read(13), test::read(3)}, 3, {1, "2*T", 12}));
+  graph["nodes"].push_back(
+      test::node(15, "aten.slice.Tensor", {test::read(14), 1, 0, Json{{"tokens", 1}}}, 3, {1, "T", 12}));
+  graph["values"] = 16, graph["output"] = 15;
+  expect_part(imported(graph).left_out_reasons.at("lm_head"), "on several rows for a token");
 }
 
 TEST(ImportGraph, GivesExpertsWithoutAGateLinearsOfTheirOwn) {

@@ -6,7 +6,8 @@ from support import any_model, program, tiny_models
 from support.selection import nightly_but
 
 LENGTHS = (13, 37, 2, 21)
-FAMILIES = ("llama", "gpt2", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text", "llama4_text", *any_model.NEW_FAMILIES)
+FAMILIES = ("llama", "gpt2", "qwen3_5_text", "qwen3_5_moe_text", "gemma4_text", "llama4_text", "rwkv",
+            "recurrent_gemma", "xlstm", "aria_text", *any_model.NEW_FAMILIES)
 FAST = ("lfm2",)
 
 

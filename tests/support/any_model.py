@@ -55,6 +55,10 @@ NEEDS = {
     "bamba": (2, {"attn_layer_indices": [1]}), "nemotron": (2, {"num_key_value_heads": 2}), "youtu": (2, ALL_HEADS), "zaya": (2, {"num_experts_per_tok": 1}),
     "longcat_flash": (2, ALL_HEADS), "xmod": (2, {"default_language": "en_XX"}), "ministral": (2, {"head_dim": 16}),
     "llama4_text": (4, {"floor_scale": 4, "attn_temperature_tuning": True}),
+    "phi4_multimodal": (2, {
+        "vision_config": {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4},
+        "audio_config": {"hidden_size": 64, "intermediate_size": 96, "num_blocks": 2, "num_attention_heads": 4,
+                         "ext_pw_out_channel": 64, "depthwise_separable_out_channel": 64, "nemo_conv_channels": 64}}),
 }
 
 # The types that must be compressed and loaded again, beside those that are written by hand.

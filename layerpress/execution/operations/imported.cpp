@@ -37,7 +37,7 @@ class ProgramRun {
       const at::ScalarType type = program_->weight_types().at(i);
       const bool computes = type == placement.dtype;
       whole_.weights.push_back(computes ? parameters.parameter(op.weight_names[i])
-                                        : parameters.original(op.weight_names[i]).to(type));
+                                        : converted(op.weight_names[i], parameters, type));
     }
     for (const std::int64_t constant : op.constants)
       whole_.constants.push_back(
@@ -65,6 +65,15 @@ class ProgramRun {
   }
 
  private:
+  /// A weight that is not computed with. Fractions must not be cut off.
+  at::Tensor converted(const std::string& name, const residency::Onload& parameters, at::ScalarType type) const {
+    const at::Tensor stored = parameters.original(name);
+    if (stored.is_floating_point() && !at::isFloatingType(type))
+      throw CheckpointError("[execution.aten] module {}: '{}' is {}, the imported graph takes it for {}", module_, name,
+                            c10::toString(stored.scalar_type()), c10::toString(type));
+    return stored.to(type);
+  }
+
   std::size_t sample_count() const { return offsets_.size() - 1; }
 
   void check_lengths() const {

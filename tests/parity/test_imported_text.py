@@ -7,7 +7,7 @@ import re
 import numpy
 import pytest
 import torch
-from support import program, tiny_models
+from support import program, tiny_mllama, tiny_models
 from support.selection import nightly_but
 
 SAME = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
@@ -15,7 +15,8 @@ SAME = ("Llama", "Mistral", "Qwen2", "Qwen3", "SmolLM3")
 OTHERS = {"Phi3": {"slice", "gated_activation"}, "Gemma2": {"scale", "soft_cap", "embedding"}, "Olmo2": {"rotary"},
           "Granite": {"add"}, "Gemma3": {"scale", "embedding"}, "Cohere2": {"scale", "layer_norm", "rotary"},
           "Mixtral": {"route"}, "Qwen3Moe": {"route"}, "Olmoe": {"route"},
-          "Qwen2Moe": {"route", "gate"}}
+          "Qwen2Moe": {"route", "gate"},
+          **dict.fromkeys(("DeepseekV2", "DeepseekV3"), {"slice", "rotary", "join_heads", "route", "linear"})}
 ROOT = '""'
 NODE = re.compile(r"%(\d+) \[(.+?)\] = (\w+)\((.*?)\) (\{.*\}) in (\d+)$")
 
@@ -28,12 +29,12 @@ class Text:
         parts = lambda word: [line[len(word) + 1:] for line in lines if line.startswith(word + " ")]
         self.tables = [place_of(json.loads(line), tables) for line in parts("rope")]
         self.modules = [line.split(" ")[:2] for line in parts("module")]
-        self.nodes, self.values = [], {"%0": "tokens"}
+        self.nodes, self.values = [], {"%0": "tokens", **{line.split()[0]: "images" for line in parts("input")}}
         for out, features, kind, inputs, settings, module in (NODE.match(line).groups() for line in lines if " = " in line):
             self.add("%" + out, features, kind, [each for each in inputs.split(", ") if each], json.loads(settings), int(module))
 
     def add(self, out, features, kind, inputs, settings, module):
-        if "table" in settings:
+        if isinstance(settings.get("table"), int):
             settings["table"] = self.tables[settings["table"]]
         settings = {key: float(f"{value:.12g}") if isinstance(value, float) else value for key, value in settings.items()}
         name, class_name = self.modules[module]
@@ -59,7 +60,10 @@ def place_of(table, tables):
 
 
 def texts(family, folder):
-    model = tiny_models.save(folder / "model", family, torch.bfloat16)
+    return texts_of(tiny_models.save(folder / "model", family, torch.bfloat16), folder)
+
+
+def texts_of(model, folder):
     environment, tables = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}, []
     return [Text(program.run("inspect", model, "--model-graph", graph, "--graph", env=environment).output, tables)
             for graph in ("builtin", "export")]
@@ -75,8 +79,20 @@ def test_same_nodes(family, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", OTHERS)
 def test_other_nodes(family, tmp_path):
-    """Nodes differ in these kinds only, and every linear and norm is the same."""
+    """Nodes differ in these kinds only, and every linear and norm is the same, but for routers that transformers holds as a parameter."""
     builtin, imported = texts(family, tmp_path)
     mine, theirs = ({(kind, text) for kind, text, _ in each.nodes} for each in (imported, builtin))
     assert {kind for kind, _ in theirs - mine} <= OTHERS[family]
     assert {kind for kind, _ in mine - theirs} <= OTHERS[family] | {"aten"}
+    assert all(text.endswith(" Router") for kind, text in theirs ^ mine if kind == "linear")
+
+
+@pytest.mark.nightly
+def test_mllama(tmp_path):
+    """transformers leaves out the layers that attend to images where there are none; its other text layers are the same."""
+    tiny_mllama.save(tmp_path / "model", torch.bfloat16)
+    builtin, imported = texts_of(tmp_path / "model", tmp_path)
+    mine, theirs = ({text for _, text, _ in each.nodes} for each in (imported, builtin))
+    assert mine < theirs
+    assert all("MllamaCrossAttention" in text or re.search(r' in "(vision_model|multi_modal_projector)|cross_attn|layers\.[13]\.', text)
+               for text in theirs - mine)

@@ -2,7 +2,6 @@
 import json
 import os
 import statistics
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
 
 from contenders import OFFLINE, PROGRAM, PYTHON  # noqa: E402
-from measured_process import Measured, run_measured  # noqa: E402
+from measured_process import Measured, ProcessFailed, run_measured  # noqa: E402
 
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")
 # The reported steps, and the phases of each.
@@ -118,23 +117,27 @@ def evaluate(runs: RankedRuns) -> None:
     runs.evaluation_seconds = measured.seconds
 
 
-def find_local_gsm8k() -> bool:
-    """Whether the task's data is in the local datasets cache."""
-    probe = "import datasets; datasets.load_dataset('openai/gsm8k', 'main')"
-    environment = {**os.environ, **OFFLINE, "HF_DATASETS_OFFLINE": "1"}
-    return subprocess.run([str(PYTHON), "-c", probe], env=environment, capture_output=True, check=False).returncode == 0
+@dataclass
+class Task:
+    """What `layerpress eval --tasks` runs on a result."""
+    name: str
+    folder: Path | None
+    limit: int  # documents; 0: all
+    engine: str
 
 
-def flexible_extract(runs: RankedRuns, limit: int) -> float:
-    """Runs lm-evaluation-harness's gsm8k on the output; its wall time counts as evaluation time."""
-    folder = runs.job.work / f"{runs.output.name}-harness"
-    folder.mkdir(exist_ok=True)
-    for old in folder.rglob("results_*.json"):
-        old.unlink()
-    measured = run_measured([str(PYTHON), "-m", "lm_eval", "run", "--model", "hf", "--model_args",
-                             f"pretrained={runs.output},dtype=bfloat16", "--tasks", "gsm8k", "--batch_size", "auto",
-                             *(["--limit", str(limit)] if limit else []), "--output_path", str(folder)],
-                            {**OFFLINE, "HF_DATASETS_OFFLINE": "1"}, folder / "log")
-    runs.evaluation_seconds = measured.seconds
-    results = json.loads(next(folder.rglob("results_*.json")).read_text(encoding="utf-8"))["results"]
-    return results["gsm8k"]["exact_match,flexible-extract"]
+def flexible_extract(runs: RankedRuns, task: Task) -> float | None:
+    """The task's figure on the output; None if its data is not on this machine. The engine's time counts as evaluation time."""
+    options = [*(["--task-folder", str(task.folder)] if task.folder else []), *(["--limit", str(task.limit)] if task.limit else [])]
+    try:
+        measured = run_measured([str(PROGRAM), "eval", str(runs.output), "--tasks", task.name, "--engine", task.engine, *options,
+                                 "--no-progress"], OFFLINE, runs.job.work / "tasks.log")
+    except ProcessFailed as fault:
+        if "[eval.tasks] the data of" in str(fault):
+            return None
+        raise
+    found = json.loads(measured.output)
+    if "flex_extract" not in found["tasks"].get(task.name, {}):
+        raise ValueError(f"the task {task.name} has no filter flexible-extract")
+    runs.evaluation_seconds = found["eval_time"]
+    return found["tasks"][task.name]["flex_extract"]

@@ -69,6 +69,7 @@ struct Checkpoint::Computation {
   std::vector<Place> parts;
   std::function<at::Tensor()> compute;
   std::uint64_t workspace_bytes = 0;
+  std::int64_t sharers = 1;
 };
 
 std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
@@ -144,16 +145,34 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
     for (const std::string& part : tensor.parts) changed->places_.erase(part);
   for (const ComputedTensor& tensor : tensors) {
     const auto computation = std::make_shared<Computation>();
-    for (const std::string& part : tensor.parts) computation->parts.push_back(place(part));
+    for (const std::string& name : tensor.parts) {
+      Place part = place(name);
+      if (tensor.expert >= 0) {
+        std::vector<std::int64_t>& shape = part.tensor.shape;
+        if (shape.empty() || tensor.expert >= shape[0])
+          throw InternalError("[checkpoint.open] {} has no expert {}", name, tensor.expert);
+        shape.erase(shape.begin());
+        part.tensor.offset += static_cast<std::uint64_t>(tensor.expert) * part.tensor.nbytes();
+      }
+      computation->parts.push_back(std::move(part));
+    }
     computation->compute = tensor.compute;
     computation->workspace_bytes = tensor.workspace_bytes;
+    computation->sharers = tensor.sharers;
     Place made;
     static_cast<TensorSpec&>(made.tensor) = tensor.spec;
     made.computed = computation;
     if (!changed->places_.emplace(tensor.spec.name, std::move(made)).second)
-      throw CheckpointError("[checkpoint.open] {}: holds {} as it is and quantized", directory_.string(),
-                            in_quotes(tensor.spec.name));
+      throw CheckpointError("[checkpoint.open] {}: holds {} as it is and in {}", directory_.string(),
+                            in_quotes(tensor.spec.name), in_quotes(tensor.parts.front()));
   }
+  return changed;
+}
+
+std::shared_ptr<const Checkpoint> Checkpoint::with_tensor_of(const Checkpoint& other, const std::string& name) const {
+  const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
+  if (!changed->places_.emplace(name, other.place(name)).second)
+    throw CheckpointError("[checkpoint.open] {}: holds {} twice", directory_.string(), in_quotes(name));
   return changed;
 }
 
@@ -210,7 +229,8 @@ std::vector<StoredTensor> Checkpoint::stored_parts(const std::string& name) cons
 std::uint64_t Checkpoint::stored_bytes(const std::string& name) const {
   std::uint64_t bytes = 0;
   for_each_part(name, [&](const Place& part) { bytes += part.tensor.nbytes(); });
-  return bytes;
+  const Place& own = place(name);
+  return own.computed == nullptr ? bytes : bytes / static_cast<std::uint64_t>(own.computed->sharers);
 }
 
 std::uint64_t Checkpoint::workspace_bytes(const std::string& name) const {

@@ -31,6 +31,10 @@ struct ComputedTensor {
   std::vector<std::string> parts;       ///< the stored tensors that it stands for
   std::function<at::Tensor()> compute;  ///< gives a tensor of the spec's dtype and shape on the CPU; thread-safe
   std::uint64_t workspace_bytes = 0;    ///< beside its result
+  /// If the parts hold such tensors for every expert: the expert, whose place in their first dimension alone is read. -1: they are
+  /// read whole.
+  std::int64_t expert = -1;
+  std::int64_t sharers = 1;  ///< tensors of equal size that are computed from the same places
 };
 
 /// A Hugging Face model folder opened for reading: config.json and the memory-mapped tensors of all shards, never
@@ -55,6 +59,9 @@ class Checkpoint {
   /// another tensor of such a name.
   std::shared_ptr<const Checkpoint> with_computed(const std::vector<ComputedTensor>& tensors) const;
 
+  /// The same checkpoint with a tensor of another one. Throws CheckpointError if it has one of that name.
+  std::shared_ptr<const Checkpoint> with_tensor_of(const Checkpoint& other, const std::string& name) const;
+
   /// The same checkpoint with the tensor `of` also under another name; a stored tensor of that name is hidden. Throws
   /// CheckpointError if `of` is absent.
   std::shared_ptr<const Checkpoint> with_copy(const std::string& name, const std::string& of) const;
@@ -71,8 +78,9 @@ class Checkpoint {
 
   bool contains(const std::string& name) const { return places_.count(name) != 0; }
   bool is_computed(const std::string& name) const { return place(name).computed != nullptr; }
-  /// The stored tensors that a tensor consists of; of one that is not computed, itself.
+  /// The stored tensors, or places in them, that a tensor consists of; of one that is not computed, itself.
   std::vector<StoredTensor> stored_parts(const std::string& name) const;
+  /// Its share of them, if other tensors are computed from the same ones.
   std::uint64_t stored_bytes(const std::string& name) const;
   /// Memory that tensor() takes besides its result.
   std::uint64_t workspace_bytes(const std::string& name) const;

@@ -1,5 +1,6 @@
 #include "layerpress/importer/expert_lowering.h"
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 
@@ -35,10 +36,10 @@ std::optional<graph::Operation> gate_of(const ExportedGraph& graph, const Export
   return expert_gate(gate->second, is_gated(node), inner, graph.dtype);
 }
 
-bool is_plain(const ExportedNode& node) {
+bool is_understood(const ExportedNode& node) {
   const Json& arguments = node.arguments;
-  return arguments.size() == 10 && arguments[kGateUpBias].is_null() && arguments[kDownBias].is_null() &&
-         arguments[kTransposed] == Json(false) && arguments[kGated].is_boolean();
+  return arguments.size() == 10 && arguments[kGateUpBias].is_null() == arguments[kDownBias].is_null() &&
+         arguments[kTransposed].is_boolean() && arguments[kGated].is_boolean();
 }
 
 /// The names of the tensors that a recorded stack puts together; empty if `reference` is something else.
@@ -78,6 +79,11 @@ std::pair<std::vector<std::string>, std::vector<std::string>> gate_and_up(const 
 struct ExpertSizes {
   std::int64_t count = 0, intermediate = 0, features = 0;
   bool gated = true;
+  bool transposed = false;   ///< stacked matrices have a row per input
+  bool alternating = false;  ///< stacked outputs of gate and up alternate
+  bool has_bias = false;
+  /// Whether the members of stacked tensors lie one after the other.
+  bool in_order() const { return !transposed && !alternating && !has_bias; }
 };
 
 /// The names that experts have where one tensor of the checkpoint holds all of them.
@@ -91,6 +97,21 @@ std::vector<LoweredExperts::Names> split_names(const std::string& list, const Ex
   return names;
 }
 
+/// The names of experts that transformers has in stacked tensors only, where the checkpoint has linears of each.
+std::vector<LoweredExperts::Names> stored_apart(const ExportedParameter& first, const ExportedParameter& down,
+                                                const ExpertSizes& sizes) {
+  if (!first.splits || !down.splits) return {};
+  const std::string list = parent_name(parent_name(parent_name(first.sources[0].name)));
+  std::vector<LoweredExperts::Names> names = split_names(list, sizes);
+  std::set<std::string> expected, found;
+  for (const LoweredExperts::Names& own : names)
+    for (const std::string& name : {own.gate, own.up, own.down})
+      if (!name.empty()) expected.insert(name);
+  for (const ExportedParameter* parameter : {&first, &down})
+    for (const ExportedParameter::Source& source : parameter->sources) found.insert(source.name);
+  return expected == found ? std::move(names) : std::vector<LoweredExperts::Names>();
+}
+
 std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, const ExportedParameter& down,
                                             const ExpertSizes& sizes) {
   const std::int64_t inner = sizes.intermediate, features = sizes.features;
@@ -101,6 +122,7 @@ std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, cons
                        down.sources[0].name == list + ".down_proj";
     return usual ? split_names(list, sizes) : std::vector<LoweredExperts::Names>();
   }
+  if (!sizes.in_order()) return stored_apart(first, down, sizes);
   std::vector<std::string> gates, ups;
   if (sizes.gated)
     std::tie(gates, ups) = gate_and_up(first, {inner, features});
@@ -124,19 +146,77 @@ std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, cons
 struct ExpertParameters {
   std::vector<LoweredExperts::Names> names;
   ExpertSizes sizes;
+  std::vector<model::StackedTensor> stacked;
 };
+
+/// The tensors in which a checkpoint has the experts of a layer that are not in order.
+std::vector<model::StackedTensor> stacked_tensors(const std::vector<LoweredExperts::Names>& names,
+                                                  const ExpertSizes& sizes) {
+  const std::int64_t count = sizes.count, features = sizes.features, inner = sizes.intermediate;
+  const std::int64_t first = (sizes.gated ? 2 : 1) * inner;
+  const auto shape = [&](std::int64_t inputs, std::int64_t outputs) {
+    return sizes.transposed ? std::vector<std::int64_t>{count, inputs, outputs}
+                            : std::vector<std::int64_t>{count, outputs, inputs};
+  };
+  const std::string list = parent_name(parent_name(parent_name(names.front().up)));
+  const std::string name = list + (sizes.gated ? ".gate_up_proj" : ".up_proj");
+  std::vector<model::StackedTensor> stacked = {{name, shape(features, first), sizes.transposed, sizes.alternating},
+                                               {list + ".down_proj", shape(inner, features), sizes.transposed, false}};
+  for (const LoweredExperts::Names& own : names) {
+    stacked[0].members.push_back(sizes.gated ? std::vector{own.gate, own.up} : std::vector{own.up});
+    stacked[1].members.push_back({own.down});
+  }
+  if (!sizes.has_bias) return stacked;
+  for (const int weights : {0, 1}) {
+    const bool is_first = weights == 0;
+    model::StackedTensor biases{
+        stacked[weights].name + "_bias", {count, is_first ? first : features}, false, is_first && sizes.alternating};
+    for (std::vector<std::string> expert : stacked[weights].members) {
+      std::transform(expert.begin(), expert.end(), expert.begin(), bias_of);
+      biases.members.push_back(std::move(expert));
+    }
+    stacked.push_back(std::move(biases));
+  }
+  return stacked;
+}
+
+/// Whether the biases are in the checkpoint as the weights are.
+bool has_biases(const ExportedGraph& graph, const ExportedNode& node, const ExportedParameter& first,
+                const ExportedParameter& down) {
+  for (const auto& [argument, weights] : {std::pair(kGateUpBias, &first), std::pair(kDownBias, &down)}) {
+    const auto value = value_argument(node, argument);
+    const auto biases = value ? graph.parameters.find(*value) : graph.parameters.end();
+    if (biases == graph.parameters.end()) return false;
+    const ExportedParameter& own = biases->second;
+    if (weights->is_stored() ? !own.is_stored() || own.sources[0].name != weights->sources[0].name + "_bias"
+                             : own.sources.size() != weights->sources.size())
+      return false;
+    for (std::size_t i = 0; !weights->is_stored() && i < own.sources.size(); ++i)
+      if (own.sources[i].name != bias_of(weights->sources[i].name)) return false;
+  }
+  return true;
+}
 
 ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNode& node) {
   const auto gate_up = value_argument(node, kGateUp), down = value_argument(node, kDown);
-  if (!is_plain(node) || !gate_up || !down) return {};
+  if (!is_understood(node) || !gate_up || !down) return {};
   const auto first = graph.parameters.find(*gate_up), second = graph.parameters.find(*down);
   const std::vector<Size>& shape = graph.types[static_cast<std::size_t>(*gate_up)].shape;
   if (first == graph.parameters.end() || second == graph.parameters.end() || shape.size() != 3) return {};
   if (graph.types[static_cast<std::size_t>(*gate_up)].dtype != graph.dtype) return {};
-  const bool gated = is_gated(node);
-  const ExpertSizes sizes{shape[0].factor, gated ? shape[1].factor / 2 : shape[1].factor, shape[2].factor, gated};
+  ExpertSizes sizes{.count = shape[0].factor, .gated = is_gated(node)};
+  sizes.transposed = node.arguments[kTransposed] == Json(true);
+  sizes.has_bias = !node.arguments[kGateUpBias].is_null();
+  const std::int64_t outputs = shape[sizes.transposed ? 2 : 1].factor;
+  sizes.intermediate = sizes.gated ? outputs / 2 : outputs;
+  sizes.features = shape[sizes.transposed ? 1 : 2].factor;
   if (!gate_of(graph, node, sizes.intermediate)) return {};
-  return {names_of(first->second, second->second, sizes), sizes};
+  const auto gate = graph.gates.find(node.arguments[kFunction].get<std::string>());
+  sizes.alternating = sizes.gated && gate != graph.gates.end() && gate->second.interleaved;
+  if (sizes.has_bias && !has_biases(graph, node, first->second, second->second)) return {};
+  ExpertParameters parameters{names_of(first->second, second->second, sizes), sizes, {}};
+  if (!sizes.in_order() && !parameters.names.empty()) parameters.stacked = stacked_tensors(parameters.names, sizes);
+  return parameters;
 }
 
 /// The number of experts of a layer whose experts can have nodes of their own; else 0.
@@ -169,6 +249,8 @@ std::int64_t find_logits(const Layouts& layouts, const Lowerings& lowered, std::
 constexpr const char* kScatter = "aten.scatter_add.default";
 
 }  // namespace
+
+std::string bias_of(const std::string& weight) { return parent_name(weight) + ".bias"; }
 
 void add_routing_matrices(ExportedGraph& graph) {
   std::vector<ExportedNode> nodes;
@@ -210,6 +292,8 @@ std::optional<LoweredExperts> lower_experts(const ExportedGraph& graph, const La
   experts.features = parameters.sizes.features, experts.intermediate = parameters.sizes.intermediate;
   experts.gate = *gate_of(graph, node, experts.intermediate);
   experts.experts = parameters.names;
+  experts.has_bias = parameters.sizes.has_bias;
+  experts.stacked = parameters.stacked;
   return experts;
 }
 

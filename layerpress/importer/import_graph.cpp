@@ -12,6 +12,15 @@
 namespace layerpress::importer {
 namespace {
 
+/// Of each layer whose experts the checkpoint may have so.
+std::vector<std::vector<model::StackedTensor>> stacked_tensors(const Lowerings& lowered) {
+  std::vector<std::vector<model::StackedTensor>> layers;
+  for (const auto& [value, lowering] : lowered)
+    if (const auto* experts = std::get_if<LoweredExperts>(&lowering); experts != nullptr && !experts->stacked.empty())
+      layers.push_back(experts->stacked);
+  return layers;
+}
+
 /// Records our nodes in the order of the export.
 class Importer {
  public:
@@ -119,8 +128,8 @@ class Importer {
       const graph::ModuleId module =
           names_->named(parent_name(parent_name(names.up)), class_at(node.module) + "Expert");
       const auto linear = [&](const std::string& weight, graph::ValueId input, std::int64_t in, std::int64_t out) {
-        return add_node(graph::Linear{weight, "", in, out}, {input}, out, Rows::kSelected,
-                        names_->named(parent_name(weight), "Linear"));
+        return add_node(graph::Linear{weight, all.has_bias ? bias_of(weight) : "", in, out}, {input}, out,
+                        Rows::kSelected, names_->named(parent_name(weight), "Linear"));
       };
       const graph::ValueId own =
           add_node(graph::SelectTokens{e, count}, {x, logits, routing}, features, Rows::kSelected, module);
@@ -133,7 +142,8 @@ class Importer {
           add_node(graph::TakeRouted{e, count}, {gated, logits, routing}, inner, Rows::kSelected, module);
       std::vector<graph::ValueId> inputs{routed, routing};
       if (e > 0) inputs.push_back(sum);
-      sum = add_node(graph::Expert{e, count, features, inner, names.down, ""}, std::move(inputs), features,
+      const std::string bias = all.has_bias ? bias_of(names.down) : "";
+      sum = add_node(graph::Expert{e, count, features, inner, names.down, bias}, std::move(inputs), features,
                      Rows::kTokens, module);
     }
     ids_[node.out] = sum;
@@ -148,6 +158,7 @@ class Importer {
     model.default_sequential_targets = exported_.layer_classes;
     model.computing_dtype = exported_.dtype;
     add_fused_modules(model);
+    model.stacked_tensors = stacked_tensors(lowered_);
     model::describe_experts(model);
     add_left_out(model);
     add_aliases(model);

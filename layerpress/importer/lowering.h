@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layerpress/importer/layouts.h"
+#include "layerpress/model/architecture.h"
 
 namespace layerpress::importer {
 
@@ -26,7 +27,12 @@ struct LoweredExperts {
     std::string gate, up, down;  ///< weights; without a gate ""
   };
   std::vector<Names> experts;
+  bool has_bias = false;                        ///< linears have biases, by the names of their weights
+  std::vector<model::StackedTensor> stacked{};  ///< the tensors that the checkpoint may have instead
 };
+
+/// "...gate_proj.bias" of "...gate_proj.weight".
+std::string bias_of(const std::string& weight);
 
 using Lowering = std::variant<Lowered, LoweredExperts>;
 

@@ -11,6 +11,17 @@
 
 namespace layerpress::model {
 
+/// A tensor with a part of every expert of a layer that no FusedTensor describes, because its members do not lie one after the
+/// other: matrices have a row per input, or biases or columns of gate and up alternate.
+struct StackedTensor {
+  std::string name;
+  std::vector<std::int64_t>
+      shape;                ///< [experts, inputs, outputs], [experts, outputs, inputs], or [experts, outputs] of biases
+  bool transposed = false;  ///< [experts, inputs, outputs]
+  bool alternating = false;  ///< outputs of the members of an expert alternate; else one member follows the other
+  std::vector<std::vector<std::string>> members{};  ///< of each expert, with equally many outputs: gate and up, or one
+};
+
 /// A model's graph, and facts about the model that other rooms need.
 struct TracedModel {
   graph::Graph graph;
@@ -26,6 +37,8 @@ struct TracedModel {
   std::vector<std::string> uniform_modules;
   /// Tensors of newer checkpoints that contain several of the graph's weights.
   std::vector<checkpoint::FusedTensor> fused_tensors;
+  /// The same by layer: its stacked tensors, which a checkpoint has all or none of.
+  std::vector<std::vector<StackedTensor>> stacked_tensors{};
   /// Of an imported graph: the dtype that it computes in ("float32"), and the linears and experts that have no node of
   /// their own, so that recipes do not reach them.
   std::string computing_dtype{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -121,12 +122,15 @@ void describe_experts(TracedModel& model) {
   for (const graph::Node& node : graph.nodes)
     if (std::holds_alternative<graph::Expert>(node.operation))
       by_list[graph.modules[node.module].parent].push_back(weights_of_expert(graph, node));
+  std::set<std::string> stacked;
+  for (const std::vector<StackedTensor>& layer : model.stacked_tensors) stacked.insert(parent_name(layer.front().name));
   for (const auto& [module, experts] : by_list) {
     const std::string& list = graph.modules[module].name;
     model.uniform_modules.push_back(list);
     const bool gated = !experts.front().gate.empty();
     if (gated && model.uniform_modules.size() == 1)
       model.fused_modules.push_back({leaf_name(experts.front().gate), leaf_name(experts.front().up)});
+    if (stacked.count(list) != 0) continue;
     const auto count = static_cast<std::int64_t>(experts.size());
     const graph::Expert& first = *experts.front().operation;
     const std::int64_t features = first.features, inner = first.intermediate;

@@ -63,6 +63,7 @@ std::vector<OutputPart> all_parts(const setup::OpenedModel& model, const compres
     for (const graph::NodeId n : subgraphs[s].nodes) subgraph_of[n] = s;
   std::vector<OutputPart> parts;
   std::set<std::string> left_out = replaced_weights(graph, assignments);
+  left_out.insert(model.written_stacked.begin(), model.written_stacked.end());
   const std::set<std::string> changed = assignments.changed_plain(graph);
   const auto add_plain = [&](std::size_t subgraph, const std::string& name) {
     if (left_out.insert(name).second)

@@ -83,6 +83,7 @@ void PlanMaker::add_copies(RunPlan& plan) const {
 }
 
 void PlanMaker::add_copy(SubgraphPlan& subgraph, const std::string& name, bool is_read_anyway) const {
+  if (run_.model.written_stacked.count(name) != 0) return;
   const checkpoint::Checkpoint& checkpoint = *run_.model.checkpoint;
   const std::uint64_t bytes = checkpoint.stored_bytes(name);
   const bool as_numbers = checkpoint.is_computed(name) && run_.model.kept.count(name) == 0;

@@ -28,7 +28,7 @@ class WeightCount {
     for (const std::int64_t size : use.shape) numel *= size;
     parameters += numel;
     bytes += model_.checkpoint->stored_bytes(use.name);
-    if (!model_.checkpoint->is_computed(use.name)) return;
+    if (model_.quantized.count(use.name) == 0) return;
     dequantized_bytes += model_.checkpoint->spec(use.name).nbytes();
     ++quantized;
   }

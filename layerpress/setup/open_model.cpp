@@ -18,6 +18,7 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/setup/model_graph.h"
 #include "layerpress/setup/quantized_source.h"
+#include "layerpress/setup/stacked_experts.h"
 
 namespace layerpress::setup {
 namespace {
@@ -72,9 +73,11 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
   opened.stored_dtype = stored_dtype(opened);
   opened.keeps_codes = choice.dtype == "auto";
   const bool as_computed = choice.dequantize_for_computing || choice.dtype != "auto";
+  divide_quantized_experts(opened);
   show_values(opened, as_computed ? choose_placement(choice.device, choice.dtype, opened.stored_dtype).dtype
                                   : opened.stored_dtype);
   opened.checkpoint = opened.checkpoint->unfused(opened.traced.fused_tensors);
+  divide_stacked_experts(opened);
   read_quantized_attentions(opened);
   const auto names =
       json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});

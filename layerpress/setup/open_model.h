@@ -30,6 +30,10 @@ struct OpenedModel {
   std::map<std::string, source::StoredWeight> quantized;  ///< by weight name; empty for a plain checkpoint
   std::set<std::string>
       kept;  ///< quantized weights that the output has with the same codes (kept_weights.h), if not compressed
+  /// Weights that the output has in stacked tensors of `checkpoint`, which nothing reads (stacked_experts.h).
+  std::set<std::string> written_stacked{};
+  /// The stacked weights that linears of experts in `quantized` were taken out of, by name.
+  std::map<std::string, source::StoredWeight> stacked_quantized{};
   /// Attentions whose keys and values are served quantized, by name, and whether their queries are, too.
   std::map<std::string, std::pair<quant::QuantizationArgs, bool>> quantized_attentions{};
   at::ScalarType stored_dtype = at::kBFloat16;  ///< dtype of the first plain weight

@@ -30,7 +30,9 @@ void show_values(OpenedModel& opened, at::ScalarType dtype) {
     tensors.push_back({.spec = {name, dtype, weight.shape},
                        .parts = weight.parts,
                        .compute = [dequantize = weight.dequantize, dtype] { return dequantize(dtype); },
-                       .workspace_bytes = weight.workspace_bytes});
+                       .workspace_bytes = weight.workspace_bytes,
+                       .expert = weight.expert,
+                       .sharers = weight.sharers});
   opened.checkpoint = opened.stored->with_computed(tensors);
 }
 

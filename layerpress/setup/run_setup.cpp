@@ -13,6 +13,7 @@
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/setup/kept_weights.h"
+#include "layerpress/setup/stacked_experts.h"
 #include "layerpress/setup/statistic_checks.h"
 #include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
@@ -157,6 +158,7 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const R
     setup.model.checkpoint = setup.model.checkpoint->without(tensor.name);
   untie_compressed_embeddings(setup.model, setup.assignments);
   keep_quantized_weights(setup.model, setup.assignments);
+  keep_stacked_experts(setup.model, setup.assignments);
   check_propagation(options, setup);
   check_statistics(setup.model.traced.graph, setup.assignments);
   check_loss_mask(options, setup);

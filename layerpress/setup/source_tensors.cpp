@@ -103,12 +103,16 @@ SourceTensors source_tensors(const OpenedModel& model, const compression::Assign
   SourceTensors source;
   source.dropped = dropped_heads(model, assignments);
   const std::set<std::string> read = weights_read(model.traced.graph);
+  std::set<std::string> read_parts;  // a stacked tensor of experts is a part of many
+  for (const std::string& name : model.checkpoint->names())
+    if (read.count(name) != 0)
+      for (const checkpoint::StoredTensor& part : model.checkpoint->stored_parts(name)) read_parts.insert(part.name);
+  source.read = read_parts.size();
   for (const std::string& name : model.checkpoint->names()) {
     const auto is_it = [&](const SourceTensors::Dropped& tensor) { return tensor.name == name; };
     const std::vector<checkpoint::StoredTensor> parts = model.checkpoint->stored_parts(name);
-    if (read.count(name) != 0)
-      source.read += parts.size();
-    else if (!model.source_format.empty() && source::describes_activations(name))
+    if (read.count(name) != 0 || read_parts.count(parts.front().name) != 0) continue;
+    if (!model.source_format.empty() && source::describes_activations(name))
       source.dropped.push_back({name, "it describes quantized activations of the source, which the output has not"});
     else if (std::none_of(source.dropped.begin(), source.dropped.end(), is_it))
       for (const checkpoint::StoredTensor& part : parts) source.copied.push_back(part.name);

@@ -63,6 +63,25 @@ class Mxfp4Experts : public SourceFormat {
       }
       return values;
     };
+    weight.part_of_expert = [=, scheme = weight.scheme](const ExpertPart& part) {
+      StoredWeight own{.name = part.name, .shape = {part.count, columns}, .parts = {blocks, scales}};
+      own.scheme = scheme;
+      own.expert = part.expert;
+      const auto read = [=] {
+        const auto rows_of = [&](const std::string& name) {
+          return stored->tensor(name)[part.expert].slice(0, part.first, part.first + part.count * part.step, part.step);
+        };
+        quant::QuantizedWeight linear;
+        linear.codes = quant::unpack_nibbles(rows_of(blocks).reshape({part.count, columns / 2}));
+        linear.scale = rows_of(scales).contiguous();
+        if (linear.scale.eq(255).any().item<bool>())
+          throw DamagedWeightsError("[source.mxfp4] {}: holds NaN (the byte 255); the checkpoint is damaged", scales);
+        return linear;
+      };
+      dequantize_from(own, read);
+      keep_from(own, at::kFloat, read);
+      return own;
+    };
     return weight;
   }
 

@@ -12,6 +12,13 @@
 
 namespace layerpress::source {
 
+/// A linear of one expert in a stacked tensor: rows of what is stored for the expert.
+struct ExpertPart {
+  std::string name;  ///< of the linear's weight
+  std::int64_t expert = 0;
+  std::int64_t first = 0, count = 0, step = 1;  ///< of rows
+};
+
 /// A weight that a checkpoint stores quantized. Its dtypes, shapes and tensors are checked; its content is checked when it is read.
 struct StoredWeight {
   std::string name;  ///< of the weight that it stands for: "...q_proj.weight"
@@ -29,6 +36,12 @@ struct StoredWeight {
 
   /// A stored parameter of the module's inputs by the name that compressed-tensors gives it ("input_scale"), or nothing.
   std::function<std::optional<at::Tensor>(const std::string& suffix)> input_parameter{};
+
+  /// Of the stacked weights of a layer's experts: one linear's, whose parts are places in the same tensors.
+  std::function<StoredWeight(const ExpertPart& part)> part_of_expert{};
+  std::int64_t expert =
+      -1;  ///< the place of the parts in the first dimension of the stored tensors; -1: they are whole
+  std::int64_t sharers = 1;  ///< linears of equal size in one such place
 
   bool can_be_kept() const { return !compressed_layout.empty(); }
 };

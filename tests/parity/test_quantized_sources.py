@@ -390,28 +390,12 @@ def test_unknown(config, fragments, sources, tmp_path):
     program.fails("oneshot", folder, "--output", tmp_path / "out", *ROUNDING, fragments=fragments)
 
 
-def save_gpt_oss(folder):
-    """A checkpoint with mxfp4 experts, and one with their values."""
-    values = any_model.save(folder / "values", "gpt_oss", dtype=torch.bfloat16, hidden_size=64, intermediate_size=32)
-    quantized = shutil.copytree(values, folder / "quantized")
-    tensors = tiny_models.tensors(values)
-    stored = dict(tensors)
-    for seed, name in enumerate(sorted(tensors)):
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
-            experts, columns, rows = stored.pop(name).shape
-            blocks, scales, tensors[name] = quantized_sources.gpt_oss_blocks(experts, rows, columns, seed)
-            stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-    quantized_sources.save(quantized, stored, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
-    quantized_sources.save(values, tensors)
-    return quantized, values
-
-
 @pytest.mark.nightly
 def test_gpt_oss(tmp_path, monkeypatch):
     """Stacked experts, through an exported graph."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    quantized, values = save_gpt_oss(tmp_path)
-    arguments = ["--algorithm", "rtn", "--group-size", "32", "--targets", "re:.*self_attn.*_proj"]
+    quantized, values = quantized_sources.save_gpt_oss(tmp_path)
+    arguments = ["--algorithm", "rtn", "--group-size", "32", "--targets", "re:.*self_attn.*_proj", "--dtype", "bfloat16"]
     outcome, summary = oneshot(quantized, tmp_path / "out", *arguments)
     oneshot(values, tmp_path / "expected", *arguments)
     same_tensors(tmp_path / "out", tmp_path / "expected")

@@ -8,7 +8,7 @@ import torch
 from compressed_tensors.entrypoints.convert.converters import AutoAWQConverter, FP8BlockDequantizer, ModelOptNvfp4Converter
 from compressed_tensors.quantization.utils import generate_gparam
 from safetensors.torch import load_file, save_file
-from support import reference, tiny_models
+from support import any_model, reference, tiny_models
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
 BLOCK = (48, 40)  # neither divides the sizes of the model
@@ -229,6 +229,22 @@ def gpt_oss_blocks(experts, rows, columns, seed=0):
     blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8, generator=generator)
     scales = torch.randint(118, 124, (experts, rows, columns // 32), dtype=torch.uint8, generator=generator)
     return blocks, scales, _convert_moe_packed_tensors(blocks, scales)
+
+
+def save_gpt_oss(folder):
+    """A checkpoint with mxfp4 experts, and one with their values."""
+    values = any_model.save(folder / "values", "gpt_oss", dtype=torch.bfloat16, hidden_size=64, intermediate_size=32)
+    quantized = shutil.copytree(values, folder / "quantized")
+    tensors = tiny_models.tensors(values)
+    stored = dict(tensors)
+    for seed, name in enumerate(sorted(tensors)):
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, columns, rows = stored.pop(name).shape
+            blocks, scales, tensors[name] = gpt_oss_blocks(experts, rows, columns, seed)
+            stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    save(quantized, stored, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    save(values, tensors)
+    return quantized, values
 
 
 def equal_bytes(ours, theirs):

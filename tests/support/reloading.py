@@ -1,10 +1,12 @@
 """Compressed models as transformers loads them, and how far they are from their originals."""
 
 import json
+import re
 
 import torch
 import transformers
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 
 class NotLoaded(RuntimeError):
@@ -36,8 +38,29 @@ def decoded(folder, target):
     plain = {module for module, _ in modules} - {module for module, leaf in modules if leaf == "weight_scale"}
     decoder = CompressedTensorsDequantizer(str(folder), ignore=sorted(plain), dtype=torch.float32)
     convert_checkpoint(str(folder), str(target), decoder, device="cpu")
-    assert "quantization_config" not in json.loads((target / "config.json").read_text())
+    config = json.loads((target / "config.json").read_text())
+    assert "quantization_config" not in config
+    if config["model_type"] == "gpt_oss":
+        save_file(stacked_experts(load_file(target / "model.safetensors")), target / "model.safetensors", {"format": "pt"})
     return target
+
+
+def stacked_experts(tensors):
+    """Tensors of gpt-oss with those of single experts as transformers has them: gate and up alternate, matrices have a row per input."""
+    single = re.compile(r"(.*\.experts)\.(\d+)\.(\w+)\.(weight|bias)")
+    made, experts = {}, {}
+    for name, tensor in tensors.items():
+        if match := single.fullmatch(name):
+            module, expert, part, leaf = match.groups()
+            experts.setdefault((module, leaf), {}).setdefault(part, {})[int(expert)] = tensor
+        else:
+            made[name] = tensor
+    for (module, leaf), parts in experts.items():
+        gate, up, down = (torch.stack([parts[part][e] for e in range(len(parts[part]))])
+                          for part in ("gate_proj", "up_proj", "down_proj"))
+        for name, value in (("gate_up_proj", torch.stack([gate, up], 2).flatten(1, 2)), ("down_proj", down)):
+            made[f"{module}.{name}" + ("" if leaf == "weight" else "_bias")] = value.mT.contiguous() if leaf == "weight" else value
+    return made
 
 
 def divergence(compressed, original):

@@ -1,0 +1,142 @@
+#include "layerpress/setup/stacked_experts.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "layerpress/base/text.h"
+#include "layerpress/checkpoint/strict_json.h"
+#include "layerpress/graph/weight_matrix.h"
+
+namespace layerpress::setup {
+namespace {
+
+using model::StackedTensor;
+
+void require_shape(const OpenedModel& opened, const StackedTensor& stacked, const std::vector<std::int64_t>& shape) {
+  if (shape != stacked.shape)
+    throw CheckpointError("[checkpoint.open] {}: tensor {} has shape {}, config.json implies {}",
+                          opened.stored->directory().string(), checkpoint::in_quotes(stacked.name), shape,
+                          stacked.shape);
+}
+
+/// Calls function(part, members) for each member of each expert.
+template <typename Function>
+void for_each_part(const StackedTensor& stacked, Function&& function) {
+  const std::int64_t outputs = stacked.transposed ? stacked.shape[2] : stacked.shape[1];
+  for (std::size_t e = 0; e < stacked.members.size(); ++e) {
+    const auto members = static_cast<std::int64_t>(stacked.members[e].size()), count = outputs / members;
+    for (std::int64_t m = 0; m < members; ++m) {
+      source::ExpertPart part{stacked.members[e][static_cast<std::size_t>(m)], static_cast<std::int64_t>(e)};
+      part.first = stacked.alternating ? m : m * count;
+      part.count = count;
+      part.step = stacked.alternating ? members : 1;
+      function(part, members);
+    }
+  }
+}
+
+template <typename Function>
+void for_each_tensor(const OpenedModel& opened, Function&& function) {
+  for (const std::vector<StackedTensor>& layer : opened.traced.stacked_tensors)
+    for (const StackedTensor& stacked : layer) function(stacked);
+}
+
+at::Tensor linear_of(const at::Tensor& stacked, const source::ExpertPart& part, bool transposed) {
+  const at::Tensor expert = stacked[part.expert];
+  const at::Tensor own = expert.slice(transposed ? 1 : 0, part.first, part.first + part.count * part.step, part.step);
+  return (transposed ? own.t() : own).contiguous();
+}
+
+/// Whether the output has anything of a layer's experts in another form than the checkpoint.
+bool is_touched(const OpenedModel& model, const std::vector<StackedTensor>& layer,
+                const std::set<std::string>& changed) {
+  const auto differs = [&](const std::string& name) { return changed.count(name) + model.kept.count(name) != 0; };
+  for (const StackedTensor& stacked : layer)
+    for (const std::vector<std::string>& expert : stacked.members)
+      if (std::any_of(expert.begin(), expert.end(), differs)) return true;
+  return false;
+}
+
+}  // namespace
+
+void divide_quantized_experts(OpenedModel& opened) {
+  for_each_tensor(opened, [&](const StackedTensor& stacked) {
+    const auto found = opened.quantized.find(stacked.name);
+    if (found == opened.quantized.end()) return;
+    const source::StoredWeight& whole =
+        opened.stacked_quantized.emplace(stacked.name, std::move(found->second)).first->second;
+    opened.quantized.erase(found);
+    require_shape(opened, stacked, whole.shape);
+    if (!whole.part_of_expert)
+      throw CheckpointError(
+          "[checkpoint.open] {}: {} has experts in one quantized tensor, which cannot be divided here",
+          opened.stored->directory().string(), checkpoint::in_quotes(stacked.name));
+    for_each_part(stacked, [&](const source::ExpertPart& part, std::int64_t members) {
+      source::StoredWeight own = whole.part_of_expert(part);
+      own.sharers = members;
+      opened.quantized.emplace(part.name, std::move(own));
+    });
+  });
+}
+
+void divide_stacked_experts(OpenedModel& opened) {
+  std::vector<checkpoint::ComputedTensor> tensors;
+  for_each_tensor(opened, [&](const StackedTensor& stacked) {
+    if (!opened.checkpoint->contains(stacked.name)) return;
+    const checkpoint::StoredTensor& stored = opened.checkpoint->spec(stacked.name);
+    require_shape(opened, stacked, stored.shape);
+    for_each_part(stacked, [&](const source::ExpertPart& part, std::int64_t members) {
+      checkpoint::ComputedTensor own;
+      own.spec = {part.name, stored.dtype, {part.count}};
+      if (stacked.shape.size() == 3) own.spec.shape.push_back(stacked.shape[stacked.transposed ? 1 : 2]);
+      own.parts = {stacked.name};
+      own.compute = [whole = opened.stored, name = stacked.name, part, transposed = stacked.transposed] {
+        return linear_of(whole->tensor(name), part, transposed);
+      };
+      own.expert = part.expert;
+      own.sharers = members;
+      tensors.push_back(std::move(own));
+    });
+  });
+  if (!tensors.empty()) opened.checkpoint = opened.checkpoint->with_computed(tensors);
+}
+
+namespace {
+
+/// The checkpoint that a stacked tensor is a tensor of, with its values.
+std::shared_ptr<const checkpoint::Checkpoint> with_values(const OpenedModel& model, const StackedTensor& stacked) {
+  const auto found = model.stacked_quantized.find(stacked.name);
+  if (found == model.stacked_quantized.end()) return model.stored;
+  const source::StoredWeight& whole = found->second;
+  const at::ScalarType dtype = model.checkpoint->spec(stacked.members.front().front()).dtype;
+  return model.stored->with_computed({{.spec = {stacked.name, dtype, whole.shape},
+                                       .parts = whole.parts,
+                                       .compute = [dequantize = whole.dequantize, dtype] { return dequantize(dtype); },
+                                       .workspace_bytes = whole.workspace_bytes}});
+}
+
+}  // namespace
+
+void keep_stacked_experts(OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::set<std::string> changed = assignments.changed_plain(graph);
+  for (const auto& [n, assignment] : assignments.linears)
+    changed.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (const std::vector<StackedTensor>& layer : model.traced.stacked_tensors) {
+    const std::string& first = layer.front().name;
+    const bool is_stacked = model.stored->contains(first) || model.stacked_quantized.count(first) != 0;
+    if (!is_stacked || is_touched(model, layer, changed)) continue;
+    for (const StackedTensor& stacked : layer) {
+      model.checkpoint = model.checkpoint->with_tensor_of(*with_values(model, stacked), stacked.name);
+      for (const std::vector<std::string>& expert : stacked.members)
+        model.written_stacked.insert(expert.begin(), expert.end());
+    }
+  }
+}
+
+}  // namespace layerpress::setup

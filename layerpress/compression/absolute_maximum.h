@@ -1,11 +1,10 @@
 #pragma once
 
-#include <ATen/ops/amax.h>
-#include <ATen/ops/amin.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/neg.h>
 
 #include "layerpress/compression/statistic.h"
+#include "layerpress/kernels/channel_ranges.h"
 
 namespace layerpress::compression {
 
@@ -22,14 +21,14 @@ class AbsoluteMaximum final : public Statistic {
   void add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const override {
     const at::Tensor& x = input.values[0];
     if (x.size(0) == 0) return;
-    const at::Tensor largest = at::maximum(at::neg(at::amin(x, 0)), at::amax(x, 0));
-    at::maximum_out(figures, figures, largest.to(at::kFloat).unsqueeze(0));
+    const at::Tensor ranges = kernels::channel_ranges(x);
+    at::maximum_out(figures, figures, at::maximum(at::neg(ranges[0]), ranges[1]).unsqueeze(0));
   }
   double flops(double tokens, std::int64_t features, const RowRange&) const override {
     return 2 * tokens * static_cast<double>(features);
   }
   std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType, int) const override {
-    return 5 * sizeof(float) * static_cast<std::uint64_t>(features);
+    return kernels::channel_ranges_workspace_bytes(features) + 2 * sizeof(float) * static_cast<std::uint64_t>(features);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
 };

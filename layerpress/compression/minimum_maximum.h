@@ -1,12 +1,9 @@
 #pragma once
 
-#include <ATen/ops/amax.h>
-#include <ATen/ops/amin.h>
 #include <ATen/ops/maximum.h>
-#include <ATen/ops/neg.h>
-#include <ATen/ops/stack.h>
 
 #include "layerpress/compression/range_statistic.h"
+#include "layerpress/kernels/channel_ranges.h"
 
 namespace layerpress::compression {
 
@@ -23,13 +20,15 @@ class MinimumMaximum final : public RangeStatistic {
   void add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const override {
     const at::Tensor& x = input.values[0];
     if (x.size(0) == 0) return;
-    at::maximum_out(figures, figures, at::stack({at::neg(at::amin(x, 0)), at::amax(x, 0)}).to(at::kFloat));
+    at::Tensor ranges = kernels::channel_ranges(x);
+    ranges.select(0, 0).neg_();
+    at::maximum_out(figures, figures, ranges);
   }
   double flops(double tokens, std::int64_t features, const RowRange&) const override {
     return 2 * tokens * static_cast<double>(features);
   }
   std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType, int) const override {
-    return 6 * sizeof(float) * static_cast<std::uint64_t>(features);
+    return kernels::channel_ranges_workspace_bytes(features) + 2 * sizeof(float) * static_cast<std::uint64_t>(features);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
 

@@ -44,8 +44,9 @@ std::byte* Product::place(std::int64_t row, std::int64_t column) const {
 }
 
 void Product::announce(std::int64_t panel, std::int64_t first_row, std::int64_t rows) const {
-  for (std::int64_t row = first_row; row < first_row + rows; ++row)
-    __builtin_prefetch(place(row, panel * panel_outputs()), /*rw=*/1);
+  const std::byte* announced = place(first_row, panel * panel_outputs());
+  const std::int64_t stride = y.size(1) * static_cast<std::int64_t>(y.element_size());
+  for (std::int64_t row = 0; row < rows; ++row, announced += stride) __builtin_prefetch(announced, /*rw=*/1);
 }
 
 void Product::finish(std::int64_t panel, std::int64_t first_row, std::int64_t rows, const float* sums) const {

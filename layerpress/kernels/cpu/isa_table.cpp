@@ -22,6 +22,7 @@ const Table& isa_table() {
                                .widen_bf16 = widen_bf16,
                                .minimum_maximum = minimum_maximum,
                                .scale_errors = scale_errors,
+                               .channel_ranges = channel_ranges,
                                .run_ranges = run_ranges,
                                .round_values = round_values,
                                .quantize = quantize,

@@ -6,6 +6,7 @@ namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
 void minimum_maximum(const float* x, std::int64_t count, float* minimum, float* maximum);
 void scale_errors(const ScaleErrorTask& task);
+bool channel_ranges(const StoredRows& rows, std::int64_t columns, float* minima, float* maxima);
 void run_ranges(const float* x, std::int64_t runs, std::int64_t run, float* minima, float* maxima);
 void round_values(const RoundingTask& task);
 void quantize(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,

@@ -172,6 +172,8 @@ struct Table {
   void (*widen_bf16)(const Bits16* x, float* y, std::int64_t count);
   void (*minimum_maximum)(const float* x, std::int64_t count, float* minimum, float* maximum);
   void (*scale_errors)(const ScaleErrorTask& task);
+  /// Extends the ranges of `columns` columns by some rows. Returns whether all values are numbers.
+  bool (*channel_ranges)(const StoredRows& rows, std::int64_t columns, float* minima, float* maxima);
   /// Smallest and largest value of each of `runs` consecutive runs, or 0.
   void (*run_ranges)(const float* x, std::int64_t runs, std::int64_t run, float* minima, float* maxima);
   /// NaN stays NaN.

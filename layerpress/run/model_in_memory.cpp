@@ -21,7 +21,7 @@ std::set<std::string> parameters_of(const graph::Graph& graph) {
 }  // namespace
 
 std::vector<std::string> load_result(const ModelInMemory& model, const std::string& output) {
-  const setup::OpenedModel result = setup::open_model(output);
+  const setup::OpenedModel result = setup::open_model(output, {.exported_graph = model.graph});
   // Not owned: the caller's model outlives this function.
   const setup::OpenedModel target =
       setup::open_model("", {.in_memory = std::shared_ptr<const ModelInMemory>(std::shared_ptr<void>(), &model)});

@@ -81,6 +81,8 @@ model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const 
                                 const RunControl& control) {
   if (choice.graph != "auto" && choice.graph != "builtin" && choice.graph != "export")
     throw UsageError("[options] --model-graph: '{}' is not known; auto, builtin and export are", choice.graph);
+  const std::string& given = choice.in_memory ? choice.in_memory->graph : choice.exported_graph;
+  if (!given.empty()) return importer::import_graph(given);
   const bool built_in = model::is_built_in(checkpoint.config());
   if (choice.graph == "export") return exported_model(checkpoint, choice, control);
   if (choice.graph == "auto" && !built_in) return exported_if_possible(checkpoint, choice, control);

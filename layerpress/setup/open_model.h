@@ -54,6 +54,7 @@ struct ModelChoice {
   std::shared_ptr<const ModelInMemory> in_memory = {};  ///< instead of the named model
   /// Round dequantized weights to the computing dtype only, not to the dtype of the other weights first, if `dtype` is auto.
   bool dequantize_for_computing = false;
+  std::string exported_graph{};  ///< folder of the model's graph, if it is there already
 };
 
 /// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an

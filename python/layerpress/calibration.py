@@ -104,16 +104,16 @@ def tokenized_by(tokenizer: Any, rows: Path, options: dict[str, Any], folder: Pa
             request[field] = options[name]
     if not rows.name.startswith("rows."):  # a file or an id of the caller's
         request |= {"split": options.get("dataset_split") or "train", "text_column": options.get("text_column") or "text"}
-    done = subprocess.run([sys.executable, "-s", _helper()], input=json.dumps(request), capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-s", helper_script()], input=json.dumps(request), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
         raise DataError(said[-1] if said else f"[python.dataset] the data helper ended with code {done.returncode}: {done.stderr[-400:]}")
     return written
 
 
-def _helper() -> str:
+def helper_script() -> str:
     here = os.environ.get("LAYERPRESS_HELPER")
-    return here or str(Path(inspect.getfile(_helper)).resolve().parents[1] / "prepare.py")
+    return here or str(Path(inspect.getfile(helper_script)).resolve().parents[1] / "prepare.py")
 
 
 def _one_split(dataset: Any, options: dict[str, Any]) -> Any:

@@ -26,7 +26,7 @@ class LoadedModel:
     def __init__(self, model: Any):
         self.model = model
         self.name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-        self.native = _native.model_in_memory(json.dumps(_config(model)), _tensors(model))
+        self.native = _native.model_in_memory(json.dumps(_config(model)), _tensors(model), "")
 
     def tokenizer(self) -> Any:
         """The tokenizer or processor of the model's own folder."""

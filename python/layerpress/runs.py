@@ -7,12 +7,13 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 from . import _native, keywords
 from .calibration import Rows, tokenized_by
 from .errors import UsageError
 from .loaded_model import LoadedModel, is_model, waiting_folder
+from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
 from .ranks import current_ranks, shares_weights, source_folder
@@ -24,14 +25,14 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
     """Compresses a model in one shot and writes a compressed-tensors checkpoint.
 
     The arguments are LLM Compressor's and Layerpress's options, dashes as underscores; docs/python.md has both. Returns a Summary for
-    a model that is a folder or an id. A transformers model in memory is returned itself: its parameters then have the values of
-    the result, its save_pretrained() writes the result, and its attribute `compression` is the Summary. Raises layerpress.Error;
+    a model that is a folder or an id. A transformers model in memory, or a torch module that takes token ids, is returned itself: its
+    parameters then have the values of the result, its save_pretrained() writes the result, and its attribute `compression` is the Summary. Raises layerpress.Error;
     Ctrl-C raises InterruptedError, and the same call with resume=True continues.
     """
     with _request(model, dataset, recipe, arguments, "oneshot") as request:
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,
                                last=request.others))
-        if not is_model(model):
+        if not is_in_memory(model):
             return summary
         loaded = request.loaded or LoadedModel(model)
         loaded.stand_for(Path(summary["output"]), request.tokenizer, writes=request.writes)
@@ -65,6 +66,11 @@ def inspect(model: str | os.PathLike, *, progress: bool = False, **arguments: An
     if "plan" in result:
         return Plan(result["plan"])
     return Inspection(result) if "subgraphs" in result and "parameters" in result else Report(result)
+
+
+def is_in_memory(value: Any) -> bool:
+    """Whether this is a transformers model or a module of torch."""
+    return is_model(value) or is_module(value)
 
 
 class Picture:
@@ -103,7 +109,7 @@ class _Request:
     def __init__(self) -> None:
         self.model = ""
         self.options: dict[str, Any] = {}
-        self.loaded: Optional[LoadedModel] = None
+        self.loaded: LoadedModel | ModuleInMemory | None = None
         self.tokenizer: Any = None
         self.writes = True  # files beside the weights, and copies of the result: on the first rank
 
@@ -150,7 +156,13 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         at = "" if revision in (None, "main") or os.path.isdir(model) else f"@{revision}"
         request.model = os.fspath(model) + at
     elif not is_model(model):
-        raise UsageError(f"[python.{function}] model: a {type(model).__name__} is neither a folder, an id, nor a transformers model")
+        if not is_module(model):
+            raise UsageError(f"[python.{function}] model: a {type(model).__name__} is neither a folder, an id, a transformers model, "
+                             "nor a torch module")
+        if ranks is not None and ranks.size > 1:
+            raise UsageError(f"[python.{function}] model: a torch module is compressed by one process; start the script without torchrun")
+        request.loaded = ModuleInMemory(model)
+        request.model = request.loaded.name
     elif ranks is not None and ranks.size > 1:
         if not shares_weights(model):
             raise UsageError(f"[python.{function}] on several ranks, load the model inside of load_offloaded_model(), or pass its folder")
@@ -159,10 +171,10 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
     else:
         request.loaded = LoadedModel(model)
         request.model = request.loaded.name
-    if is_model(model) and options.get("push"):
+    if is_in_memory(model) and options.get("push"):
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "
                          "hf upload ORG/NAME FOLDER")
-    if is_model(model) and "output" not in options and function == "oneshot":
+    if is_in_memory(model) and "output" not in options and function == "oneshot":
         options["output"] = _waiting_folder(model)
 
 

@@ -1,0 +1,73 @@
+"""Modules of torch in memory that are no transformers models: any that torch.export takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+from . import _native
+from .calibration import helper_script
+from .errors import CheckpointError, UsageError
+from .loaded_model import copy_result
+from .progress import logger
+
+
+def is_module(value: Any) -> bool:
+    """Whether this is a module of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+class ModuleInMemory:
+    """A module in memory, as the extension module takes it: its graph is exported, its tensors stay where they lie."""
+
+    def __init__(self, module: Any):
+        self.module, self.name = module, type(module).__name__
+        meta = [name for name, tensor in module.state_dict().items() if tensor.is_meta]
+        if meta:
+            raise UsageError(f"[python.oneshot] {meta[0]} is on the meta device: load the module's weights")
+        folder = tempfile.mkdtemp(prefix="layerpress-graph-")
+        self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        names = _exported(module, Path(folder))
+        state = module.state_dict()
+        self.native = _native.model_in_memory(json.dumps(self._config()), {name: state[name].detach() for name in names}, folder)
+
+    def _config(self) -> dict:
+        dtype = next((each.dtype for each in self.module.parameters() if each.is_floating_point()), None)
+        return {"model_type": self.name.lower(), "architectures": [self.name], "dtype": str(dtype).removeprefix("torch.")}
+
+    def tokenizer(self) -> Any:
+        raise UsageError(f"[python.oneshot] {self.name}: a module has no tokenizer; pass tokenizer=, or rows with input_ids")
+
+    def stand_for(self, output: Path, tokenizer: Any, writes: bool) -> None:
+        """Gives the module the values of its result, and a save_pretrained() that writes the result."""
+        if writes and tokenizer is not None:
+            tokenizer.save_pretrained(output)
+        changed = _native.load_result(self.native, str(output))
+        logger.info("%d parameters of the module have the values of the result", len(changed))
+
+        def save_pretrained(save_directory: Any) -> None:
+            copy_result(output, Path(os.fspath(save_directory)))
+
+        self.module.save_pretrained = save_pretrained
+
+
+def _exported(module: Any, folder: Path) -> list[str]:
+    """Writes the module's graph into the folder; returns the names of its tensors, each once."""
+    place = str(Path(helper_script()).parent)
+    if place not in sys.path:
+        sys.path.append(place)
+    from layerpress_graph.errors import ExportError
+    from layerpress_graph.modules import export_module, stored_names
+
+    try:
+        export_module(module, folder)
+    except ExportError as fault:
+        raise CheckpointError(f"[graph.export] {fault}") from None
+    return sorted(set(stored_names(module).values()))

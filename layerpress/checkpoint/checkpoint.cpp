@@ -112,7 +112,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::in_memory(Json config, const std::
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTensor>& fused) const {
-  const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
+  auto changed = std::make_shared<Checkpoint>(*this);
   for (const FusedTensor& whole : fused) {
     if (!contains(whole.name)) continue;
     const Place stored = place(whole.name);
@@ -140,7 +140,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<ComputedTensor>& tensors) const {
-  const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
+  auto changed = std::make_shared<Checkpoint>(*this);
   for (const ComputedTensor& tensor : tensors)
     for (const std::string& part : tensor.parts) changed->places_.erase(part);
   for (const ComputedTensor& tensor : tensors) {
@@ -170,14 +170,14 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::with_tensor_of(const Checkpoint& other, const std::string& name) const {
-  const std::shared_ptr<Checkpoint> changed(new Checkpoint(*this));
+  auto changed = std::make_shared<Checkpoint>(*this);
   if (!changed->places_.emplace(name, other.place(name)).second)
     throw CheckpointError("[checkpoint.open] {}: holds {} twice", directory_.string(), in_quotes(name));
   return changed;
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::with_copy(const std::string& name, const std::string& of) const {
-  auto changed = std::shared_ptr<Checkpoint>(new Checkpoint(*this));
+  auto changed = std::make_shared<Checkpoint>(*this);
   Place copy = place(of);
   copy.tensor.name = name;
   changed->places_.insert_or_assign(name, std::move(copy));
@@ -185,7 +185,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_copy(const std::string& name,
 }
 
 std::shared_ptr<const Checkpoint> Checkpoint::without(const std::string& name) const {
-  auto changed = std::shared_ptr<Checkpoint>(new Checkpoint(*this));
+  auto changed = std::make_shared<Checkpoint>(*this);
   changed->places_.erase(name);
   return changed;
 }
@@ -207,7 +207,7 @@ at::Tensor Checkpoint::tensor(const std::string& name) const {
     return at::from_blob(
         bytes, own.tensor.shape, [memory = own.memory](void*) {}, at::TensorOptions(own.tensor.dtype));
   }
-  const at::Tensor made = own.computed->compute();
+  at::Tensor made = own.computed->compute();
   if (made.scalar_type() != own.tensor.dtype || made.sizes() != c10::IntArrayRef(own.tensor.shape))
     throw InternalError("[checkpoint.tensor] {} was computed with another dtype or shape", name);
   return made;

@@ -258,7 +258,7 @@ class Reader {
                     {"steps", steps},
                     {"result", reference(Json{{"v", gate.at("output")}}, reference)},
                     {"axis", 0}};
-    const std::string text = program.dump();
+    std::string text = program.dump();
     kernels::TensorProgram::compile(text);
     return text;
   }

@@ -22,7 +22,7 @@ at::Tensor visible(std::int64_t tokens, c10::string_view kind, std::int64_t wind
   const auto options = at::TensorOptions(at::kLong).device(device);
   const at::Tensor place = at::arange(tokens, options), query = place.unsqueeze(1), key = place.unsqueeze(0);
   if (kind == "bidirectional" || kind == "given") return at::ones({tokens, tokens}, options.dtype(at::kBool));
-  const at::Tensor before = key.le(query);
+  at::Tensor before = key.le(query);
   if (kind == "causal") return before;
   TORCH_CHECK(window > 0 && (kind == "sliding" || kind == "chunked"), "attention has no mask '", std::string(kind),
               "'");
@@ -92,8 +92,8 @@ at::Tensor grouped_product(const at::Tensor& x, const at::Tensor& weights, const
   TORCH_CHECK(x.dim() == 2 && weights.dim() == 3 && weights.size(1) == x.size(1) && rows.dim() == 1 &&
                   rows.size(0) == weights.size(0) && rows.scalar_type() == at::kLong,
               "grouped_product takes x [rows, in], weights [groups, in, out] and the rows of each group");
-  const at::Tensor counts = rows.to(at::kCPU).contiguous(),
-                   result = at::zeros({x.size(0), weights.size(2)}, x.options());
+  const at::Tensor counts = rows.to(at::kCPU).contiguous();
+  at::Tensor result = at::zeros({x.size(0), weights.size(2)}, x.options());
   std::int64_t first = 0;
   for (std::int64_t group = 0; group < weights.size(0); ++group) {
     const std::int64_t count = counts.const_data_ptr<std::int64_t>()[group];

@@ -61,7 +61,7 @@ std::string text_of(const std::vector<std::string>& copied, const std::set<std::
 std::string module_of(const checkpoint::TensorSpec& tensor) {
   if (!c10::isFloatingType(tensor.dtype)) return "";
   const bool is_weight = tensor.name.ends_with(kWeight) && tensor.name.size() > kWeight.size();
-  const std::string module = is_weight ? tensor.name.substr(0, tensor.name.size() - kWeight.size()) : tensor.name;
+  std::string module = is_weight ? tensor.name.substr(0, tensor.name.size() - kWeight.size()) : tensor.name;
   if (tensor.shape.size() == 3) return module;  // the experts of a layer
   return tensor.shape.size() == 2 && is_weight ? module : "";
 }

@@ -54,7 +54,7 @@ class Mxfp4Experts : public SourceFormat {
       const at::Tensor packed = stored->tensor(blocks), powers = stored->tensor(scales);
       if (powers.eq(255).any().item<bool>())
         throw DamagedWeightsError("[source.mxfp4] {}: holds NaN (the byte 255); the checkpoint is damaged", scales);
-      const at::Tensor values = at::empty({experts, columns, rows}, dtype);
+      at::Tensor values = at::empty({experts, columns, rows}, dtype);
       for (std::int64_t e = 0; e < experts; ++e) {
         quant::QuantizedWeight expert;
         expert.codes = quant::unpack_nibbles(packed[e].reshape({rows, columns / 2}));

@@ -1,23 +1,19 @@
 """Small random checkpoints of models with a vision part outside the graph, samples with images for them, and transformers'
 logits."""
 
-import sys
 from pathlib import Path
 
 import numpy
 import torch
 import transformers
+from layerpress_data.given_embeddings import spooled
+from layerpress_data.image_embedder import ImageEmbedder
+from layerpress_data.pixel_spool import PixelSpool
+from layerpress_data.samples import Illustrated
+from layerpress_data.token_file import write_token_file
 from safetensors.numpy import load_file
 from support import program
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
-
-from layerpress_data.image_embedder import ImageEmbedder  # noqa: E402
-from layerpress_data.pixel_spool import PixelSpool  # noqa: E402
-from layerpress_data.samples import Illustrated  # noqa: E402
-from layerpress_data.given_embeddings import spooled  # noqa: E402
-from layerpress_data.token_file import write_token_file  # noqa: E402
 
 IMAGE, START, END = 200, 202, 203
 TEXT = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -163,7 +163,7 @@ void send_some(StreamEnd& stream, std::string_view& rest) {
 std::string receive_some(StreamEnd& stream, std::string& kept) {
   std::array<char, 16384> buffer;
   const ssize_t received = ::read(stream.get(), buffer.data(), buffer.size());
-  const std::string bytes(buffer.data(), received > 0 ? static_cast<std::size_t>(received) : 0);
+  std::string bytes(buffer.data(), received > 0 ? static_cast<std::size_t>(received) : 0);
   kept += bytes;
   if (kept.size() > 2 * kKeptBytes) kept.erase(0, kept.size() - kKeptBytes);
   if (received == 0 || (received < 0 && !would_block())) stream.reset();

@@ -23,7 +23,7 @@ namespace {
 using compression::TransformInput;
 using compression::TransformSite;
 
-constexpr double kLeastScale = 1e-4;
+constexpr double kLeastRatio = 1e-4;
 
 /// A candidate's exponent of the inputs, and whether it also looks at the weights.
 struct Candidate {
@@ -184,7 +184,7 @@ class AwqModifier : public compression::Transform {
   AwqModifier(const Json& arguments, const std::string& where) : where_(where) {
     if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
     without_effect_ = check_arguments(arguments, where, names_of(awq_arguments()));
-    if (json_has(arguments, "offload_device")) without_effect_.push_back("offload_device");
+    if (json_has(arguments, "offload_device")) without_effect_.emplace_back("offload_device");
     const Json duo = json_has(arguments, "duo_scaling") ? arguments["duo_scaling"] : Json(true);
     candidates_ = candidates_of(duo, json_get_or<std::int64_t>(arguments, "n_grid", where, 20), where);
     if (json_has(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
@@ -283,7 +283,7 @@ class AwqModifier : public compression::Transform {
         if (!w.defined()) w = weight_means(site, input).to(x.device());
         scale = scale / (at::pow(w, 1 - candidate.ratio) + 1e-4);
       }
-      scale = scale.clamp_min(kLeastScale);
+      scale = scale.clamp_min(kLeastRatio);
       const at::Tensor own = scale.masked_select(scaled);
       scale = scale / at::sqrt(own.max() * own.min());
       scales.push_back(at::where(scaled.logical_and(at::isfinite(scale)), scale, at::ones_like(scale)));

@@ -152,7 +152,7 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
     throw RecipeError("[recipe.modifier] {}: '{}' must be a {}non-empty mapping", where,
                       has_scheme ? "scheme" : "config_groups", has_scheme ? "preset name or a " : "");
   for (const auto& [name, value] : mapping.items()) {
-    const std::string group_where = where + "." + name;
+    const std::string group_where = fmt::format("{}.{}", where, name);
     quant::QuantizationScheme scheme =
         has_scheme ? quant::preset_scheme(name) : quant::parse_quantization_scheme(value, group_where);
     if (has_scheme) scheme.targets = string_list(value, where, name.c_str());

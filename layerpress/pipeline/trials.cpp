@@ -67,8 +67,8 @@ double TrialRunner::loss(const graph::Stage& tried, const Prepared& prepared,
                          const residency::Onload& parameters) const {
   double sum = 0;
   for (const auto& [value, rows] : run_stage(tried, prepared.batch, parameters, prepared.before)) {
-    const auto counted = [&](const at::Tensor& all) {
-      return execution::select_counted_rows(run_.batches[prepared.batch], run_.graph.values[value].rows, all);
+    const auto counted = [&, kind = run_.graph.values[value].rows](const at::Tensor& all) {
+      return execution::select_counted_rows(run_.batches[prepared.batch], kind, all);
     };
     sum += kernels::squared_difference(counted(rows), counted(prepared.outputs.at(value)));
   }

@@ -82,16 +82,17 @@ TrialStages trial_stages(const graph::Graph& graph, const graph::Subgraph& subgr
 
   // From the outputs back to what is stored. A value that depends on tried parameters is not taken from the store.
   std::set<graph::ValueId> needed(stages.tried.keeps.begin(), stages.tried.keeps.end());
-  for (auto n = subgraph.nodes.rbegin(); n != subgraph.nodes.rend(); ++n) {
-    const graph::Node& node = graph.nodes[*n];
-    const bool is_tried = dependent.count(*n) != 0;
+  const std::vector<graph::NodeId> backwards(subgraph.nodes.rbegin(), subgraph.nodes.rend());
+  for (const graph::NodeId n : backwards) {
+    const graph::Node& node = graph.nodes[n];
+    const bool is_tried = dependent.count(n) != 0;
     if (needed.count(node.output) == 0 || (stored[node.output] && !is_tried)) continue;
     if (std::holds_alternative<graph::SelectTokens>(node.operation))
       throw RecipeError(
           "[recipe.check] {}: the experts' tokens are selected, so that the layer cannot be run with trial parameters; "
           "leave --no-moe-calibrate-all-experts out",
           graph.module_name(node));
-    (is_tried ? stages.tried : stages.before).nodes.push_back(*n);
+    (is_tried ? stages.tried : stages.before).nodes.push_back(n);
     needed.insert(node.inputs.begin(), node.inputs.end());
   }
   std::reverse(stages.before.nodes.begin(), stages.before.nodes.end());

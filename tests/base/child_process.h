@@ -27,7 +27,7 @@ inline constexpr int kNotAllowed = 77;
 class ChildProcess {
  public:
   template <typename Body>
-  explicit ChildProcess(Body&& body) {
+  explicit ChildProcess(const Body& body) {
     if (::pipe2(said_, O_CLOEXEC) != 0) return;
     process_ = ::fork();
     if (process_ != 0) return;

@@ -1,6 +1,7 @@
 """`layerpress oneshot` as several processes that a test watches, stops or kills, and the files that they leave behind."""
 
 import os
+import random
 import re
 import signal
 import socket
@@ -59,9 +60,15 @@ def survivors(mark=SESSION):
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port below those that the system gives to connections of other tests, which would take it before the ranks do."""
+    while True:
+        port = random.SystemRandom().randrange(20000, 32768)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def rank_environment(rank, ranks, port, address="127.0.0.1", local=None):

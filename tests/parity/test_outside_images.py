@@ -114,6 +114,26 @@ def test_run(model, rows, tmp_path):
     assert 0 < error < 0.5
 
 
+@pytest.mark.nightly
+def test_evaluation(model, rows):
+    """The perplexity of rows with images is transformers'."""
+    from PIL import Image
+
+    processor = transformers.AutoProcessor.from_pretrained(model)
+    whole = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32).eval()
+    losses = []
+    for line in rows.read_text().splitlines():
+        row = json.loads(line)
+        images = [Image.open(rows.parent / row["image"])] if "image" in row else None
+        given = processor(text=row["text"], images=images, return_tensors="pt")
+        with torch.no_grad():
+            logits = whole(**given).logits[0].double()
+        losses += torch.nn.functional.cross_entropy(logits[:-1], given["input_ids"][0, 1:], reduction="none").tolist()
+    measured = program.run("eval", model, "--dataset", rows).json()
+    assert measured["tokens"] == len(losses)
+    assert measured["perplexity"] == pytest.approx(numpy.exp(numpy.mean(losses)), rel=1e-5)
+
+
 def test_embeddings_of_another_model(model, tmp_path):
     """A model that takes no images, and one whose embeddings have other features, refuse them by name."""
     tokens = tiny_illustrated.write_samples(model, tmp_path / "tokens.safetensors", [sample("llava", 40, 2)])

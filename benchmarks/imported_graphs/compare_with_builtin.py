@@ -16,10 +16,11 @@ sys.path[1:1] = [str(ROOT / "benchmarks" / folder) for folder in ("peer_comparis
     str(ROOT / "examples" / "demo")]
 
 from make_checkpoint import make  # noqa: E402
+from measured_process import run_measured  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import add_shared_options, check_text, model_and_text, print_result  # noqa: E402
-from trace_mixture import PROGRAM, measured  # noqa: E402
 
+PROGRAM = Path(os.environ.get("LAYERPRESS_PROGRAM", ROOT / "build" / "layerpress"))
 GRAPHS = ("builtin", "export")
 MOST_RATIO, MOST_KL_RATIO = 1.05, 1.03
 
@@ -41,12 +42,11 @@ def environment(arguments):
 
 
 def run_once(model, graph, text, output, arguments):
-    """(seconds on the clock, seconds of processor time, greatest resident bytes) of a run."""
     command = [PROGRAM, "oneshot", model, "--model-graph", graph, "--scheme", "W4A16", "--group-size", arguments.group_size,
                "--dataset", text, "--num-calibration-samples", arguments.samples, "--max-seq-length", arguments.max_seq_length,
                "--output", output, "--overwrite", "--no-progress", "--log-level", "error",
                *(["--threads", arguments.threads] if arguments.threads else [])]
-    return measured(command, **environment(arguments))[1:]
+    return run_measured(list(map(str, command)), environment(arguments))
 
 
 def divergence(model, compressed, evaluation, arguments):
@@ -54,7 +54,7 @@ def divergence(model, compressed, evaluation, arguments):
     command = [PROGRAM, "eval", compressed, "--reference", model, "--model-graph", "builtin", "--dataset", evaluation,
                "--num-samples", arguments.evaluation_samples, "--max-seq-length", arguments.max_seq_length, "--no-progress",
                "--log-level", "error"]
-    return json.loads(measured(command, **environment(arguments))[0])["kl_divergence"]
+    return json.loads(run_measured(list(map(str, command)), environment(arguments)).output)["kl_divergence"]
 
 
 def equal_tensors(folders):
@@ -80,9 +80,10 @@ def compare(name, model, text, evaluation, arguments):
     for turn in range(arguments.runs):
         for graph in GRAPHS if turn % 2 == 0 else reversed(GRAPHS):
             runs[graph].append(run_once(model, graph, text, outputs[graph], arguments))
-            print(f"{name}, {graph}: {runs[graph][-1][0]:.1f} s, {runs[graph][-1][1]:.1f} s of processor time", file=sys.stderr)
-    clock, processor, memory = ({graph: statistics.median(run[place] for run in runs[graph]) for graph in GRAPHS}
-                                for place in range(3))
+            last = runs[graph][-1]
+            print(f"{name}, {graph}: {last.seconds:.1f} s, {last.cpu_seconds:.1f} s of processor time", file=sys.stderr)
+    clock, processor, memory = ({graph: statistics.median(getattr(run, figure) for run in runs[graph]) for graph in GRAPHS}
+                                for figure in ("seconds", "cpu_seconds", "peak_bytes"))
     equal, whole, first = equal_tensors(outputs.values())
     kl = {graph: divergence(model, outputs[graph], evaluation, arguments) for graph in GRAPHS}
     ratio = clock["export"] / clock["builtin"]

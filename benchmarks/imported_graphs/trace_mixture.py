@@ -8,14 +8,15 @@ Exit code 1 if the helper takes more than the limits. `benchmarks/imported` sets
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "examples" / "demo")]
+
+from measured_process import ProcessFailed, run_measured  # noqa: E402
+
 MOST_SECONDS, MOST_BYTES = 120, 2_000_000_000
 PROGRAM = Path(os.environ.get("LAYERPRESS_PROGRAM", ROOT / "build" / "layerpress"))
 KIMI = {"vocab_size": 163840, "hidden_size": 7168, "num_hidden_layers": 61, "num_attention_heads": 64, "num_key_value_heads": 64,
@@ -62,36 +63,19 @@ def make(name, folder, layers):
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def measured(command, text="", **environment):
-    """(stdout, seconds on the clock, seconds of processor time, greatest resident bytes) of a process."""
-    begin = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=output, text=True,
-                                   env={**os.environ, **environment})
-        process.stdin.write(text)
-        process.stdin.close()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        seconds = time.perf_counter() - begin
-        output.seek(0)
-        answer = output.read()
-    if process.returncode != 0:
-        sys.exit(f"{command[0]} failed; its error is above")
-    return answer, seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
-
-
 def trace(name, work, layers):
     """The row of one model, and whether the helper keeps the limits."""
     parameters = make(name, work / name, layers)
     cache = work / f"{name}-cache"
     request = {"model": str(work / name), "dtype": "bfloat16", "cache": str(cache / "layerpress" / "graphs")}
-    _, seconds, processor, most = measured([sys.executable, "-s", ROOT / "python" / "export_graph.py"], json.dumps(request))
-    answer, *imported = measured([PROGRAM, "inspect", work / name, "--model-graph", "export", "--dtype", "bfloat16", "--json"],
-                                 XDG_CACHE_HOME=str(cache))
-    nodes = sum(json.loads(answer)["graph"]["nodes"].values())
-    kept = seconds <= MOST_SECONDS and most <= MOST_BYTES
-    print(f"| {name} | {parameters / 1e12:.2f} T | {seconds:.0f} | {processor:.0f} | {most / 1e9:.2f} | "
-          f"{'yes' if kept else 'no'} | {imported[0]:.0f} | {imported[1]:.0f} | {imported[2] / 1e9:.2f} | {nodes} |", flush=True)
+    made = run_measured([sys.executable, "-s", str(ROOT / "python" / "export_graph.py")], text=json.dumps(request))
+    imported = run_measured([str(PROGRAM), "inspect", str(work / name), "--model-graph", "export", "--dtype", "bfloat16", "--json"],
+                            {"XDG_CACHE_HOME": str(cache)})
+    nodes = sum(json.loads(imported.output)["graph"]["nodes"].values())
+    kept = made.seconds <= MOST_SECONDS and made.peak_bytes <= MOST_BYTES
+    print(f"| {name} | {parameters / 1e12:.2f} T | {made.seconds:.0f} | {made.cpu_seconds:.0f} | {made.peak_bytes / 1e9:.2f} | "
+          f"{'yes' if kept else 'no'} | {imported.seconds:.0f} | {imported.cpu_seconds:.0f} | {imported.peak_bytes / 1e9:.2f} | "
+          f"{nodes} |", flush=True)
     return kept
 
 
@@ -109,4 +93,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ProcessFailed as error:
+        sys.exit(str(error))

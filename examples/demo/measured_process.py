@@ -6,6 +6,7 @@ so a parent that holds torch would spoil the figure.
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,22 +25,26 @@ class ProcessFailed(Exception):
     """The program failed; its own message is on stderr."""
 
 
-def run_measured(command: list[str], environment: dict[str, str] | None = None, log: Path | None = None) -> Measured:
-    """Runs `command` (no shell, no stdin); stderr goes to the file `log`, or to our own stderr."""
+def run_measured(command: list[str], environment: dict[str, str] | None = None, log: Path | None = None,
+                 text: str = "") -> Measured:
+    """Runs `command` (no shell) with `text` as its stdin; stderr goes to the file `log`, or to our own stderr."""
     if log is None:
-        return _run(command, environment, None)
+        return _run(command, environment, None, text)
     with log.open("w", encoding="utf-8") as sink:
         try:
-            return _run(command, environment, sink)
+            return _run(command, environment, sink, text)
         except ProcessFailed as error:
             last = (log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"])[-1]
             raise ProcessFailed(f"{error}: {last} (all of it: {log})") from None
 
 
-def _run(command: list[str], environment: dict[str, str] | None, sink: TextIO | None) -> Measured:
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=sink,
-                               env={**os.environ, **(environment or {})})
+def _run(command: list[str], environment: dict[str, str] | None, sink: TextIO | None, text: str) -> Measured:
+    with tempfile.TemporaryFile() as source:
+        source.write(text.encode())
+        source.seek(0)
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdin=source, stdout=subprocess.PIPE, stderr=sink,
+                                   env={**os.environ, **(environment or {})})
     output = process.stdout.read().decode("utf-8", "replace")
     # wait4 reaps this child and returns its resource usage; Popen must then be told the result.
     _, status, usage = os.wait4(process.pid, 0)

@@ -87,6 +87,9 @@ std::string read_text_file(const std::filesystem::path& path, std::uint64_t limi
 /// its file is replaced; a device or a pipe is written to.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
+/// Whether write_text_file can write to `path`: a device or a pipe that takes text, or a file in an existing, writable folder.
+bool can_be_written(const std::filesystem::path& path);
+
 /// Waits until a folder's entries are on disk, so that files created or renamed in it survive a power failure.
 void sync_directory(const std::filesystem::path& path);
 

@@ -51,6 +51,7 @@ int reopen(const fs::path& path, std::uint64_t size) {
 /// Devices and pipes take text as they are. A file that is renamed to their name would replace them.
 void write_into(const fs::path& path, std::string_view text) {
   const Descriptor descriptor(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (descriptor.value() < 0) throw IoError("[file.write] {}: {}", path.string(), errno_text());
   while (!text.empty()) {
     const ssize_t written = ::write(descriptor.value(), text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -136,6 +137,13 @@ void write_text_file(const fs::path& named, std::string_view text) {
     fs::remove(temporary, ignored);
     throw IoError("[file.write] {}: {}", path.string(), failure.message());
   }
+}
+
+bool can_be_written(const fs::path& path) {
+  if (is_device_or_pipe(path)) return ::access(path.c_str(), W_OK) == 0;
+  std::error_code failure;
+  const fs::path folder = fs::absolute(path, failure).parent_path();
+  return !fs::is_directory(path, failure) && fs::is_directory(folder, failure) && ::access(folder.c_str(), W_OK) == 0;
 }
 
 void sync_directory(const fs::path& path) {

@@ -169,10 +169,12 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
   return changed;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::with_tensor_of(const Checkpoint& other, const std::string& name) const {
+std::shared_ptr<const Checkpoint> Checkpoint::with_tensors_of(const Checkpoint& other,
+                                                              const std::vector<std::string>& names) const {
   auto changed = std::make_shared<Checkpoint>(*this);
-  if (!changed->places_.emplace(name, other.place(name)).second)
-    throw CheckpointError("[checkpoint.open] {}: holds {} twice", directory_.string(), in_quotes(name));
+  for (const std::string& name : names)
+    if (!changed->places_.emplace(name, other.place(name)).second)
+      throw CheckpointError("[checkpoint.open] {}: holds {} twice", directory_.string(), in_quotes(name));
   return changed;
 }
 

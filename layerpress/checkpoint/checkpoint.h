@@ -59,8 +59,9 @@ class Checkpoint {
   /// another tensor of such a name.
   std::shared_ptr<const Checkpoint> with_computed(const std::vector<ComputedTensor>& tensors) const;
 
-  /// The same checkpoint with a tensor of another one. Throws CheckpointError if it has one of that name.
-  std::shared_ptr<const Checkpoint> with_tensor_of(const Checkpoint& other, const std::string& name) const;
+  /// The same checkpoint with tensors of another one. Throws CheckpointError if it has one of such a name.
+  std::shared_ptr<const Checkpoint> with_tensors_of(const Checkpoint& other,
+                                                    const std::vector<std::string>& names) const;
 
   /// The same checkpoint with the tensor `of` also under another name; a stored tensor of that name is hidden. Throws
   /// CheckpointError if `of` is absent.

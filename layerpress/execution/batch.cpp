@@ -31,15 +31,18 @@ void Batch::count_only(const std::vector<std::uint8_t>& mask) {
   counted_tokens = counted.numel();
 }
 
+at::Tensor Batch::counted_positions() const {
+  const at::Tensor positions = at::empty({tokens()}, at::kLong);
+  auto* place = positions.data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
+    for (std::int64_t t = 0; t < offsets[i + 1] - offsets[i]; ++t) *place++ = t;
+  return positions;
+}
+
 at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
 
 at::Tensor BatchContext::positions() const {
-  if (batch_.positions.defined()) return batch_.positions.to(placement_.device);
-  const at::Tensor positions = at::empty({batch_.tokens()}, at::kLong);
-  auto* place = positions.data_ptr<std::int64_t>();
-  for (std::size_t i = 0; i + 1 < batch_.offsets.size(); ++i)
-    for (std::int64_t t = 0; t < batch_.offsets[i + 1] - batch_.offsets[i]; ++t) *place++ = t;
-  return positions.to(placement_.device);
+  return (batch_.positions.defined() ? batch_.positions : batch_.counted_positions()).to(placement_.device);
 }
 
 float BatchContext::least_score(graph::ValueId routing, std::int64_t expert) const {

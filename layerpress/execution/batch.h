@@ -34,6 +34,8 @@ struct Batch {
       positions{};  ///< int64 [axes, tokens] on the CPU of a model with several positions for a token, else undefined
 
   std::int64_t tokens() const { return offsets.back(); }
+  /// Of each token in its sample, from 0: int64 [tokens] on the CPU.
+  at::Tensor counted_positions() const;
   /// Only those tokens for which the mask is not 0 count.
   void count_only(const std::vector<std::uint8_t>& mask);
   /// Rows of a value; at most as many where tokens are selected.

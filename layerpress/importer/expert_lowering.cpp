@@ -76,6 +76,12 @@ std::pair<std::vector<std::string>, std::vector<std::string>> gate_and_up(const 
   return {};
 }
 
+/// The module of the expert whose linear has this weight.
+std::string expert_of(const std::string& weight) { return parent_name(parent_name(weight)); }
+
+/// The list of experts, of one of which a linear has this weight.
+std::string list_of(const std::string& weight) { return parent_name(expert_of(weight)); }
+
 struct ExpertSizes {
   std::int64_t count = 0, intermediate = 0, features = 0;
   bool gated = true;
@@ -101,7 +107,7 @@ std::vector<LoweredExperts::Names> split_names(const std::string& list, const Ex
 std::vector<LoweredExperts::Names> stored_apart(const ExportedParameter& first, const ExportedParameter& down,
                                                 const ExpertSizes& sizes) {
   if (!first.splits || !down.splits) return {};
-  const std::string list = parent_name(parent_name(parent_name(first.sources[0].name)));
+  const std::string list = list_of(first.sources[0].name);
   std::vector<LoweredExperts::Names> names = split_names(list, sizes);
   std::set<std::string> expected, found;
   for (const LoweredExperts::Names& own : names)
@@ -134,9 +140,8 @@ std::vector<LoweredExperts::Names> names_of(const ExportedParameter& first, cons
   std::vector<LoweredExperts::Names> names;
   for (std::size_t e = 0; e < all; ++e) {
     const LoweredExperts::Names own{sizes.gated ? gates[e] : "", ups[e], downs[e]};
-    const std::string expert = parent_name(parent_name(own.up));
-    if (!own.up.ends_with(".weight") || parent_name(parent_name(own.down)) != expert ||
-        (sizes.gated && parent_name(parent_name(own.gate)) != expert))
+    const std::string expert = expert_of(own.up);
+    if (!own.up.ends_with(".weight") || expert_of(own.down) != expert || (sizes.gated && expert_of(own.gate) != expert))
       return {};
     names.push_back(own);
   }
@@ -147,6 +152,7 @@ struct ExpertParameters {
   std::vector<LoweredExperts::Names> names;
   ExpertSizes sizes;
   std::vector<model::StackedTensor> stacked;
+  std::optional<graph::Operation> gate;
 };
 
 /// The tensors in which a checkpoint has the experts of a layer that are not in order.
@@ -158,7 +164,7 @@ std::vector<model::StackedTensor> stacked_tensors(const std::vector<LoweredExper
     return sizes.transposed ? std::vector<std::int64_t>{count, inputs, outputs}
                             : std::vector<std::int64_t>{count, outputs, inputs};
   };
-  const std::string list = parent_name(parent_name(parent_name(names.front().up)));
+  const std::string list = list_of(names.front().up);
   const std::string name = list + (sizes.gated ? ".gate_up_proj" : ".up_proj");
   std::vector<model::StackedTensor> stacked = {{name, shape(features, first), sizes.transposed, sizes.alternating},
                                                {list + ".down_proj", shape(inner, features), sizes.transposed, false}};
@@ -210,11 +216,12 @@ ExpertParameters expert_parameters(const ExportedGraph& graph, const ExportedNod
   const std::int64_t outputs = shape[sizes.transposed ? 2 : 1].factor;
   sizes.intermediate = sizes.gated ? outputs / 2 : outputs;
   sizes.features = shape[sizes.transposed ? 1 : 2].factor;
-  if (!gate_of(graph, node, sizes.intermediate)) return {};
+  std::optional<graph::Operation> operation = gate_of(graph, node, sizes.intermediate);
+  if (!operation) return {};
   const auto gate = graph.gates.find(node.arguments[kFunction].get<std::string>());
   sizes.alternating = sizes.gated && gate != graph.gates.end() && gate->second.interleaved;
   if (sizes.has_bias && !has_biases(graph, node, first->second, second->second)) return {};
-  ExpertParameters parameters{names_of(first->second, second->second, sizes), sizes, {}};
+  ExpertParameters parameters{names_of(first->second, second->second, sizes), sizes, {}, std::move(operation)};
   if (!sizes.in_order() && !parameters.names.empty()) parameters.stacked = stacked_tensors(parameters.names, sizes);
   return parameters;
 }
@@ -290,7 +297,7 @@ std::optional<LoweredExperts> lower_experts(const ExportedGraph& graph, const La
   experts.logits = find_logits(layouts, lowered, *index, static_cast<std::int64_t>(parameters.names.size()));
   if (experts.logits < 0) experts.logits = experts.routing;
   experts.features = parameters.sizes.features, experts.intermediate = parameters.sizes.intermediate;
-  experts.gate = *gate_of(graph, node, experts.intermediate);
+  experts.gate = *parameters.gate;
   experts.experts = parameters.names;
   experts.has_bias = parameters.sizes.has_bias;
   experts.stacked = parameters.stacked;

@@ -7,10 +7,20 @@
 #include <cmath>
 #include <vector>
 
+#include "layerpress/kernels/fp32_on_cpu.h"
+
 namespace layerpress::kernels {
 namespace {
 
-at::Tensor on_cpu(const at::Tensor& x) { return x.to(at::kCPU, at::kFloat).contiguous(); }
+/// Calls step(state, place, channel) for each token of each channel, in the order of the tokens. A channel has its own state.
+template <typename State, typename Step>
+void for_each_channel(std::int64_t tokens, std::int64_t channels, Step&& step) {
+  at::parallel_for(0, channels, 64, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<State> states(static_cast<std::size_t>(end - begin));
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t c = begin; c < end; ++c) step(states[static_cast<std::size_t>(c - begin)], t * channels + c, c);
+  });
+}
 
 /// The weighted mean of the values so far. Both sums are held relative to exp(greatest), so that they cannot overflow.
 struct WkvState {
@@ -74,20 +84,15 @@ at::Tensor wkv(const at::Tensor& decay, const at::Tensor& first, const at::Tenso
                   first.numel() == key.size(2),
               "wkv takes decay, first [channels] and key, value [1, T, channels]");
   const std::int64_t tokens = key.size(1), channels = key.size(2);
-  const at::Tensor decays = -on_cpu(decay).exp(), firsts = on_cpu(first), keys = on_cpu(key), values = on_cpu(value);
+  const at::Tensor decays = -fp32_on_cpu(decay).exp(), firsts = fp32_on_cpu(first), keys = fp32_on_cpu(key),
+                   values = fp32_on_cpu(value);
   const at::Tensor result = at::empty(keys.sizes(), keys.options());
   const float *dp = decays.const_data_ptr<float>(), *fp = firsts.const_data_ptr<float>();
   const float *kp = keys.const_data_ptr<float>(), *vp = values.const_data_ptr<float>();
   auto* out = result.data_ptr<float>();
-  at::parallel_for(0, channels, 64, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<WkvState> states(static_cast<std::size_t>(end - begin));
-    for (std::int64_t t = 0; t < tokens; ++t)
-      for (std::int64_t c = begin; c < end; ++c) {
-        WkvState& state = states[static_cast<std::size_t>(c - begin)];
-        const std::int64_t at = t * channels + c;
-        out[at] = state.with(kp[at] + fp[c], vp[at]);
-        state.add(kp[at], vp[at], dp[c]);
-      }
+  for_each_channel<WkvState>(tokens, channels, [&](WkvState& state, std::int64_t at, std::int64_t c) {
+    out[at] = state.with(kp[at] + fp[c], vp[at]);
+    state.add(kp[at], vp[at], dp[c]);
   });
   return result.to(key.device(), key.scalar_type());
 }
@@ -96,17 +101,11 @@ at::Tensor linear_recurrence(const at::Tensor& x, const at::Tensor& decay) {
   TORCH_CHECK(x.dim() == 3 && x.size(0) == 1 && x.sizes() == decay.sizes(),
               "linear_recurrence takes x and decay [1, T, channels]");
   const std::int64_t tokens = x.size(1), channels = x.size(2);
-  const at::Tensor xs = on_cpu(x), decays = on_cpu(decay), result = at::empty(xs.sizes(), xs.options());
+  const at::Tensor xs = fp32_on_cpu(x), decays = fp32_on_cpu(decay), result = at::empty(xs.sizes(), xs.options());
   const float *xp = xs.const_data_ptr<float>(), *dp = decays.const_data_ptr<float>();
   auto* out = result.data_ptr<float>();
-  at::parallel_for(0, channels, 64, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> states(static_cast<std::size_t>(end - begin), 0.0F);
-    for (std::int64_t t = 0; t < tokens; ++t)
-      for (std::int64_t c = begin; c < end; ++c) {
-        float& state = states[static_cast<std::size_t>(c - begin)];
-        const std::int64_t at = t * channels + c;
-        out[at] = state = dp[at] * state + xp[at];
-      }
+  for_each_channel<float>(tokens, channels, [&](float& state, std::int64_t at, std::int64_t) {
+    out[at] = state = dp[at] * state + xp[at];
   });
   return result.to(x.device(), x.scalar_type());
 }
@@ -118,7 +117,8 @@ at::Tensor mlstm(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
                   forget.sizes() == input.sizes(),
               "mlstm takes q, k [1, heads, T, d], v [1, heads, T, e] and gates [1, heads, T]");
   const std::int64_t heads = q.size(1), tokens = q.size(2), rows = q.size(3), columns = v.size(3);
-  const at::Tensor qs = on_cpu(q), ks = on_cpu(k), vs = on_cpu(v), is = on_cpu(input), fs = on_cpu(forget);
+  const at::Tensor qs = fp32_on_cpu(q), ks = fp32_on_cpu(k), vs = fp32_on_cpu(v), is = fp32_on_cpu(input),
+                   fs = fp32_on_cpu(forget);
   const at::Tensor result = at::empty(vs.sizes(), vs.options());
   const float *qp = qs.const_data_ptr<float>(), *kp = ks.const_data_ptr<float>(), *vp = vs.const_data_ptr<float>();
   const float *ip = is.const_data_ptr<float>(), *fp = fs.const_data_ptr<float>();

@@ -7,12 +7,10 @@
 #include <vector>
 
 #include "layerpress/base/error.h"
+#include "layerpress/kernels/fp32_on_cpu.h"
 
 namespace layerpress::kernels {
 namespace {
-
-/// On the CPU, in fp32, contiguous.
-at::Tensor plain(const at::Tensor& x) { return x.to(at::kCPU, at::kFloat).contiguous(); }
 
 at::Tensor unit_rows(const at::Tensor& x) { return x * (x * x).sum(-1, true).add(1e-6).rsqrt(); }
 
@@ -74,11 +72,11 @@ at::Tensor delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor
       "the delta rule takes a decay and a beta for each token and head");
   const std::int64_t tokens = q.size(1), heads = q.size(2);
   const DeltaStep step{q.size(3), v.size(3)};
-  at::Tensor queries = plain(q), keys = plain(k);
+  at::Tensor queries = fp32_on_cpu(q), keys = fp32_on_cpu(k);
   if (l2norm) queries = unit_rows(queries), keys = unit_rows(keys);
   queries = (queries / std::sqrt(static_cast<double>(step.rows))).contiguous();
   keys = keys.contiguous();
-  const at::Tensor values = plain(v), decays = plain(g), betas = plain(beta);
+  const at::Tensor values = fp32_on_cpu(v), decays = fp32_on_cpu(g), betas = fp32_on_cpu(beta);
   const at::Tensor result = at::empty(values.sizes(), values.options());
   const bool per_row = g.dim() == 4;
   const float *qs = queries.const_data_ptr<float>(), *ks = keys.const_data_ptr<float>();
@@ -108,8 +106,9 @@ at::Tensor mamba2_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tens
               "mamba2_scan takes x [1, T, heads, d], dt [1, T, heads], A [heads] and B, C [1, T, groups, states]");
   const std::int64_t tokens = x.size(1), heads = x.size(2), width = x.size(3), states = b.size(3);
   const std::int64_t groups = b.size(2), per_group = heads / groups;
-  const at::Tensor xs = plain(x), steps = plain(at::clamp(time_steps(dt, dt_bias, softplus), low, high));
-  const at::Tensor as = plain(a), bs = plain(b), cs = plain(c), skips = d ? plain(*d) : at::Tensor();
+  const at::Tensor xs = fp32_on_cpu(x), steps = fp32_on_cpu(at::clamp(time_steps(dt, dt_bias, softplus), low, high));
+  const at::Tensor as = fp32_on_cpu(a), bs = fp32_on_cpu(b), cs = fp32_on_cpu(c),
+                   skips = d ? fp32_on_cpu(*d) : at::Tensor();
   TORCH_CHECK(!d || d->numel() == heads, "mamba2_scan takes D [heads]");
   const at::Tensor result = at::empty(xs.sizes(), xs.options());
   const float *xp = xs.const_data_ptr<float>(), *sp = steps.const_data_ptr<float>(), *ap = as.const_data_ptr<float>();
@@ -148,10 +147,10 @@ at::Tensor selective_scan(const at::Tensor& x, const at::Tensor& dt, const at::T
   const std::int64_t channels = x.size(1), tokens = x.size(2), states = a.size(1);
   std::optional<at::Tensor> bias;
   if (dt_bias) bias = dt_bias->unsqueeze(-1);
-  const at::Tensor xs = plain(x), steps = plain(time_steps(dt, bias, softplus)), as = plain(a);
-  const at::Tensor bs = plain(b.transpose(1, 2)), cs = plain(c.transpose(1, 2));
+  const at::Tensor xs = fp32_on_cpu(x), steps = fp32_on_cpu(time_steps(dt, bias, softplus)), as = fp32_on_cpu(a);
+  const at::Tensor bs = fp32_on_cpu(b.transpose(1, 2)), cs = fp32_on_cpu(c.transpose(1, 2));
   TORCH_CHECK(!d || d->numel() == channels, "selective_scan takes D [channels]");
-  const at::Tensor skips = d ? plain(*d) : at::zeros({channels}, xs.options());
+  const at::Tensor skips = d ? fp32_on_cpu(*d) : at::zeros({channels}, xs.options());
   at::Tensor result = at::empty(xs.sizes(), xs.options());
   const float *xp = xs.const_data_ptr<float>(), *sp = steps.const_data_ptr<float>(), *ap = as.const_data_ptr<float>();
   const float *bp = bs.const_data_ptr<float>(), *cp = cs.const_data_ptr<float>();
@@ -173,7 +172,7 @@ at::Tensor selective_scan(const at::Tensor& x, const at::Tensor& dt, const at::T
       }
     }
   });
-  if (z) result = result * at::silu(plain(*z));
+  if (z) result = result * at::silu(fp32_on_cpu(*z));
   return result.to(x.device(), x.scalar_type());
 }
 

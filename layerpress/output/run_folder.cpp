@@ -1,7 +1,6 @@
 #include "layerpress/output/run_folder.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <optional>
 #include <system_error>
@@ -30,11 +29,7 @@ void check_output(const OneshotOptions& options, const fs::path& model_directory
 
 /// Checked now rather than after the work.
 void check_summary(const std::string& path) {
-  if (path.empty()) return;
-  std::error_code failure;
-  const fs::path summary = fs::absolute(path, failure);
-  if (fs::is_directory(summary) || !fs::is_directory(summary.parent_path()) ||
-      ::access(summary.parent_path().c_str(), W_OK) != 0)
+  if (!path.empty() && !can_be_written(path))
     throw UsageError("[options] --summary: {} cannot be written; name a file in an existing, writable folder", path);
 }
 

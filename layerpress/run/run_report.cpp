@@ -80,8 +80,8 @@ void check_report(const OneshotOptions& options) {
   std::error_code failure;
   const fs::path page = options.report;
   const bool is_other = fs::exists(page, failure) && !fs::is_regular_file(page, failure);
-  if (is_other || !fs::is_directory(fs::absolute(page).parent_path(), failure))
-    throw UsageError("[options] --report: {} is no file or lies in no folder; name a file in a folder that is there",
+  if (is_other || !can_be_written(page))
+    throw UsageError("[options] --report: {} cannot be written; name a file in an existing, writable folder",
                      options.report);
   if (!options.summary.empty() && fs::absolute(page) == fs::absolute(options.summary))
     throw UsageError("[options] --report and --summary name the same file, {}; give them two", options.report);

@@ -18,8 +18,8 @@ std::vector<graph::ValueId> trial_outputs(const graph::Graph& graph,
                                           const std::vector<std::vector<graph::NodeId>>& consumers,
                                           const std::vector<graph::NodeId>& balanced);
 
-/// The stages of the trial of a site, which is that of the transform with this index. `stored`: by value, whether it is in the store. Throws RecipeError for experts whose tokens are selected
-/// for calibration.
+/// The stages of the trial of a site of the transform with this index. `stored`: by value, whether it is in the store. Throws
+/// RecipeError for experts whose tokens are selected for calibration.
 TrialStages trial_stages(const graph::Graph& graph, const graph::Subgraph& subgraph, std::size_t transform,
                          const compression::TransformSite& site, const std::vector<bool>& stored);
 

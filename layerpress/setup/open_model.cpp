@@ -189,20 +189,12 @@ execution::BatchImages batch_images(const data::CalibrationSet& set, const data:
   return batch;
 }
 
-/// From 0 in each sample, the same on all axes.
-at::Tensor batch_positions(const std::vector<std::int64_t>& offsets, std::int64_t axes) {
-  std::vector<at::Tensor> samples;
-  for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
-    samples.push_back(at::arange(offsets[i + 1] - offsets[i], at::kLong));
-  return at::cat(samples).repeat({axes, 1});
-}
-
 /// What the samples' images give the language model, where the graph takes it.
 void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& range, const graph::Graph& graph,
                     execution::Batch& batch) {
   const graph::Node* merge = graph::merging_node(graph);
   const std::int64_t axes = merge == nullptr ? 1 : std::get<graph::MergeImages>(merge->operation).axes;
-  if (axes > 1) batch.positions = batch_positions(batch.offsets, axes);
+  if (axes > 1) batch.positions = batch.counted_positions().repeat({axes, 1});
   for (std::int64_t sample = range.first_sample; sample < range.last_sample && !set.images.empty(); ++sample) {
     const data::GivenEmbeddings& given = set.images[static_cast<std::size_t>(sample)].embeddings;
     if (!given.are_there()) continue;

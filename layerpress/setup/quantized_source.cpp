@@ -17,22 +17,25 @@ void find_quantized_weights(OpenedModel& opened) {
   if (opened.quantized.empty() && !format->may_be_without_weights())
     throw CheckpointError(
         "[source.read] {}: config.json says that weights are quantized ({}), but no tensor has the form of such "
-        "weights; "
-        "remove quantization_config if they are not",
+        "weights; remove "
+        "quantization_config if they are not",
         opened.stored->directory().string(), opened.source_format);
+}
+
+checkpoint::ComputedTensor values_of(const source::StoredWeight& weight, at::ScalarType dtype) {
+  return {.spec = {weight.name, dtype, weight.shape},
+          .parts = weight.parts,
+          .compute = [dequantize = weight.dequantize, dtype] { return dequantize(dtype); },
+          .workspace_bytes = weight.workspace_bytes,
+          .expert = weight.expert,
+          .sharers = weight.sharers};
 }
 
 void show_values(OpenedModel& opened, at::ScalarType dtype) {
   opened.checkpoint = opened.stored;
   if (opened.quantized.empty()) return;
   std::vector<checkpoint::ComputedTensor> tensors;
-  for (const auto& [name, weight] : opened.quantized)
-    tensors.push_back({.spec = {name, dtype, weight.shape},
-                       .parts = weight.parts,
-                       .compute = [dequantize = weight.dequantize, dtype] { return dequantize(dtype); },
-                       .workspace_bytes = weight.workspace_bytes,
-                       .expert = weight.expert,
-                       .sharers = weight.sharers});
+  for (const auto& [name, weight] : opened.quantized) tensors.push_back(values_of(weight, dtype));
   opened.checkpoint = opened.stored->with_computed(tensors);
 }
 

@@ -110,24 +110,22 @@ std::string checksum_of_config(const OpenedModel& model) {
 
 namespace {
 
+void add(const at::Tensor& tensor, Checksum& checksum) {
+  const at::Tensor bytes = tensor.contiguous();
+  checksum.add(bytes.const_data_ptr(), bytes.nbytes());
+}
+
 /// Not their values, whose last bits may differ between runs of the vision part.
 void add_embeddings(const data::GivenEmbeddings& given, Checksum& checksum) {
   if (!given.are_there()) return;
-  for (const at::Tensor& tensor : {given.places, given.positions}) {
-    if (!tensor.defined()) continue;
-    const at::Tensor bytes = tensor.contiguous();
-    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
-  }
+  for (const at::Tensor& tensor : {given.places, given.positions})
+    if (tensor.defined()) add(tensor, checksum);
 }
 
 void add_images(const data::SampleImages& images, Checksum& checksum) {
-  const auto add = [&](const at::Tensor& tensor) {
-    const at::Tensor bytes = tensor.contiguous();
-    checksum.add(bytes.const_data_ptr(), bytes.nbytes());
-  };
   checksum.add(images.aspect_ratios.data(), images.aspect_ratios.size() * sizeof(images.aspect_ratios[0]));
-  add(images.mask);
-  for (const at::Tensor& pixels : images.pixels) add(pixels);
+  add(images.mask, checksum);
+  for (const at::Tensor& pixels : images.pixels) add(pixels, checksum);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/strict_json.h"
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/setup/quantized_source.h"
 
 namespace layerpress::setup {
 namespace {
@@ -106,37 +107,27 @@ void divide_stacked_experts(OpenedModel& opened) {
   if (!tensors.empty()) opened.checkpoint = opened.checkpoint->with_computed(tensors);
 }
 
-namespace {
-
-/// The checkpoint that a stacked tensor is a tensor of, with its values.
-std::shared_ptr<const checkpoint::Checkpoint> with_values(const OpenedModel& model, const StackedTensor& stacked) {
-  const auto found = model.stacked_quantized.find(stacked.name);
-  if (found == model.stacked_quantized.end()) return model.stored;
-  const source::StoredWeight& whole = found->second;
-  const at::ScalarType dtype = model.checkpoint->spec(stacked.members.front().front()).dtype;
-  return model.stored->with_computed({{.spec = {stacked.name, dtype, whole.shape},
-                                       .parts = whole.parts,
-                                       .compute = [dequantize = whole.dequantize, dtype] { return dequantize(dtype); },
-                                       .workspace_bytes = whole.workspace_bytes}});
-}
-
-}  // namespace
-
 void keep_stacked_experts(OpenedModel& model, const compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   std::set<std::string> changed = assignments.changed_plain(graph);
   for (const auto& [n, assignment] : assignments.linears)
     changed.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  std::vector<std::string> kept;
+  std::vector<checkpoint::ComputedTensor> quantized;
   for (const std::vector<StackedTensor>& layer : model.traced.stacked_tensors) {
     const std::string& first = layer.front().name;
     const bool is_stacked = model.stored->contains(first) || model.stacked_quantized.count(first) != 0;
     if (!is_stacked || is_touched(model, layer, changed)) continue;
     for (const StackedTensor& stacked : layer) {
-      model.checkpoint = model.checkpoint->with_tensor_of(*with_values(model, stacked), stacked.name);
+      kept.push_back(stacked.name);
+      if (const auto found = model.stacked_quantized.find(stacked.name); found != model.stacked_quantized.end())
+        quantized.push_back(values_of(found->second, model.checkpoint->spec(stacked.members.front().front()).dtype));
       for (const std::vector<std::string>& expert : stacked.members)
         model.written_stacked.insert(expert.begin(), expert.end());
     }
   }
+  if (!kept.empty())
+    model.checkpoint = model.checkpoint->with_tensors_of(*model.stored->with_computed(quantized), kept);
 }
 
 }  // namespace layerpress::setup

@@ -50,34 +50,28 @@ class Mxfp4Experts : public SourceFormat {
     weight.scheme = quant::preset_scheme("MXFP4A16");
     weight.scheme.targets = {"Linear"};
     weight.workspace_bytes = static_cast<std::uint64_t>(rows * columns) * 3;  // codes and values of an expert
-    weight.dequantize = [=, scheme = weight.scheme](at::ScalarType dtype) {
-      const at::Tensor packed = stored->tensor(blocks), powers = stored->tensor(scales);
-      if (powers.eq(255).any().item<bool>())
+    const auto rows_of_expert = [=](std::int64_t expert, std::int64_t first, std::int64_t count, std::int64_t step) {
+      const auto rows_of = [&](const std::string& name) {
+        return stored->tensor(name)[expert].slice(0, first, first + count * step, step);
+      };
+      quant::QuantizedWeight linear;
+      linear.codes = quant::unpack_nibbles(rows_of(blocks).reshape({count, columns / 2}));
+      linear.scale = rows_of(scales).contiguous();
+      if (linear.scale.eq(255).any().item<bool>())
         throw DamagedWeightsError("[source.mxfp4] {}: holds NaN (the byte 255); the checkpoint is damaged", scales);
+      return linear;
+    };
+    weight.dequantize = [=, scheme = weight.scheme](at::ScalarType dtype) {
       at::Tensor values = at::empty({experts, columns, rows}, dtype);
-      for (std::int64_t e = 0; e < experts; ++e) {
-        quant::QuantizedWeight expert;
-        expert.codes = quant::unpack_nibbles(packed[e].reshape({rows, columns / 2}));
-        expert.scale = powers[e];
-        values[e].copy_(quant::dequantize(scheme, expert, dtype).t());
-      }
+      for (std::int64_t e = 0; e < experts; ++e)
+        values[e].copy_(quant::dequantize(scheme, rows_of_expert(e, 0, rows, 1), dtype).t());
       return values;
     };
     weight.part_of_expert = [=, scheme = weight.scheme](const ExpertPart& part) {
       StoredWeight own{.name = part.name, .shape = {part.count, columns}, .parts = {blocks, scales}};
       own.scheme = scheme;
       own.expert = part.expert;
-      const auto read = [=] {
-        const auto rows_of = [&](const std::string& name) {
-          return stored->tensor(name)[part.expert].slice(0, part.first, part.first + part.count * part.step, part.step);
-        };
-        quant::QuantizedWeight linear;
-        linear.codes = quant::unpack_nibbles(rows_of(blocks).reshape({part.count, columns / 2}));
-        linear.scale = rows_of(scales).contiguous();
-        if (linear.scale.eq(255).any().item<bool>())
-          throw DamagedWeightsError("[source.mxfp4] {}: holds NaN (the byte 255); the checkpoint is damaged", scales);
-        return linear;
-      };
+      const auto read = [=] { return rows_of_expert(part.expert, part.first, part.count, part.step); };
       dequantize_from(own, read);
       keep_from(own, at::kFloat, read);
       return own;

@@ -24,10 +24,11 @@ from .reports import Evaluation, Inspection, Plan, Report, Summary
 def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = True, **arguments: Any) -> Any:
     """Compresses a model in one shot and writes a compressed-tensors checkpoint.
 
-    The arguments are LLM Compressor's and Layerpress's options, dashes as underscores; docs/python.md has both. Returns a Summary for
-    a model that is a folder or an id. A transformers model in memory, or a torch module that takes token ids, is returned itself: its
-    parameters then have the values of the result, its save_pretrained() writes the result, and its attribute `compression` is the Summary. Raises layerpress.Error;
-    Ctrl-C raises InterruptedError, and the same call with resume=True continues.
+    The arguments are LLM Compressor's and Layerpress's options, dashes as underscores; docs/python.md has both. Returns a
+    Summary for a model that is a folder or an id. A transformers model in memory, or a torch module that takes token ids, is
+    returned itself: its parameters then have the values of the result, its save_pretrained() writes the result, and its
+    attribute `compression` is the Summary. Raises layerpress.Error; Ctrl-C raises InterruptedError, and the same call with
+    resume=True continues.
     """
     with _request(model, dataset, recipe, arguments, "oneshot") as request:
         summary = Summary(call(_native.oneshot, request.model, request.options, progress=progress,

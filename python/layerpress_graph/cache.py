@@ -28,16 +28,21 @@ def place_of(request: Request, config_text: bytes, stored: dict) -> Path:
     return request.cache_folder / digest.hexdigest()[:32]
 
 
-def store(place: Path, graph: dict, constants: dict) -> None:
-    """Writes both files beside their place; the folder appears when it is complete."""
+def write(folder: Path, graph: dict, constants: dict) -> None:
+    """Writes graph.json and constants.safetensors."""
     from safetensors.torch import save_file
 
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: value.clone() for name, value in constants.items()}, folder / "constants.safetensors")
+    (folder / "graph.json").write_text(json.dumps(graph, allow_nan=False), encoding="utf-8")
+
+
+def store(place: Path, graph: dict, constants: dict) -> None:
+    """Writes both files beside their place; the folder appears when it is complete."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=place.parent, prefix=".unfinished-") as folder:
         finished = Path(folder) / "graph"
-        finished.mkdir()
-        save_file({name: value.clone() for name, value in constants.items()}, finished / "constants.safetensors")
-        (finished / "graph.json").write_text(json.dumps(graph, allow_nan=False), encoding="utf-8")
+        write(finished, graph, constants)
         try:
             os.replace(finished, place)
         except OSError:

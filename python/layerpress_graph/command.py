@@ -47,7 +47,6 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
 
     from . import exporting, gates, skeleton
     from .serialization import Writer
-    from .token_proof import mark_mixing
 
     torch.set_num_threads(1)
     dtype = getattr(torch, request.dtype)
@@ -57,18 +56,25 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     exported = exporting.export_model(model_class, config, dtype, images)
     functions = gates.name_gates(exported.program, dtype)
     writer = Writer(exported.program, exported.skeleton.buffers)
+    graph = described(writer, exported.skeleton.model)
+    add_sources(graph, exported.skeleton.model, stored)
+    text = config.get_text_config()
+    graph |= {"dtype": request.dtype, "class": model_class.__name__, "way": exported.way, "gates": functions,
+              "vocab_size": int(text.vocab_size),
+              "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
+              "tied_head": bool(getattr(text, "tie_word_embeddings", False)), "head": head_of(exported.skeleton.model)}
+    return graph, writer.constants
+
+
+def described(writer, module) -> dict:
+    """The graph file's JSON with all that follows from the exported program and its module."""
+    from .token_proof import mark_mixing
+
     graph = writer.write()
     mark_mixing(graph)
-    add_sources(graph, exported.skeleton.model, stored)
     least, most = writer.range()
-    text = config.get_text_config()
-    graph |= {"format": FORMAT, "dtype": request.dtype, "class": model_class.__name__, "way": exported.way,
-              "gates": functions, "least_tokens": least, "most_tokens": most, "vocab_size": int(text.vocab_size),
-              "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
-              "layer_classes": layer_classes(exported.skeleton.model, [path for path, _ in graph["modules"]]),
-              "tied_head": bool(getattr(text, "tie_word_embeddings", False)),
-              "linears": linear_modules(exported.skeleton.model), "head": head_of(exported.skeleton.model)}
-    return graph, writer.constants
+    return graph | {"format": FORMAT, "least_tokens": least, "most_tokens": most, "linears": linear_modules(module),
+                    "layer_classes": layer_classes(module, [path for path, _ in graph["modules"]])}
 
 
 def add_sources(graph: dict, model, stored: dict) -> None:

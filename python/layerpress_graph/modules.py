@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import traceback
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from .command import FORMAT, layer_classes, linear_modules
+from . import cache
+from .command import described
 from .errors import ExportError, one_line
 from .serialization import Writer
-from .token_proof import mark_mixing
 
 _LENGTH = 24  # tokens of the sample that is recorded
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -41,30 +40,23 @@ def stored_names(module: torch.nn.Module) -> dict[str, str]:
 
 def export_module(module: torch.nn.Module, folder: Path) -> None:
     """Writes graph.json and constants.safetensors. Raises ExportError naming the module and the place in its source."""
-    from safetensors.torch import save_file
-
     name = type(module).__name__
     dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
     if dtype not in _DTYPES:
         raise ExportError(f"{name}: its parameters are {dtype}; convert them to float32, bfloat16 or float16")
     program = _recorded(module)
     writer = Writer(program, {name: value.detach().clone() for name, value in module.named_buffers()})
-    graph = writer.write()
-    mark_mixing(graph)
+    graph = described(writer, module)
     _add_sources(graph, stored_names(module))
-    least, most = writer.range()
-    graph |= {"format": FORMAT, "dtype": _DTYPES[dtype], "class": name, "way": "module", "gates": {}, "least_tokens": least,
-              "most_tokens": most, "vocab_size": _vocabulary(graph, name), "max_position_embeddings": 0, "tied_head": False,
-              "layer_classes": layer_classes(module, [path for path, _ in graph["modules"]]),
-              "linears": linear_modules(module), "head": _head(graph, module)}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.clone() for name, value in writer.constants.items()}, folder / "constants.safetensors")
-    (folder / "graph.json").write_text(json.dumps(graph, allow_nan=False), encoding="utf-8")
+    graph |= {"dtype": _DTYPES[dtype], "class": name, "way": "module", "gates": {}, "vocab_size": _vocabulary(graph, name),
+              "max_position_embeddings": 0, "tied_head": False, "head": _head(graph, module)}
+    cache.write(folder, graph, writer.constants)
 
 
 def _recorded(module: torch.nn.Module):
     running: list[str] = []
-    hooks, was_training, were_quiet = _follow(module, running), module.training, logging.root.manager.disable
+    hooks, were_quiet = _follow(module, running), logging.root.manager.disable
+    in_training = [each for each in module.modules() if each.training]
     module.eval()
     logging.disable(logging.CRITICAL)  # torch logs the traceback of a failure beside raising it
     try:
@@ -81,7 +73,8 @@ def _recorded(module: torch.nn.Module):
                           "values of tensors: use torch.where, or torch.cond") from None
     finally:
         logging.disable(were_quiet)
-        module.train(was_training)
+        for each in in_training:
+            each.training = True
         for hook in hooks:
             hook.remove()
 

@@ -132,7 +132,7 @@ def test_evaluation_joins_the_page(model, results, samples, rounding):
 
 def test_refused_places(model, refused, rounding, results, tmp_path):
     for place in (tmp_path / "none" / "run.html", tmp_path):
-        refused(model, "--report", place, *rounding, fragments=["--report", str(place), "is no file or lies in no folder"], code=2)
+        refused(model, "--report", place, *rounding, fragments=["--report", str(place), "cannot be written"], code=2)
     same = tmp_path / "run"
     refused(model, "--report", same, "--summary", same, *rounding, fragments=["--report and --summary name the same file"], code=2)
 

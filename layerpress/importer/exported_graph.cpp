@@ -63,6 +63,49 @@ ValueType read_type(const Json& json) {
   return type;
 }
 
+/// The gate of experts as a program of one input [rows, features].
+std::string gate_program(const Json& gate) {
+  const auto reference = [&](const Json& argument, const auto& self) -> Json {
+    if (argument.is_array()) {
+      Json list = Json::array();
+      for (const Json& each : argument) list.push_back(self(each, self));
+      return list;
+    }
+    if (argument.is_object() && argument.contains("v") && argument["v"] == gate.at("inputs").at(0).at("id"))
+      return {{"i", 0}};
+    return argument;
+  };
+  if (!gate.at("parameters").empty() || !gate.at("constants").empty() || gate.at("inputs").size() != 1)
+    refuse("the gate of experts has parameters of its own");
+  const Json& input = gate.at("inputs").at(0);
+  Json steps = Json::array();
+  for (const Json& node : gate.at("nodes"))
+    steps.push_back({node.at("op"), reference(node.at("args"), reference), node.at("out")});
+  Json program = {{"inputs", {{{"shape", {-1, input.at("shape").at(1)}}, {"dtype", input.at("dtype")}}}},
+                  {"weights", Json::array()},
+                  {"constants", 0},
+                  {"steps", steps},
+                  {"result", reference(Json{{"v", gate.at("output")}}, reference)},
+                  {"axis", 0}};
+  std::string text = program.dump();
+  kernels::TensorProgram::compile(text);
+  return text;
+}
+
+ExpertGate read_gate(const Json& json) {
+  ExpertGate gate{gate_program(json), json.at("interleaved").get<bool>()};
+  for (const Json& node : json.at("nodes")) {
+    gate.alone = gate.alone && !node.contains("mixes");
+    const ValueType type = read_type(node);
+    if (!type.known()) continue;
+    auto bytes = static_cast<std::int64_t>(c10::elementSize(kernels::dtype_of_name(type.dtype)));
+    for (const Size& size : type.shape)
+      if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size.factor, 1), &bytes)) refuse("a gate is too large");
+    gate.row_bytes = std::min(gate.row_bytes + bytes, kMostSize);
+  }
+  return gate;
+}
+
 class Reader {
  public:
   Reader(const Json& json, const std::filesystem::path& folder) : json_(json), folder_(folder) {}
@@ -217,50 +260,6 @@ class Reader {
     });
     make(node.out, read_type(json));
     graph_.nodes.push_back(std::move(node));
-  }
-
-  static ExpertGate read_gate(const Json& json) {
-    ExpertGate gate{gate_program(json), json.at("interleaved").get<bool>()};
-    for (const Json& node : json.at("nodes")) {
-      gate.alone = gate.alone && !node.contains("mixes");
-      const ValueType type = read_type(node);
-      if (!type.known()) continue;
-      auto bytes = static_cast<std::int64_t>(c10::elementSize(kernels::dtype_of_name(type.dtype)));
-      for (const Size& size : type.shape)
-        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(size.factor, 1), &bytes))
-          refuse("a gate is too large");
-      gate.row_bytes = std::min(gate.row_bytes + bytes, kMostSize);
-    }
-    return gate;
-  }
-
-  /// The gate of experts as a program of one input [rows, features].
-  static std::string gate_program(const Json& gate) {
-    const auto reference = [&](const Json& argument, const auto& self) -> Json {
-      if (argument.is_array()) {
-        Json list = Json::array();
-        for (const Json& each : argument) list.push_back(self(each, self));
-        return list;
-      }
-      if (argument.is_object() && argument.contains("v") && argument["v"] == gate.at("inputs").at(0).at("id"))
-        return {{"i", 0}};
-      return argument;
-    };
-    if (!gate.at("parameters").empty() || !gate.at("constants").empty() || gate.at("inputs").size() != 1)
-      refuse("the gate of experts has parameters of its own");
-    const Json& input = gate.at("inputs").at(0);
-    Json steps = Json::array();
-    for (const Json& node : gate.at("nodes"))
-      steps.push_back({node.at("op"), reference(node.at("args"), reference), node.at("out")});
-    Json program = {{"inputs", {{{"shape", {-1, input.at("shape").at(1)}}, {"dtype", input.at("dtype")}}}},
-                    {"weights", Json::array()},
-                    {"constants", 0},
-                    {"steps", steps},
-                    {"result", reference(Json{{"v", gate.at("output")}}, reference)},
-                    {"axis", 0}};
-    std::string text = program.dump();
-    kernels::TensorProgram::compile(text);
-    return text;
   }
 
   const Json& json_;

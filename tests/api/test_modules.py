@@ -93,9 +93,14 @@ def test_a_module(rows, gptq, tmp_path):
 
 
 def test_a_module_that_decides_by_values(rows, gptq, tmp_path):
+    """It is refused by its line, and each of its modules keeps its mode."""
+    module = made(Deciding).train()
+    module.blocks[1].eval()
+    modes = [each.training for each in module.modules()]
     with pytest.raises(layerpress.CheckpointError, match=r"module 'blocks.0' at test_modules.py:\d+.*torch.where"):
-        layerpress.oneshot(made(Deciding), dataset=rows, recipe=gptq, output_dir=tmp_path / "out", progress=False)
+        layerpress.oneshot(module, dataset=rows, recipe=gptq, output_dir=tmp_path / "out", progress=False)
     assert not (tmp_path / "out").exists()
+    assert [each.training for each in module.modules()] == modes
 
 
 def test_a_module_without_token_ids(rows, gptq, tmp_path):

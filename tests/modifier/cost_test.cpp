@@ -8,6 +8,7 @@
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/modifier/all_modifiers.h"
+#include "tests/base/watched_allocator.h"
 #include "tests/modifier/quantizers.h"
 
 namespace layerpress::modifier {
@@ -89,6 +90,7 @@ class CostTest : public ::testing::TestWithParam<Case> {
 };
 
 TEST_P(CostTest, PredictsMemoryAndArithmetic) {
+  LAYERPRESS_SKIP_WITH_WATCHED_ALLOCATOR();
   const compression::CompressionCost cost = modifier_->cost(shapes_);
   PhaseTimes warm_up;
   compress(warm_up);  // buffers that the libraries keep

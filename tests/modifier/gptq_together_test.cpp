@@ -8,6 +8,7 @@
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/kernels/gram.h"
 #include "layerpress/modifier/gptq.h"
+#include "tests/base/watched_allocator.h"
 #include "tests/kernels/host_solver.h"
 
 // Groups that are compressed at once, with a device's solver on the host.
@@ -147,6 +148,7 @@ TEST(GptqTogether, OnlyWhereADeviceSolvesGroupsAlike) {
 }
 
 TEST(GptqTogether, TakesNoMoreThanItsPlan) {
+  LAYERPRESS_SKIP_WITH_WATCHED_ALLOCATOR();
   mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
   for (const char* observer : {"hessian", "gptq"}) {
     const Experts experts(in_groups({}, {{"observer", observer}}), 4, {256, 384}, 768);

@@ -10,7 +10,6 @@
 #include "layerpress/base/memory_sampler.h"
 #include "layerpress/kernels/factorize_together.h"
 #include "layerpress/kernels/gram.h"
-#include "tests/base/watched_allocator.h"
 #include "tests/kernels/relative_difference.h"
 
 namespace layerpress::kernels {
@@ -130,7 +129,6 @@ TEST(Factorize, DoublePrecisionSurvivesWhatSinglePrecisionDoesNot) {
 }
 
 TEST(Factorize, HoldsOneMatrixBesideTheGramMatrix) {
-  LAYERPRESS_SKIP_WITH_WATCHED_ALLOCATOR();
   mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
   const at::Tensor gram = gram_of(1600);
   factorize(gram, {});  // buffers that the libraries keep

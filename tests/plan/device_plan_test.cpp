@@ -31,7 +31,11 @@ TEST_F(DevicePlan, ActivationsStayOnTheDeviceWhereTheyFit) {
   EXPECT_GE(roomy.memory.peak.device, 3 * kStream);  // the stream, and what goes into down_proj
   const RunPlan on_host = plan(kUnlimited, setup::ActivationPlace::kCpu);
   EXPECT_TRUE(on_host.activation_home.is_cpu());
-  EXPECT_EQ(roomy.memory.peak.host + most(on_host, &SubgraphPlan::activation_bytes), on_host.memory.peak.host);
+  const std::uint64_t activations = most(on_host, &SubgraphPlan::activation_bytes);
+  ASSERT_GE(activations, 3 * kStream);
+  // Each plan begins with the memory that this process has by then.
+  EXPECT_NEAR(static_cast<double>(on_host.memory.peak.host - roomy.memory.peak.host), static_cast<double>(activations),
+              static_cast<double>(kStream));
 }
 
 TEST_F(DevicePlan, ThenTheyAreComputedAgainThenTheyWaitOnTheHostThenTheRunIsRefused) {

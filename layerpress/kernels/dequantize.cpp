@@ -45,12 +45,10 @@ class RowDequantizer {
  private:
   template <typename Kernel, typename Value>
   void row(std::int64_t row, Kernel kernel, Value* target) const {
-    const std::int64_t group = row / grid_.block_rows * groups_;
-    for (std::int64_t g = 0; g < groups_; ++g) {
-      const std::int64_t column = g * grid_.block_columns;
-      kernel(codes_ + row * columns_ + column, std::min(grid_.block_columns, columns_ - column), scale_[group + g],
-             zero_point_ == nullptr ? 0.0f : zero_point_[group + g], element_, target + column);
-    }
+    const std::int64_t first = row / grid_.block_rows * groups_;
+    kernel(codes_ + row * columns_,
+           {columns_, grid_.block_columns, scale_ + first, zero_point_ == nullptr ? nullptr : zero_point_ + first},
+           element_, target);
   }
 
   ScaleGrid grid_;

@@ -108,10 +108,19 @@ void for_each_block(const Problem& problem, const float* data, std::int64_t rows
                               .first_column = begin});
 }
 
-void store(const ChosenScales& chosen, std::int64_t index, const Qparams& q) {
-  chosen.scale.data_ptr<float>()[index] = q.scale;
-  if (chosen.zero_point.defined()) chosen.zero_point.data_ptr<float>()[index] = q.zero_point;
-}
+/// Where the blocks' results go.
+struct Results {
+  float* scales;
+  float* zero_points;  // null: all are 0
+
+  explicit Results(const ChosenScales& chosen)
+      : scales(chosen.scale.data_ptr<float>()),
+        zero_points(chosen.zero_point.defined() ? chosen.zero_point.data_ptr<float>() : nullptr) {}
+  void store(std::int64_t block, const Qparams& q) const {
+    scales[block] = q.scale;
+    if (zero_points != nullptr) zero_points[block] = q.zero_point;
+  }
+};
 
 /// Searches a block that lies in cache.
 Qparams search_block(const Problem& problem, const BlockRows& block, Candidates& candidates, Improving& improving) {
@@ -127,7 +136,7 @@ Qparams search_block(const Problem& problem, const BlockRows& block, Candidates&
 }
 
 /// One row of blocks per step of a thread.
-void search_small_blocks(const Problem& problem, const ChosenScales& chosen, Improving& improving) {
+void search_small_blocks(const Problem& problem, const Results& results, Improving& improving) {
   const std::int64_t column_blocks = problem.column_blocks(), rows = problem.weight.size(0);
   const std::int64_t grain = std::max<std::int64_t>(1, 16384 / (problem.grid.block_rows * problem.weight.size(1)));
   std::mutex joining;
@@ -139,7 +148,7 @@ void search_small_blocks(const Problem& problem, const ChosenScales& chosen, Imp
       const std::int64_t first = b * problem.grid.block_rows, count = std::min(problem.grid.block_rows, rows - first);
       for_each_block(problem, wide_rows(problem.weight, first, count, buffer), count,
                      [&](std::int64_t block, const BlockRows& block_rows) {
-                       store(chosen, b * column_blocks + block, search_block(problem, block_rows, candidates, own));
+                       results.store(b * column_blocks + block, search_block(problem, block_rows, candidates, own));
                      });
     }
     const std::lock_guard<std::mutex> lock(joining);
@@ -150,9 +159,9 @@ void search_small_blocks(const Problem& problem, const ChosenScales& chosen, Imp
 /// Blocks too large for a thread's cache: ranges, then errors, strip by strip, put together in the order of strips.
 class LargeBlockSearch {
  public:
-  LargeBlockSearch(const Problem& problem, const ChosenScales& chosen, Improving& improving)
+  LargeBlockSearch(const Problem& problem, const Results& results, Improving& improving)
       : problem_(problem),
-        chosen_(chosen),
+        results_(results),
         improving_(improving),
         strip_rows_(std::max<std::int64_t>(1, kStripElements / problem.weight.size(1))),
         strips_per_block_(blocks_of(std::min(problem.grid.block_rows, problem.weight.size(0)), strip_rows_)) {}
@@ -180,7 +189,7 @@ class LargeBlockSearch {
                         errors.data() + (strip * across + block) * tried);
       });
     for (std::int64_t b = 0; b < count * across; ++b)
-      store(chosen_, first * across + b, candidates_[b].at(tried == 1 ? 0 : best(errors, b)));
+      results_.store(first * across + b, candidates_[b].at(tried == 1 ? 0 : best(errors, b)));
   }
 
   /// Calls function(strip, block, rows) on all threads; strips are counted from row of blocks `first` on.
@@ -228,7 +237,7 @@ class LargeBlockSearch {
   }
 
   const Problem& problem_;
-  const ChosenScales& chosen_;
+  const Results& results_;
   Improving& improving_;
   std::int64_t strip_rows_, strips_per_block_;
   std::vector<Candidates> candidates_;
@@ -270,10 +279,11 @@ ChosenScales search_on_cpu(const at::Tensor& input, const ScaleGrid& grid, const
   ChosenScales chosen;
   chosen.scale = at::empty({problem.row_blocks(), problem.column_blocks()}, at::kFloat);
   if (!rule.symmetric) chosen.zero_point = at::empty_like(chosen.scale);
+  const Results results(chosen);
   if (in_strips(grid, weight.size(1)))
-    LargeBlockSearch(problem, chosen, improving).run();
+    LargeBlockSearch(problem, results, improving).run();
   else
-    search_small_blocks(problem, chosen, improving);
+    search_small_blocks(problem, results, improving);
   return chosen;
 }
 
@@ -316,18 +326,17 @@ at::Tensor round_to_nearest(const at::Tensor& input, const ScaleGrid& grid, cons
   if (!weight.is_cpu()) return plain_round_to_nearest(weight, grid, element, scales);
   at::Tensor codes = at::empty({rows, columns}, at::kChar);
   const std::int64_t column_blocks = scales.scale.size(1);
+  const float* scale = scales.scale.const_data_ptr<float>();
+  const float* zero = scales.zero_point.defined() ? scales.zero_point.const_data_ptr<float>() : nullptr;
+  auto* target = codes.data_ptr<std::int8_t>();
   at::parallel_for(0, rows, std::max<std::int64_t>(1, 65536 / columns), [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> buffer;
     for (std::int64_t row = begin; row < end; ++row) {
       const float* wide = wide_rows(weight, row, 1, buffer);
       const std::int64_t first = row / grid.block_rows * column_blocks;
-      for (std::int64_t b = 0; b < column_blocks; ++b) {
-        const std::int64_t column = b * grid.block_columns;
-        const float zero = scales.zero_point.defined() ? scales.zero_point.const_data_ptr<float>()[first + b] : 0.0f;
-        cpu::table().quantize(wide + column, std::min(grid.block_columns, columns - column),
-                              scales.scale.const_data_ptr<float>()[first + b], zero, element,
-                              codes.data_ptr<std::int8_t>() + row * columns + column);
-      }
+      cpu::table().quantize(wide,
+                            {columns, grid.block_columns, scale + first, zero == nullptr ? nullptr : zero + first},
+                            element, target + row * columns);
     }
   });
   return codes;

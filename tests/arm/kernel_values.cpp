@@ -106,17 +106,18 @@ void rounding(Numbers& numbers) {
   print("scale_columns", kExact, widened(scaled));
   for (const auto& [name, element, zero_point] : kElements) {
     const float scale = 0.9f / element.maximum;
+    const std::vector<float> scales(6, scale), zero_points(6, zero_point);
+    const RowScales row{kCount, 16, scales.data(), zero_points.data()};
     std::vector<std::int8_t> codes(kCount);
-    table().quantize(x.data(), kCount, scale, zero_point, element, codes.data());
+    table().quantize(x.data(), row, element, codes.data());
     print(std::string("quantize_") + name, kExact, codes);
     std::vector<float> values(kCount);
-    table().dequantize_f32(codes.data(), kCount, scale, zero_point, element, values.data());
+    table().dequantize_f32(codes.data(), row, element, values.data());
     print(std::string("dequantize_f32_") + name, kSums, values);
     std::vector<Bits16> narrow(kCount);
-    table().dequantize_bf16(codes.data(), kCount, scale, zero_point, element, narrow.data());
+    table().dequantize_bf16(codes.data(), row, element, narrow.data());
     print(std::string("dequantize_bf16_") + name, kExact, widened(narrow));
-    const std::vector<float> scales(3, scale), zero_points(3, zero_point),
-        candidates = {scale, scale * 0.9f, scale * 0.8f};
+    const std::vector<float> candidates = {scale, scale * 0.9f, scale * 0.8f};
     table().round_values({.x = x.data(),
                           .runs = kCount / kRun,
                           .run = kRun,

@@ -33,13 +33,14 @@ const ElementType kElements[] = {integers(2), integers(4), integers(8), kE4m3, k
 TEST(Elements, EveryInstructionSetRoundsAsAtenDoes) {
   for (const ElementType& element : kElements) {
     const at::Tensor x = awkward_values(element), one = at::ones({1});
+    const cpu::RowScales row{x.numel(), x.numel(), one.const_data_ptr<float>()};
     const at::Tensor levels = nearest_level(x, one, {}, element);
     for (const cpu::Table* table : available_tables()) {
       at::Tensor codes = at::empty({x.numel()}, at::kChar);
-      table->quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, element, codes.data_ptr<std::int8_t>());
+      table->quantize(x.const_data_ptr<float>(), row, element, codes.data_ptr<std::int8_t>());
       EXPECT_TRUE(at::equal(code_levels(codes, element), levels)) << table->name << element.maximum;
       at::Tensor values = at::empty({x.numel()});
-      table->dequantize_f32(codes.const_data_ptr<std::int8_t>(), x.numel(), 1, 0, element, values.data_ptr<float>());
+      table->dequantize_f32(codes.const_data_ptr<std::int8_t>(), row, element, values.data_ptr<float>());
       EXPECT_TRUE(at::equal(values, levels)) << table->name << element.maximum;
     }
   }

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "layerpress/kernels/levels.h"
 #include "tests/kernels/instruction_sets.h"
 
 namespace layerpress::kernels {
@@ -224,17 +225,24 @@ TEST(ScaleSearch, HandExamples) {
 
 TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {
   at::manual_seed(12);
-  const at::Tensor x = at::randn({1000}) * 5;
-  const ElementType elements[] = {integers(4), kE4m3};
-  const std::vector<const cpu::Table*> tables = available_tables();
-  for (const ElementType& element : elements) {
-    std::vector<std::int8_t> expected(1000), codes(1000);
-    tables[0]->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, element, expected.data());
-    for (const cpu::Table* table : tables) {
-      table->quantize(x.const_data_ptr<float>(), 1000, 0.31f, 0, element, codes.data());
-      EXPECT_EQ(codes, expected) << table->name;
+  const at::Tensor x = at::randn({1000}) * 5, scales = at::rand({63}) + 0.2, zero_points = at::randint(-3, 4, {63});
+  for (const ElementType& element : {integers(4), kE4m3, kE2m1})
+    for (const std::int64_t group : {16, 48, 1000}) {
+      const bool has_zero_points = element.maximum == 7;
+      const at::Tensor zeros = has_zero_points ? zero_points.to(at::kFloat) : at::zeros({63});
+      const cpu::RowScales row{1000, group, scales.const_data_ptr<float>(),
+                               has_zero_points ? zeros.const_data_ptr<float>() : nullptr};
+      const at::Tensor place = at::arange(1000).floor_divide(group);
+      const at::Tensor scale = scales.index({place}), zero = zeros.index({place});
+      const at::Tensor expected = nearest_level(x, scale, has_zero_points ? zero : at::Tensor(), element);
+      for (const cpu::Table* table : available_tables()) {
+        at::Tensor codes = at::empty({1000}, at::kChar), values = at::empty({1000});
+        table->quantize(x.const_data_ptr<float>(), row, element, codes.data_ptr<std::int8_t>());
+        EXPECT_TRUE(at::equal(code_levels(codes, element), expected)) << table->name << element.maximum << group;
+        table->dequantize_f32(codes.const_data_ptr<std::int8_t>(), row, element, values.data_ptr<float>());
+        EXPECT_TRUE(at::equal(values, (expected - zero) * scale)) << table->name << element.maximum << group;
+      }
     }
-  }
 }
 
 TEST(CpuKernels, Fp8CodesEqualAtens) {
@@ -242,7 +250,9 @@ TEST(CpuKernels, Fp8CodesEqualAtens) {
       at::cat({at::randn({2000}) * 100, at::randn({500}) * 1e-3, at::tensor({448.f, -460.f, 0.f, 17.f})});
   const at::Tensor expected = x.clamp(-448, 448).to(at::kFloat8_e4m3fn).view(at::kChar);
   at::Tensor codes = at::empty({x.numel()}, at::kChar);
-  cpu::table().quantize(x.const_data_ptr<float>(), x.numel(), 1, 0, kE4m3, codes.data_ptr<std::int8_t>());
+  const float scale = 1;
+  cpu::table().quantize(x.const_data_ptr<float>(), {x.numel(), x.numel(), &scale}, kE4m3,
+                        codes.data_ptr<std::int8_t>());
   // Negative zero and zero are the same value.
   const auto value = [](const at::Tensor& c) { return c.view(at::kFloat8_e4m3fn).to(at::kFloat); };
   EXPECT_TRUE(at::equal(value(codes), value(expected)));

@@ -9,12 +9,9 @@ void scale_errors(const ScaleErrorTask& task);
 bool channel_ranges(const StoredRows& rows, std::int64_t columns, float* minima, float* maxima);
 void run_ranges(const float* x, std::int64_t runs, std::int64_t run, float* minima, float* maxima);
 void round_values(const RoundingTask& task);
-void quantize(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
-              std::int8_t* codes);
-void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                     const ElementType& element, Bits16* values);
-void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                    const ElementType& element, float* values);
+void quantize(const float* x, const RowScales& row, const ElementType& element, std::int8_t* codes);
+void dequantize_bf16(const std::int8_t* codes, const RowScales& row, const ElementType& element, Bits16* values);
+void dequantize_f32(const std::int8_t* codes, const RowScales& row, const ElementType& element, float* values);
 void scale_columns(const void* x, ValueType x_type, const float* factors, std::int64_t count, void* y,
                    ValueType y_type);
 void column_tile_load(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,

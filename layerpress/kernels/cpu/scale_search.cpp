@@ -39,22 +39,25 @@ float error_of(const ScaleErrorTask& task, const Levels& levels, const Error& er
   return sum;
 }
 
-/// Calls body(i) for i below `count`. In a loop over floats and bytes, compilers take as many elements at once as there are bytes in a
-/// register, and the rest one by one. NVFP4's groups of 16 columns therefore have a loop of their own.
+/// Calls body(column, scale, zero point) for each column. In a loop over floats and bytes, compilers take as many elements at once as
+/// there are bytes in a register, and the rest one by one. NVFP4's groups of 16 columns therefore have a loop of their own.
 template <typename Body>
-void for_each_element(std::int64_t count, Body&& body) {
+void for_each_column(const RowScales& row, Body&& body) {
   constexpr std::int64_t kFew = 16;
-  if (count == kFew)
-    for (std::int64_t i = 0; i < kFew; ++i) body(i);
-  else
-    for (std::int64_t i = 0; i < count; ++i) body(i);
+  for (std::int64_t first = 0, g = 0; first < row.columns; first += row.group, ++g) {
+    const float scale = row.scales[g], zero_point = row.zero_points == nullptr ? 0.0f : row.zero_points[g];
+    const std::int64_t count = row.columns - first < row.group ? row.columns - first : row.group;
+    if (count == kFew)
+      for (std::int64_t i = 0; i < kFew; ++i) body(first + i, scale, zero_point);
+    else
+      for (std::int64_t i = 0; i < count; ++i) body(first + i, scale, zero_point);
+  }
 }
 
 template <typename T>
-void dequantize(const std::int8_t* codes, std::int64_t count, float scale, float zero_point, const ElementType& element,
-                T* values) {
+void dequantize(const std::int8_t* codes, const RowScales& row, const ElementType& element, T* values) {
   with_levels<Operations>(element, [&](auto levels) {
-    for_each_element(count, [&](std::int64_t i) {
+    for_each_column(row, [&](std::int64_t i, float scale, float zero_point) {
       values[i] = narrow<T>(levels.value(levels.decode(codes[i]), zero_point) * scale);
     });
   });
@@ -84,21 +87,20 @@ void scale_errors(const ScaleErrorTask& task) {
   });
 }
 
-void quantize(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
-              std::int8_t* codes) {
+void quantize(const float* x, const RowScales& row, const ElementType& element, std::int8_t* codes) {
   with_levels<Operations>(element, [&](auto levels) {
-    for_each_element(count, [&](std::int64_t i) { codes[i] = levels.encode(levels.level(x[i] / scale, zero_point)); });
+    for_each_column(row, [&](std::int64_t i, float scale, float zero_point) {
+      codes[i] = levels.encode(levels.level(x[i] / scale, zero_point));
+    });
   });
 }
 
-void dequantize_bf16(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                     const ElementType& element, Bits16* values) {
-  dequantize(codes, count, scale, zero_point, element, values);
+void dequantize_bf16(const std::int8_t* codes, const RowScales& row, const ElementType& element, Bits16* values) {
+  dequantize(codes, row, element, values);
 }
 
-void dequantize_f32(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                    const ElementType& element, float* values) {
-  dequantize(codes, count, scale, zero_point, element, values);
+void dequantize_f32(const std::int8_t* codes, const RowScales& row, const ElementType& element, float* values) {
+  dequantize(codes, row, element, values);
 }
 
 }  // namespace layerpress::kernels::cpu::LAYERPRESS_ISA

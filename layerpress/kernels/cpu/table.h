@@ -72,6 +72,13 @@ struct ColumnBlockTask {
   ElementType element;
 };
 
+/// The scales of a row: one for each `group` columns, and one for fewer at its end.
+struct RowScales {
+  std::int64_t columns = 0, group = 0;
+  const float* scales = nullptr;
+  const float* zero_points = nullptr;  ///< null: all are 0
+};
+
 /// Candidate scales for consecutive weights: adds sum(importance * |dequantize(quantize(w)) - w|^exponent) for each.
 struct ScaleErrorTask {
   const float* weights = nullptr;
@@ -178,13 +185,10 @@ struct Table {
   void (*run_ranges)(const float* x, std::int64_t runs, std::int64_t run, float* minima, float* maxima);
   /// NaN stays NaN.
   void (*round_values)(const RoundingTask& task);
-  void (*quantize)(const float* x, std::int64_t count, float scale, float zero_point, const ElementType& element,
-                   std::int8_t* codes);
+  void (*quantize)(const float* x, const RowScales& row, const ElementType& element, std::int8_t* codes);
   /// (code - zero_point) * scale.
-  void (*dequantize_bf16)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                          const ElementType& element, Bits16* values);
-  void (*dequantize_f32)(const std::int8_t* codes, std::int64_t count, float scale, float zero_point,
-                         const ElementType& element, float* values);
+  void (*dequantize_bf16)(const std::int8_t* codes, const RowScales& row, const ElementType& element, Bits16* values);
+  void (*dequantize_f32)(const std::int8_t* codes, const RowScales& row, const ElementType& element, float* values);
   /// y = x factors, element by element, rounded to x's type; y's type is the same or fp32.
   void (*scale_columns)(const void* x, ValueType x_type, const float* factors, std::int64_t count, void* y,
                         ValueType y_type);

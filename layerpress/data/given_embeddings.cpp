@@ -14,9 +14,15 @@ namespace {
 constexpr const char* kPlaceOffsets = "embedding_offsets";
 constexpr const char* kPlaces = "embedding_places";
 constexpr const char* kPositions = "positions";
-constexpr std::int64_t kMostAxes = 16;
+constexpr std::int64_t kMostAxes = 16, kMostLayers = 1024;
 
 std::string values_name(std::int64_t number) { return fmt::format("embeddings.{}", number); }
+std::string added_name(std::int64_t number) { return fmt::format("added_embeddings.{}", number); }
+
+bool has_floats(const checkpoint::StoredTensor& tensor, std::size_t dimensions) {
+  const bool is_float = tensor.dtype == at::kFloat || tensor.dtype == at::kBFloat16 || tensor.dtype == at::kHalf;
+  return is_float && tensor.shape.size() == dimensions;
+}
 
 at::Tensor read_integers(const checkpoint::SafetensorsFile& file, const char* name, std::size_t dimensions) {
   const auto found = file.tensors().find(name);
@@ -33,7 +39,8 @@ GivenEmbeddings GivenEmbeddings::cut(std::int64_t length) const {
   if (!are_there()) return {};
   const std::int64_t count = places.lt(length).sum().item<std::int64_t>();
   return {places.slice(0, 0, count), values.slice(0, 0, count),
-          positions.defined() ? positions.slice(1, 0, length) : at::Tensor()};
+          positions.defined() ? positions.slice(1, 0, length) : at::Tensor(),
+          added.defined() ? added.slice(0, 0, count) : at::Tensor()};
 }
 
 bool StoredEmbeddings::are_in(const checkpoint::SafetensorsFile& file) { return file.contains(kPlaceOffsets); }
@@ -56,12 +63,12 @@ StoredEmbeddings::StoredEmbeddings(std::shared_ptr<const checkpoint::Safetensors
       throw DataError("[data.images] {}: '{}' is [{}, {}] for {} tokens", where, kPositions, positions_.size(0),
                       positions_.size(1), sample_offsets_.back());
   }
-  std::int64_t number = 0, features = -1;
+  std::int64_t number = 0, features = -1, layers = -1;
   for (std::size_t sample = 0; sample + 1 < offsets_.size(); ++sample) {
     numbers_.push_back(number);
     if (offsets_[sample] == offsets_[sample + 1]) continue;
     check_places(sample);
-    check_values(sample, features);
+    check_values(sample, features, layers);
     ++number;
   }
 }
@@ -75,13 +82,12 @@ void StoredEmbeddings::check_places(std::size_t sample) const {
                       file_->path().string(), sample + 1, kPlaces);
 }
 
-void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features) const {
-  const std::string name = values_name(numbers_.back());
+void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features, std::int64_t& layers) const {
+  const std::string name = values_name(numbers_.back()), added = added_name(numbers_.back());
   const auto found = file_->tensors().find(name);
   const std::int64_t count = offsets_[sample + 1] - offsets_[sample];
   const auto fits = [&](const checkpoint::StoredTensor& spec) {
-    const bool is_float = spec.dtype == at::kFloat || spec.dtype == at::kBFloat16 || spec.dtype == at::kHalf;
-    return is_float && spec.shape.size() == 2 && spec.shape[0] == count && spec.shape[1] > 0 &&
+    return has_floats(spec, 2) && spec.shape[0] == count && spec.shape[1] > 0 &&
            (features < 0 || spec.shape[1] == features);
   };
   if (found == file_->tensors().end() || !fits(found->second))
@@ -89,15 +95,25 @@ void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features) 
         "[data.images] {}: '{}' is not there as floats [{}, features]; make it again with `layerpress prepare`",
         file_->path().string(), name, count);
   features = found->second.shape[1];
+  const auto more = file_->tensors().find(added);
+  if (layers < 0) layers = more != file_->tensors().end() && has_floats(more->second, 3) ? more->second.shape[1] : 0;
+  if (more == file_->tensors().end() ? layers > 0
+                                     : !has_floats(more->second, 3) || layers < 1 || layers > kMostLayers ||
+                                           more->second.shape != std::vector<std::int64_t>{count, layers, features})
+    throw DataError(
+        "[data.images] {}: '{}' is not there as floats [{}, layers, {}], with the same layers in all samples; make it "
+        "again with `layerpress prepare`",
+        file_->path().string(), added, count, features);
 }
 
 GivenEmbeddings StoredEmbeddings::of_sample(std::int64_t sample) const {
   const auto index = static_cast<std::size_t>(sample);
   const std::int64_t first = offsets_.at(index), last = offsets_.at(index + 1);
   if (first == last) return {};
-  return {
-      places_.slice(0, first, last), file_->tensor(values_name(numbers_.at(index))),
-      positions_.defined() ? positions_.slice(1, sample_offsets_[index], sample_offsets_[index + 1]) : at::Tensor()};
+  const std::int64_t number = numbers_.at(index);
+  return {places_.slice(0, first, last), file_->tensor(values_name(number)),
+          positions_.defined() ? positions_.slice(1, sample_offsets_[index], sample_offsets_[index + 1]) : at::Tensor(),
+          file_->contains(added_name(number)) ? file_->tensor(added_name(number)) : at::Tensor()};
 }
 
 std::map<std::string, at::Tensor> embedding_tensors(const std::vector<GivenEmbeddings>& samples,
@@ -111,7 +127,9 @@ std::map<std::string, at::Tensor> embedding_tensors(const std::vector<GivenEmbed
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const GivenEmbeddings& sample = samples[i];
     if (sample.are_there()) {
-      tensors[values_name(static_cast<std::int64_t>(places.size()))] = sample.values;
+      const auto number = static_cast<std::int64_t>(places.size());
+      tensors[values_name(number)] = sample.values;
+      if (sample.added.defined()) tensors[added_name(number)] = sample.added;
       places.push_back(sample.places);
     }
     offsets.push_back(offsets.back() + (sample.are_there() ? sample.places.numel() : 0));

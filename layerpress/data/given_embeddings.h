@@ -17,6 +17,7 @@ struct GivenEmbeddings {
   at::Tensor places;     ///< int64 [places]: the sample's tokens that have these embeddings, ascending
   at::Tensor values;     ///< [places, features], floating-point, on the CPU
   at::Tensor positions;  ///< int64 [axes, tokens]; undefined: they count from 0
+  at::Tensor added{};    ///< [places, layers, features]: what layers add to the hidden state; undefined: nothing
 
   bool are_there() const { return places.defined(); }
   /// Those of the first `length` tokens.
@@ -35,7 +36,8 @@ class StoredEmbeddings {
 
  private:
   void check_places(std::size_t sample) const;
-  void check_values(std::size_t sample, std::int64_t& features) const;
+  /// `features` and `layers` are those of samples before, or -1.
+  void check_values(std::size_t sample, std::int64_t& features, std::int64_t& layers) const;
 
   std::shared_ptr<const checkpoint::SafetensorsFile> file_;
   std::vector<std::int64_t> sample_offsets_;

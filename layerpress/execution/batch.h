@@ -24,10 +24,10 @@ struct Batch {
   std::optional<std::int64_t> counted_tokens{};
 
   BatchImages images{};  ///< of the samples; empty for a model without images
-  /// Rows that replace the embeddings of a sample's tokens: places int64 [rows] in the sample, values [rows, features] on the
-  /// CPU; undefined for a sample without images.
+  /// Rows that replace the embeddings of a sample's tokens: places int64 [rows] in the sample, values [rows, features], and
+  /// what layers add there, [rows, layers, features] or undefined; on the CPU. Undefined for a sample without images.
   struct Embeddings {
-    at::Tensor places, values;
+    at::Tensor places, values, added;
   };
   std::vector<Embeddings> embeddings{};  ///< of each sample; empty if no sample has some
   at::Tensor

@@ -1,5 +1,6 @@
 #include "layerpress/graph/image_geometry.h"
 
+#include <algorithm>
 #include <variant>
 
 namespace layerpress::graph {
@@ -16,6 +17,13 @@ const Node* merging_node(const Graph& graph) {
   for (const Node& node : graph.nodes)
     if (std::holds_alternative<MergeImages>(node.operation)) return &node;
   return nullptr;
+}
+
+std::int64_t layers_adding_images(const Graph& graph) {
+  std::int64_t layers = 0;
+  for (const Node& node : graph.nodes)
+    if (const auto* adding = std::get_if<AddImages>(&node.operation)) layers = std::max(layers, adding->layer + 1);
+  return layers;
 }
 
 }  // namespace layerpress::graph

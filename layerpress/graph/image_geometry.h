@@ -29,4 +29,7 @@ std::optional<ImageGeometry> image_geometry(const Graph& graph);
 /// The node that takes what a vision part outside the graph makes of images, or null.
 const Node* merging_node(const Graph& graph);
 
+/// How many layers add to the hidden state what that vision part makes.
+std::int64_t layers_adding_images(const Graph& graph);
+
 }  // namespace layerpress::graph

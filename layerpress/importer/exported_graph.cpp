@@ -246,7 +246,7 @@ class Reader {
   void read_node(const Json& json) {
     ExportedNode node;
     node.op = json.at("op").get<std::string>();
-    if (node.op != kMergeImages) kernels::check_operator(node.op);
+    if (node.op != kMergeImages && node.op != kAddImages) kernels::check_operator(node.op);
     node.arguments = json.at("args");
     node.module = json.at("module").get<std::size_t>();
     node.out = json.at("out").get<std::int64_t>();

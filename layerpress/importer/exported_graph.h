@@ -86,6 +86,9 @@ struct ExportedGraph {
 /// The operator that replaces the embeddings of images; the program has no computation for it but our node.
 constexpr const char* kMergeImages = "layerpress.merge_images.default";
 
+/// The operator that adds what is made of images to a hidden state: x, the number of the layer.
+constexpr const char* kAddImages = "layerpress.add_images.default";
+
 /// Reads graph.json and constants.safetensors of a folder. Throws CheckpointError naming the fault.
 ExportedGraph read_exported_graph(const std::filesystem::path& folder);
 

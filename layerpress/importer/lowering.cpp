@@ -29,7 +29,8 @@ class Matcher {
       lowered = linear(node, table, node.op == kLinear ? value_argument(node, 2) : std::nullopt);
     if (node.op == "aten.layer_norm.default") lowered = layer_norm(node);
     if (node.op == "layerpress.attention.default") lowered = attention(node);
-    if (node.op == kMergeImages) lowered = merge_images(node);
+    if (node.op == kMergeImages) lowered = images(node, graph::MergeImages{graph_.position_axes});
+    if (node.op == kAddImages) lowered = images(node, graph::AddImages{layer_of(node)});
     if (node.op == "aten.mul.Tensor" || node.op == "aten._to_copy.default" || node.op == "aten.type_as.default")
       lowered = match_rms_norm(graph_, layouts_, node);
     if (!lowered && node.op == "aten.mul.Tensor") lowered = gated_activation(node);
@@ -115,13 +116,22 @@ class Matcher {
     return Lowered{norm, {layouts_.origin(*x)}};
   }
 
-  Lowered merge_images(const ExportedNode& node) const {
+  /// A node that changes the rows of images.
+  Lowered images(const ExportedNode& node, graph::Operation operation) const {
     const auto x = value_argument(node, 0);
     if (!x || !computes(*x) || !layouts_.tokens_first(*x))
       throw CheckpointError(
           "[importer.images] module '{}': its embeddings are not one row for each token; export the graph again",
           graph_.modules[node.module].first);
-    return {graph::MergeImages{graph_.position_axes}, {layouts_.origin(*x)}};
+    return {std::move(operation), {layouts_.origin(*x)}};
+  }
+
+  std::int64_t layer_of(const ExportedNode& node) const {
+    const auto layer = number_argument(node, 1);
+    if (!layer || !(*layer >= 0 && *layer < 1024))
+      throw CheckpointError("[importer.images] module '{}': it adds images of no layer; export the graph again",
+                            graph_.modules[node.module].first);
+    return static_cast<std::int64_t>(*layer);
   }
 
   std::optional<Lowered> attention(const ExportedNode& node) const {

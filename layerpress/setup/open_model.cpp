@@ -194,6 +194,7 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
                     execution::Batch& batch) {
   const graph::Node* merge = graph::merging_node(graph);
   const std::int64_t axes = merge == nullptr ? 1 : std::get<graph::MergeImages>(merge->operation).axes;
+  const std::int64_t adding = graph::layers_adding_images(graph);
   if (axes > 1) batch.positions = batch.counted_positions().repeat({axes, 1});
   for (std::int64_t sample = range.first_sample; sample < range.last_sample && !set.images.empty(); ++sample) {
     const data::GivenEmbeddings& given = set.images[static_cast<std::size_t>(sample)].embeddings;
@@ -208,6 +209,11 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
             fmt::format("has embeddings of {} features, the model's have {}; prepare the "
                         "data with this model",
                         given.values.size(1), features));
+    const std::int64_t layers = given.added.defined() ? given.added.size(1) : 0;
+    require(layers == adding,
+            fmt::format("has embeddings for {} layers to add, the model adds {}; prepare the data with "
+                        "this model",
+                        layers, adding));
     const std::int64_t own = given.positions.defined() ? given.positions.size(0) : axes;
     require(own == axes,
             fmt::format("has {} positions for a token, the model {}; prepare the data with this model", own, axes));
@@ -215,7 +221,7 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
             "has positions that do not count its tokens, the model's graph counts them; leave its images out");
     const auto place = static_cast<std::size_t>(sample - range.first_sample);
     batch.embeddings.resize(batch.offsets.size() - 1);
-    batch.embeddings[place] = {given.places, given.values};
+    batch.embeddings[place] = {given.places, given.values, given.added};
     if (axes > 1 && given.positions.defined())
       batch.positions.slice(1, batch.offsets[place], batch.offsets[place + 1]).copy_(given.positions);
   }

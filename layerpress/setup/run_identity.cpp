@@ -115,10 +115,9 @@ void add(const at::Tensor& tensor, Checksum& checksum) {
   checksum.add(bytes.const_data_ptr(), bytes.nbytes());
 }
 
-/// Not their values, whose last bits may differ between runs of the vision part.
 void add_embeddings(const data::GivenEmbeddings& given, Checksum& checksum) {
   if (!given.are_there()) return;
-  for (const at::Tensor& tensor : {given.places, given.positions})
+  for (const at::Tensor& tensor : {given.places, given.values, given.positions, given.added})
     if (tensor.defined()) add(tensor, checksum);
 }
 

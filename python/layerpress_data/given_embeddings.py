@@ -8,31 +8,39 @@ from .pixel_spool import PixelSpool
 
 
 class GivenEmbeddings(NamedTuple):
-    """The places of the image tokens, their embeddings (a torch tensor [places, features], or its number in a spool), and
-    int64 positions [axes, tokens], or None where these count from 0."""
+    """The places of the image tokens, their embeddings (a torch tensor [places, features], or its number in a spool), int64
+    positions [axes, tokens], or None where these count from 0, and what layers add to the hidden state at these places (a torch
+    tensor [places, layers, features], or its number), or None."""
 
     places: list[int]
     values: object
     positions: object
+    added: object = None
 
     def cut(self, length: int) -> GivenEmbeddings:
         """Those of the first `length` tokens."""
         places = [place for place in self.places if place < length]
         positions = None if self.positions is None else self.positions[:, :length]
-        return GivenEmbeddings(places, self.values[: len(places)], positions)
+        added = None if self.added is None else self.added[: len(places)]
+        return GivenEmbeddings(places, self.values[: len(places)], positions, added)
 
 
 def spooled(given: GivenEmbeddings, spool: PixelSpool) -> Optional[GivenEmbeddings]:
-    """The same with the values in the spool, in their own dtype; None if no place is left."""
-    import torch
-
+    """The same with the features in the spool, in their own dtype; None if no place is left."""
     if not given.places:
         return None
+    added = None if given.added is None else _stored(given.added, spool, "added_embeddings")
+    return given._replace(values=_stored(given.values, spool, "embeddings"), added=added)
+
+
+def _stored(features, spool: PixelSpool, kind: str) -> int:
+    import torch
+
     halves = {torch.bfloat16: "BF16", torch.float16: "F16"}
-    values = given.values.contiguous()
-    element = halves.get(values.dtype, "F32")
+    element = halves.get(features.dtype, "F32")
+    values = features.contiguous()
     array = values.view(torch.uint16) if element != "F32" else values.to(torch.float32)
-    return given._replace(values=spool.add(array.numpy(), "embeddings", element))
+    return spool.add(array.numpy(), kind, element)
 
 
 def given_tensors(samples: Sequence[Sequence[int]]) -> dict:

@@ -12,9 +12,10 @@ from typing import Mapping
 from .errors import DataError, MissingPackageError, one_line
 from .given_embeddings import GivenEmbeddings
 
-# Arguments of a language model that an imported graph has itself: from token ids, or because nothing is kept.
+# Arguments of a language model that an imported graph has itself: from token ids, because nothing is kept, or from what is
+# read here.
 _KNOWN = frozenset(("input_ids", "inputs_embeds", "attention_mask", "position_ids", "per_layer_inputs", "past_key_values",
-                    "cache_position"))
+                    "cache_position", "visual_pos_masks", "deepstack_visual_embeds"))
 
 
 class ImageEmbedder:
@@ -106,7 +107,20 @@ class ImageEmbedder:
         if empty[places].any():
             raise self._refusal("embeddings of images and text are mixed")
         positions = _positions(given.get("position_ids"), ids.shape[1])
-        return ids[0].tolist(), GivenEmbeddings(places.nonzero().flatten().tolist(), embeddings[0][places], positions)
+        return ids[0].tolist(), GivenEmbeddings(places.nonzero().flatten().tolist(), embeddings[0][places], positions,
+                                                self._added(given, places))
+
+    def _added(self, given: dict, places):
+        """What layers add to the hidden state at the tokens of images: [places, layers, features], or None."""
+        import torch
+
+        layers = given.get("deepstack_visual_embeds")
+        if layers is None or not len(layers):
+            return None
+        mask = given.get("visual_pos_masks")
+        if mask is None or not torch.equal(mask.reshape(-1).bool(), places):
+            raise self._refusal("some layers add features at other tokens than those of images")
+        return torch.stack(list(layers), 1)
 
 
 def _has_tensor(value) -> bool:

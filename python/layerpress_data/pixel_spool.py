@@ -37,8 +37,9 @@ class PixelSpool:
             raise PrepareError(
                 f"{self._folder}: cannot hold the pixels of images ({one_line(fault)}): check the folder and its space"
             ) from None
-        self._places.append((f"{kind}.{len(self)}", element, pixels.shape))
-        return len(self) - 1
+        number = sum(name.startswith(kind + ".") for name, _, _ in self._places)
+        self._places.append((f"{kind}.{number}", element, pixels.shape))
+        return number
 
     def save(self, path: str, tensors: dict, metadata: dict[str, str]) -> None:
         """Writes `tensors` and all arrays as one safetensors file."""

@@ -50,7 +50,7 @@ def _takes(model, name: str) -> bool:
 
 
 def export_model(model_class, config, dtype: torch.dtype, images: bool = False) -> Exported:
-    """Records the model in the best way that succeeds. With `images`, a node takes embeddings of images."""
+    """Records the model in the best way that succeeds. With `images`, nodes take what a vision part makes."""
     hooks.register()
     reasons = []
     for way, attention, experts in _WAYS:
@@ -74,8 +74,15 @@ def _position_axes(model) -> int:
     return next((len(sections) for sections in (stated, *own) if isinstance(sections, (list, tuple))), 1)
 
 
-def _merges_images(model) -> None:
+def _takes_images(model) -> None:
+    """Nodes take what the vision part makes: embeddings, and what is added behind some layers. The latter are given by
+    their numbers."""
     model.get_input_embeddings().register_forward_hook(lambda module, given, made: hooks.OPS.merge_images(made))
+    layers = getattr(getattr(model.config, "vision_config", None), "deepstack_visual_indexes", None) or ()
+    for module in model.modules():
+        if hasattr(module, hooks.ADDITION):
+            module.register_forward_pre_hook(
+                lambda module, given, options: (given, options | {hooks.ADDED: range(len(layers))}), with_kwargs=True)
 
 
 def _export(built: skeleton.Skeleton, images: bool):
@@ -89,7 +96,7 @@ def _export(built: skeleton.Skeleton, images: bool):
             axes = _position_axes(model) if images else 1
             inputs["position_ids"] = torch.zeros((axes, 1, _LENGTH)[axes == 1:], dtype=torch.long)
     if images:
-        _merges_images(model)
+        _takes_images(model)
     shapes = {name: {value.dim() - 1: torch.export.Dim.DYNAMIC} for name, value in inputs.items()}
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.no_grad())

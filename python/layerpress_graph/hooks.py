@@ -147,6 +147,16 @@ _KERNELS = {"causal_conv1d_fn": _convolution, "torch_chunk_gated_delta_rule": _g
 _METHODS = {"RecurrentGemmaRglru": ("_rnn_scan", _rnn_scan), "xLSTMBackend": ("forward", _mlstm)}
 
 
+# Methods that add features of images to the hidden state of their tokens, behind some layers, and the argument of their
+# module that has the features of each of these layers.
+ADDITION, ADDED = "_deepstack_process", "deepstack_visual_embeds"
+
+
+def _add_images(self, hidden_states, visual_pos_masks, visual_embeds):
+    _refuse(not isinstance(visual_embeds, int), "an addition of given features")
+    return OPS.add_images(hidden_states, visual_embeds)
+
+
 @contextlib.contextmanager
 def kernels():
     """While exporting, the kernels of the modelling modules are nodes."""
@@ -165,6 +175,9 @@ def kernels():
         for owner, (method, hook) in _METHODS.items():
             if owner in vars(module):
                 replace(vars(module)[owner], method, hook)
+        for owner in list(vars(module).values()):
+            if isinstance(owner, type) and owner.__module__ == name:
+                replace(owner, ADDITION, _add_images)
     try:
         yield
     finally:

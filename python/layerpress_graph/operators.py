@@ -8,6 +8,7 @@ _LIBRARY = torch.library.Library("layerpress", "DEF")
 _SCHEMAS = (
     "mask(Tensor x, str kind, int window) -> Tensor",
     "merge_images(Tensor x) -> Tensor",
+    "add_images(Tensor x, int layer) -> Tensor",
     "attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, Tensor? sinks, float scale, str kind, "
     "int window, float soft_cap) -> Tensor",
     "experts(Tensor x, Tensor index, Tensor weights, Tensor gate_up, Tensor? gate_up_bias, Tensor down, "
@@ -39,6 +40,11 @@ def _(x, kind, window):
 
 @_shaped("merge_images")
 def _(x):
+    return torch.empty_like(x)
+
+
+@_shaped("add_images")
+def _(x, layer):
     return torch.empty_like(x)
 
 

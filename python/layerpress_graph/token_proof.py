@@ -8,7 +8,7 @@ _POINTWISE = frozenset("""abs add addcmul alias asin atan atan2 bitwise_and bitw
 clamp_max clamp_min clone contiguous copy cos detach div dropout elu empty_like eq erf exp exp2 expm1 fill float_power floor
 floor_divide fmod full_like ge gelu gt hardsigmoid hardswish hardtanh isinf isnan le leaky_relu lerp lift_fresh_copy log log10
 log1p log2 log_sigmoid logaddexp logical_and logical_not logical_or logical_xor lt masked_fill maximum minimum mish mul
-nan_to_num ne neg ones_like pow reciprocal relu relu6 remainder round rsqrt rsub scalar_tensor selu sigmoid sign silu sin
+nan_to_num ne neg ones_like polar pow reciprocal relu relu6 remainder round rsqrt rsub scalar_tensor selu sigmoid sign silu sin
 softplus softsign sqrt square sub tan tanh threshold to trunc type_as where xlogy zeros_like _to_copy __and__ __or__ __xor__
 __rshift__ __lshift__ true_divide""".split())
 # Operations along dimensions, and which argument has these.
@@ -50,7 +50,7 @@ class _Proof:
         mine, theirs = self.tokens(node["out"]), [value for value in reads if self.tokens(value)]
         if node["op"].startswith("layerpress."):
             # Attention as the program's own node keeps samples apart; whatever is not taken for one runs by sample.
-            return None if name in ("experts", "merge_images") else name
+            return None if name in ("experts", "merge_images", "add_images") else name
         if node["op"].startswith("sym."):
             return None
         if not theirs and not mine:

@@ -16,13 +16,15 @@ using test::expect_says;
 using test::message_of;
 using test::TemporaryFolder;
 
-/// Samples of 4, 2, 3 tokens; the first and the last have embeddings of 2 features.
+/// Samples of 4, 2, 3 tokens; the first and the last have embeddings of 2 features, and as much for 3 layers to add.
 CalibrationSet illustrated_set() {
   CalibrationSet set{{1, 2, 3, 4, 5, 6, 7, 8, 9}, {0, 4, 6, 9}};
   set.images.resize(3);
   set.images[0].embeddings = {at::tensor({1, 2}, at::kLong), at::arange(4, at::kFloat).view({2, 2}),
-                              at::tensor({0, 1, 1, 2, 0, 1, 2, 3}, at::kLong).view({2, 4})};
-  set.images[2].embeddings = {at::tensor({0}, at::kLong), at::full({1, 2}, 9, at::kFloat), at::Tensor()};
+                              at::tensor({0, 1, 1, 2, 0, 1, 2, 3}, at::kLong).view({2, 4}),
+                              at::arange(12, at::kFloat).view({2, 3, 2})};
+  set.images[2].embeddings = {at::tensor({0}, at::kLong), at::full({1, 2}, 9, at::kFloat), at::Tensor(),
+                              at::full({1, 3, 2}, 7, at::kFloat)};
   return set;
 }
 
@@ -55,6 +57,7 @@ TEST_F(GivenEmbeddingsTest, ComeBackFromTheFile) {
     const GivenEmbeddings &mine = found.images[sample].embeddings, &own = wanted.images[sample].embeddings;
     EXPECT_TRUE(at::equal(mine.places, own.places));
     EXPECT_TRUE(at::equal(mine.values, own.values));
+    EXPECT_TRUE(at::equal(mine.added, own.added));
   }
   EXPECT_FALSE(found.images[1].embeddings.are_there());
   EXPECT_TRUE(at::equal(found.images[0].embeddings.positions, wanted.images[0].embeddings.positions));
@@ -71,6 +74,7 @@ TEST_F(GivenEmbeddingsTest, AreCutWithTheirSample) {
   EXPECT_TRUE(at::equal(set.images[0].embeddings.places, at::tensor({1}, at::kLong)));
   EXPECT_EQ(set.images[0].embeddings.values.sizes(), at::IntArrayRef({1, 2}));
   EXPECT_EQ(set.images[0].embeddings.positions.sizes(), at::IntArrayRef({2, 2}));
+  EXPECT_TRUE(at::equal(set.images[0].embeddings.added, at::arange(6, at::kFloat).view({1, 3, 2})));
 }
 
 TEST_F(GivenEmbeddingsTest, DamagedFilesAreRefused) {
@@ -82,6 +86,11 @@ TEST_F(GivenEmbeddingsTest, DamagedFilesAreRefused) {
   expect_says(with("embeddings.1", at::ones({1, 3})), {"embeddings.1", "[1, features]"});
   expect_says(with("embeddings.0", at::ones({3, 2})), {"embeddings.0", "[2, features]"});
   expect_says(with("embeddings.1", at::Tensor()), {"embeddings.1"});
+  expect_says(with("added_embeddings.0", at::ones({2, 3, 4})), {"added_embeddings.0", "[2, layers, 2]"});
+  expect_says(with("added_embeddings.0", at::ones({2, 6})), {"added_embeddings.0"});
+  expect_says(with("added_embeddings.1", at::ones({1, 2, 2})), {"added_embeddings.1", "the same layers"});
+  expect_says(with("added_embeddings.1", at::Tensor()), {"added_embeddings.1"});
+  expect_says(with("added_embeddings.0", at::Tensor()), {"added_embeddings.1"});
   expect_says(with("positions", at::zeros({2, 8}, at::kLong)), {"positions", "[2, 8]", "9 tokens"});
   expect_says(with("positions", at::zeros({17, 9}, at::kLong)), {"positions", "[17, 9]"});
 }

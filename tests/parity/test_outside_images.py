@@ -11,9 +11,10 @@ from safetensors.torch import load_file
 from support import program, tiny_illustrated, tiny_vision
 from support.selection import nightly_but
 from support.tiny_illustrated import sample
+from support.watched_runs import killed
 
-TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "llama4", "gemma4")
-REFUSED = {"qwen3_vl": "deepstack_visual_embeds", "gemma3": "attend to later ones"}
+TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "llama4", "gemma4", "qwen3_vl", "qwen3_vl_moe")
+REFUSED = {"gemma3": "attend to later ones"}
 
 
 def relative_difference(ours, theirs):
@@ -21,7 +22,7 @@ def relative_difference(ours, theirs):
     return max(numpy.abs(mine - wanted).max() / numpy.abs(wanted).max() for mine, wanted in zip(ours, theirs))
 
 
-@pytest.mark.parametrize("family", nightly_but(TAKEN, "mistral3"))
+@pytest.mark.parametrize("family", nightly_but(TAKEN, "mistral3", "qwen3_vl"))
 def test_logits(family, tmp_path, monkeypatch):
     """Packed: with an image, without, with two of other sizes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -142,3 +143,75 @@ def test_embeddings_of_another_model(model, tmp_path):
     text = any_model.save(tmp_path / "text", "lfm2")
     program.fails("oneshot", text, "--output", tmp_path / "out", "--dataset", tokens, "--scheme", "W4A16", "--group-size", "16",
                   fragments=["[data.images] sample 1", "takes none"])
+
+
+class Stacked:
+    """A model whose layers add features of images, and samples for it."""
+
+    def __init__(self, folder):
+        self.model = tiny_illustrated.save(folder / "model", "qwen3_vl")
+        self.inputs = [sample("qwen3_vl", 60, number % 3, seed=number) for number in range(40)]
+        self.tokens = tiny_illustrated.write_samples(self.model, folder / "tokens.safetensors", self.inputs)
+        self.options = ["--dataset", self.tokens, "--scheme", "W4A16", "--group-size", "16", "--ignore", "lm_head", "--threads", "1",
+                        "--sequential-targets", "Linear"]
+        self.out = program.oneshot(self.model, folder / "out", *self.options)
+
+    def change_images(self, change, *kinds):
+        """Replaces the tensors of these kinds in the file of samples."""
+        from safetensors import safe_open
+        from safetensors.torch import save_file
+
+        with safe_open(self.tokens, "pt") as file:
+            metadata = file.metadata()
+        tensors = {name: value.clone() for name, value in load_file(self.tokens).items()}
+        for name in tensors:
+            if name.startswith(kinds):
+                tensors[name] = change(tensors[name])
+        save_file(tensors, self.tokens, metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def stacked(tmp_path_factory):
+    return Stacked(tmp_path_factory.mktemp("stacked"))
+
+
+def codes(folder, layer):
+    found = load_file(folder / "model.safetensors")
+    return {name: found[name] for name in found if f".layers.{layer}." in name and name.endswith("weight_packed")}
+
+
+@pytest.mark.nightly
+def test_features_that_layers_add(stacked, tmp_path):
+    """They change what is calibrated behind the first layer, not in it; transformers loads the result."""
+    kept = stacked.tokens.read_bytes()
+    try:
+        stacked.change_images(torch.zeros_like, "added_embeddings.")
+        without = program.oneshot(stacked.model, tmp_path / "without", *stacked.options)
+    finally:
+        stacked.tokens.write_bytes(kept)
+    first, second = ([codes(folder, layer) for folder in (stacked.out, without)] for layer in (0, 1))
+    assert first[0] and all(torch.equal(first[0][name], first[1][name]) for name in first[0])
+    assert second[0] and any(not torch.equal(second[0][name], second[1][name]) for name in second[0])
+    loaded = transformers.AutoModelForImageTextToText.from_pretrained(stacked.out, dtype=torch.float32).eval()
+    with torch.no_grad():
+        compressed = loaded(**stacked.inputs[2], use_cache=False).logits[0].float().numpy()
+    wanted = tiny_illustrated.their_logits(stacked.model, [stacked.inputs[2]])[0]
+    assert 0 < numpy.sqrt(numpy.mean((compressed - wanted) ** 2)) / wanted.std() < 0.5
+
+
+@pytest.mark.nightly
+def test_resumed_with_images(stacked, tmp_path):
+    """The same images give the same result; other ones of the same sizes are refused."""
+    out = tmp_path / "out"
+    killed(stacked.model, out, *stacked.options, subgraphs=4)
+    kept = stacked.tokens.read_bytes()
+    for kind in ("embeddings.", "added_embeddings."):
+        try:
+            stacked.change_images(lambda values: values + 0.5, kind)
+            program.fails("oneshot", stacked.model, "--output", out, *stacked.options, "--resume",
+                          code=2, fragments=["the dataset's tokens differ, or its images"])
+        finally:
+            stacked.tokens.write_bytes(kept)
+    program.oneshot(stacked.model, out, *stacked.options, "--resume")
+    mine, wanted = (load_file(folder / "model.safetensors") for folder in (out, stacked.out))
+    assert all(torch.equal(mine[name], wanted[name]) for name in wanted)

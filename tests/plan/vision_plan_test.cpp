@@ -86,6 +86,21 @@ TEST(VisionPlan, ChecksumKnowsTheImages) {
   EXPECT_NE(setup::checksum_of_samples(set), before);
 }
 
+TEST(VisionPlan, ChecksumKnowsWhatImagesGive) {
+  const auto with = [](const at::Tensor& values, const at::Tensor& added) {
+    data::CalibrationSet set{{1, 2, 3}, {0, 3}};
+    set.images.resize(1);
+    set.images[0].embeddings = {at::tensor({0, 1}, at::kLong), values, at::Tensor(), added};
+    return setup::checksum_of_samples(set);
+  };
+  const at::Tensor values = at::ones({2, 4}), other = values.clone();
+  other[1][3] = 2;
+  EXPECT_EQ(with(values, {}), with(values.clone(), {}));
+  EXPECT_NE(with(values, {}), with(other, {}));
+  EXPECT_NE(with(values, values.unsqueeze(1)), with(values, other.unsqueeze(1)));
+  EXPECT_NE(with(values, values.unsqueeze(1)), with(values, {}));
+}
+
 /// All linears of the text compressed, as in the usual run.
 class VisionSchedule : public ::testing::TestWithParam<std::vector<std::string>> {
  protected:

@@ -36,7 +36,8 @@ FAMILIES = {
     "qwen3_5": ({**TEXT, **DELTA, **PART_MROPE}, QWEN_VISION, TOKENS),
     "qwen3_5_moe": ({**TEXT, **DELTA, **MOE, **PART_MROPE}, QWEN_VISION, TOKENS),
     "qwen2_5_vl": ({**TEXT, **MROPE}, {**QWEN_VISION, "fullatt_block_indexes": [1], "window_size": 16}, TOKENS),
-    "qwen3_vl": ({**TEXT, **MROPE}, {**QWEN_VISION, "deepstack_visual_indexes": [0]}, TOKENS),
+    "qwen3_vl": ({**TEXT, **MROPE, "num_hidden_layers": 3}, {**QWEN_VISION, "deepstack_visual_indexes": [0, 1]}, TOKENS),
+    "qwen3_vl_moe": ({**TEXT, **MOE, **MROPE}, {**QWEN_VISION, "deepstack_visual_indexes": [0]}, TOKENS),
     "mistral3": ({**TEXT, "model_type": "mistral"},
                  {**VISION, "model_type": "pixtral", "head_dim": 16, "image_size": 64, "patch_size": 4},
                  {"image_token_index": IMAGE, "spatial_merge_size": 2, "vision_feature_layer": -1}),
@@ -76,7 +77,7 @@ def save(folder, family, dtype=torch.float32, seed=0):
 
 def pixels_of(family, images, random):
     """What the processor makes of images of 4 x `width` patches, and how many tokens each has."""
-    widths = [4 if family not in ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "qwen3_vl", "mistral3") else 4 + 2 * (i % 2)
+    widths = [4 if family not in ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3") else 4 + 2 * (i % 2)
               for i in range(images)]
     normal = lambda *shape: torch.from_numpy(random.normal(size=shape).astype(numpy.float32))
     if family.startswith("qwen"):

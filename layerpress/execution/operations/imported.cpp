@@ -121,9 +121,11 @@ class ProgramRun {
     return compared.insert(program_.get()).second;
   }
 
+  static at::Tensor reals(const at::Tensor& values) { return values.is_complex() ? at::view_as_real(values) : values; }
+
   void compare(const at::Tensor& packed) const {
     for (std::size_t i = 0; i < 2; ++i) {
-      const at::Tensor apart = part(i, i + 1), together = packed.slice(0, offsets_[i], offsets_[i + 1]);
+      const at::Tensor apart = reals(part(i, i + 1)), together = reals(packed.slice(0, offsets_[i], offsets_[i + 1]));
       const double difference = (apart - together).to(at::kFloat).abs().max().item<double>();
       const double size = apart.to(at::kFloat).abs().max().item<double>();
       const double tolerance = dtype_ == at::kFloat ? 1e-4 : 2e-2;
@@ -161,17 +163,38 @@ struct ImportedFunctions {
   }
 
   static at::Tensor execute(const graph::MergeImages&, const NodeRun& run) {
+    return at_images(run, [](at::Tensor& rows, const at::Tensor& places, const Batch::Embeddings& given) {
+      rows.index_copy_(0, places, given.values.to(rows.options()));
+    });
+  }
+
+  static at::Tensor execute(const graph::AddImages& op, const NodeRun& run) {
+    return at_images(run, [&](at::Tensor& rows, const at::Tensor& places, const Batch::Embeddings& given) {
+      rows.index_add_(0, places, given.added.select(1, op.layer).to(rows.options()));
+    });
+  }
+
+  /// The input, in which `change(rows, places, given)` has changed the rows of images.
+  template <typename Change>
+  static at::Tensor at_images(const NodeRun& run, const Change& change) {
     const Batch& batch = run.context.batch();
     if (batch.embeddings.empty()) return run.inputs[0];
-    at::Tensor merged = run.inputs[0].clone();
+    at::Tensor rows = run.inputs[0].clone();
     for (std::size_t i = 0; i < batch.embeddings.size(); ++i)
       if (const Batch::Embeddings& given = batch.embeddings[i]; given.places.defined())
-        merged.index_copy_(0, (given.places + batch.offsets[i]).to(merged.device()), given.values.to(merged.options()));
-    return merged;
+        change(rows, (given.places + batch.offsets[i]).to(rows.device()), given);
+    return rows;
+  }
+
+  static std::uint64_t workspace_bytes(const graph::MergeImages&, const NodeShape& shape, const Workplace& place) {
+    return rounded_values_bytes(shape, place);
+  }
+  static std::uint64_t workspace_bytes(const graph::AddImages&, const NodeShape& shape, const Workplace& place) {
+    return rounded_values_bytes(shape, place);
   }
 
   /// The values of a sample, rounded to the computing dtype.
-  static std::uint64_t workspace_bytes(const graph::MergeImages&, const NodeShape& shape, const Workplace& place) {
+  static std::uint64_t rounded_values_bytes(const NodeShape& shape, const Workplace& place) {
     std::int64_t longest = 0;
     const std::vector<std::int64_t>& offsets = shape.batch.offsets;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);

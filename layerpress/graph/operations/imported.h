@@ -75,6 +75,22 @@ struct MergeImages {
   }
 };
 
-using ImportedOperations = Family<Aten, MergeImages>;
+/// Adds what the model's vision part makes for a layer to the hidden state at tokens of images; the batch has it.
+struct AddImages {
+  static constexpr const char* kKind = "add_images";
+  std::int64_t layer = 0;  ///< place among those of the sample
+  template <typename Self, typename Visitor>
+  static void visit(Self& self, Visitor&& field) {
+    field("layer", self.layer);
+  }
+  void check(const NodeCheck& node) const {
+    node.expect(1, {});
+    node.require(node.rows(0) == Rows::kTokens, "rows are tokens");
+    node.require(layer >= 0 && layer < 1024, "a layer of a model");
+    node.output(node.features(0));
+  }
+};
+
+using ImportedOperations = Family<Aten, MergeImages, AddImages>;
 
 }  // namespace layerpress::graph

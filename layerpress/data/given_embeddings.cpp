@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "layerpress/base/error.h"
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kPlaceOffsets = "embedding_offsets";
 constexpr const char* kPlaces = "embedding_places";
 constexpr const char* kPositions = "positions";
+constexpr const char* kGroups = "attention_groups";
 constexpr std::int64_t kMostAxes = 16, kMostLayers = 1024;
 
 std::string values_name(std::int64_t number) { return fmt::format("embeddings.{}", number); }
@@ -40,7 +42,8 @@ GivenEmbeddings GivenEmbeddings::cut(std::int64_t length) const {
   const std::int64_t count = places.lt(length).sum().item<std::int64_t>();
   return {places.slice(0, 0, count), values.slice(0, 0, count),
           positions.defined() ? positions.slice(1, 0, length) : at::Tensor(),
-          added.defined() ? added.slice(0, 0, count) : at::Tensor()};
+          added.defined() ? added.slice(0, 0, count) : at::Tensor(),
+          groups.defined() ? groups.slice(0, 0, length) : at::Tensor()};
 }
 
 bool StoredEmbeddings::are_in(const checkpoint::SafetensorsFile& file) { return file.contains(kPlaceOffsets); }
@@ -63,8 +66,15 @@ StoredEmbeddings::StoredEmbeddings(std::shared_ptr<const checkpoint::Safetensors
       throw DataError("[data.images] {}: '{}' is [{}, {}] for {} tokens", where, kPositions, positions_.size(0),
                       positions_.size(1), sample_offsets_.back());
   }
+  if (file_->contains(kGroups)) {
+    groups_ = read_integers(*file_, kGroups, 1);
+    if (groups_.numel() != sample_offsets_.back())
+      throw DataError("[data.images] {}: '{}' is [{}] for {} tokens", where, kGroups, groups_.numel(),
+                      sample_offsets_.back());
+  }
   std::int64_t number = 0, features = -1, layers = -1;
   for (std::size_t sample = 0; sample + 1 < offsets_.size(); ++sample) {
+    if (groups_.defined()) check_groups(sample);
     numbers_.push_back(number);
     if (offsets_[sample] == offsets_[sample + 1]) continue;
     check_places(sample);
@@ -80,6 +90,21 @@ void StoredEmbeddings::check_places(std::size_t sample) const {
     if (places[i] <= before || places[i] >= sample_offsets_[sample + 1] - sample_offsets_[sample])
       throw DataError("[data.images] {}: sample {} (from 1): '{}' does not rise inside the sample",
                       file_->path().string(), sample + 1, kPlaces);
+}
+
+void StoredEmbeddings::check_groups(std::size_t sample) const {
+  const auto* groups = groups_.const_data_ptr<std::int64_t>();
+  const bool has_images = offsets_[sample] < offsets_[sample + 1];
+  std::set<std::int64_t> ended;
+  std::int64_t before = -1;
+  for (std::int64_t i = sample_offsets_[sample]; i < sample_offsets_[sample + 1]; before = groups[i++]) {
+    if (groups[i] != before && before >= 0) ended.insert(before);
+    if (groups[i] < -1 || (groups[i] >= 0 && !has_images) || ended.count(groups[i]) != 0)
+      throw DataError(
+          "[data.images] {}: sample {} (from 1): '{}' is not -1 or, with images, the number of a group of consecutive "
+          "tokens",
+          file_->path().string(), sample + 1, kGroups);
+  }
 }
 
 void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features, std::int64_t& layers) const {
@@ -113,17 +138,21 @@ GivenEmbeddings StoredEmbeddings::of_sample(std::int64_t sample) const {
   const std::int64_t number = numbers_.at(index);
   return {places_.slice(0, first, last), file_->tensor(values_name(number)),
           positions_.defined() ? positions_.slice(1, sample_offsets_[index], sample_offsets_[index + 1]) : at::Tensor(),
-          file_->contains(added_name(number)) ? file_->tensor(added_name(number)) : at::Tensor()};
+          file_->contains(added_name(number)) ? file_->tensor(added_name(number)) : at::Tensor(),
+          groups_.defined() ? groups_.slice(0, sample_offsets_[index], sample_offsets_[index + 1]) : at::Tensor()};
 }
 
 std::map<std::string, at::Tensor> embedding_tensors(const std::vector<GivenEmbeddings>& samples,
                                                     const std::vector<std::int64_t>& sample_offsets) {
   std::map<std::string, at::Tensor> tensors;
   std::vector<std::int64_t> offsets{0};
-  std::vector<at::Tensor> places, positions;
+  std::vector<at::Tensor> places, positions, groups;
   std::int64_t axes = 0;
-  for (const GivenEmbeddings& sample : samples)
+  bool grouped = false;
+  for (const GivenEmbeddings& sample : samples) {
     if (sample.positions.defined()) axes = sample.positions.size(0);
+    grouped = grouped || sample.groups.defined();
+  }
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const GivenEmbeddings& sample = samples[i];
     if (sample.are_there()) {
@@ -135,11 +164,13 @@ std::map<std::string, at::Tensor> embedding_tensors(const std::vector<GivenEmbed
     offsets.push_back(offsets.back() + (sample.are_there() ? sample.places.numel() : 0));
     const std::int64_t tokens = sample_offsets.at(i + 1) - sample_offsets.at(i);
     positions.push_back(sample.positions.defined() ? sample.positions : at::arange(tokens).expand({axes, tokens}));
+    groups.push_back(sample.groups.defined() ? sample.groups : at::full({tokens}, -1, at::kLong));
   }
   if (places.empty()) return {};
   tensors[kPlaceOffsets] = at::tensor(offsets, at::kLong);
   tensors[kPlaces] = at::cat(places);
   if (axes > 0) tensors[kPositions] = at::cat(positions, 1);
+  if (grouped) tensors[kGroups] = at::cat(groups);
   return tensors;
 }
 

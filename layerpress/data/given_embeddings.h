@@ -18,6 +18,9 @@ struct GivenEmbeddings {
   at::Tensor values;     ///< [places, features], floating-point, on the CPU
   at::Tensor positions;  ///< int64 [axes, tokens]; undefined: they count from 0
   at::Tensor added{};    ///< [places, layers, features]: what layers add to the hidden state; undefined: nothing
+  /// int64 [tokens]: consecutive tokens with one number attend to each other, those with -1 to earlier ones only, as all do
+  /// where it is undefined.
+  at::Tensor groups{};
 
   bool are_there() const { return places.defined(); }
   /// Those of the first `length` tokens.
@@ -36,6 +39,7 @@ class StoredEmbeddings {
 
  private:
   void check_places(std::size_t sample) const;
+  void check_groups(std::size_t sample) const;
   /// `features` and `layers` are those of samples before, or -1.
   void check_values(std::size_t sample, std::int64_t& features, std::int64_t& layers) const;
 
@@ -44,6 +48,7 @@ class StoredEmbeddings {
   std::vector<std::int64_t> offsets_;  // samples + 1: of places
   std::vector<std::int64_t> numbers_;  // of each sample's values among those in the file
   at::Tensor places_, positions_;      // positions: [axes, tokens] or undefined
+  at::Tensor groups_;                  // [tokens] or undefined
 };
 
 /// The tensors that StoredEmbeddings reads; empty if no sample has embeddings.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -28,6 +29,7 @@ struct Batch {
   /// what layers add there, [rows, layers, features] or undefined; on the CPU. Undefined for a sample without images.
   struct Embeddings {
     at::Tensor places, values, added;
+    std::vector<std::array<std::int64_t, 2>> spans{};  ///< tokens [first, last) of the sample that see each other
   };
   std::vector<Embeddings> embeddings{};  ///< of each sample; empty if no sample has some
   at::Tensor

@@ -26,4 +26,11 @@ std::int64_t layers_adding_images(const Graph& graph) {
   return layers;
 }
 
+bool has_mutual_attention(const Graph& graph) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
+    const auto* attention = std::get_if<Attention>(&node.operation);
+    return attention != nullptr && attention->mutual;
+  });
+}
+
 }  // namespace layerpress::graph

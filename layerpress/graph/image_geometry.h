@@ -32,4 +32,7 @@ const Node* merging_node(const Graph& graph);
 /// How many layers add to the hidden state what that vision part makes.
 std::int64_t layers_adding_images(const Graph& graph);
 
+/// Whether tokens of an image attend to later ones of it.
+bool has_mutual_attention(const Graph& graph);
+
 }  // namespace layerpress::graph

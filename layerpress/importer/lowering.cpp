@@ -1,6 +1,7 @@
 #include "layerpress/importer/lowering.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "layerpress/base/error.h"
 #include "layerpress/importer/expert_lowering.h"
@@ -139,7 +140,9 @@ class Matcher {
     if (!q || !k || !v || node.arguments.size() != 10 || !node.arguments[7].is_string()) return std::nullopt;
     for (const std::size_t absent : {3, 4, 5})
       if (!node.arguments[absent].is_null()) return std::nullopt;
-    const auto kind = node.arguments[7].get<std::string>();
+    auto kind = node.arguments[7].get<std::string>();
+    const bool mutual = kind.starts_with(kMutual);
+    if (mutual) kind.erase(0, kMutual.size());
     const auto window = number_argument(node, 8), scale = number_argument(node, 6), cap = number_argument(node, 9);
     if ((kind != "causal" && kind != "sliding") || !window || !scale || !cap) return std::nullopt;
     for (const std::int64_t value : {*q, *k, *v})
@@ -151,7 +154,8 @@ class Matcher {
                         .scale = *scale,
                         .window = kind == "sliding" ? static_cast<std::int64_t>(*window) : 0,
                         .soft_cap = *cap,
-                        .value_head_dim = size(*v, 3) == size(*q, 3) ? 0 : size(*v, 3)};
+                        .value_head_dim = size(*v, 3) == size(*q, 3) ? 0 : size(*v, 3),
+                        .mutual = mutual};
     if (size(*k, 3) != op.head_dim || size(*v, 1) != op.kv_heads || op.heads % op.kv_heads != 0) return std::nullopt;
     return Lowered{op, {layouts_.origin(*q), layouts_.origin(*k), layouts_.origin(*v)}};
   }
@@ -187,6 +191,7 @@ class Matcher {
     return Lowered{graph::Add{}, {layouts_.origin(*a), layouts_.origin(*b)}};
   }
 
+  static constexpr std::string_view kMutual = "mutual ";
   static constexpr const char* kLinear = "aten.linear.default";
   const ExportedGraph& graph_;
   const Layouts& layouts_;

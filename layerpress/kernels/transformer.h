@@ -58,6 +58,19 @@ struct AttentionShape {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 
+/// Tokens [first, last) of the sample that starts at token `sample`.
+struct SampleSpan {
+  std::int64_t sample = 0, first = 0, last = 0;
+};
+
+/// Computes the rows of a span anew in `result`, which attention() made of the same arguments: its tokens also see the later
+/// ones of it. For any device.
+void attend_within_span(at::Tensor& result, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const SampleSpan& span, const AttentionShape& shape);
+
+/// The most memory, in bytes, that attend_within_span() allocates for a sample of `tokens` tokens.
+std::uint64_t span_workspace_bytes(std::int64_t tokens, const AttentionShape& shape);
+
 /// The most memory, in bytes, that attention() allocates besides its result.
 std::uint64_t attention_workspace_bytes(const std::vector<std::int64_t>& offsets, const AttentionShape& shape,
                                         at::Device device, at::ScalarType dtype, int threads);

@@ -189,6 +189,18 @@ execution::BatchImages batch_images(const data::CalibrationSet& set, const data:
   return batch;
 }
 
+/// The runs of tokens that are of one group.
+std::vector<std::array<std::int64_t, 2>> spans_of(const at::Tensor& groups) {
+  std::vector<std::array<std::int64_t, 2>> spans;
+  const at::Tensor own = groups.defined() ? groups.contiguous() : at::empty({0}, at::kLong);
+  const auto* group = own.const_data_ptr<std::int64_t>();
+  for (std::int64_t first = 0, last = 0; first < own.numel(); first = last) {
+    while (last < own.numel() && group[last] == group[first]) ++last;
+    if (group[first] >= 0) spans.push_back({first, last});
+  }
+  return spans;
+}
+
 /// What the samples' images give the language model, where the graph takes it.
 void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& range, const graph::Graph& graph,
                     execution::Batch& batch) {
@@ -214,6 +226,9 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
             fmt::format("has embeddings for {} layers to add, the model adds {}; prepare the data with "
                         "this model",
                         layers, adding));
+    const auto spans = spans_of(given.groups);
+    require(spans.empty() || graph::has_mutual_attention(graph),
+            "has tokens that attend to later ones, which the model's graph has none of; leave its images out");
     const std::int64_t own = given.positions.defined() ? given.positions.size(0) : axes;
     require(own == axes,
             fmt::format("has {} positions for a token, the model {}; prepare the data with this model", own, axes));
@@ -221,7 +236,7 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
             "has positions that do not count its tokens, the model's graph counts them; leave its images out");
     const auto place = static_cast<std::size_t>(sample - range.first_sample);
     batch.embeddings.resize(batch.offsets.size() - 1);
-    batch.embeddings[place] = {given.places, given.values, given.added};
+    batch.embeddings[place] = {given.places, given.values, given.added, spans};
     if (axes > 1 && given.positions.defined())
       batch.positions.slice(1, batch.offsets[place], batch.offsets[place + 1]).copy_(given.positions);
   }

@@ -117,7 +117,7 @@ void add(const at::Tensor& tensor, Checksum& checksum) {
 
 void add_embeddings(const data::GivenEmbeddings& given, Checksum& checksum) {
   if (!given.are_there()) return;
-  for (const at::Tensor& tensor : {given.places, given.values, given.positions, given.added})
+  for (const at::Tensor& tensor : {given.places, given.values, given.positions, given.added, given.groups})
     if (tensor.defined()) add(tensor, checksum);
 }
 

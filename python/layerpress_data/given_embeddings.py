@@ -10,19 +10,22 @@ from .pixel_spool import PixelSpool
 class GivenEmbeddings(NamedTuple):
     """The places of the image tokens, their embeddings (a torch tensor [places, features], or its number in a spool), int64
     positions [axes, tokens], or None where these count from 0, and what layers add to the hidden state at these places (a torch
-    tensor [places, layers, features], or its number), or None."""
+    tensor [places, layers, features], or its number), or None; and int64 groups [tokens]: tokens with one number attend to each
+    other, those with -1 to earlier ones only, as all do with None."""
 
     places: list[int]
     values: object
     positions: object
     added: object = None
+    groups: object = None
 
     def cut(self, length: int) -> GivenEmbeddings:
         """Those of the first `length` tokens."""
         places = [place for place in self.places if place < length]
         positions = None if self.positions is None else self.positions[:, :length]
         added = None if self.added is None else self.added[: len(places)]
-        return GivenEmbeddings(places, self.values[: len(places)], positions, added)
+        groups = None if self.groups is None else self.groups[:length]
+        return GivenEmbeddings(places, self.values[: len(places)], positions, added, groups)
 
 
 def spooled(given: GivenEmbeddings, spool: PixelSpool) -> Optional[GivenEmbeddings]:
@@ -58,4 +61,8 @@ def given_tensors(samples: Sequence[Sequence[int]]) -> dict:
         counted = [numpy.broadcast_to(numpy.arange(len(sample)), (max(axes), len(sample))) for sample in samples]
         own = [None if given is None else given.positions for given in found]
         tensors["positions"] = numpy.concatenate([plain if one is None else one for one, plain in zip(own, counted)], 1)
+    groups = [None if given is None else given.groups for given in found]
+    if any(one is not None for one in groups):
+        causal = [numpy.full(len(sample), -1, dtype=numpy.int64) for sample in samples]
+        tensors["attention_groups"] = numpy.concatenate([plain if one is None else one for one, plain in zip(groups, causal)])
     return tensors

@@ -100,15 +100,28 @@ class ImageEmbedder:
         embeddings = given.get("inputs_embeds")
         if not isinstance(embeddings, torch.Tensor) or ids is None or embeddings.shape[:2] != ids.shape or len(ids) != 1:
             raise self._refusal("its language model has not one embedding for each token")
-        if _looks_ahead(given.get("attention_mask")):
-            raise self._refusal("tokens of an image attend to later ones")
+        groups = self._groups(given.get("attention_mask"))
         empty = embeddings[0].isnan()
         places = (~empty).any(1)
         if empty[places].any():
             raise self._refusal("embeddings of images and text are mixed")
         positions = _positions(given.get("position_ids"), ids.shape[1])
         return ids[0].tolist(), GivenEmbeddings(places.nonzero().flatten().tolist(), embeddings[0][places], positions,
-                                                self._added(given, places))
+                                                self._added(given, places), groups)
+
+    def _groups(self, mask):
+        """The group of each token whose tokens attend to each other, or -1; None if tokens attend to earlier ones only."""
+        import torch
+
+        ahead = [allowed for allowed in _ahead(mask) if allowed.any()]
+        if not ahead:
+            return None
+        joined = torch.cat([torch.zeros(1, dtype=torch.bool), ahead[0].diagonal(1)])  # with the token before
+        groups = torch.where(joined | joined.roll(-1), (~joined).cumsum(0), -1)
+        mutual = ((groups[:, None] == groups) & (groups >= 0)).triu(1)
+        if any(not torch.equal(each, mutual) for each in ahead):
+            raise self._refusal("tokens attend to later ones that are not of the same image")
+        return groups.numpy()
 
     def _added(self, given: dict, places):
         """What layers add to the hidden state at the tokens of images: [places, layers, features], or None."""
@@ -133,16 +146,15 @@ def _has_tensor(value) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _looks_ahead(mask) -> bool:
-    """Whether a token attends to later ones. Masks of tokens that are there, [samples, tokens], do not say so."""
-    import torch
-
+def _ahead(mask):
+    """For each mask, which later tokens each token attends to: bool [tokens, tokens]. Masks of tokens that are there, [samples,
+    tokens], say nothing of them."""
     if isinstance(mask, dict):
-        return any(_looks_ahead(each) for each in mask.values())
-    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
-        return False
-    allowed = mask if mask.dtype == torch.bool else mask == 0
-    return bool(allowed.triu(1).any())
+        for each in mask.values():
+            yield from _ahead(each)
+    elif getattr(mask, "ndim", 0) == 4:
+        allowed = mask if str(mask.dtype) == "torch.bool" else mask == 0
+        yield from allowed.flatten(0, 1).triu(1)
 
 
 def _positions(given, tokens: int):

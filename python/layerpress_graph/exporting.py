@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 
 import torch
 
@@ -28,14 +29,16 @@ class Exported:
 class _Logits(torch.nn.Module):
     """Takes tensors only and returns the logits only."""
 
-    def __init__(self, model):
+    def __init__(self, model, kinds: str | None):
         super().__init__()
-        self.model = model
+        self.model, self.kinds = model, kinds
         self.options = {"use_cache": False} if _takes(model, "use_cache") else {}
 
     def forward(self, input_ids, position_ids=None):
-        positions = {} if position_ids is None else {"position_ids": position_ids}
-        result = self.model(input_ids=input_ids, **positions, **self.options)
+        given = {} if position_ids is None else {"position_ids": position_ids}
+        if self.kinds is not None:
+            given[self.kinds] = torch.zeros_like(input_ids)
+        result = self.model(input_ids=input_ids, **given, **self.options)
         return result.logits if hasattr(result, "logits") else result[0]
 
 
@@ -47,6 +50,13 @@ def _takes_positions(model) -> bool:
 
 def _takes(model, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
+
+
+def _kinds_of_tokens(model) -> str | None:
+    """The argument that tells tokens of images, where masks depend on it: all of text, they show the kinds of masks."""
+    if not hasattr(sys.modules[type(model).__module__], "get_block_sequence_ids_for_mask"):
+        return None
+    return next((name for name in ("token_type_ids", "mm_token_type_ids") if _takes(model, name)), None)
 
 
 def export_model(model_class, config, dtype: torch.dtype, images: bool = False) -> Exported:
@@ -104,6 +114,7 @@ def _export(built: skeleton.Skeleton, images: bool):
         stack.enter_context(exporter_dynamo.reset_model_state(model))
         stack.enter_context(exporter_dynamo.patch_model_config(model, {}))
         stack.enter_context(hooks.kernels())
-        program = torch.export.export(_Logits(model), (), inputs, dynamic_shapes=shapes, strict=False,
+        kinds = _kinds_of_tokens(model) if images else None
+        program = torch.export.export(_Logits(model, kinds), (), inputs, dynamic_shapes=shapes, strict=False,
                                       prefer_deferred_runtime_asserts_over_guards=True)
         return program.run_decompositions({})  # no operation in place is left

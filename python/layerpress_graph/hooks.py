@@ -33,6 +33,13 @@ def _mask_kind(mask_function) -> tuple[str, int]:
         cells = [cell.cell_contents for cell in function.__closure__ or ()]
         if name.startswith("and_masks"):
             return [part for cell in cells for inner in cell for part in parts(inner)]
+        if name.startswith("or_masks"):
+            united = sorted(part for cell in cells for inner in cell for part in parts(inner))
+            if united != [("block", 0), ("causal", 0)]:
+                raise ExportError("a union of masks other than causal and of blocks is not known")
+            return [("causal", 0), ("mutual", 0)]
+        if name.startswith("blockwise_overlay"):
+            return [("block", 0)]
         if function is masking_utils.causal_mask_function:
             return [("causal", 0)]
         if function is masking_utils.bidirectional_mask_function:
@@ -46,12 +53,15 @@ def _mask_kind(mask_function) -> tuple[str, int]:
         raise ExportError(f"a mask of kind '{name}' is not known")
 
     found = dict(parts(mask_function))
+    if "block" in found or "mutual" in found and "chunked" in found:
+        raise ExportError("a mask of blocks inside another one is not known")
+    mutual = "mutual " if "mutual" in found else ""  # tokens of a block also attend to later ones of it
     for kind in ("sliding", "chunked"):
         if kind in found:
             if "bidirectional" in found:
                 raise ExportError(f"a {kind} mask that looks ahead is not known")
-            return kind, found[kind]
-    return ("causal" if "causal" in found else "bidirectional"), 0
+            return mutual + kind, found[kind]
+    return mutual + ("causal" if "causal" in found else "bidirectional"), 0
 
 
 def _mask_hook(*args, mask_function=None, device=None, **options):

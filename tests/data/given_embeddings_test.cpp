@@ -24,7 +24,7 @@ CalibrationSet illustrated_set() {
                               at::tensor({0, 1, 1, 2, 0, 1, 2, 3}, at::kLong).view({2, 4}),
                               at::arange(12, at::kFloat).view({2, 3, 2})};
   set.images[2].embeddings = {at::tensor({0}, at::kLong), at::full({1, 2}, 9, at::kFloat), at::Tensor(),
-                              at::full({1, 3, 2}, 7, at::kFloat)};
+                              at::full({1, 3, 2}, 7, at::kFloat), at::tensor({0, 0, -1}, at::kLong)};
   return set;
 }
 
@@ -60,6 +60,8 @@ TEST_F(GivenEmbeddingsTest, ComeBackFromTheFile) {
     EXPECT_TRUE(at::equal(mine.added, own.added));
   }
   EXPECT_FALSE(found.images[1].embeddings.are_there());
+  EXPECT_TRUE(at::equal(found.images[0].embeddings.groups, at::full({4}, -1, at::kLong)));
+  EXPECT_TRUE(at::equal(found.images[2].embeddings.groups, wanted.images[2].embeddings.groups));
   EXPECT_TRUE(at::equal(found.images[0].embeddings.positions, wanted.images[0].embeddings.positions));
   EXPECT_TRUE(at::equal(found.images[2].embeddings.positions, at::arange(3).expand({2, 3})));
 }
@@ -74,6 +76,7 @@ TEST_F(GivenEmbeddingsTest, AreCutWithTheirSample) {
   EXPECT_TRUE(at::equal(set.images[0].embeddings.places, at::tensor({1}, at::kLong)));
   EXPECT_EQ(set.images[0].embeddings.values.sizes(), at::IntArrayRef({1, 2}));
   EXPECT_EQ(set.images[0].embeddings.positions.sizes(), at::IntArrayRef({2, 2}));
+  EXPECT_EQ(set.images[0].embeddings.groups.numel(), 2);
   EXPECT_TRUE(at::equal(set.images[0].embeddings.added, at::arange(6, at::kFloat).view({1, 3, 2})));
 }
 
@@ -91,6 +94,14 @@ TEST_F(GivenEmbeddingsTest, DamagedFilesAreRefused) {
   expect_says(with("added_embeddings.1", at::ones({1, 2, 2})), {"added_embeddings.1", "the same layers"});
   expect_says(with("added_embeddings.1", at::Tensor()), {"added_embeddings.1"});
   expect_says(with("added_embeddings.0", at::Tensor()), {"added_embeddings.1"});
+  const auto groups = [&](std::vector<std::int64_t> values) {
+    return with("attention_groups", at::tensor(values, at::kLong));
+  };
+  expect_says(groups({0, 0, 1, 1, -1, -1, 0, 0}), {"attention_groups", "[8]", "9 tokens"});
+  expect_says(groups({0, 1, 0, 1, -1, -1, 0, 0, 0}), {"sample 1", "attention_groups", "consecutive"});
+  expect_says(groups({0, -1, 0, 1, -1, -1, 0, 0, 0}), {"sample 1", "consecutive"});
+  expect_says(groups({-2, 0, 0, 1, -1, -1, 0, 0, 0}), {"sample 1"});
+  expect_says(groups({0, 0, 1, 1, -1, 1, 0, 0, 0}), {"sample 2", "with images"});
   expect_says(with("positions", at::zeros({2, 8}, at::kLong)), {"positions", "[2, 8]", "9 tokens"});
   expect_says(with("positions", at::zeros({17, 9}, at::kLong)), {"positions", "[17, 9]"});
 }

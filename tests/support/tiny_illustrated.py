@@ -55,14 +55,17 @@ FAMILIES = {
                 "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
                 "position_embedding_size": 64},
                {"image_token_id": IMAGE, "video_token_id": 201, "audio_token_id": 204, "audio_config": None}),
-    "gemma3": ({**TEXT}, {**VISION, "image_size": 16, "patch_size": 4}, {"image_token_index": IMAGE, "mm_tokens_per_image": 4}),
+    "gemma3": ({**TEXT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
+               {**VISION, "image_size": 16, "patch_size": 4}, {"image_token_index": IMAGE, "mm_tokens_per_image": 4}),
 }
+_text, *_rest = FAMILIES["gemma4"]
+FAMILIES["gemma4 bidirectional"] = ({**_text, "sliding_window": 3, "use_bidirectional_attention": "vision"}, *_rest)
 
 
 def save(folder, family, dtype=torch.float32, seed=0):
     text, vision, other = FAMILIES[family]
     torch.manual_seed(seed)
-    config = CONFIG_MAPPING[family](text_config=text, vision_config=vision, **other)
+    config = CONFIG_MAPPING[family.split()[0]](text_config=text, vision_config=vision, **other)
     model = transformers.AutoModelForImageTextToText.from_config(config)
     generator = torch.Generator().manual_seed(seed + 5)
     with torch.no_grad():
@@ -88,7 +91,7 @@ def pixels_of(family, images, random):
         for image, w in enumerate(widths):
             padded[image, :, :, :4 * w] = normal(3, 16, 4 * w)
         return {"pixel_values": padded, "image_sizes": torch.tensor([[16, 4 * w] for w in widths])}, [w for w in widths]
-    if family == "gemma4":
+    if family.startswith("gemma4"):
         places = torch.tensor([[x, y] for y in range(4) for x in range(4)])
         return {"pixel_values": normal(images, 16, 48).sigmoid(), "image_position_ids": places.expand(images, 16, 2)}, [4] * images
     counts = {"llava": 16, "llama4": 4, "gemma3": 4}
@@ -105,7 +108,7 @@ def sample(family, length, images, seed=0):
         ids[place:place] = [START, *[IMAGE] * count, END]
     ids = torch.tensor([ids])
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **given}
-    if images and (family.startswith("qwen") or family in ("gemma4",)):
+    if images and family.startswith(("qwen", "gemma4")):
         given["mm_token_type_ids"] = (ids == IMAGE).int()
     if images and family == "gemma3":
         given["token_type_ids"] = (ids == IMAGE).int()

@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "layerpress/execution/operation_execution.h"
 #include "layerpress/kernels/transformer.h"
 
@@ -22,11 +24,23 @@ struct AttentionFunctions {
   }
 
   static at::Tensor execute(const graph::Attention& op, const NodeRun& run) {
-    return kernels::attention(run.inputs[0], run.inputs[1], run.inputs[2], run.context.batch().offsets, shape_of(op));
+    const Batch& batch = run.context.batch();
+    at::Tensor mixed = kernels::attention(run.inputs[0], run.inputs[1], run.inputs[2], batch.offsets, shape_of(op));
+    for (std::size_t i = 0; i < batch.embeddings.size() && op.mutual; ++i)
+      for (const auto& [first, last] : batch.embeddings[i].spans) {
+        const std::int64_t sample = batch.offsets[i];
+        kernels::attend_within_span(mixed, run.inputs[0], run.inputs[1], run.inputs[2],
+                                    {sample, sample + first, sample + last}, shape_of(op));
+      }
+    return mixed;
   }
   static std::uint64_t workspace_bytes(const graph::Attention& op, const NodeShape& shape, const Workplace& place) {
-    return kernels::attention_workspace_bytes(shape.batch.offsets, shape_of(op), place.placement.device,
-                                              place.placement.dtype, place.threads);
+    const std::vector<std::int64_t>& offsets = shape.batch.offsets;
+    std::int64_t longest = 0;
+    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
+    const std::uint64_t causal = kernels::attention_workspace_bytes(offsets, shape_of(op), place.placement.device,
+                                                                    place.placement.dtype, place.threads);
+    return op.mutual ? std::max(causal, kernels::span_workspace_bytes(longest, shape_of(op))) : causal;
   }
   static constexpr const char* phase(const graph::Attention*) { return "attention"; }
   /// Causal: about half of all pairs.

@@ -45,12 +45,13 @@ struct Attention {
   std::int64_t window = 0;          ///< a token sees itself and the window-1 tokens before it; 0: all tokens before it
   double soft_cap = 0;              ///< 0: none
   std::int64_t value_head_dim = 0;  ///< head size of v and of the output; 0: head_dim
+  bool mutual = false;              ///< tokens of one image, which the batch knows, also see the later ones of it
   std::int64_t value_dim() const { return value_head_dim > 0 ? value_head_dim : head_dim; }
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
     field("heads", self.heads), field("kv_heads", self.kv_heads), field("head_dim", self.head_dim);
     field("scale", self.scale), field("window", self.window), field("soft_cap", self.soft_cap);
-    field("value_head_dim", self.value_head_dim);
+    field("value_head_dim", self.value_head_dim), field("mutual", self.mutual);
   }
   void check(const NodeCheck& node) const {
     node.expect(3, {heads * head_dim, kv_heads * head_dim, kv_heads * value_dim()});
@@ -61,6 +62,7 @@ struct Attention {
   std::vector<std::string> details(const std::string&) const {
     std::vector<std::string> lines{heads_text(heads, kv_heads)};
     if (window > 0) lines.push_back("window " + std::to_string(window));
+    if (mutual) lines.push_back("images see themselves");
     return lines;
   }
   ScalePassage passage(std::size_t input) const {

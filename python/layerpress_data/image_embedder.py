@@ -105,7 +105,7 @@ class ImageEmbedder:
         places = (~empty).any(1)
         if empty[places].any():
             raise self._refusal("embeddings of images and text are mixed")
-        positions = _positions(given.get("position_ids"), ids.shape[1])
+        positions = _positions(given.get("position_ids"), ids.shape[1], self._model.counts_differences)
         return ids[0].tolist(), GivenEmbeddings(places.nonzero().flatten().tolist(), embeddings[0][places], positions,
                                                 self._added(given, places), groups)
 
@@ -157,7 +157,8 @@ def _ahead(mask):
         yield from allowed.flatten(0, 1).triu(1)
 
 
-def _positions(given, tokens: int):
+def _positions(given, tokens: int, differences: bool):
+    """The positions where they do not count from 0, or, if only their differences matter, from any number."""
     import torch
 
     if given is None:
@@ -165,4 +166,5 @@ def _positions(given, tokens: int):
     rows = given.reshape(-1, tokens)
     if given.dim() == 3 and given.shape[1] != 1:
         raise DataError("a model gives positions of several samples for one")
-    return None if torch.equal(rows, torch.arange(tokens).expand_as(rows)) else rows.long().numpy()
+    counted = rows - rows[:, :1] if differences else rows
+    return None if torch.equal(counted, torch.arange(tokens).expand_as(rows)) else rows.long().numpy()

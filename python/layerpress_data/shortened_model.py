@@ -69,7 +69,10 @@ def _shorten(model) -> None:
         raise DataError(f"{type(model).__name__} has no part '{_PART}': samples with images are not possible with this "
                         "kind of model: pass text only")
     language, head = model.get_submodule(paths[0]), model.get_output_embeddings()
-    text = _leave_out(language, language.get_input_embeddings())
+    main = language.get_input_embeddings()
+    others = [module for module in language.modules() if isinstance(module, torch.nn.Embedding) and module is not main]
+    model.counts_differences = not others  # no embedding of positions: rotary ones and biases know differences only
+    text = _leave_out(language, main)
     for module in model.modules():
         for name, child in list(module.named_children()):
             if child is head:

@@ -54,7 +54,7 @@ def _takes(model, name: str) -> bool:
 
 def _kinds_of_tokens(model) -> str | None:
     """The argument that tells tokens of images, where masks depend on it: all of text, they show the kinds of masks."""
-    if not hasattr(sys.modules[type(model).__module__], "get_block_sequence_ids_for_mask"):
+    if "block_sequence_ids" not in inspect.getsource(sys.modules[type(model).__module__]):
         return None
     return next((name for name in ("token_type_ids", "mm_token_type_ids") if _takes(model, name)), None)
 
@@ -63,11 +63,15 @@ def export_model(model_class, config, dtype: torch.dtype, images: bool = False) 
     """Records the model in the best way that succeeds. With `images`, nodes take what a vision part makes."""
     hooks.register()
     reasons = []
-    for way, attention, experts in _WAYS:
+    kinds = None
+    for way, attention, experts, with_kinds in ((*_WAYS[0], True), *((*way, False) for way in _WAYS)):
+        if way == _WAYS[0][0] and not with_kinds and kinds is None:
+            continue  # was tried
         try:
             hooks.EXPERTS.gates.clear()
             built = skeleton.build(model_class, config, dtype, attention, experts)
-            program = _export(built, images)
+            kinds = _kinds_of_tokens(built.model) if images and with_kinds else None
+            program = _export(built, images, kinds)
             masks.resolve(program.graph_module)
             return Exported(built, program, way, reasons)
         except Exception as fault:  # what a foreign model does cannot be foreseen
@@ -95,7 +99,7 @@ def _takes_images(model) -> None:
                 lambda module, given, options: (given, options | {hooks.ADDED: range(len(layers))}), with_kwargs=True)
 
 
-def _export(built: skeleton.Skeleton, images: bool):
+def _export(built: skeleton.Skeleton, images: bool, kinds: str | None):
     from transformers.exporters import exporter_dynamo
     from transformers.exporters.utils import apply_patches
 
@@ -114,7 +118,6 @@ def _export(built: skeleton.Skeleton, images: bool):
         stack.enter_context(exporter_dynamo.reset_model_state(model))
         stack.enter_context(exporter_dynamo.patch_model_config(model, {}))
         stack.enter_context(hooks.kernels())
-        kinds = _kinds_of_tokens(model) if images else None
         program = torch.export.export(_Logits(model, kinds), (), inputs, dynamic_shapes=shapes, strict=False,
                                       prefer_deferred_runtime_asserts_over_guards=True)
         return program.run_decompositions({})  # no operation in place is left

@@ -16,7 +16,7 @@ from support.tiny_illustrated import sample
 from support.watched_runs import killed
 
 TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "llama4", "gemma4", "qwen3_vl", "qwen3_vl_moe",
-         "gemma3", "gemma4 bidirectional")
+         "gemma3", "gemma4 bidirectional", "paligemma")
 
 
 def relative_difference(ours, theirs):

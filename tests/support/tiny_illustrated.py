@@ -57,6 +57,8 @@ FAMILIES = {
                {"image_token_id": IMAGE, "video_token_id": 201, "audio_token_id": 204, "audio_config": None}),
     "gemma3": ({**TEXT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 3},
                {**VISION, "image_size": 16, "patch_size": 4}, {"image_token_index": IMAGE, "mm_tokens_per_image": 4}),
+    "paligemma": ({**TEXT, "model_type": "gemma"}, {**VISION, "model_type": "siglip_vision_model", "image_size": 16, "patch_size": 8},
+                  {"image_token_index": IMAGE, "projection_dim": 64}),
 }
 _text, *_rest = FAMILIES["gemma4"]
 FAMILIES["gemma4 bidirectional"] = ({**_text, "sliding_window": 3, "use_bidirectional_attention": "vision"}, *_rest)
@@ -94,7 +96,7 @@ def pixels_of(family, images, random):
     if family.startswith("gemma4"):
         places = torch.tensor([[x, y] for y in range(4) for x in range(4)])
         return {"pixel_values": normal(images, 16, 48).sigmoid(), "image_position_ids": places.expand(images, 16, 2)}, [4] * images
-    counts = {"llava": 16, "llama4": 4, "gemma3": 4}
+    counts = {"llava": 16, "llama4": 4, "gemma3": 4, "paligemma": 4}
     return {"pixel_values": normal(images, 3, 16, 16)}, [counts[family]] * images
 
 
@@ -110,6 +112,8 @@ def sample(family, length, images, seed=0):
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **given}
     if images and family.startswith(("qwen", "gemma4")):
         given["mm_token_type_ids"] = (ids == IMAGE).int()
+    if images and family == "paligemma":
+        given["token_type_ids"] = (torch.arange(ids.shape[1]) > ids.shape[1] - 4)[None].int()  # the answer is causal
     if images and family == "gemma3":
         given["token_type_ids"] = (ids == IMAGE).int()
     return given

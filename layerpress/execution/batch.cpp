@@ -32,7 +32,7 @@ void Batch::count_only(const std::vector<std::uint8_t>& mask) {
 }
 
 at::Tensor Batch::counted_positions() const {
-  const at::Tensor positions = at::empty({tokens()}, at::kLong);
+  at::Tensor positions = at::empty({tokens()}, at::kLong);
   auto* place = positions.data_ptr<std::int64_t>();
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i)
     for (std::int64_t t = 0; t < offsets[i + 1] - offsets[i]; ++t) *place++ = t;

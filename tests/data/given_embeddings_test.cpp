@@ -94,7 +94,7 @@ TEST_F(GivenEmbeddingsTest, DamagedFilesAreRefused) {
   expect_says(with("added_embeddings.1", at::ones({1, 2, 2})), {"added_embeddings.1", "the same layers"});
   expect_says(with("added_embeddings.1", at::Tensor()), {"added_embeddings.1"});
   expect_says(with("added_embeddings.0", at::Tensor()), {"added_embeddings.1"});
-  const auto groups = [&](std::vector<std::int64_t> values) {
+  const auto groups = [&](const std::vector<std::int64_t>& values) {
     return with("attention_groups", at::tensor(values, at::kLong));
   };
   expect_says(groups({0, 0, 1, 1, -1, -1, 0, 0}), {"attention_groups", "[8]", "9 tokens"});

@@ -62,7 +62,7 @@ struct Attention {
   std::vector<std::string> details(const std::string&) const {
     std::vector<std::string> lines{heads_text(heads, kv_heads)};
     if (window > 0) lines.push_back("window " + std::to_string(window));
-    if (mutual) lines.push_back("images see themselves");
+    if (mutual) lines.emplace_back("images see themselves");
     return lines;
   }
   ScalePassage passage(std::size_t input) const {

@@ -30,7 +30,7 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
       steps.emplace_back().groups = {group};
   }
   const std::size_t first = steps.size();
-  const ValueLevels value_levels = graph::compression_levels(graph_, demand_.subgraph(s), waiting);
+  const ValueLevels value_levels = levels_of_values(s, waiting, changed);
   for (Level& level : levels(s, waiting, value_levels)) {
     std::vector<std::vector<graph::LinearGroup>> of_level = in_steps(graph_, demand_.statistics(), level.groups);
     if (of_level.empty()) of_level.emplace_back();
@@ -47,6 +47,17 @@ std::vector<Step> StepMaker::steps(std::size_t s) {
   while (add_survey(first, steps));
   add_trials(s, first, steps);
   return steps;
+}
+
+/// What follows a linear that only a transform changes is computed with its changed weight, as it is in a resumed run.
+StepMaker::ValueLevels StepMaker::levels_of_values(std::size_t s, std::vector<graph::LinearGroup> groups,
+                                                   const std::set<std::string>& changed) const {
+  for (const graph::NodeId n : demand_.subgraph(s).nodes) {
+    const graph::Node& node = graph_.nodes[n];
+    const auto matrix = graph::weight_matrix(node.operation);
+    if (matrix && changed.count(matrix->weight) != 0) groups.push_back({node.inputs.front(), {n}});
+  }
+  return graph::compression_levels(graph_, demand_.subgraph(s), groups);
 }
 
 const compression::TransformSite& StepMaker::site(std::size_t transform) const {

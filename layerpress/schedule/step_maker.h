@@ -30,8 +30,10 @@ class StepMaker {
     std::vector<graph::ValueId> observed;
   };
   const compression::TransformSite& site(std::size_t transform) const;
-  /// How many levels of linears have to be compressed before a value can be computed.
+  /// How many levels of linears have to be compressed or changed before a value can be computed.
   using ValueLevels = std::map<graph::ValueId, std::size_t>;
+  ValueLevels levels_of_values(std::size_t s, std::vector<graph::LinearGroup> groups,
+                               const std::set<std::string>& changed) const;
   static std::size_t level_of(const ValueLevels& value_levels, graph::ValueId value);
   std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups,
                             const ValueLevels& value_levels) const;

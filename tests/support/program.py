@@ -51,8 +51,8 @@ def completed(command, **options):
     if COMMAND_SERVER.exists() and command[0] in (str(PROGRAM), str(PRINT_LOGITS)) and options.keys() <= {"env", "cwd"}:
         server = servers.get(command[0]) or servers.setdefault(command[0], CommandServer(COMMAND_SERVER, loading(command[0])))
         if server.fits(environment):
-            return server.run(command, environment, options.get("cwd") or os.getcwd(), timeout=120)
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, **options)
+            return server.run(command, environment, options.get("cwd") or os.getcwd(), timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **options)
 
 
 def loading(program):

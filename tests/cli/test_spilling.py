@@ -152,7 +152,9 @@ def test_linear_targets(options, slim, solving, results):
     runs = {name: Measured(slim, results / name, *solving, *options, *target) for name, target in targets.items()}
     equal = codes(results / "layers", FIRST_GROUP) == codes(results / "linears", FIRST_GROUP)
     assert equal.mean() >= 0.99
-    assert runs["linears"].plan["peak_bytes"] < runs["layers"].plan["peak_bytes"]
-    # In fp32 the activations of this model outweigh what a finer cut saves: there it must not cost.
-    slack = MIB if options else 0
-    assert runs["linears"].peak_bytes < runs["layers"].peak_bytes + slack
+    plans = {name: run.plan for name, run in runs.items()}
+    assert plans["linears"]["smallest_budget_bytes"] < plans["layers"]["smallest_budget_bytes"]
+    # In fp32, the values between more stages outweigh what a finer cut saves, as long as the budget has room for them.
+    if not options:
+        assert plans["linears"]["peak_bytes"] < plans["layers"]["peak_bytes"]
+        assert runs["linears"].peak_bytes < runs["layers"].peak_bytes

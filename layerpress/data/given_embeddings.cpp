@@ -16,7 +16,7 @@ constexpr const char* kPlaceOffsets = "embedding_offsets";
 constexpr const char* kPlaces = "embedding_places";
 constexpr const char* kPositions = "positions";
 constexpr const char* kGroups = "attention_groups";
-constexpr std::int64_t kMostAxes = 16, kMostLayers = 1024;
+constexpr std::int64_t kMostAxes = 16;
 
 std::string values_name(std::int64_t number) { return fmt::format("embeddings.{}", number); }
 std::string added_name(std::int64_t number) { return fmt::format("added_embeddings.{}", number); }
@@ -123,7 +123,7 @@ void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features, 
   const auto more = file_->tensors().find(added);
   if (layers < 0) layers = more != file_->tensors().end() && has_floats(more->second, 3) ? more->second.shape[1] : 0;
   if (more == file_->tensors().end() ? layers > 0
-                                     : !has_floats(more->second, 3) || layers < 1 || layers > kMostLayers ||
+                                     : !has_floats(more->second, 3) || layers < 1 ||
                                            more->second.shape != std::vector<std::int64_t>{count, layers, features})
     throw DataError(
         "[data.images] {}: '{}' is not there as floats [{}, layers, {}], with the same layers in all samples; make it "

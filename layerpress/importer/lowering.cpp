@@ -129,7 +129,7 @@ class Matcher {
 
   std::int64_t layer_of(const ExportedNode& node) const {
     const auto layer = number_argument(node, 1);
-    if (!layer || !(*layer >= 0 && *layer < 1024))
+    if (!layer || !(*layer >= 0 && *layer < graph::AddImages::kMostLayers))
       throw CheckpointError("[importer.images] module '{}': it adds images of no layer; export the graph again",
                             graph_.modules[node.module].first);
     return static_cast<std::int64_t>(*layer);

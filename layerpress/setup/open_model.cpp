@@ -201,43 +201,57 @@ std::vector<std::array<std::int64_t, 2>> spans_of(const at::Tensor& groups) {
   return spans;
 }
 
+/// What a graph takes of images that another program embedded.
+struct TakenEmbeddings {
+  std::int64_t features = -1;  ///< -1: none are taken
+  std::int64_t axes = 1;       ///< of positions
+  std::int64_t layers = 0;     ///< to which more is added
+  bool mutual = false;         ///< tokens of one image attend to each other
+};
+
+TakenEmbeddings taken_embeddings(const graph::Graph& graph) {
+  const graph::Node* merge = graph::merging_node(graph);
+  if (merge == nullptr) return {};
+  return {graph.values[merge->output].features, std::get<graph::MergeImages>(merge->operation).axes,
+          graph::layers_adding_images(graph), graph::has_mutual_attention(graph)};
+}
+
+void check_embeddings(const data::GivenEmbeddings& given, const TakenEmbeddings& taken, std::int64_t sample) {
+  const auto require = [&](bool condition, const std::string& what) {
+    if (!condition) throw DataError("[data.images] sample {} (from 1) {}", sample + 1, what);
+  };
+  require(taken.features >= 0,
+          "has the embeddings of images, the model takes none; use --model-graph export, or leave it out");
+  require(given.values.size(1) == taken.features,
+          fmt::format("has embeddings of {} features, the model's have {}; prepare the data with this model",
+                      given.values.size(1), taken.features));
+  const std::int64_t layers = given.added.defined() ? given.added.size(1) : 0;
+  require(layers == taken.layers,
+          fmt::format("has embeddings for {} layers to add, the model adds {}; prepare the data with this model",
+                      layers, taken.layers));
+  require(taken.mutual || spans_of(given.groups).empty(),
+          "has tokens that attend to later ones, which the model's graph has none of; leave its images out");
+  const std::int64_t axes = given.positions.defined() ? given.positions.size(0) : taken.axes;
+  require(
+      axes == taken.axes,
+      fmt::format("has {} positions for a token, the model {}; prepare the data with this model", axes, taken.axes));
+  require(axes > 1 || !given.positions.defined(),
+          "has positions that do not count its tokens, the model's graph counts them; leave its images out");
+}
+
 /// What the samples' images give the language model, where the graph takes it.
 void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& range, const graph::Graph& graph,
                     execution::Batch& batch) {
-  const graph::Node* merge = graph::merging_node(graph);
-  const std::int64_t axes = merge == nullptr ? 1 : std::get<graph::MergeImages>(merge->operation).axes;
-  const std::int64_t adding = graph::layers_adding_images(graph);
-  if (axes > 1) batch.positions = batch.counted_positions().repeat({axes, 1});
+  const TakenEmbeddings taken = taken_embeddings(graph);
+  if (taken.axes > 1) batch.positions = batch.counted_positions().repeat({taken.axes, 1});
   for (std::int64_t sample = range.first_sample; sample < range.last_sample && !set.images.empty(); ++sample) {
     const data::GivenEmbeddings& given = set.images[static_cast<std::size_t>(sample)].embeddings;
     if (!given.are_there()) continue;
-    const auto require = [&](bool condition, const std::string& what) {
-      if (!condition) throw DataError("[data.images] sample {} (from 1) {}", sample + 1, what);
-    };
-    require(merge != nullptr,
-            "has the embeddings of images, the model takes none; use --model-graph export, or leave it out");
-    const std::int64_t features = graph.values[merge->output].features;
-    require(given.values.size(1) == features,
-            fmt::format("has embeddings of {} features, the model's have {}; prepare the "
-                        "data with this model",
-                        given.values.size(1), features));
-    const std::int64_t layers = given.added.defined() ? given.added.size(1) : 0;
-    require(layers == adding,
-            fmt::format("has embeddings for {} layers to add, the model adds {}; prepare the data with "
-                        "this model",
-                        layers, adding));
-    const auto spans = spans_of(given.groups);
-    require(spans.empty() || graph::has_mutual_attention(graph),
-            "has tokens that attend to later ones, which the model's graph has none of; leave its images out");
-    const std::int64_t own = given.positions.defined() ? given.positions.size(0) : axes;
-    require(own == axes,
-            fmt::format("has {} positions for a token, the model {}; prepare the data with this model", own, axes));
-    require(axes > 1 || !given.positions.defined(),
-            "has positions that do not count its tokens, the model's graph counts them; leave its images out");
+    check_embeddings(given, taken, sample);
     const auto place = static_cast<std::size_t>(sample - range.first_sample);
     batch.embeddings.resize(batch.offsets.size() - 1);
-    batch.embeddings[place] = {given.places, given.values, given.added, spans};
-    if (axes > 1 && given.positions.defined())
+    batch.embeddings[place] = {given.places, given.values, given.added, spans_of(given.groups)};
+    if (taken.axes > 1 && given.positions.defined())
       batch.positions.slice(1, batch.offsets[place], batch.offsets[place + 1]).copy_(given.positions);
   }
 }

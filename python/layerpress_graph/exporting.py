@@ -52,25 +52,27 @@ def _takes(model, name: str) -> bool:
     return name in inspect.signature(model.forward).parameters
 
 
-def _kinds_of_tokens(model) -> str | None:
+def _kinds_of_tokens(model_class) -> str | None:
     """The argument that tells tokens of images, where masks depend on it: all of text, they show the kinds of masks."""
-    if "block_sequence_ids" not in inspect.getsource(sys.modules[type(model).__module__]):
+    if "block_sequence_ids" not in inspect.getsource(sys.modules[model_class.__module__]):
         return None
-    return next((name for name in ("token_type_ids", "mm_token_type_ids") if _takes(model, name)), None)
+    return next((name for name in ("token_type_ids", "mm_token_type_ids") if _takes(model_class, name)), None)
+
+
+def _attempts(model_class, images: bool) -> list[tuple]:
+    """Ways, best first, each with the argument of _kinds_of_tokens or none."""
+    kinds = _kinds_of_tokens(model_class) if images else None
+    return ([] if kinds is None else [(*_WAYS[0], kinds)]) + [(*way, None) for way in _WAYS]
 
 
 def export_model(model_class, config, dtype: torch.dtype, images: bool = False) -> Exported:
     """Records the model in the best way that succeeds. With `images`, nodes take what a vision part makes."""
     hooks.register()
     reasons = []
-    kinds = None
-    for way, attention, experts, with_kinds in ((*_WAYS[0], True), *((*way, False) for way in _WAYS)):
-        if way == _WAYS[0][0] and not with_kinds and kinds is None:
-            continue  # was tried
+    for way, attention, experts, kinds in _attempts(model_class, images):
         try:
             hooks.EXPERTS.gates.clear()
             built = skeleton.build(model_class, config, dtype, attention, experts)
-            kinds = _kinds_of_tokens(built.model) if images and with_kinds else None
             program = _export(built, images, kinds)
             masks.resolve(program.graph_module)
             return Exported(built, program, way, reasons)

@@ -78,6 +78,7 @@ struct MergeImages {
 /// Adds what the model's vision part makes for a layer to the hidden state at tokens of images; the batch has it.
 struct AddImages {
   static constexpr const char* kKind = "add_images";
+  static constexpr std::int64_t kMostLayers = 1024;
   std::int64_t layer = 0;  ///< place among those of the sample
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -86,7 +87,7 @@ struct AddImages {
   void check(const NodeCheck& node) const {
     node.expect(1, {});
     node.require(node.rows(0) == Rows::kTokens, "rows are tokens");
-    node.require(layer >= 0 && layer < 1024, "a layer of a model");
+    node.require(layer >= 0 && layer < kMostLayers, "a layer of a model");
     node.output(node.features(0));
   }
 };

@@ -3,11 +3,9 @@ run takes to start with very many tensors. See benchmarks/distributed/limits."""
 import argparse
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
-from ranked_process import RankedJob, RankedRuns, launcher, run_once, say
+from ranked_process import RankedJob, launcher, say, unrelated_seconds
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "memory_cases"))
 
@@ -30,20 +28,9 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def unrelated_seconds(job: RankedJob, processes: int) -> float:
-    """Seconds of the slowest of several concurrent independent processes, each with its share of the samples."""
-    runs = [RankedRuns(1, replace(job, samples=job.samples // 2, work=job.work / f"unrelated-{number}"))
-            for number in range(processes)]
-    for one in runs:
-        one.job.work.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(run_once, runs))
-    return max(one.seconds for one in runs)
-
-
 def ceiling(job: RankedJob, turns: int) -> str:
-    alone = min(unrelated_seconds(job, 1) for _ in range(turns))
-    together = min(unrelated_seconds(job, 2) for _ in range(turns))
+    alone = min(unrelated_seconds(job, 1, job.samples // 2) for _ in range(turns))
+    together = min(unrelated_seconds(job, 2, job.samples // 2) for _ in range(turns))
     say(f"alone {alone:.1f} s, two at once {together:.1f} s")
     return (f"Half of the samples take one process {alone:.2f} s alone and {together:.2f} s beside another such process, the best "
             f"of {turns} run(s): two ranks can be {2 * alone / together:.2f} times as fast as one at most.")

@@ -3,7 +3,8 @@ import json
 import os
 import statistics
 import sys
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -105,6 +106,16 @@ def run_once(runs: RankedRuns) -> Measured:
     runs.wall_seconds.append(measured.seconds)
     runs.summaries.append(json.loads(runs.summary_file.read_text(encoding="utf-8")))
     return measured
+
+
+def unrelated_seconds(job: RankedJob, processes: int, samples: int) -> float:
+    """Seconds of the slowest of several concurrent independent processes, each with so many samples."""
+    runs = [RankedRuns(1, replace(job, samples=samples, work=job.work / f"unrelated-{number}")) for number in range(processes)]
+    for one in runs:
+        one.job.work.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(run_once, runs))
+    return max(one.seconds for one in runs)
 
 
 def evaluate(runs: RankedRuns) -> None:

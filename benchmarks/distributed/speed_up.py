@@ -1,9 +1,10 @@
 """Measures speed-up per phase, and time, quality and bytes by number of ranks. See benchmarks/distributed/run."""
 import argparse
+import statistics
 import sys
 from pathlib import Path
 
-from ranked_process import STEPS, RankedJob, RankedRuns, evaluate, run_once, say
+from ranked_process import STEPS, RankedJob, RankedRuns, evaluate, run_once, say, unrelated_seconds
 
 import scale
 from cost_model import Job, sent_bytes
@@ -61,6 +62,14 @@ def count_table(measured: list[RankedRuns]) -> str:
     return table(header, [count_row(runs, measured[0]) for runs in measured])
 
 
+def bound_of(two: RankedRuns, unrelated: list[float]) -> str:
+    """Two ranks against two processes that exchange nothing."""
+    shares = [bound / max(rank["seconds"] for rank in summary["ranks"]) for bound, summary in zip(unrelated, two.summaries)]
+    return (f"Two independent concurrent processes, each with half of the samples and all of the solver's work, take "
+            f"{statistics.median(unrelated):.2f} s. Two ranks reach {statistics.median(shares):.1%} of their speed, the median of "
+            f"{len(shares)} neighbouring run(s) ({min(shares):.1%} to {max(shares):.1%}).")
+
+
 def check_of(measured: list[RankedRuns], group_size: int) -> str:
     """Compares prediction and measurement."""
     files = [str(runs.summary_file) for runs in measured]
@@ -68,27 +77,33 @@ def check_of(measured: list[RankedRuns], group_size: int) -> str:
     return scale.check(arguments.check, arguments)
 
 
-def markdown(job: RankedJob, measured: list[RankedRuns], runs: int) -> str:
+def markdown(job: RankedJob, measured: list[RankedRuns], unrelated: list[float]) -> str:
     intro = (f"Made by `benchmarks/distributed/run` on {machine()}: {job.model.name}, GPTQ W4A16 in groups of {job.group_size}, "
              f"{job.samples} samples of up to {job.max_seq_length} tokens, {job.threads or 'the program-chosen number of'} "
-             f"thread(s) per rank. Seconds are the slowest rank's, the median of {runs} run(s); *with torchrun* is the wall "
+             f"thread(s) per rank. Seconds are the slowest rank's, the median of {len(measured[0].summaries)} run(s); *with torchrun* is the wall "
              "time of launcher and ranks. More ranks than cores take turns.")
     parts = [intro, count_table(measured)]
-    parts += [phase_table(measured[0], shared) for shared in measured if shared.ranks == 2]
+    for shared in measured:
+        if shared.ranks == 2:
+            parts += [phase_table(measured[0], shared), bound_of(shared, unrelated)]
     return "\n\n".join([*parts, check_of(measured, job.group_size)]) + "\n"
 
 
 def measure(arguments: argparse.Namespace) -> str:
     job = job_of(arguments, arguments.model)
     measured = [RankedRuns(ranks, job) for ranks in arguments.ranks]
+    unrelated = []
     for turn in range(arguments.runs):
         for runs in measured:
             run_once(runs)
             say(f"run {turn + 1} of {arguments.runs}: {runs.ranks} ranks: {runs.seconds:.1f} s")
+            if runs.ranks == 2:
+                unrelated.append(unrelated_seconds(job, 2, job.samples // 2))
+                say(f"run {turn + 1} of {arguments.runs}: 2 independent processes: {unrelated[-1]:.1f} s")
     if not arguments.skip_evaluation:
         for runs in measured:
             evaluate(runs)
-    return markdown(job, measured, arguments.runs)
+    return markdown(job, measured, unrelated)
 
 
 if __name__ == "__main__":

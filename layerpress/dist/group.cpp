@@ -14,6 +14,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/machine.h"
 #include "layerpress/dist/bounded.h"
+#include "layerpress/dist/core_binding.h"
 #include "layerpress/dist/device_backend.h"
 #include "layerpress/dist/device_collectives.h"
 #include "layerpress/dist/heartbeat.h"
@@ -178,6 +179,16 @@ void Group::leave() {
 bool Group::close_devices() {
   const Heartbeat::Waiting waiting(*connections_->heartbeat, operations_ + 1);
   return connections_->devices->close([this] { check(); });
+}
+
+std::shared_ptr<CoreBinding> Group::bind_threads(int threads) {
+  if (!connections_) return nullptr;
+  const Peer& own = connections_->peers[static_cast<std::size_t>(rank())];
+  const std::vector<int> cores = own_cores(connections_->peers, own, usable_cores());
+  if (cores.empty() || threads > static_cast<int>(cores.size())) return nullptr;
+  const auto binding = std::make_shared<CoreBinding>(cores);
+  binding_ = binding;
+  return binding;
 }
 
 std::string Group::connect_devices(const at::Device& own) {
@@ -402,6 +413,7 @@ bool Group::reports_failure() const {
 
 void Group::on_step(const std::string& step) {
   if (connections_) connections_->heartbeat->on_step(step);
+  if (const auto binding = binding_.lock()) binding->release_if_crowded();
 }
 
 void Group::check() {

@@ -15,6 +15,8 @@
 
 namespace layerpress::dist {
 
+class CoreBinding;
+
 /// The element-wise reduction of all ranks' tensors. A maximum or minimum that involves NaN is unspecified.
 enum class Reduction { kSum, kMax, kMin };
 
@@ -61,6 +63,9 @@ class Group : public Supervisor {
   /// it.
   int cores() const { return cores_; }
   bool is_first() const { return rank() == 0; }
+  /// Keeps this process, which computes with `threads`, on cores that no other rank uses, as long as the result lives and
+  /// other processes do not crowd these cores. Null where ranks have no cores of their own, or fewer than threads.
+  std::shared_ptr<CoreBinding> bind_threads(int threads);
 
   /// Lets tensors on GPUs travel from GPU to GPU by NCCL if every rank computes on a GPU of its own; `own` is this
   /// rank's device. Collective; does nothing after it has succeeded. Returns the reason why tensors are staged through
@@ -115,6 +120,7 @@ class Group : public Supervisor {
   int local_rank_ = 0, local_size_ = 1, cores_ = 1;
   RunControl control_;
   std::unique_ptr<Connections> connections_;  // null in a group of one
+  std::weak_ptr<CoreBinding> binding_;
   std::uint64_t operations_ = 0;
   std::uint64_t sent_bytes_ = 0;
   double waited_seconds_ = 0;

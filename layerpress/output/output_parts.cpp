@@ -12,9 +12,7 @@
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::output {
-namespace {
 
-/// The tensors that replace a compressed linear's weight.
 std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
                                                      const compression::Assignment& assignment) {
   const graph::WeightMatrix matrix = graph::weight_matrix(graph.nodes[n].operation).value();
@@ -24,6 +22,8 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
     specs.push_back({quant::full_name(graph.module_name(graph.nodes[n]), part), part.dtype, part.shape});
   return specs;
 }
+
+namespace {
 
 std::vector<checkpoint::TensorSpec> parameter_specs(const graph::Graph& graph,
                                                     const compression::StoredParameters& stored) {

@@ -31,6 +31,10 @@ struct SetDivision {
   bool linears_first = false;
 };
 
+/// The tensors that replace the weight of the compressed linear `n`.
+std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
+                                                     const compression::Assignment& assignment);
+
 /// All tensors of the output in the order of the graph, then those that the graph does not read.
 std::vector<OutputPart> output_parts(const setup::OpenedModel& model, const compression::Assignments& assignments,
                                      const std::vector<graph::Subgraph>& subgraphs, const SetDivision& division);

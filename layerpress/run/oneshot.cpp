@@ -292,6 +292,8 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   claim.folder->open();
   const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
   if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
+  const std::shared_ptr<dist::CoreBinding> binding =
+      claim.setup.placement.device.is_cpu() ? rank.group.bind_threads(claim.setup.threads) : nullptr;
   claim.setup.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
   if (const std::vector<std::string>& left = claim.setup.model.traced.left_out; !left.empty())
     rank.control.message(

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "layerpress/base/machine.h"
 #include "layerpress/dist/peers.h"
 #include "layerpress/plan/plan_report.h"
 #include "layerpress/setup/kept_weights.h"
@@ -45,6 +46,7 @@ Json rank_json(const setup::RunSetup& setup, const RankReport& report, const dis
   return {{"rank", group.rank()},
           {"host", dist::host_name()},
           {"threads", setup.threads},
+          {"cores", allowed_cores()},
           {"samples", plan["samples"]},
           {"tokens", plan["tokens"]},
           {"seconds", report.seconds},

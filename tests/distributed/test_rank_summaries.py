@@ -1,6 +1,7 @@
 """What the summary says of every rank, and what a rank takes."""
 
 import json
+import os
 import socket
 
 import pytest
@@ -37,6 +38,25 @@ def test_times(summary):
         assert PHASES <= entry["phases"].keys()
         assert 0 < sum(phase["seconds"] for phase in entry["phases"].values()) <= entry["seconds"] * 1.01
         assert 0 <= entry["wait_seconds"] <= entry["seconds"] and 0 <= entry["save_seconds"] <= entry["seconds"]
+
+
+def test_ranks_have_cores_of_their_own(exact, results, tmp_path):
+    """On a crowded machine, a run that takes seconds gives them up again."""
+    for attempt in range(3):
+        found = summary_of(2, exact, results / f"out-{attempt}", tmp_path / "summary.json", "--threads", "1")
+        own = [set(entry["cores"]) for entry in found["ranks"]]
+        assert all(own)
+        if len(own[0] | own[1]) == 1:
+            pytest.skip("one core cannot be divided")
+        if not own[0] & own[1]:
+            return
+    pytest.fail(f"two ranks share cores: {own}")
+
+
+def test_ranks_with_more_threads_than_own_cores_share_them(exact, results, tmp_path):
+    threads = len(os.sched_getaffinity(0))
+    found = summary_of(2, exact, results / "out", tmp_path / "summary.json", "--threads", str(threads))
+    assert found["ranks"][0]["cores"] == found["ranks"][1]["cores"]
 
 
 def test_modules_of_all_ranks(summary, exact, results, tmp_path):

@@ -18,8 +18,9 @@ from fetch_model import fetch  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
+import four_over_six  # noqa: E402
 import train_small_model  # noqa: E402
-from number_formats import FLOATS, FORMATS, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
+from number_formats import FLOATS, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
 
 TEXTS = {"handbook": debian_handbook_text.write_files, "python": python_docs_text.write_files}
 HEADER = ["weights", "mode", "KL", "perplexity", "same first token", "last layer's error"]
@@ -44,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
                         help=f"of {', '.join(FORMATS)} (default: the integers)")
     parser.add_argument("--modes", nargs="+", default=QUALITIES, metavar="MODE",
                         help="qualities; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
-                             "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; LLM Compressor's peer-rtn, "
+                             "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; rtn-four-over-six of NVFP4; LLM Compressor's peer-rtn, "
                              "peer-rtn-expanded, peer-gptq, peer-gptq-expanded (default: fast balanced best)")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS), help="default: both")
     parser.add_argument("--own-text", nargs=3, action="append", default=[], metavar=("NAME", "CALIBRATION", "EVALUATION"),
@@ -57,6 +58,8 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.model is not None and arguments.train is not None:
         parser.error("--model and --train both name the model")
+    if FOUR_OVER_SIX in arguments.modes and arguments.formats != ["NVFP4"]:
+        parser.error(f"--modes: {FOUR_OVER_SIX} is for --formats NVFP4")
     for mode in arguments.modes:
         try:
             parse_mode(mode)
@@ -82,6 +85,8 @@ def compress(model: Path, text: Text, mode: Mode, recipe: Path, arguments: argpa
                    str(text.calibration), "--output", str(output), "--summary", str(arguments.work / "peer.json"), "--recipe",
                    str(recipe), "--samples", samples, "--max-seq-length", length]
     run_measured(command, OFFLINE, log)
+    if mode.name == FOUR_OVER_SIX:
+        four_over_six.requantize(output, model)
     return output
 
 

@@ -21,7 +21,9 @@ FORMATS = INTEGERS | FLOATS
 
 QUALITIES = ["fast", "balanced", "best"]
 PROPAGATION = ["strength", "damping", "residual"]
-OBSERVER_OF_ROUNDING = {"rtn": None, "rtn-minmax": "minmax", "rtn-expanded": "nvfp4_expanded_mse"}
+FOUR_OVER_SIX = "rtn-four-over-six"
+OBSERVER_OF_ROUNDING = {"rtn": None, "rtn-minmax": "minmax", "rtn-expanded": "nvfp4_expanded_mse",
+                        FOUR_OVER_SIX: "minmax"}
 PEER = {
     "peer-rtn": ("QuantizationModifier", {}),
     "peer-rtn-expanded": ("QuantizationModifier", {"weight_observer": "nvfp4_expanded_mse"}),

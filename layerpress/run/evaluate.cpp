@@ -120,15 +120,14 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
     bodies.push_back(&each->running->body());
   }
   const bool compares = bodies.size() == 2 && same_layers(*bodies[0], *bodies[1]);
-  std::size_t most = 0;
-  for (const execution::BodyRun* body : bodies) most = std::max(most, body->size());
+  const execution::BodyRun& longest = **std::max_element(
+      bodies.begin(), bodies.end(), [](const auto* left, const auto* right) { return left->size() < right->size(); });
+  const std::size_t most = longest.size();
   std::vector<Evaluation::LayerError> errors;
   for (std::size_t s = 0; s < most; ++s) {
-    for (execution::BodyRun* body : bodies) {
-      if (s >= body->size()) continue;
-      control.step(s, most, body->name(s));
-      body->run(s);
-    }
+    control.step(s, most, longest.name(s));
+    for (execution::BodyRun* body : bodies)
+      if (s < body->size()) body->run(s);
     if (compares && bodies[0]->is_layer(s))
       errors.push_back({bodies[0]->name(s), stream_error(*bodies[0], *bodies[1], s, batches.size())});
   }

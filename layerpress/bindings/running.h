@@ -4,6 +4,7 @@
 
 #include <atomic>
 
+#include "layerpress/base/error.h"
 #include "layerpress/base/progress.h"
 
 namespace layerpress::bindings {

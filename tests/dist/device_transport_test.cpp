@@ -1,5 +1,6 @@
 #include "layerpress/dist/device_transport.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"

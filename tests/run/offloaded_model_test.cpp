@@ -1,5 +1,6 @@
 #include "layerpress/offloaded_model.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -82,7 +82,9 @@ struct OneshotOptions {
     field("scheme", self.scheme, "preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8");
     field("group-size", self.group_size, "columns that share a scale (default: the preset's)");
     field("observer", self.observer,
-          "minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)");
+          "minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for "
+          "rtn, "
+          "squared_error with NVFP4 and MX)");
     field(
         "quality", self.quality,
         "fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an "

@@ -18,11 +18,14 @@ std::int64_t EmbeddingRounding::row_step(const compression::LinearShape& embeddi
   return owner_.QuantizingModifier::row_step(embedding);
 }
 
+quant::ObserverSettings EmbeddingRounding::observer_of(const quant::QuantizationScheme* scheme) const {
+  return quant::without_inputs(*scheme->weights, owner_.observer_for(scheme));
+}
+
 compression::CompressionCost EmbeddingRounding::cost(const std::vector<compression::LinearShape>& embeddings) const {
   compression::CompressionCost cost;
   for (const compression::LinearShape& embedding : embeddings)
-    QuantizingModifier::add_rounding_cost(embedding, quant::without_inputs(owner_.observer_for(embedding.scheme)),
-                                          cost);
+    QuantizingModifier::add_rounding_cost(embedding, observer_of(embedding.scheme), cost);
   return cost;
 }
 
@@ -31,7 +34,7 @@ std::vector<compression::CompressedModule> EmbeddingRounding::compress(
   std::vector<compression::CompressedModule> results;
   std::vector<kernels::ChosenScales> chosen;
   for (const compression::LinearWeight& embedding : embeddings) {
-    const quant::ObserverSettings settings = quant::without_inputs(owner_.observer_for(embedding.scheme));
+    const quant::ObserverSettings settings = observer_of(embedding.scheme);
     chosen.push_back(owner_.observe_by(settings, embedding, {}, times, {}));
     const at::Tensor codes = QuantizingModifier::round_to_nearest(embedding, chosen.back(), times);
     results.push_back(owner_.result_of(embedding, codes, chosen.back(), /*tokens=*/0));

@@ -4,13 +4,14 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/quant/observer.h"
 
 namespace layerpress::modifier {
 
 class QuantizingModifier;
 
 /// Rounds the embeddings among a quantizing modifier's targets to nearest, with the modifier's schemes. Rows are looked up and not
-/// multiplied, so errors cannot be weighted with inputs: mse replaces observers that do so.
+/// multiplied, so errors cannot be weighted with inputs: mse, or squared_error of NVFP4 and MX, replaces observers that do so.
 class EmbeddingRounding : public compression::Quantizer {
  public:
   /// `owner` has it as a member.
@@ -28,6 +29,8 @@ class EmbeddingRounding : public compression::Quantizer {
                                                       PhaseTimes& times) const override;
 
  private:
+  quant::ObserverSettings observer_of(const quant::QuantizationScheme* scheme) const;
+
   const QuantizingModifier& owner_;
 };
 

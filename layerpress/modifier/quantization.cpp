@@ -11,7 +11,7 @@ using quant::Observer;
 class QuantizationModifier : public QuantizingModifier {
  public:
   QuantizationModifier(const OrderedJson& arguments, const std::string& where)
-      : QuantizingModifier(arguments, where, {}, Observer::kMse) {
+      : QuantizingModifier(arguments, where, {}, {}) {
     if (any_observer(Observer::kGptq))
       throw RecipeError(
           "[recipe.modifier] {}: observer 'gptq' chooses scales while GPTQ runs; take hessian, or GPTQModifier", where);

@@ -89,7 +89,8 @@ const std::vector<Argument>& QuantizingModifier::shared_arguments() {
 }
 
 QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::string& where,
-                                       const std::vector<Argument>& own_arguments, quant::Observer default_observer) {
+                                       const std::vector<Argument>& own_arguments,
+                                       std::optional<quant::Observer> default_observer) {
   if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
   std::vector<std::string> known = names_of(shared_arguments());
   for (const Argument& own : own_arguments) known.push_back(own.name);
@@ -134,7 +135,7 @@ void QuantizingModifier::add_attention_group(const std::string& name, const std:
 }
 
 void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::string& where,
-                                     quant::Observer default_observer) {
+                                     std::optional<quant::Observer> default_observer) {
   const bool has_scheme = json_has(arguments, "scheme"), has_groups = json_has(arguments, "config_groups");
   if (!has_scheme && !has_groups && kv_cache_) return;
   if (has_scheme == has_groups)
@@ -164,7 +165,7 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
 }
 
 void QuantizingModifier::add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
-                                   quant::Observer default_observer) {
+                                   std::optional<quant::Observer> default_observer) {
   quant::require_supported(scheme, where);
   quant::QuantizationArgs& weights = *scheme.weights;
   quant::name_scale_dtype(weights);
@@ -173,8 +174,8 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
   if (weights.observer) {  // it stays as it is written
     observer = quant::parse_observer(*weights.observer, weights.observer_kwargs, where);
   } else {
-    observer.observer = default_observer;
-    weights.observer = quant::observer_name(default_observer);
+    observer.observer = default_observer.value_or(quant::observer_without_inputs(weights));
+    weights.observer = quant::observer_name(observer.observer);
   }
   quant::InputObserverSettings input_observer;
   if (quant::has_stored_inputs(scheme)) {

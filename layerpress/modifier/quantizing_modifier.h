@@ -33,9 +33,9 @@ class QuantizingModifier : public compression::Quantizer {
  protected:
   /// Arguments: targets (["Linear"]), ignore ([]), scheme (preset name, or {preset: targets}), config_groups,
   /// weight_observer, input_observer / observer {weights, input}, kv_cache_scheme, bypass_divisibility_checks (only false).
-  /// `own_arguments` are the derived class's.
+  /// `own_arguments` are the derived class's. Without `default_observer`, it is observer_without_inputs() of each group's weights.
   QuantizingModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& own_arguments,
-                     quant::Observer default_observer);
+                     std::optional<quant::Observer> default_observer);
 
   /// Gives each group its activation order: what change() makes of the one that its own scheme names. `where` says whose.
   void set_actorder(const std::function<std::optional<std::string>(const std::optional<std::string>& own,
@@ -96,11 +96,12 @@ class QuantizingModifier : public compression::Quantizer {
     quant::QuantizationScheme scheme;
     quant::InputObserverSettings observer;
   };
-  void read_groups(const OrderedJson& arguments, const std::string& where, quant::Observer default_observer);
+  void read_groups(const OrderedJson& arguments, const std::string& where,
+                   std::optional<quant::Observer> default_observer);
   void add_attention_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme);
   void read_kv_cache(const Json& arguments, const std::string& where);
   void add_group(const std::string& name, const std::string& where, quant::QuantizationScheme scheme,
-                 quant::Observer default_observer);
+                 std::optional<quant::Observer> default_observer);
   kernels::ChosenScales observe_by(const quant::ObserverSettings& settings, const compression::LinearWeight& linear,
                                    const at::Tensor& importance, PhaseTimes& times, const ObservedRows& observed) const;
   /// Rows of the whole weight beside those of `linear`.

@@ -24,13 +24,18 @@ double positive_number(const Json& kwargs, const char* key, double otherwise, co
   return found->get<double>();
 }
 
+/// Whether the ranges are Layerpress's own.
+bool sums_squares(Observer observer) {
+  return observer == Observer::kSquaredError || observer == Observer::kHessian || observer == Observer::kGptq;
+}
+
 bool weighs_inputs(Observer observer) { return observer == Observer::kHessian || observer == Observer::kGptq; }
 
 /// The largest range that is tried for a group, as a multiple of its weights' range. e2m1's steps grow with the values, so that a
 /// wider range may have smaller errors: a group whose largest weight is 4 instead of 6 has finer steps below.
 double widest_range(const QuantizationArgs& args, const ObserverSettings& settings) {
   constexpr double kWidest = 1.5;
-  return weighs_inputs(settings.observer) && has_global_scale(args) ? kWidest : 1;
+  return sums_squares(settings.observer) && has_global_scale(args) ? kWidest : 1;
 }
 
 kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSettings& settings) {
@@ -48,7 +53,7 @@ kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSetti
     search.exponent = settings.norm;
     search.patience = settings.patience;
     search.expand = settings.expand;
-  } else if (weighs_inputs(settings.observer)) {
+  } else if (sums_squares(settings.observer)) {
     // Each candidate costs a solve of the group, and twice as many give no better result. NVFP4's are not solved.
     const int steps = has_global_scale(args) ? 30 : settings.observer == Observer::kGptq ? 10 : 20;
     constexpr double kSmallest = 0.6;
@@ -107,16 +112,18 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
                 .patience = 1000,
                 .expand = 1.8,
                 .global_from_chosen = true};
+  } else if (name == "squared_error") {
+    settings.observer = Observer::kSquaredError;
   } else if (name == "hessian") {
     settings.observer = Observer::kHessian;
   } else if (name == "gptq") {
     settings.observer = Observer::kGptq;
   } else {
-    const std::string nearest = nearest_name(
-        name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse", "nvfp4_expanded_mse", "hessian", "gptq"});
+    const std::string nearest = nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse",
+                                                    "nvfp4_expanded_mse", "squared_error", "hessian", "gptq"});
     throw RecipeError(
-        "[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, nvfp4_expanded_mse, hessian and gptq "
-        "are",
+        "[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, nvfp4_expanded_mse, squared_error, "
+        "hessian and gptq are",
         where, given, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
   }
   for (const auto& [key, value] : kwargs.items()) {
@@ -144,6 +151,8 @@ std::string observer_name(Observer observer) {
   switch (observer) {
     case Observer::kMse:
       return "mse";
+    case Observer::kSquaredError:
+      return "squared_error";
     case Observer::kHessian:
       return "hessian";
     case Observer::kGptq:
@@ -153,8 +162,12 @@ std::string observer_name(Observer observer) {
   }
 }
 
-ObserverSettings without_inputs(const ObserverSettings& settings) {
-  return weighs_inputs(settings.observer) ? ObserverSettings{.observer = Observer::kMse} : settings;
+Observer observer_without_inputs(const QuantizationArgs& args) {
+  return has_global_scale(args) || has_power_scales(args) ? Observer::kSquaredError : Observer::kMse;
+}
+
+ObserverSettings without_inputs(const QuantizationArgs& args, const ObserverSettings& settings) {
+  return weighs_inputs(settings.observer) ? ObserverSettings{.observer = observer_without_inputs(args)} : settings;
 }
 
 kernels::RangeRule range_rule(const QuantizationArgs& weights) {

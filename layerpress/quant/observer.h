@@ -17,12 +17,14 @@ namespace layerpress::quant {
 /// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2, grid
 ///   100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
 ///   and scales are LLM Compressor's in the dtype of the weight; errors are always summed in fp32.
-/// - kHessian: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error weighted by the
-///   diagonal of the inputs' Gram matrix, which estimates the error of the layer's outputs. For NVFP4, 1.5 down to 0.6 in 31 steps.
+/// - kSquaredError: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error. For NVFP4, 1.5 down to 0.6 in 31
+///   steps.
+/// - kHessian: the same, with errors weighted by the diagonal of the inputs' Gram matrix, which estimates the error of the layer's
+///   outputs.
 /// - kGptq: every second of these ranges is tried when a group's turn comes, and the one with the smallest loss of GPTQ
 ///   is taken (kernels::GroupSearch); where that is impossible, as kHessian.
 /// For scales that are powers of two (MX), all rules except kMinMax try the two neighbouring powers instead.
-enum class Observer { kMinMax, kMse, kHessian, kGptq };
+enum class Observer { kMinMax, kMse, kSquaredError, kHessian, kGptq };
 
 struct ObserverSettings {
   Observer observer = Observer::kMinMax;
@@ -35,18 +37,22 @@ struct ObserverSettings {
   bool global_from_chosen = false;
 };
 
-/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "hessian", "gptq";
+/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "squared_error", "hessian", "gptq";
 /// case does not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known
 /// one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
 /// LLM Compressor's nvfp4_expanded_mse, also named fouroversix, tries ranges from 1.8 times down to 0.8 times that of the weights.
 
-/// "minmax", "mse", "hessian" or "gptq".
+/// "minmax", "mse", "squared_error", "hessian" or "gptq".
 std::string observer_name(Observer observer);
 
-/// The observer for weights without known inputs: mse instead of hessian and gptq.
-ObserverSettings without_inputs(const ObserverSettings& settings);
+/// The observer of weights whose inputs are not known, where the recipe names none: mse for integers and fp8, squared_error for NVFP4
+/// and MX. Measured (docs/quality.md): mse's power of 2.4 helps integers and harms e2m1, whose steps grow with the values.
+Observer observer_without_inputs(const QuantizationArgs& args);
+
+/// These settings, without hessian and gptq.
+ObserverSettings without_inputs(const QuantizationArgs& args, const ObserverSettings& settings);
 
 kernels::RangeRule range_rule(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);

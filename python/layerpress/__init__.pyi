@@ -82,7 +82,7 @@ def oneshot(
     algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
-    observer: str | None = None,  # minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
+    observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
     targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # modules to leave alone; beats --targets
@@ -163,7 +163,7 @@ def plan(
     algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
-    observer: str | None = None,  # minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
+    observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
     targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # modules to leave alone; beats --targets
@@ -237,7 +237,7 @@ def inspect(
     algorithm: str | None = None,  # with --plan: gptq or rtn (round-to-nearest)
     scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # with --plan: columns that share a scale (default: the preset's)
-    observer: str | None = None,  # with --plan: minmax, mse, hessian, or gptq (default: hessian for gptq, gptq with --quality best, mse for rtn)
+    observer: str | None = None,  # with --plan: minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
     targets: str | list[str] | None = None,  # with --plan: modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # with --plan: modules to leave alone; beats --targets

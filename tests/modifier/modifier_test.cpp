@@ -125,9 +125,21 @@ TEST(Gptq, ActivationOrderIsLLMCompressors) {
   }
 }
 
+TEST(Observers, ThatNobodyNamesAreNamedInTheScheme) {
+  const auto observer = [](const char* type, const char* scheme) {
+    const auto modifier = test::make_quantizer(type, {{"scheme", scheme}}, "test");
+    return modifier->scheme_for({"m", {"Linear"}})->weights->observer;
+  };
+  EXPECT_EQ(observer("QuantizationModifier", "W4A16"), "mse");
+  EXPECT_EQ(observer("QuantizationModifier", "FP8_DYNAMIC"), "mse");
+  EXPECT_EQ(observer("QuantizationModifier", "MXFP4A16"), "squared_error");
+  EXPECT_EQ(observer("QuantizationModifier", "NVFP4A16"), "squared_error");
+  EXPECT_EQ(observer("GPTQModifier", "NVFP4A16"), "hessian");
+}
+
 TEST(Observers, StayAsTheyAreWritten) {
-  for (const char* name :
-       {"memoryless_minmax", "minmax", "static_minmax", "mse", "memoryless_mse", "MSE", "memoryless-mse"})
+  for (const char* name : {"memoryless_minmax", "minmax", "static_minmax", "mse", "memoryless_mse", "MSE",
+                           "memoryless-mse", "squared_error"})
     for (const char* key : {"weight_observer", "observer"}) {
       const auto modifier = test::make_quantizer("QuantizationModifier", {{"scheme", "W4A16"}, {key, name}}, "test");
       EXPECT_EQ(modifier->scheme_for({"m", {"Linear"}})->weights->observer, name);

@@ -91,11 +91,11 @@ def test_searched_scales_lose_less(scheme, tmp_path):
     """The exponents next to the range's (MX) and shrunken ranges (NVFP4) are tried by error."""
     model = tiny_models.save(tmp_path / "model", dtype=torch.bfloat16, **compressed_cases.SIZES)
     errors = {}
-    for observer in ("minmax", "mse", "nvfp4_expanded_mse"):
+    for observer in ("minmax", "mse", "nvfp4_expanded_mse", "squared_error"):
         summary = tmp_path / f"{observer}.json"
         program.oneshot(model, tmp_path / observer, "--algorithm", "rtn", "--observer", observer, "--scheme", scheme,
                         "--summary", summary)
         modules = json.loads(summary.read_text())["modules"]
         errors[observer] = sum(module["weight_error"] for module in modules)
     assert errors["mse"] < errors["minmax"]
-    assert scheme != "NVFP4A16" or errors["nvfp4_expanded_mse"] < errors["mse"]
+    assert scheme != "NVFP4A16" or errors["squared_error"] < errors["nvfp4_expanded_mse"] < errors["mse"]

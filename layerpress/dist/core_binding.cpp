@@ -1,7 +1,5 @@
 #include "layerpress/dist/core_binding.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -47,6 +45,8 @@ std::vector<int> own_cores(const std::vector<Peer>& peers, const Peer& own, int 
 }
 
 CoreBinding::CoreBinding(const std::vector<int>& cores) : delay_(delay_of_thread()) {
+  if (::sched_getaffinity(0, sizeof(usual_), &usual_) != 0) return;
+  holds_ = true;
   cpu_set_t own;
   CPU_ZERO(&own);
   for (const int core : cores) CPU_SET(core, &own);
@@ -55,7 +55,6 @@ CoreBinding::CoreBinding(const std::vector<int>& cores) : delay_(delay_of_thread
       before_.emplace(thread, before);
       ::sched_setaffinity(thread, sizeof(own), &own);
     }
-  holds_ = before_.count(::gettid()) > 0;
 }
 
 CoreBinding::~CoreBinding() { release(); }
@@ -63,10 +62,9 @@ CoreBinding::~CoreBinding() { release(); }
 void CoreBinding::release() {
   if (!holds_) return;
   holds_ = false;
-  const cpu_set_t usual = before_.at(::gettid());
   for (const int thread : threads_now()) {
     const auto found = before_.find(thread);
-    ::sched_setaffinity(thread, sizeof(usual), found != before_.end() ? &found->second : &usual);
+    ::sched_setaffinity(thread, sizeof(usual_), found != before_.end() ? &found->second : &usual_);
   }
 }
 

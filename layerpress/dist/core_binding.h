@@ -32,6 +32,7 @@ class CoreBinding {
 
  private:
   void release();
+  cpu_set_t usual_{};                // the calling thread's, before
   std::map<int, cpu_set_t> before_;  // by thread
   bool holds_ = false;
   Timer since_;

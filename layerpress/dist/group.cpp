@@ -186,7 +186,7 @@ std::shared_ptr<CoreBinding> Group::bind_threads(int threads) {
   const Peer& own = connections_->peers[static_cast<std::size_t>(rank())];
   const std::vector<int> cores = own_cores(connections_->peers, own, usable_cores());
   if (cores.empty() || threads > static_cast<int>(cores.size())) return nullptr;
-  const auto binding = std::make_shared<CoreBinding>(cores);
+  auto binding = std::make_shared<CoreBinding>(cores);
   binding_ = binding;
   return binding;
 }

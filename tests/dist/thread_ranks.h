@@ -22,7 +22,7 @@ inline int free_port() {
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
-  ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length);
+  (void)::bind(descriptor, reinterpret_cast<sockaddr*>(&address), length);
   ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &length);
   ::close(descriptor);
   return ntohs(address.sin_port);

@@ -100,8 +100,10 @@ def test_check_wants_one_rank_first(measured):
 
 
 def test_report_of_runs(measured):
-    text = speed_up.markdown(measured[0].job, measured, 1)
+    bound = 0.98 * measured[1].seconds
+    text = speed_up.markdown(measured[0].job, measured, [bound])
     assert "| solve |" in text and "| calibrate |" in text and "2.00x" in text
+    assert f"take {bound:.2f} s. Two ranks reach 98.0% of their speed" in text
 
 
 def test_unknown_model_is_named():

@@ -9,11 +9,20 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace layerpress::dist {
 
 /// The time-out that libraries get for an operation. The operation ends when the ranks end; its duration means nothing.
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
+
+/// Keeps what a thread that never ends may still use, as long as the process lives.
+inline void keep_forever(std::shared_ptr<void> used) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(used));
+}
 
 /// Runs `work` on a separate thread and waits for its result until `wait_on` (called every 50 ms) throws. For library
 /// calls that may never return: if `wait_on` throws, the thread is abandoned together with everything it holds.

@@ -167,11 +167,7 @@ void Group::leave() {
     }
   }
   // Operations that never end hold threads that cannot be joined.
-  if (failed) (void)connections_->gloo.release();
-  if (failed || !ended || !devices_closed) {
-    (void)connections_.release();
-    return;
-  }
+  if (failed || !ended || !devices_closed) keep_forever(std::move(connections_));
   connections_.reset();
 }
 

@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <future>
+#include <memory>
+#include <utility>
 
 #include "layerpress/base/error.h"
+#include "layerpress/dist/bounded.h"
 
 namespace layerpress::dist {
 namespace {
@@ -52,7 +55,7 @@ struct PairBackend : c10d::Backend {
 
 struct DeviceCollectivesTest : ::testing::Test {
   void TearDown() override {
-    if (!devices->close([] {})) (void)devices.release();
+    if (!devices->close([] {})) keep_forever(std::move(devices));
   }
   std::string connection_error(const std::function<void()>& wait_on = [] {}) {
     try {

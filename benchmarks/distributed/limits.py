@@ -29,8 +29,8 @@ def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def ceiling(job: RankedJob, turns: int) -> str:
-    alone = min(unrelated_seconds(job, 1, job.samples // 2) for _ in range(turns))
-    together = min(unrelated_seconds(job, 2, job.samples // 2) for _ in range(turns))
+    alone = min(unrelated_seconds(job, 1) for _ in range(turns))
+    together = min(unrelated_seconds(job, 2) for _ in range(turns))
     say(f"alone {alone:.1f} s, two at once {together:.1f} s")
     return (f"Half of the samples take one process {alone:.2f} s alone and {together:.2f} s beside another such process, the best "
             f"of {turns} run(s): two ranks can be {2 * alone / together:.2f} times as fast as one at most.")

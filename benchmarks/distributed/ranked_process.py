@@ -56,9 +56,13 @@ class RankedRuns:
     def median(self, figure) -> float:
         return statistics.median(figure(summary) for summary in self.summaries)
 
+    def largest_by_run(self, key: str) -> list[float]:
+        """The largest value over the ranks, of each run."""
+        return [max(rank[key] for rank in summary["ranks"]) for summary in self.summaries]
+
     def largest(self, key: str) -> float:
         """The largest value over the ranks, in the median run."""
-        return self.median(lambda summary: max(rank[key] for rank in summary["ranks"]))
+        return statistics.median(self.largest_by_run(key))
 
     @property
     def seconds(self) -> float:
@@ -108,9 +112,10 @@ def run_once(runs: RankedRuns) -> Measured:
     return measured
 
 
-def unrelated_seconds(job: RankedJob, processes: int, samples: int) -> float:
-    """Seconds of the slowest of several concurrent independent processes, each with so many samples."""
-    runs = [RankedRuns(1, replace(job, samples=samples, work=job.work / f"unrelated-{number}")) for number in range(processes)]
+def unrelated_seconds(job: RankedJob, processes: int) -> float:
+    """Seconds of the slowest of several concurrent independent processes, each with half of the samples."""
+    runs = [RankedRuns(1, replace(job, samples=job.samples // 2, work=job.work / f"unrelated-{number}"))
+            for number in range(processes)]
     for one in runs:
         one.job.work.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(processes) as pool:

@@ -64,7 +64,7 @@ def count_table(measured: list[RankedRuns]) -> str:
 
 def bound_of(two: RankedRuns, unrelated: list[float]) -> str:
     """Two ranks against two processes that exchange nothing."""
-    shares = [bound / max(rank["seconds"] for rank in summary["ranks"]) for bound, summary in zip(unrelated, two.summaries)]
+    shares = [bound / seconds for bound, seconds in zip(unrelated, two.largest_by_run("seconds"))]
     return (f"Two independent concurrent processes, each with half of the samples and all of the solver's work, take "
             f"{statistics.median(unrelated):.2f} s. Two ranks reach {statistics.median(shares):.1%} of their speed, the median of "
             f"{len(shares)} neighbouring run(s) ({min(shares):.1%} to {max(shares):.1%}).")
@@ -80,8 +80,8 @@ def check_of(measured: list[RankedRuns], group_size: int) -> str:
 def markdown(job: RankedJob, measured: list[RankedRuns], unrelated: list[float]) -> str:
     intro = (f"Made by `benchmarks/distributed/run` on {machine()}: {job.model.name}, GPTQ W4A16 in groups of {job.group_size}, "
              f"{job.samples} samples of up to {job.max_seq_length} tokens, {job.threads or 'the program-chosen number of'} "
-             f"thread(s) per rank. Seconds are the slowest rank's, the median of {len(measured[0].summaries)} run(s); *with torchrun* is the wall "
-             "time of launcher and ranks. More ranks than cores take turns.")
+             f"thread(s) per rank. Seconds are the slowest rank's, the median of {len(measured[0].summaries)} run(s); *with "
+             "torchrun* is the wall time of launcher and ranks. More ranks than cores take turns.")
     parts = [intro, count_table(measured)]
     for shared in measured:
         if shared.ranks == 2:
@@ -98,7 +98,7 @@ def measure(arguments: argparse.Namespace) -> str:
             run_once(runs)
             say(f"run {turn + 1} of {arguments.runs}: {runs.ranks} ranks: {runs.seconds:.1f} s")
             if runs.ranks == 2:
-                unrelated.append(unrelated_seconds(job, 2, job.samples // 2))
+                unrelated.append(unrelated_seconds(job, 2))
                 say(f"run {turn + 1} of {arguments.runs}: 2 independent processes: {unrelated[-1]:.1f} s")
     if not arguments.skip_evaluation:
         for runs in measured:

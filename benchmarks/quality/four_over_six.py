@@ -15,23 +15,24 @@ def codes_of(scaled: torch.Tensor) -> torch.Tensor:
     return torch.bucketize(scaled.abs(), MIDDLES).to(torch.uint8) | ((scaled < 0).to(torch.uint8) << 3)
 
 
+def rounded(blocks: torch.Tensor, scale: torch.Tensor, global_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes, and each block's squared error."""
+    real = scale.float() / global_scale
+    codes = codes_of(torch.where(real > 0, blocks / real, torch.zeros(())))
+    made = VALUES[(codes & 7).long()] * torch.where(codes > 7, -1, 1) * real
+    return codes, (made - blocks).square().sum(-1, keepdim=True)
+
+
 def quantize(weight: torch.Tensor, global_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Packed codes and scales of a weight [rows, columns]."""
     blocks = weight.float().unflatten(1, (-1, BLOCK))
     largest = blocks.abs().amax(-1, keepdim=True)
-    best = None
-    for stored_as in (6, 4):
-        scale = (largest * global_scale / stored_as).to(torch.float8_e4m3fn)
-        real = scale.float() / global_scale
-        codes = codes_of(torch.where(real > 0, blocks / real, torch.zeros(())))
-        made = VALUES[(codes & 7).long()] * torch.where(codes > 7, -1, 1) * real
-        error = (made - blocks).square().sum(-1, keepdim=True)
-        if best is None:
-            best = [error, codes, scale.float()]
-        else:
-            best = [torch.where(error < best[0], new, old) for new, old in zip((error, codes, scale.float()), best)]
-    codes = best[1].flatten(1).to(torch.uint8)
-    return codes[:, ::2] | (codes[:, 1::2] << 4), best[2].squeeze(-1).to(torch.float8_e4m3fn)
+    six, four = ((largest * global_scale / stored_as).to(torch.float8_e4m3fn) for stored_as in (6, 4))
+    (codes_six, error_six), (codes_four, error_four) = (rounded(blocks, scale, global_scale) for scale in (six, four))
+    four_is_better = error_four < error_six
+    codes = torch.where(four_is_better, codes_four, codes_six).flatten(1)
+    scales = torch.where(four_is_better, four.float(), six.float()).squeeze(-1).to(torch.float8_e4m3fn)
+    return codes[:, ::2] | (codes[:, 1::2] << 4), scales
 
 
 def requantize(output: Path, model: Path) -> None:

@@ -24,12 +24,10 @@ double positive_number(const Json& kwargs, const char* key, double otherwise, co
   return found->get<double>();
 }
 
-/// Whether the ranges are Layerpress's own.
-bool sums_squares(Observer observer) {
-  return observer == Observer::kSquaredError || observer == Observer::kHessian || observer == Observer::kGptq;
-}
-
 bool weighs_inputs(Observer observer) { return observer == Observer::kHessian || observer == Observer::kGptq; }
+
+/// Whether the ranges are Layerpress's own.
+bool sums_squares(Observer observer) { return observer == Observer::kSquaredError || weighs_inputs(observer); }
 
 /// The largest range that is tried for a group, as a multiple of its weights' range. e2m1's steps grow with the values, so that a
 /// wider range may have smaller errors: a group whose largest weight is 4 instead of 6 has finer steps below.

@@ -116,8 +116,8 @@ def test_kills_with(name, deep, solving, results):
 SMOOTHING = {"SmoothQuantModifier": {"smoothing_strength": 0.8}}
 W8A8 = {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}}
 STATIC = {"QuantizationModifier": {"scheme": "FP8", "ignore": ["lm_head"]}}
-# Parameters that were changed, and scales of inputs, are read back from the output or measured again, as codes are.
 SOME_W8A8 = {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head", "re:.*self_attn.*"]}}
+# Parameters that were changed, and scales of inputs, are read back from the output or measured again, as codes are.
 RECIPES = {"smoothing": SMOOTHING, "smoothing before GPTQ": {**SMOOTHING, **W8A8}, "static inputs": STATIC,
            "smoothing of more than GPTQ compresses": {**SMOOTHING, **SOME_W8A8},
            "smoothing before static inputs": {**SMOOTHING, **STATIC},

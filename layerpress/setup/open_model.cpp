@@ -216,7 +216,9 @@ TakenEmbeddings taken_embeddings(const graph::Graph& graph) {
           graph::layers_adding_images(graph), graph::has_mutual_attention(graph)};
 }
 
-void check_embeddings(const data::GivenEmbeddings& given, const TakenEmbeddings& taken, std::int64_t sample) {
+/// `mutual`: whether tokens of the sample attend to later ones.
+void check_embeddings(const data::GivenEmbeddings& given, bool mutual, const TakenEmbeddings& taken,
+                      std::int64_t sample) {
   const auto require = [&](bool condition, const std::string& what) {
     if (!condition) throw DataError("[data.images] sample {} (from 1) {}", sample + 1, what);
   };
@@ -229,7 +231,7 @@ void check_embeddings(const data::GivenEmbeddings& given, const TakenEmbeddings&
   require(layers == taken.layers,
           fmt::format("has embeddings for {} layers to add, the model adds {}; prepare the data with this model",
                       layers, taken.layers));
-  require(taken.mutual || spans_of(given.groups).empty(),
+  require(taken.mutual || !mutual,
           "has tokens that attend to later ones, which the model's graph has none of; leave its images out");
   const std::int64_t axes = given.positions.defined() ? given.positions.size(0) : taken.axes;
   require(
@@ -247,10 +249,11 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
   for (std::int64_t sample = range.first_sample; sample < range.last_sample && !set.images.empty(); ++sample) {
     const data::GivenEmbeddings& given = set.images[static_cast<std::size_t>(sample)].embeddings;
     if (!given.are_there()) continue;
-    check_embeddings(given, taken, sample);
+    auto spans = spans_of(given.groups);
+    check_embeddings(given, !spans.empty(), taken, sample);
     const auto place = static_cast<std::size_t>(sample - range.first_sample);
     batch.embeddings.resize(batch.offsets.size() - 1);
-    batch.embeddings[place] = {given.places, given.values, given.added, spans_of(given.groups)};
+    batch.embeddings[place] = {given.places, given.values, given.added, std::move(spans)};
     if (taken.axes > 1 && given.positions.defined())
       batch.positions.slice(1, batch.offsets[place], batch.offsets[place + 1]).copy_(given.positions);
   }

@@ -23,8 +23,8 @@ class GramStatistic final : public Statistic {
   double flops(double tokens, std::int64_t features, const RowRange& range) const override {
     return 2 * tokens * static_cast<double>(element_count(*this, features, range));
   }
-  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, int) const override {
-    return kernels::gram_workspace_bytes(features, dtype);
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device, int) const override {
+    return kernels::gram_workspace_bytes(features, dtype, device);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override {
     figures.div_(scale).div_(scale.unsqueeze(1));

@@ -29,7 +29,7 @@ class MeanAbsolute final : public Statistic {
   double flops(double tokens, std::int64_t features, const RowRange&) const override {
     return 2 * tokens * static_cast<double>(features);
   }
-  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, int) const override {
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device, int) const override {
     return static_cast<std::uint64_t>(features) * (kTokensAtOnce * c10::elementSize(dtype) + sizeof(float));
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }

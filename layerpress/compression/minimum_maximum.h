@@ -27,7 +27,7 @@ class MinimumMaximum final : public RangeStatistic {
   double flops(double tokens, std::int64_t features, const RowRange&) const override {
     return 2 * tokens * static_cast<double>(features);
   }
-  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType, int) const override {
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType, at::Device, int) const override {
     return kernels::channel_ranges_workspace_bytes(features) + 2 * sizeof(float) * static_cast<std::uint64_t>(features);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }

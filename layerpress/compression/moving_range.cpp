@@ -67,8 +67,9 @@ at::Tensor MovingRange::shares_of(const at::Tensor& x, const at::Tensor& ranges)
 at::Tensor MovingRange::ranges_of(const at::Tensor& x) const {
   const std::int64_t width = run_ == 0 ? x.size(1) : run_;
   const at::Tensor runs = x.view({x.size(0), -1, width});
-  const at::Tensor ranges = at::stack({runs.amin({0, 2}), runs.amax({0, 2})}).to(at::kDouble).cpu();
-  if (settings_.observer != InputObserver::kMovingError) return ranges;
+  at::Tensor ranges = at::stack({runs.amin({0, 2}), runs.amax({0, 2})}).to(at::kDouble);
+  if (settings_.observer != InputObserver::kMovingError) return ranges;  // a device is not waited for
+  ranges = ranges.cpu();
   return ranges * shares_of(x, ranges);
 }
 
@@ -100,7 +101,7 @@ double MovingRange::flops(double tokens, std::int64_t features, const RowRange&)
   return tokens * static_cast<double>(features) * (2 + (searches ? 48.0 * candidates_of(settings_) : 0));
 }
 
-std::uint64_t MovingRange::workspace_bytes(std::int64_t features, at::ScalarType, int) const {
+std::uint64_t MovingRange::workspace_bytes(std::int64_t features, at::ScalarType, at::Device, int) const {
   const std::uint64_t ranges = 4 * sizeof(double) * static_cast<std::uint64_t>(features);
   if (settings_.observer != InputObserver::kMovingError) return ranges;
   return ranges + 4 * sizeof(float) * static_cast<std::uint64_t>(std::max<std::int64_t>(1 << 20, features));

@@ -25,7 +25,8 @@ class MovingRange final : public RangeStatistic {
 
   void add(at::Tensor& figures, const StatisticInput& input, const RowRange& range) const override;
   double flops(double tokens, std::int64_t features, const RowRange& range) const override;
-  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, int threads) const override;
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device,
+                                int threads) const override;
   bool follows_division() const override { return false; }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override;
 

@@ -35,8 +35,9 @@ class OutputCrossStatistic final : public Statistic {
   double flops(double tokens, std::int64_t features, const RowRange&) const override {
     return 4 * tokens * static_cast<double>(rows_ * features);
   }
-  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, int threads) const override {
-    return kernels::output_cross_workspace_bytes(rows_, features, dtype, threads);
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device,
+                                int threads) const override {
+    return kernels::output_cross_workspace_bytes(rows_, features, dtype, device, threads);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
 

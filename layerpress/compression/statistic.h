@@ -32,7 +32,7 @@ struct RowRange {
 struct StatisticSource {
   graph::ValueId value = -1;
   bool original = false;
-  auto operator<=>(const StatisticSource&) const = default;
+  auto operator<=>(const StatisticSource&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 is wrong
 };
 
 /// The samples to which rows of a value belong.
@@ -82,8 +82,9 @@ class Statistic {
   virtual void add(at::Tensor& figures, const StatisticInput& input, const RowRange& range) const = 0;
   /// Floating-point operations of add() for this many tokens.
   virtual double flops(double tokens, std::int64_t features, const RowRange& range) const = 0;
-  /// The most memory that add() allocates on a CPU, in bytes, without the conversion of a weight.
-  virtual std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, int threads) const = 0;
+  /// The most memory that add() allocates on a device, in bytes, without the conversion of a weight.
+  virtual std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device,
+                                        int threads) const = 0;
 
   /// Whether divide_channels() is possible.
   virtual bool follows_division() const { return true; }

@@ -3,22 +3,15 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 namespace layerpress::execution {
 namespace {
 
-/// Fills cos and sin of positions [0, length) for given frequencies, with fp32 angles as in transformers.
-void fill_angles(const std::vector<double>& frequencies, double scaling, std::int64_t length, float* cosine,
-                 float* sine) {
-  for (std::int64_t position = 0; position < length; ++position)
-    for (const double frequency : frequencies) {
-      const float angle = static_cast<float>(frequency) * static_cast<float>(position);
-      *cosine++ = static_cast<float>(std::cos(static_cast<double>(angle)) * scaling);
-      *sine++ = static_cast<float>(std::sin(static_cast<double>(angle)) * scaling);
-    }
+/// Through pinned memory, so that the copy does not wait for earlier work on a device.
+at::Tensor sent(const at::Tensor& x, at::Device device) {
+  return device.is_cpu() ? x : x.pin_memory().to(device, /*non_blocking=*/true);
 }
 
 }  // namespace
@@ -39,10 +32,10 @@ at::Tensor Batch::counted_positions() const {
   return positions;
 }
 
-at::Tensor BatchContext::token_ids() const { return batch_.token_ids.to(placement_.device); }
+at::Tensor BatchContext::token_ids() const { return sent(batch_.token_ids, placement_.device); }
 
 at::Tensor BatchContext::positions() const {
-  return (batch_.positions.defined() ? batch_.positions : batch_.counted_positions()).to(placement_.device);
+  return sent(batch_.positions.defined() ? batch_.positions : batch_.counted_positions(), placement_.device);
 }
 
 float BatchContext::least_score(graph::ValueId routing, std::int64_t expert) const {
@@ -75,20 +68,21 @@ const BatchContext::Angles& BatchContext::angles(std::int64_t index) {
     part.first_row = rows;
     rows += part.length;
   }
-  const auto pairs = static_cast<std::int64_t>(table.inverse_frequencies.size());
-  Angles angles{at::empty({rows, pairs}, at::kFloat), at::empty({rows, pairs}, at::kFloat),
-                at::empty({batch_.tokens()}, at::kLong)};
-  for (const auto& [frequencies, part] : parts)
-    fill_angles(frequencies, table.attention_scaling, part.length,
-                angles.cosine.data_ptr<float>() + part.first_row * pairs,
-                angles.sine.data_ptr<float>() + part.first_row * pairs);
-  auto* row = angles.rows.data_ptr<std::int64_t>();
+  std::vector<at::Tensor> cosines, sines;
+  for (const auto& [frequencies, part] : parts) {
+    const RotaryTables::Table own = rotary_tables_.get(table, frequencies, part.length, placement_);
+    cosines.push_back(own.cosine.narrow(0, 0, part.length));
+    sines.push_back(own.sine.narrow(0, 0, part.length));
+  }
+  at::Tensor places = at::empty({batch_.tokens()}, at::kLong);
+  auto* row = places.data_ptr<std::int64_t>();
   for (std::size_t i = 0; i + 1 < batch_.offsets.size(); ++i)
     for (std::int64_t position = 0; position < batch_.offsets[i + 1] - batch_.offsets[i]; ++position)
       *row++ = part_of_sample[i]->second.first_row + position;
-  angles.cosine = angles.cosine.to(placement_.dtype).to(placement_.device, at::kFloat);
-  angles.sine = angles.sine.to(placement_.dtype).to(placement_.device, at::kFloat);
-  angles.rows = angles.rows.to(placement_.device);
+  const auto joined = [](const std::vector<at::Tensor>& some) {
+    return some.size() == 1 ? some.front() : at::cat(some);
+  };
+  Angles angles{joined(cosines), joined(sines), sent(places, placement_.device)};
   return angles_.emplace(index, std::move(angles)).first->second;
 }
 

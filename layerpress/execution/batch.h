@@ -10,6 +10,7 @@
 
 #include "layerpress/execution/batch_images.h"
 #include "layerpress/execution/expert_survey.h"
+#include "layerpress/execution/rotary_tables.h"
 #include "layerpress/graph/graph.h"
 #include "layerpress/residency/onload.h"
 
@@ -51,8 +52,10 @@ struct Batch {
 /// Data that nodes need of a batch besides their inputs, derived on demand and kept while one stage runs on the batch.
 class BatchContext {
  public:
-  BatchContext(const Batch& batch, const graph::Graph& graph, const residency::Placement& placement)
-      : batch_(batch), graph_(graph), placement_(placement) {}
+  /// Refers to all of them.
+  BatchContext(const Batch& batch, const graph::Graph& graph, const residency::Placement& placement,
+               RotaryTables& rotary_tables)
+      : batch_(batch), graph_(graph), placement_(placement), rotary_tables_(rotary_tables) {}
 
   const Batch& batch() const { return batch_; }
   const graph::Graph& graph() const { return graph_; }
@@ -85,6 +88,7 @@ class BatchContext {
   const Batch& batch_;
   const graph::Graph& graph_;
   residency::Placement placement_;
+  RotaryTables& rotary_tables_;
   std::map<std::int64_t, Angles> angles_;
   std::optional<ImageRows> image_rows_;
   const ExpertSurveys* surveys_ = nullptr;

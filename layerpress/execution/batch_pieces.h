@@ -45,6 +45,9 @@ class BatchPieces {
   /// sample, or was being collected.
   std::vector<BatchPiece> run(const Batch& whole, bool divisible, const std::function<void(BatchPiece&)>& run_piece);
 
+  /// Tokens of the largest piece that is tried.
+  std::int64_t most_tokens() const { return most_tokens_; }
+
  private:
   std::int64_t most_tokens_ = std::numeric_limits<std::int64_t>::max();  // in one piece
 };

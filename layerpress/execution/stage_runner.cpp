@@ -53,7 +53,7 @@ class Frame {
 
 void run_stage(const RunContext& run, const graph::Stage& stage, const residency::Onload& parameters,
                const Batch& batch, const StageValues& values, const StageOptions& options) {
-  BatchContext context(batch, run.graph, run.placement);
+  BatchContext context(batch, run.graph, run.placement, *run.rotary_tables);
   context.use_surveys(options.surveys);
   const auto place = [&](graph::ValueId value) {
     return options.original == nullptr ? value : options.original->stored_as(value);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct RunContext {
   std::int64_t min_tokens_per_expert = 0;             ///< least tokens for an expert, if tokens are selected
   const residency::WeightSource* original = nullptr;  ///< original weights, if `weights` has compressed ones; else null
   std::int64_t all_samples = 0;                       ///< samples of all ranks
+  std::shared_ptr<RotaryTables> rotary_tables = std::make_shared<RotaryTables>();
 };
 
 /// Called with each wanted value of a stage as soon as it is computed.

@@ -10,16 +10,26 @@
 namespace layerpress::kernels {
 namespace {
 
-constexpr std::int64_t kBlock = kGramRowStep;  // rows of the triangle that are computed at once
+// On a device, where fp32 inputs are multiplied as they are, and halves on tensor cores with fp32 results.
 
-/// Calls function(first_row, rows) for the row blocks of the upper triangle.
-template <typename Function>
-void for_each_block(const GramRows& wanted, Function&& function) {
-  for (std::int64_t row = wanted.first; row < wanted.last; row += kBlock)
-    function(row, std::min(kBlock, wanted.last - row));
+/// Rows of the sums that are computed at once. Their product, which is then added, is large enough to fill a GPU and small enough for its
+/// caches. Fewer rows would compute less below the diagonal, but leave parts of the GPU idle.
+std::int64_t rows_at_once(std::int64_t features) {
+  constexpr std::int64_t kElements = 1 << 23, kTile = 256;
+  return std::clamp<std::int64_t>(kElements / features / kTile * kTile, kTile, 2048);
 }
 
-// On a device, where fp32 inputs are multiplied as they are, and halves on tensor cores with fp32 results.
+std::uint64_t product_bytes(std::int64_t rows, std::int64_t features) {
+  return sizeof(float) * static_cast<std::uint64_t>(std::min(rows, rows_at_once(features)) * features);
+}
+
+/// Calls function(first_row, rows) for blocks of rows.
+template <typename Function>
+void for_each_block(const GramRows& wanted, std::int64_t features, Function&& function) {
+  const std::int64_t step = rows_at_once(features);
+  for (std::int64_t row = wanted.first; row < wanted.last; row += step)
+    function(row, std::min(step, wanted.last - row));
+}
 
 /// aᵀ b in fp32.
 at::Tensor product_on_device(const at::Tensor& a, const at::Tensor& b) {
@@ -29,7 +39,7 @@ at::Tensor product_on_device(const at::Tensor& a, const at::Tensor& b) {
 /// The difference is rounded once to the inputs' dtype.
 void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& original, const at::Tensor& x,
                                 const GramRows& wanted) {
-  for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
+  for_each_block(wanted, x.size(1), [&](std::int64_t row, std::int64_t rows) {
     const at::Tensor difference = original.narrow(1, row, rows).sub(x.narrow(1, row, rows));
     cross.narrow(0, row, rows).add_(product_on_device(difference, x));
   });
@@ -37,14 +47,14 @@ void accumulate_cross_on_device(at::Tensor& cross, const at::Tensor& original, c
 
 /// The same for the product of two different matrices.
 void accumulate_product_on_device(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x) {
-  for_each_block({0, left.size(1)}, [&](std::int64_t row, std::int64_t rows) {
+  for_each_block({0, left.size(1)}, x.size(1), [&](std::int64_t row, std::int64_t rows) {
     sums.narrow(0, row, rows).add_(product_on_device(left.narrow(1, row, rows), x));
   });
 }
 
 /// Half of the square by row blocks.
 void accumulate_on_device(at::Tensor& gram, const at::Tensor& x, const GramRows& wanted) {
-  for_each_block(wanted, [&](std::int64_t row, std::int64_t rows) {
+  for_each_block(wanted, x.size(1), [&](std::int64_t row, std::int64_t rows) {
     at::Tensor target = gram.slice(0, row, row + rows).slice(1, row);
     target.add_(product_on_device(x.slice(1, row, row + rows), x.slice(1, row)));
   });
@@ -55,8 +65,8 @@ void require_fitting(const at::Tensor& sums, const at::Tensor& x, const GramRows
   if (sums.scalar_type() != at::kFloat || sums.dim() != 2 || sums.size(0) != features || sums.size(1) != features ||
       !sums.is_contiguous())
     throw InternalError("[kernels.gram] the accumulator does not fit {} features", features);
-  if (rows.first < 0 || rows.last > features || rows.first % kBlock != 0 ||
-      (rows.last % kBlock != 0 && rows.last != features))
+  if (rows.first < 0 || rows.last > features || rows.first % kGramRowStep != 0 ||
+      (rows.last % kGramRowStep != 0 && rows.last != features))
     throw InternalError("[kernels.gram] rows {} to {} of {} are no whole blocks", rows.first, rows.last, features);
 }
 
@@ -100,12 +110,22 @@ void accumulate_product(at::Tensor& sums, const at::Tensor& left_input, const at
   accumulate_product_on_device(sums, left, x);
 }
 
-std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
-  return packed_chunk_bytes(features, dtype);
+std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device) {
+  return device.is_cpu() ? packed_chunk_bytes(features, dtype) : product_bytes(features, features);
 }
 
-std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype) {
-  return 2 * gram_workspace_bytes(features, dtype);  // the inputs and the difference
+std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device) {
+  // The inputs and the difference.
+  if (device.is_cpu()) return 2 * packed_chunk_bytes(features, dtype);
+  constexpr std::int64_t kTokens = 8192;
+  const std::int64_t difference = kTokens * std::min(features, rows_at_once(features));
+  return product_bytes(features, features) + c10::elementSize(dtype) * static_cast<std::uint64_t>(difference);
+}
+
+std::uint64_t product_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
+                                      at::Device device) {
+  return device.is_cpu() ? packed_chunk_bytes(rows, dtype) + packed_chunk_bytes(features, dtype)
+                         : product_bytes(rows, features);
 }
 
 at::Tensor plain_gram(const at::Tensor& x) {

@@ -16,11 +16,11 @@ void accumulate_gram(at::Tensor& gram, const at::Tensor& x);
 inline constexpr std::int64_t kGramRowStep = 192;
 
 /// The same for rows [first, last) of the triangle only. first is a multiple of kGramRowStep; last is one, too, or the
-/// end. Computing all rows part by part gives the same bits as accumulate_gram.
+/// end. On a CPU, computing all rows part by part gives the same bits as accumulate_gram.
 void accumulate_gram_rows(at::Tensor& gram, const at::Tensor& x, std::int64_t first, std::int64_t last);
 
-/// The most memory, in bytes, that accumulate_gram allocates on a CPU for inputs of this width and dtype.
-std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
+/// The most memory, in bytes, that accumulate_gram allocates on a device for inputs of this width and dtype.
+std::uint64_t gram_workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device);
 
 /// cross += (original - x)ᵀ x for original and x [tokens, features] of one dtype, where `original` is x in the
 /// original model. cross is fp32 [features, features], the whole square. The difference is computed in fp32 and, where
@@ -36,8 +36,13 @@ void accumulate_cross_gram_rows(at::Tensor& cross, const at::Tensor& original, c
 /// features]. Products and sums are as above.
 void accumulate_product(at::Tensor& sums, const at::Tensor& left, const at::Tensor& x);
 
-/// The most memory, in bytes, that accumulate_cross_gram allocates on a CPU for inputs of this width and dtype.
-std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype);
+/// The most memory, in bytes, that accumulate_cross_gram allocates on a device for inputs of this width and dtype; on others than
+/// CPUs for up to 8192 tokens.
+std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device);
+
+/// The most memory, in bytes, that accumulate_product allocates on a device.
+std::uint64_t product_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
+                                      at::Device device);
 
 /// Plain implementations for tests: the same in double precision, whole matrices.
 at::Tensor plain_gram(const at::Tensor& x);

@@ -29,30 +29,31 @@ at::Tensor wide_differences(const ResidualInputs& part, const at::Tensor& weight
   return written.mul_(shares.inputs).add_(difference(part.stream_original, part.stream), shares.stream);
 }
 
-bool rounds(const at::Tensor& x) { return !x.is_cpu() || multiplies_pairs(x.scalar_type()); }
+bool rounds(at::Device device, at::ScalarType dtype) { return !device.is_cpu() || multiplies_pairs(dtype); }
 
 }  // namespace
 
 void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, const at::Tensor& weight,
                              const ResidualShares& shares) {
-  const std::int64_t tokens = inputs.x.size(0), most = rounds(inputs.x) ? kErrorTokens : kWideErrorTokens;
+  const bool rounded = rounds(inputs.x.device(), inputs.x.scalar_type());
+  const std::int64_t tokens = inputs.x.size(0), most = rounded ? kErrorTokens : kWideErrorTokens;
   for (std::int64_t first = 0; first < tokens; first += most) {
     const std::int64_t count = std::min(most, tokens - first);
     const auto some = [&](const at::Tensor& all) { return all.narrow(0, first, count); };
     const ResidualInputs part{some(inputs.x), some(inputs.original), some(inputs.stream), some(inputs.stream_original)};
-    accumulate_product(sums, (rounds(inputs.x) ? rounded_differences : wide_differences)(part, weight, shares), part.x);
+    accumulate_product(sums, (rounded ? rounded_differences : wide_differences)(part, weight, shares), part.x);
   }
 }
 
 std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
-                                           int threads) {
-  const std::uint64_t packed = gram_workspace_bytes(rows, dtype) + gram_workspace_bytes(features, dtype);
-  if (multiplies_pairs(dtype))
-    return static_cast<std::uint64_t>(kErrorTokens * (rows + features)) * c10::elementSize(dtype) + packed;
+                                           at::Device device, int threads) {
+  const std::uint64_t adding = product_workspace_bytes(rows, features, dtype, device);
+  if (rounds(device, dtype))
+    return static_cast<std::uint64_t>(kErrorTokens * (rows + features)) * c10::elementSize(dtype) + adding;
   // The stream's differences are added after the product, whose result takes as much memory.
   const std::uint64_t product = linear_workspace_bytes(kWideErrorTokens, features, at::kFloat, threads);
   return static_cast<std::uint64_t>(kWideErrorTokens * (2 * rows + features)) * sizeof(float) +
-         std::max(packed, product);
+         std::max(adding, product);
 }
 
 at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares) {

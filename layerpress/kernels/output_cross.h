@@ -25,8 +25,9 @@ struct ResidualShares {
 void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, const at::Tensor& weight,
                              const ResidualShares& shares);
 
-/// Most memory that accumulate_output_cross allocates on a CPU for inputs of this dtype, in bytes.
-std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype, int threads);
+/// Most memory that accumulate_output_cross allocates on a device for inputs of this dtype, in bytes.
+std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
+                                           at::Device device, int threads);
 
 /// Plain implementation for tests: the same in double precision.
 at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares);

@@ -11,6 +11,15 @@
 namespace layerpress::kernels {
 namespace {
 
+/// Elements that are in memory in fp64 at once: on a device enough to be worth a launch.
+std::int64_t elements_at_once(at::Device device) { return device.is_cpu() ? 1 << 18 : 1 << 20; }
+
+/// The same in whole rows.
+std::int64_t rows_at_once(const at::Tensor& x) {
+  const std::int64_t elements = std::max<std::int64_t>(1, x.numel());
+  return std::max<std::int64_t>(1, elements_at_once(x.device()) * x.size(0) / elements);
+}
+
 bool is_fused(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat; }
 
 SquareSums square_sums(const at::Half* a, const at::Half* b, std::int64_t count) {
@@ -49,8 +58,7 @@ double relative_error(const std::vector<SquareSums>& parts) {
 
 at::Tensor relative_error_scalar(const at::Tensor& weight, const at::Tensor& approximation) {
   if (weight.dim() == 0) return relative_error_scalar(weight.view({1}), approximation.view({1}));
-  const std::int64_t at_once = weight.is_cpu() ? 1 << 18 : 1 << 24, rows = weight.size(0);
-  const std::int64_t step = std::max<std::int64_t>(1, at_once * rows / std::max<std::int64_t>(1, weight.numel()));
+  const std::int64_t rows = weight.size(0), step = rows_at_once(weight);
   at::Tensor differences = at::zeros({}, weight.options().dtype(at::kDouble)), squares = at::zeros_like(differences);
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
@@ -59,6 +67,12 @@ at::Tensor relative_error_scalar(const at::Tensor& weight, const at::Tensor& app
     squares.add_(wide.square().sum());
   }
   return at::where(squares.eq(0), at::zeros_like(squares), (differences / squares).sqrt());
+}
+
+std::uint64_t relative_error_workspace(std::int64_t elements, at::Device device) {
+  constexpr std::uint64_t kTensors = 3;  // the weight, the difference and a square
+  if (device.is_cpu()) return 0;
+  return kTensors * sizeof(double) * static_cast<std::uint64_t>(std::min(elements, elements_at_once(device)));
 }
 
 namespace {
@@ -91,20 +105,19 @@ double relative_error(const at::Tensor& weight, const at::Tensor& approximation)
 }
 
 double squared_difference(const at::Tensor& a, const at::Tensor& b) {
-  double sum = 0;
   if (is_fused(a, b)) {
+    double sum = 0;
     for (const SquareSums& part : chunk_sums(a, b)) sum += part.difference;
     return sum;
   }
-  constexpr std::int64_t kElements = 1 << 18;  // limits the fp32 copies
-  const std::int64_t rows = a.size(0),
-                     step = std::max<std::int64_t>(1, kElements * rows / std::max<std::int64_t>(1, a.numel()));
+  at::Tensor sum = at::zeros({}, a.options().dtype(at::kDouble));  // read once, because reading waits for a device
+  const std::int64_t rows = a.size(0), step = rows_at_once(a);
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);
     const at::Tensor difference = a.narrow(0, first, count).to(at::kFloat) - b.narrow(0, first, count).to(at::kFloat);
-    sum += at::sum(at::square(difference), at::kDouble).item<double>();
+    sum.add_(at::sum(at::square(difference), at::kDouble));
   }
-  return sum;
+  return sum.item<double>();
 }
 
 }  // namespace layerpress::kernels

@@ -14,6 +14,9 @@ double relative_error(const at::Tensor& weight, const at::Tensor& approximation)
 /// The same as an fp64 scalar on the weight's device, without synchronization.
 at::Tensor relative_error_scalar(const at::Tensor& weight, const at::Tensor& approximation);
 
+/// Bytes that relative_error_scalar takes on a device for a weight of so many elements; 0 on the CPU, where it is fused.
+std::uint64_t relative_error_workspace(std::int64_t elements, at::Device device);
+
 /// Sums over a range of elements.
 struct SquareSums {
   double difference = 0;  ///< sum of (a - b)²

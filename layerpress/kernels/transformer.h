@@ -58,6 +58,9 @@ struct AttentionShape {
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const std::vector<std::int64_t>& offsets, const AttentionShape& shape);
 
+/// Tokens of the longest of packed samples; 0 without any.
+std::int64_t longest_sample(const std::vector<std::int64_t>& offsets);
+
 /// Tokens [first, last) of the sample that starts at token `sample`.
 struct SampleSpan {
   std::int64_t sample = 0, first = 0, last = 0;

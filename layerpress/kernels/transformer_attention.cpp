@@ -12,16 +12,17 @@
 #include "layerpress/kernels/transformer.h"
 
 namespace layerpress::kernels {
-namespace {
-
-/// Whether ATen's scaled_dot_product_attention does it.
-bool is_plain(const AttentionShape& shape) { return shape.soft_cap == 0 && shape.value_dim() == shape.head_dim; }
 
 std::int64_t longest_sample(const std::vector<std::int64_t>& offsets) {
   std::int64_t longest = 0;
   for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
   return longest;
 }
+
+namespace {
+
+/// Whether ATen's scaled_dot_product_attention does it.
+bool is_plain(const AttentionShape& shape) { return shape.soft_cap == 0 && shape.value_dim() == shape.head_dim; }
 
 /// Values [tokens, kv_heads * value_dim] as [tokens, kv_heads, head_dim], widened by zeros.
 at::Tensor widened_values(const at::Tensor& v, const AttentionShape& shape) {

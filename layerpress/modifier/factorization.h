@@ -14,7 +14,7 @@ struct ColumnOrder {
   bool by_activation = true;
   std::int64_t group_columns = 0;  ///< size of groups that stay together; 0: no groups
 
-  auto operator<=>(const ColumnOrder&) const = default;
+  auto operator<=>(const ColumnOrder&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 is wrong
 };
 
 kernels::FactorizeOptions factorize_options(const ColumnOrder& order, double dampening);

@@ -67,6 +67,25 @@ std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& 
   return tasks;
 }
 
+/// Measures the error of a result's values; a device is not waited for. With `replaced`, the model continues with them.
+void read_back(const execution::RunContext& run, const compression::LinearWeight& linear,
+               compression::CompressedModule& result, const graph::Node& node, residency::Onload* replaced) {
+  const auto phase = run.times.measure("dequantize");
+  const quant::QuantizationScheme& scheme = *linear.scheme;
+  const at::Tensor& original = linear.weight;
+  if (original.is_cpu() && replaced == nullptr) {
+    result.report.weight_error = quant::relative_error(scheme, original, result.weight);
+    return;
+  }
+  const at::ScalarType dtype = replaced != nullptr ? run.placement.dtype : original.scalar_type();
+  at::Tensor value = quant::dequantize(scheme, result.weight, dtype);
+  if (original.is_cpu())
+    result.report.weight_error = kernels::relative_error(original, value);
+  else
+    result.weight_error = kernels::relative_error_scalar(original, value);
+  if (replaced != nullptr) replaced->replace(graph::weight_matrix(node.operation).value().weight, std::move(value));
+}
+
 /// Uses the results of a work after all ranks have them.
 void use_results(const execution::RunContext& run, const schedule::GroupWork& work,
                  const compression::CompressionTask& task, std::vector<compression::CompressedModule> results,
@@ -74,21 +93,8 @@ void use_results(const execution::RunContext& run, const schedule::GroupWork& wo
   const std::vector<compression::LinearWeight>& linears = task.linears;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const graph::Node& node = run.graph.nodes[work.linears[i]];
-    compression::ModuleReport& report = results[i].report;
-    report.routed_tokens = work.routed_tokens;
-    {
-      const auto phase = run.times.measure("dequantize");
-      if (replaced != nullptr && work.propagates) {
-        at::Tensor value = quant::dequantize(*linears[i].scheme, results[i].weight, run.placement.dtype);
-        if (value.is_cpu())
-          report.weight_error = kernels::relative_error(linears[i].weight, value);
-        else
-          results[i].weight_error = kernels::relative_error_scalar(linears[i].weight, value);
-        replaced->replace(graph::weight_matrix(node.operation).value().weight, std::move(value));
-      } else {
-        report.weight_error = quant::relative_error(*linears[i].scheme, linears[i].weight, results[i].weight);
-      }
-    }
+    results[i].report.routed_tokens = work.routed_tokens;
+    read_back(run, linears[i], results[i], node, work.propagates ? replaced : nullptr);
     const auto phase = run.times.measure("write");
     sink.on_compressed(node, *linears[i].scheme, results[i]);
     results[i].weight = {};  // its codes are no longer needed

@@ -12,9 +12,15 @@ void StepRunner::run(const schedule::Step& step, std::size_t b, const BothParame
                      StepCollection& collection) {
   store_.read_ahead(step.stage.inputs, b + 1);
   collection.begin(b);
+  const std::int64_t most_before = pieces_.most_tokens();
   std::vector<execution::BatchPiece> pieces =
       pieces_.run(run_.batches[b], can_be_cut(step, b),
                   [&](execution::BatchPiece& piece) { run_piece(step, b, piece, parameters, collection); });
+  if (pieces_.most_tokens() < most_before)
+    run_.control.message(LogLevel::kWarning,
+                         fmt::format("[execution.memory] the device was out of memory; batches are run in pieces of at "
+                                     "most {} tokens from here on",
+                                     pieces_.most_tokens()));
   if (pieces.size() > 1) join(step, b, pieces, parameters.original != nullptr);
   for (const graph::ValueId value : step.drops) store_.drop(value, b);
 }

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "layerpress/graph/original_stream.h"
+#include "layerpress/kernels/relative_error.h"
+#include "layerpress/kernels/transformer.h"
 #include "layerpress/plan/planned_stage.h"
 #include "layerpress/plan/planned_statistics.h"
 #include "layerpress/plan/planned_values.h"
@@ -26,6 +28,21 @@ std::uint64_t original_bytes(const PlannedSizes& sizes, const std::vector<compre
   for (const compression::LinearShape& shape : linears)
     if (shape.computed || !sizes.is_on_host()) bytes += PlannedSizes::bytes_of(shape.rows * shape.columns, shape.dtype);
   return bytes;
+}
+
+/// Memory on a device for a moment in which a result is read back; `kept`: the values are counted elsewhere.
+std::uint64_t reading_bytes(const compression::LinearShape& shape, bool kept) {
+  if (shape.device.is_cpu()) return 0;
+  const std::int64_t elements = shape.rows * shape.columns;
+  return (kept ? 0 : PlannedSizes::bytes_of(elements, shape.dtype)) +
+         std::max(quant::dequantize_workspace(shape.rows, shape.columns, shape.device),
+                  kernels::relative_error_workspace(elements, shape.device));
+}
+
+std::int64_t longest_sample(const std::vector<execution::Batch>& batches) {
+  std::int64_t longest = 0;
+  for (const execution::Batch& batch : batches) longest = std::max(longest, kernels::longest_sample(batch.offsets));
+  return longest;
 }
 
 /// Memory for a candidate of a trial.
@@ -217,6 +234,7 @@ class Simulation {
   void use(const std::vector<compression::LinearShape>& linears, std::uint64_t held, bool replace) {
     for (const compression::LinearShape& shape : linears) {
       if (replace) weights_.add_compressed(shape.rows * shape.columns, own());
+      note(held + reading_bytes(shape, replace));
       std::uint64_t packed = 0;
       for (const auto& part : quant::compressed_layout(*shape.scheme, shape.rows, shape.columns, shape.dtype)) {
         const std::uint64_t bytes = PlannedSizes::bytes_of(c10::multiply_integers(part.shape), part.dtype);
@@ -232,7 +250,8 @@ class Simulation {
   /// Records that `bytes` are in use on the computing device for a moment, besides lasting memory.
   void note(std::uint64_t bytes) {
     Memory now{request_.baseline + weights_.pinned_bytes(), 0};
-    (sizes_.is_on_host() ? now.host : now.device) += bytes + statistics_.bytes() + weights_.onloaded_bytes();
+    (sizes_.is_on_host() ? now.host : now.device) +=
+        bytes + statistics_.bytes() + weights_.onloaded_bytes() + rotary_bytes_;
     (request_.activation_home.is_cpu() ? now.host : now.device) += values_.memory_bytes();
     own().peak.host = std::max(own().peak.host, now.host);
     own().peak.device = std::max(own().peak.device, now.device);
@@ -248,6 +267,8 @@ class Simulation {
   const schedule::WorkDivider divider_{sizes_.graph(), run_.assignments, run_.ranks, run_.division_rates};
   schedule::StatisticsUsers users_{schedule_, run_.assignments};
   const std::optional<graph::OriginalStream> original_ = schedule::original_stream(sizes_.graph(), run_.assignments);
+  const std::uint64_t rotary_bytes_ =
+      execution::RotaryTables::kept_bytes(sizes_.graph(), longest_sample(request_.batches));
   MemoryPlan plan_;
 };
 

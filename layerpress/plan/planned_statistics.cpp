@@ -38,7 +38,8 @@ std::uint64_t PlannedStatistics::hold(graph::ValueId value, const std::vector<co
     const std::uint64_t bytes = static_cast<std::uint64_t>(statistic->rows(features) * features) * sizeof(float);
     held_[value] += bytes;
     bytes_ += bytes;
-    std::uint64_t workspace = statistic->workspace_bytes(features, run_.placement.dtype, run_.threads);
+    std::uint64_t workspace =
+        statistic->workspace_bytes(features, run_.placement.dtype, run_.placement.device, run_.threads);
     if (const std::string weight = statistic->weight(); !weight.empty() && !sizes_.can_stay(weight))
       workspace += sizes_.weight_bytes(weight);
     most = std::max(most, workspace);

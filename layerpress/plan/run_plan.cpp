@@ -19,7 +19,8 @@ constexpr double kFlopsPerSecond = 2e11;
 constexpr double kDiskBytesPerSecond = 1e9;
 
 std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
-  const std::int64_t first = setup::choose_batch_tokens(input.batch_tokens, input.run.model.traced.graph);
+  const std::int64_t first =
+      setup::choose_batch_tokens(input.batch_tokens, input.run.model.traced.graph, input.run.placement.device);
   if (input.batch_tokens > 0) return {first};
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = first; size >= 256; size /= 2) sizes.push_back(size);
@@ -121,29 +122,32 @@ class Planner {
   PlanMaker maker_;
 };
 
-/// What else than a larger budget would help.
-std::vector<std::string> advice_for(const PlanInput& input) {
+/// What else than a larger budget would help, of the device or of the host.
+std::vector<std::string> advice_for(const PlanInput& input, bool on_device) {
   const setup::RunSetup& run = input.run;
   std::vector<std::string> advice;
-  if (run.pipeline->takes_data && !run.pipeline->layer_by_layer) advice.push_back("--pipeline sequential");
-  if (!may_spill(run.place)) advice.push_back("--sequential-offload-device disk");
+  if (run.pipeline->takes_data && !run.pipeline->layer_by_layer) advice.emplace_back("--pipeline sequential");
+  if (!on_device && !may_spill(run.place)) advice.emplace_back("--sequential-offload-device disk");
+  if (on_device && run.place == setup::ActivationPlace::kNone) advice.emplace_back("--sequential-offload-device cpu");
   const bool cut_finely = std::all_of(run.subgraphs.begin(), run.subgraphs.end(), [&](const auto& subgraph) {
     int linears = 0;
     for (const graph::NodeId n : subgraph.nodes) linears += static_cast<int>(run.assignments.linears.count(n));
     return linears <= 1;
   });
-  if (run.pipeline->layer_by_layer && !cut_finely) advice.push_back("--sequential-targets Linear");
-  if (input.batch_tokens > 0 && input.finished.empty()) advice.push_back("smaller --batch-tokens");
+  if (run.pipeline->layer_by_layer && !cut_finely) advice.emplace_back("--sequential-targets Linear");
+  if (input.batch_tokens > 0 && input.finished.empty()) advice.emplace_back("smaller --batch-tokens");
   return advice;
 }
 
 [[noreturn]] void refuse(const PlanInput& input, const RunPlan& least, std::uint64_t mebibytes) {
   const setup::RunSetup& run = input.run;
+  const bool on_device = least.memory.peak.device > run.device_budget && least.memory.peak.host <= run.budget;
+  const auto peak = [&](const SubgraphPlan& subgraph) { return on_device ? subgraph.peak.device : subgraph.peak.host; };
   const auto worst = std::max_element(least.memory.subgraphs.begin(), least.memory.subgraphs.end(),
-                                      [](const auto& a, const auto& b) { return a.peak.host < b.peak.host; });
-  const std::vector<std::string> advice = advice_for(input);
+                                      [&](const auto& a, const auto& b) { return peak(a) < peak(b); });
+  const std::vector<std::string> advice = advice_for(input, on_device);
   const std::string also = advice.empty() ? "" : " or use " + join(advice, " or ");
-  if (least.memory.peak.device > run.device_budget && least.memory.peak.host <= run.budget)
+  if (on_device)
     throw MemoryError("[plan] subgraph {} needs {} on the device, {} may be used; raise --device-memory-budget{}",
                       worst->name, format_bytes(least.memory.peak.device), format_bytes(run.device_budget), also);
   throw MemoryError(

@@ -36,6 +36,9 @@ QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& 
 /// to `dtype`.
 at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype);
 
+/// Bytes that dequantize takes on a device besides its result; 0 on the CPU, which works row by row.
+std::uint64_t dequantize_workspace(std::int64_t rows, std::int64_t columns, at::Device device);
+
 /// ‖original - Q‖ / ‖original‖, where Q is the weight dequantized to the original's dtype; 0 for a zero original. On
 /// the CPU nothing of the weight's size is allocated.
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight);

@@ -29,11 +29,12 @@ kernels::ChosenScales scales_of(const QuantizedWeight& weight) {
 
 at::Tensor code_bytes(const QuantizedWeight& weight) { return weight.codes.contiguous().view(at::kChar); }
 
+constexpr std::int64_t kElementsAtOnce = 1 << 22;  // enough to fill a GPU
+
 /// With ATen operations, some rows at a time. Rows that are processed together stay inside one row of blocks, so that
 /// they have either one row of scales each or one in common.
 at::Tensor dequantize_on_device(const QuantizationArgs& args, const QuantizedWeight& weight,
                                 const kernels::ScaleGrid& grid, at::ScalarType dtype) {
-  constexpr std::int64_t kElementsAtOnce = 1 << 24;  // enough to fill a GPU
   const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
   const kernels::ChosenScales scales = scales_of(weight);
   at::Tensor result = at::empty({rows, columns}, weight.codes.options().dtype(dtype));
@@ -66,6 +67,12 @@ at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& w
   const at::Tensor values =
       kernels::dequantize(code_bytes(weight), grid, element_of(args), scales_of(weight), narrow ? dtype : at::kFloat);
   return values.to(dtype);
+}
+
+std::uint64_t dequantize_workspace(std::int64_t rows, std::int64_t columns, at::Device device) {
+  constexpr std::uint64_t kBytes = 12;  // values and scales, or places in a table and values
+  if (device.is_cpu()) return 0;
+  return kBytes * static_cast<std::uint64_t>(std::min(rows * columns, std::max(columns, kElementsAtOnce)));
 }
 
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight) {

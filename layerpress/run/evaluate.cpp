@@ -231,7 +231,8 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
                               setup::dtype_word(model.placement.dtype), threads));
   const data::CalibrationSet set = load(options, model.model, control);
   const graph::Graph& graph = model.model.traced.graph;
-  const auto batches = setup::make_batches(set, setup::choose_batch_tokens(options.batch_tokens, graph), graph);
+  const std::int64_t batch_tokens = setup::choose_batch_tokens(options.batch_tokens, graph, model.placement.device);
+  const auto batches = setup::make_batches(set, batch_tokens, graph);
   std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, batches, control);
 
   Sums sums;

@@ -111,8 +111,13 @@ residency::Placement choose_placement(const std::string& device, const std::stri
   }
   if (!placement.device.is_cpu() && !placement.device.is_cuda())
     throw UsageError("[options] --device: '{}' is not supported; cpu, cuda or cuda:N are", device);
-  if (placement.device.is_cuda() && !at::hasCUDA())
-    throw UsageError("[options] --device: this build or machine has no CUDA device");
+  if (placement.device.is_cuda()) {
+    if (!at::hasCUDA()) throw UsageError("[options] --device: this build or machine has no CUDA device");
+    if (!placement.device.has_index()) placement.device.set_index(0);
+    if (const std::size_t devices = at::getNumGPUs(); std::cmp_greater_equal(placement.device.index(), devices))
+      throw UsageError("[options] --device: '{}' is beyond the CUDA devices of this machine, which has {}", device,
+                       devices);
+  }
   if (dtype == "auto") {
     placement.dtype = stored == at::kHalf && placement.device.is_cpu() ? at::kFloat : stored;
     return placement;
@@ -137,14 +142,15 @@ int set_threads(int threads) {
   return count;
 }
 
-std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph) {
+std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph, at::Device device) {
   if (asked < 0) throw UsageError("[options] --batch-tokens: {} is negative", asked);
   if (asked > 0) return asked;
   std::int64_t widest = 1;
   for (std::size_t v = 0; v < graph.values.size(); ++v)
     if (static_cast<graph::ValueId>(v) != graph.output) widest = std::max(widest, graph.values[v].features);
-  constexpr std::int64_t kElements = 16 << 20;
-  return std::clamp<std::int64_t>(kElements / widest, 1024, 8192);
+  // A CPU's caches hold more of small batches. A GPU adds to sums that do not fit into its caches once for each batch.
+  const std::int64_t elements = device.is_cpu() ? 16 << 20 : 128 << 20;
+  return std::clamp<std::int64_t>(elements / widest, 1024, 8192);
 }
 
 namespace {

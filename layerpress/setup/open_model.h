@@ -71,8 +71,8 @@ std::string arithmetic_words(const residency::Placement& placement);
 /// Sets the number of CPU threads; 0 means one per usable core, or OMP_NUM_THREADS. Returns the number. Throws UsageError when negative.
 int set_threads(int threads);
 
-/// Tokens per batch: as requested, or such that a layer's widest activations stay near 32 MB.
-std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph);
+/// Tokens per batch: as requested, or such that a layer's widest activations stay near 32 MB, on a GPU near 256 MB.
+std::int64_t choose_batch_tokens(std::int64_t asked, const graph::Graph& graph, at::Device device);
 
 /// Packs the samples, with their images, into batches for the model. Throws DataError naming the sample if the model
 /// cannot use its images.

@@ -3,25 +3,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/cuda/search_lanes.h"
 #include "layerpress/kernels/scale_rounding.h"
-#include "tests/kernels/host_warp.h"
+#include "tests/kernels/host_search.h"
 
 // The lines that a device runs, on the host.
 namespace layerpress::kernels {
 namespace {
 
-template <typename T>
-void search_blocks(const cuda::ScaleSearchTask& task) {
-  const std::int64_t across = task.blocks_across();
-  test::HostWarp<cuda::SearchLane> warp;
-  for (std::int64_t i = 0; i < task.rows * across; ++i)
-    with_levels<cuda::LaneOperations>(
-        task.element, [&](const auto& levels) { cuda::search_block<T>(warp, task, i / across, i % across, levels); });
-}
-
 void search_on_host(const cuda::ScaleSearchTask& task) {
-  task.number == cuda::Number::kBf16 ? search_blocks<cuda::Bf16>(task) : search_blocks<float>(task);
+  task.number == cuda::Number::kBf16 ? test::search_blocks_on_host<cuda::Bf16>(task)
+                                     : test::search_blocks_on_host<float>(task);
 }
 
 struct RowSearchCase {

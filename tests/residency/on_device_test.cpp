@@ -25,7 +25,7 @@ TEST_F(OnDevice, ActivationsComeBackFromTheHostAsTheyWere) {
   options.copies = host_copies(kGpu);
   ActivationStore store(kBatches, options);
   const auto input = [](std::size_t b) {
-    return at::full({2048, 1024}, static_cast<double>(b), at::TensorOptions(kGpu).dtype(at::kFloat));
+    return at::full({1024, 512}, static_cast<double>(b), at::TensorOptions(kGpu).dtype(at::kFloat));
   };
   for (std::size_t b = 0; b < kBatches; ++b) {
     store.read_ahead({}, b + 1);

@@ -13,6 +13,7 @@ SHAPES = {
     "broad": {"num_hidden_layers": 2, "hidden_size": 1024, "intermediate_size": 6144},
     "slim": {"num_hidden_layers": 3, "hidden_size": 1024, "intermediate_size": 1536},
     "even": {"num_hidden_layers": 2, "hidden_size": 1536, "intermediate_size": 4096},
+    "narrow": {"num_hidden_layers": 2, "hidden_size": 512, "intermediate_size": 1024},
     "many words": {"num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 1024, "vocab_size": 40_000},
 }
 MIB = 1 << 20

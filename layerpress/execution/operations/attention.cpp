@@ -18,7 +18,7 @@ struct AttentionFunctions {
     return kernels::rotary(run.inputs[0], angles.cosine, angles.sine, angles.rows,
                            {op.head_dim, op.offset, op.interleaved});
   }
-  /// Cosines and sines, once per position.
+  /// Cosines and sines while they are made, and each token's place among them.
   static std::uint64_t workspace_bytes(const graph::Rotary& op, const NodeShape& shape, const Workplace&) {
     return static_cast<std::uint64_t>(shape.batch.tokens()) * (static_cast<std::uint64_t>(op.head_dim) * 8 + 8);
   }
@@ -36,11 +36,10 @@ struct AttentionFunctions {
   }
   static std::uint64_t workspace_bytes(const graph::Attention& op, const NodeShape& shape, const Workplace& place) {
     const std::vector<std::int64_t>& offsets = shape.batch.offsets;
-    std::int64_t longest = 0;
-    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
     const std::uint64_t causal = kernels::attention_workspace_bytes(offsets, shape_of(op), place.placement.device,
                                                                     place.placement.dtype, place.threads);
-    return op.mutual ? std::max(causal, kernels::span_workspace_bytes(longest, shape_of(op))) : causal;
+    return op.mutual ? std::max(causal, kernels::span_workspace_bytes(kernels::longest_sample(offsets), shape_of(op)))
+                     : causal;
   }
   static constexpr const char* phase(const graph::Attention*) { return "attention"; }
   /// Causal: about half of all pairs.

@@ -43,6 +43,17 @@ LAYERPRESS_LANES __half narrow<__half>(float value) {
 }
 #endif
 
+/// Calls function(T()) with the type of `number`; `Half` is the type of 16-bit floats where this is compiled.
+template <typename Half, typename Function>
+void with_type(Number number, Function&& function) {
+  if (number == Number::kBf16)
+    function(Bf16());
+  else if (number == Number::kHalf)
+    function(Half());
+  else
+    function(float());
+}
+
 /// For element_levels.h.
 struct LaneOperations {
   static LAYERPRESS_LANES std::uint32_t bits_of(float value) { return cuda::bits_of(value); }

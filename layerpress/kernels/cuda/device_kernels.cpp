@@ -1,7 +1,7 @@
 // Implements the device functions of the kernels room with the device kernels, on ATen's stream of the tensors' device.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/block_solver.h"
@@ -13,7 +13,11 @@
 namespace layerpress::kernels {
 namespace {
 
-void* stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+/// Asked for without CUDA's headers, which not every build has.
+void* stream() {
+  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
+  return guard.getStreamNativeHandle(guard.getStream(guard.getDevice()));
+}
 
 void require(const char* error, const char* what) {
   if (error != nullptr) throw InternalError("[kernels.cuda] {}: {}", what, error);

@@ -31,12 +31,7 @@ inline const char* launch_error() {
 /// Calls function(T()) with the type of `number`; the function launches a kernel.
 template <typename Function>
 const char* with_number(Number number, Function&& function) {
-  if (number == Number::kBf16)
-    function(Bf16());
-  else if (number == Number::kHalf)
-    function(__half());
-  else
-    function(float());
+  with_type<__half>(number, function);
   return launch_error();
 }
 

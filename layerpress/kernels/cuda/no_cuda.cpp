@@ -1,20 +1,19 @@
-// Replaces the device kernels if libtorch has no CUDA.
-#include "layerpress/kernels/block_solver.h"
-#include "layerpress/kernels/device_layers.h"
-#include "layerpress/kernels/row_search.h"
+// Replaces the device kernels if libtorch has no CUDA; tests link their own in its place.
+#include "layerpress/kernels/cuda/column_block.h"
+#include "layerpress/kernels/cuda/layer_pieces.h"
+#include "layerpress/kernels/cuda/scale_search.h"
 
-namespace layerpress::kernels {
+namespace layerpress::kernels::cuda {
+namespace {
 
-ColumnBlockSolver column_block_solver(at::Device) { return nullptr; }
-RowSearcher row_searcher(at::Device) { return nullptr; }
+constexpr char kMissing[] = "this build has no kernels for devices";
 
-std::optional<at::Tensor> rms_norm_on_device(const at::Tensor&, const at::Tensor&, double, const NormWeight&) {
-  return std::nullopt;
-}
-std::optional<at::Tensor> silu_multiply_on_device(const at::Tensor&, const at::Tensor&) { return std::nullopt; }
-std::optional<at::Tensor> rotary_on_device(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                           const RotaryShape&) {
-  return std::nullopt;
-}
+}  // namespace
 
-}  // namespace layerpress::kernels
+const char* launch_column_block(const ColumnBlockTask&, void*) { return kMissing; }
+const char* launch_scale_search(const ScaleSearchTask&, void*) { return kMissing; }
+const char* launch_rms_norm(const NormTask&, void*) { return kMissing; }
+const char* launch_gate(const GateTask&, void*) { return kMissing; }
+const char* launch_rotary(const RotaryTask&, void*) { return kMissing; }
+
+}  // namespace layerpress::kernels::cuda

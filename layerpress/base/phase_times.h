@@ -48,31 +48,33 @@ class PhaseTimes {
   /// Ends the section before, if there is one. Phases outside of sections count for the run only.
   void begin_section(const std::string& name) {
     end_section();
-    sections_.push_back({name, since_start_.seconds()});
+    sections_.push_back({name, since_});
     in_section_ = true;
   }
   void end_section() {
     start(std::string(running_));  // what has passed of the phase belongs to the section
-    if (in_section_) sections_.back().seconds = since_start_.seconds() - sections_.back().start;
+    if (in_section_) sections_.back().seconds = since_ - sections_.back().start;
     in_section_ = false;
   }
   const std::vector<Section>& sections() const { return sections_; }
 
  private:
+  /// One reading of the clock ends what is running and begins what follows, so that no time is lost between them.
   void start(std::string name) {
+    const double now = clock_.seconds();
     if (!running_.empty()) {
-      const double seconds = since_.seconds();
+      const double seconds = now - since_;
       phases_[running_].seconds += seconds;
       if (in_section_) sections_.back().phases[running_] += seconds;
       phases_[running_].peak_resident_bytes = layerpress::peak_resident_bytes();
     }
     running_ = std::move(name);
-    since_ = Timer();
+    since_ = now;
   }
   std::map<std::string, Phase> phases_;
   std::string running_;
-  Timer since_;
-  Timer since_start_;
+  Timer clock_;
+  double since_ = 0;  ///< when the running phase, or what comes between phases, began
   std::vector<Section> sections_;
   bool in_section_ = false;
 };

@@ -29,15 +29,18 @@ TEST(RunCourse, SectionsDivideThePhases) {
   EXPECT_EQ(sections[0].phases.size(), 2);
   EXPECT_EQ(sections[1].phases.count("open"), 1);
   EXPECT_GT(sections[0].start, 0);
-  EXPECT_NEAR(sections[0].start + sections[0].seconds, sections[1].start, 1e-4);
+  EXPECT_NEAR(sections[0].start + sections[0].seconds, sections[1].start, 1e-9);
   double solve = 0;
   for (const PhaseTimes::Section& section : sections) {
     double sum = 0;
     for (const auto& [phase, seconds] : section.phases) sum += seconds;
-    EXPECT_NEAR(sum, section.seconds, 1e-3);
+    EXPECT_LE(sum, section.seconds + 1e-9);  // the second goes on after the phases
+    if (section.name == "first") {
+      EXPECT_NEAR(sum, section.seconds, 1e-9);
+    }
     solve += section.phases.at("solve");
   }
-  EXPECT_NEAR(solve, times.phases().at("solve").seconds, 1e-6);
+  EXPECT_NEAR(solve, times.phases().at("solve").seconds, 1e-9);
   EXPECT_GT(times.phases().at("open").seconds, sections[0].phases.at("open"));
 }
 

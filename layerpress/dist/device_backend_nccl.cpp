@@ -40,8 +40,7 @@ RankDevice describe_device(const at::Device& device) {
   } else if (!is_libtorchs_nccl()) {
     description.hindrance = fmt::format("was built with NCCL {}.{}, and libtorch with another", NCCL_MAJOR, NCCL_MINOR);
   } else {
-    const auto index = device.has_index() ? device.index() : at::cuda::current_device();
-    const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(index);
+    const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(device.index());
     description.address = fmt::format("{:04x}:{:02x}:{:02x}", gpu.pciDomainID, gpu.pciBusID, gpu.pciDeviceID);
   }
   return description;

@@ -2,7 +2,6 @@
 
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <limits>
 
@@ -16,29 +15,24 @@ c10::DeviceAllocator* counting_allocator(const at::Device& device) {
   return dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
 }
 
-/// The index of the current device if none is named.
-c10::DeviceIndex index_of(const at::Device& device) {
-  return device.has_index() ? device.index() : c10::impl::VirtualGuardImpl(device.type()).getDevice().index();
-}
-
 }  // namespace
 
 void restart_peak_device_bytes(const at::Device& device) {
   c10::DeviceAllocator* allocator = counting_allocator(device);
-  if (allocator != nullptr && allocator->initialized()) allocator->resetPeakStats(index_of(device));
+  if (allocator != nullptr && allocator->initialized()) allocator->resetPeakStats(device.index());
 }
 
 std::uint64_t free_device_bytes(const at::Device& device) {
   c10::DeviceAllocator* allocator = counting_allocator(device);
   if (allocator == nullptr || !allocator->initialized()) return std::numeric_limits<std::uint64_t>::max();
-  return allocator->getMemoryInfo(index_of(device)).first / 10 * 9;
+  return allocator->getMemoryInfo(device.index()).first / 10 * 9;
 }
 
 std::uint64_t peak_device_bytes(const at::Device& device) {
   c10::DeviceAllocator* allocator = counting_allocator(device);
   if (allocator == nullptr || !allocator->initialized()) return 0;
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-  return static_cast<std::uint64_t>(allocator->getDeviceStats(index_of(device)).allocated_bytes[kAll].peak);
+  return static_cast<std::uint64_t>(allocator->getDeviceStats(device.index()).allocated_bytes[kAll].peak);
 }
 
 }  // namespace layerpress::residency

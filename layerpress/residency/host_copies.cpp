@@ -18,7 +18,7 @@ class StreamCopies : public HostCopies {
  public:
   explicit StreamCopies(const at::Device& device)
       : guard_(device.type()),
-        device_(device.has_index() ? device : guard_.getDevice()),
+        device_(device),
         outwards_(guard_.getStreamFromGlobalPool(device_)),
         inwards_(guard_.getStreamFromGlobalPool(device_)) {}
 

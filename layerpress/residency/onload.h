@@ -12,7 +12,7 @@ namespace layerpress::residency {
 
 /// The device and the precision of the computation.
 struct Placement {
-  at::Device device = at::kCPU;
+  at::Device device = at::kCPU;  ///< a GPU with its index
   at::ScalarType dtype = at::kFloat;
 };
 

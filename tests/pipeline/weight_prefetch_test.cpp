@@ -107,7 +107,7 @@ TEST(WeightPrefetch, HandsOnWhatGoesWrong) { EXPECT_THROW(run_seconds(0ms, 0ms, 
 
 TEST(WeightPrefetch, EndsWithoutBeingWaitedFor) {
   const test::SmallModel model;
-  const ThrottledWeights weights(model.weights, 50ms);
+  const ThrottledWeights weights(model.weights, 200ms);
   const Timer timer;
   {
     residency::WeightPrefetch prefetch(weights);
@@ -115,7 +115,7 @@ TEST(WeightPrefetch, EndsWithoutBeingWaitedFor) {
     for (const auto& [name, tensor] : model.weights.tensors) names.push_back(name);
     prefetch.start(names);
   }
-  EXPECT_LT(timer.seconds(), 0.5);  // not all of them
+  EXPECT_LT(timer.seconds(), 2.0);  // all of them take 3.8 s
 }
 
 TEST(PinnedWeights, AreCopiedWhenTheyAreFetched) {

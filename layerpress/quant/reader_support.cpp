@@ -15,7 +15,7 @@ Gap integer_width_gap(const QuantizationArgs& args) {
   if (args.num_bits != 4 && args.num_bits != 8)
     return fmt::format("{}-bit weights have no common vLLM kernel; use 4 or 8 bits", args.num_bits);
   if (!args.symmetric && args.num_bits != 4)
-    return "asymmetric 8-bit weights have a vLLM kernel on Hopper GPUs only; use symmetric: true";
+    return fmt::format("asymmetric 8-bit weights have a vLLM kernel {}; use symmetric: true", kHopperOnly);
   return std::nullopt;
 }
 
@@ -52,7 +52,7 @@ Gap float_activations_gap(const QuantizationScheme& scheme, std::int64_t rows, s
   if (rows % 128 != 0 || columns % 128 != 0)
     return fmt::format("vLLM needs multiples of 128 for 4-bit weights with fp8 activations, but the weight is {} x {}",
                        rows, columns);
-  return "4-bit weights with fp8 activations have a vLLM kernel on Hopper GPUs only";
+  return fmt::format("4-bit weights with fp8 activations have a vLLM kernel {}", kHopperOnly);
 }
 
 Gap unpacked_integer_gap(const QuantizationScheme& scheme) {

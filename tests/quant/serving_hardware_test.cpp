@@ -1,0 +1,56 @@
+#include "layerpress/quant/serving_hardware.h"
+
+#include <gtest/gtest.h>
+
+namespace layerpress::quant {
+namespace {
+
+std::string hardware_of(const std::vector<std::string>& presets) {
+  std::vector<QuantizationScheme> schemes;
+  for (const std::string& preset : presets) schemes.push_back(preset_scheme(preset));
+  return serving_hardware(schemes);
+}
+
+TEST(ServingHardwareTest, OneScheme) {
+  EXPECT_EQ(hardware_of({"W4A16"}), "an NVIDIA GPU of the Ampere generation or later, or an x86 CPU");
+  EXPECT_EQ(hardware_of({"W4A16_ASYM"}), hardware_of({"W4A16"}));
+  EXPECT_EQ(hardware_of({"W8A16"}), "an NVIDIA GPU of the Ampere generation or later");
+  EXPECT_EQ(hardware_of({"W8A8"}), "an NVIDIA GPU of the Turing, Ampere, Ada or Hopper generation, or an x86 CPU");
+  EXPECT_EQ(hardware_of({"FP8_DYNAMIC"}),
+            "an NVIDIA GPU of the Ada/Hopper generation or later (Ampere: slower, with activations in 16 bits), or an "
+            "x86 CPU with AMX");
+  for (const char* preset : {"FP8", "FP8_BLOCK"}) EXPECT_EQ(hardware_of({preset}), hardware_of({"FP8_DYNAMIC"}));
+  EXPECT_EQ(hardware_of({"NVFP4"}),
+            "an NVIDIA GPU of the Blackwell generation or later (Ampere, Ada or Hopper: slower, with activations in 16 "
+            "bits)");
+  for (const char* preset : {"MXFP4", "MXFP8"}) EXPECT_EQ(hardware_of({preset}), hardware_of({"NVFP4"}));
+  for (const char* preset : {"NVFP4A16", "MXFP4A16", "MXFP8A16"})
+    EXPECT_EQ(hardware_of({preset}), "an NVIDIA GPU of the Ampere generation or later");
+  EXPECT_EQ(hardware_of({"W4AFP8"}), "an NVIDIA GPU of the Hopper generation");
+}
+
+TEST(ServingHardwareTest, SchemesWithoutKernel) {
+  EXPECT_EQ(hardware_of({"W3A16"}),
+            "transformers with compressed-tensors: 3-bit weights have no common vLLM kernel; use 4 or 8 bits");
+  EXPECT_EQ(hardware_of({"W4A16", "W3A16"}), hardware_of({"W3A16"}));
+}
+
+TEST(ServingHardwareTest, AModelNeedsWhatAllItsSchemesNeed) {
+  EXPECT_EQ(hardware_of({"NVFP4", "FP8_DYNAMIC"}), hardware_of({"NVFP4"}));
+  EXPECT_EQ(hardware_of({"W4A16", "FP8_DYNAMIC"}), hardware_of({"FP8_DYNAMIC"}));
+  EXPECT_EQ(hardware_of({"W4A16", "W8A8"}), "an NVIDIA GPU of the Ampere, Ada or Hopper generation, or an x86 CPU");
+  EXPECT_EQ(hardware_of({"W8A8", "NVFP4A16"}), "an NVIDIA GPU of the Ampere, Ada or Hopper generation");
+  EXPECT_EQ(hardware_of({"W4AFP8", "W8A8"}), hardware_of({"W4AFP8"}));
+  EXPECT_EQ(hardware_of({"NVFP4", "W8A8"}),
+            "no GPU that vLLM knows: Blackwell for one of its schemes, at most Hopper for another");
+}
+
+TEST(ServingHardwareTest, AttentionsAndUncompressedModulesNeedNothing) {
+  QuantizationScheme attention;
+  attention.input_activations = QuantizationArgs{};
+  EXPECT_EQ(serving_hardware({attention, preset_scheme("W4A16")}), hardware_of({"W4A16"}));
+  EXPECT_EQ(serving_hardware({}), "what the uncompressed model needs");
+}
+
+}  // namespace
+}  // namespace layerpress::quant

@@ -54,18 +54,23 @@ def write_hollow(path, shapes):
         file.truncate(file.tell() + end)
 
 
+def write_checkpoint(folder, model_class, config, prefixes):
+    """A folder with the model's config.json, and its tensors as holes. Returns the number of parameters."""
+    folder.mkdir(parents=True)
+    config.architectures = [model_class.__name__]
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        model = model_class(config)
+    stored = {published_name(key, prefixes): tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    if config.get_text_config().tie_word_embeddings:
+        stored.pop("lm_head.weight", None)
+    write_hollow(folder / "model.safetensors", stored)
+    return sum(math.prod(shape) for shape in stored.values())
+
+
 def main() -> int:
     for name, (model_class, make_config) in MODELS.items():
-        folder = Path(sys.argv[1]) / name
-        folder.mkdir(parents=True)
-        config = make_config()
-        config.architectures = [model_class.__name__]
-        config.save_pretrained(folder)
-        with torch.device("meta"):
-            model = model_class(config)
-        prefixes = PUBLISHED.get(name, {})
-        stored = {published_name(key, prefixes): tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-        write_hollow(folder / "model.safetensors", stored)
+        write_checkpoint(Path(sys.argv[1]) / name, model_class, make_config(), PUBLISHED.get(name, {}))
     return 0
 
 

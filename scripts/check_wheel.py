@@ -18,7 +18,8 @@ PARTS = ("layerpress/__init__.py", "layerpress/__init__.pyi", "layerpress/py.typ
          "layerpress/bin/layerpress", "layerpress/bin/layerpress-program",
          "layerpress/share/layerpress/python/prepare.py", "layerpress/share/layerpress/python/export_graph.py",
          "layerpress/share/layerpress/python/hub.py", "layerpress/share/layerpress/python/report.py",
-         "layerpress/share/layerpress/python/run_tasks.py", "layerpress/share/layerpress/python/layerpress_frame/program.py", "layerpress/share/layerpress/python/layerpress_hub/download.py",
+         "layerpress/share/layerpress/python/run_tasks.py", "layerpress/share/layerpress/python/layerpress_frame/program.py",
+         "layerpress/share/layerpress/python/layerpress_hub/download.py",
          "layerpress/share/layerpress/python/layerpress_report/charts.js")
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
 ALSO_OF_TORCH = {"libstdc++.so.6", "libgcc_s.so.1"}

@@ -11,8 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "build" / "python"))
 
-from layerpress import errors, keywords  # noqa: E402
 from layerpress.native import TABLES  # noqa: E402
+
+from layerpress import errors, keywords  # noqa: E402
 
 HEAD = "# Written by scripts/python_stubs.py from the tables of the C++ library.\n"
 TYPES = {"str": "str", "int": "int", "bool": "bool", "list[str]": "str | list[str]"}

@@ -9,12 +9,12 @@ from ranked_process import RankedJob, launcher, say, unrelated_seconds
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "memory_cases"))
 
-from contenders import OFFLINE, PROGRAM  # noqa: E402
-from llama_checkpoint import LlamaShape, make_checkpoint  # noqa: E402
-from measured_process import run_measured  # noqa: E402
-from ranked_options import add_options, check_options, job_of  # noqa: E402
-from report import machine, table  # noqa: E402
-from shared_options import print_result  # noqa: E402
+from contenders import OFFLINE, PROGRAM
+from llama_checkpoint import LlamaShape, make_checkpoint
+from measured_process import run_measured
+from ranked_options import add_options, check_options, job_of
+from report import machine, table
+from shared_options import print_result
 
 
 def parse_arguments(words: list[str] | None = None) -> argparse.Namespace:

@@ -4,9 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ranked_process import RankedRuns, Task, evaluate, flexible_extract, run_once, say
-
 from ranked_options import add_options, check_options, job_of
+from ranked_process import RankedRuns, Task, evaluate, flexible_extract, run_once, say
 from report import machine, table
 from shared_options import print_result
 

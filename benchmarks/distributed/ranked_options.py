@@ -3,7 +3,6 @@ import argparse
 from pathlib import Path
 
 from ranked_process import RankedJob, say
-
 from shared_options import add_shared_options, check_text, model_and_text
 
 

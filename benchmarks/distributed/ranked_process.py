@@ -1,6 +1,5 @@
 """Runs `layerpress oneshot` on several ranks of this machine and collects its summary and the bytes on the network."""
 import json
-import os
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -13,8 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
 
-from cost_model import (MACHINES, TERMS, Job, Machine, blame, first_below, machine_of, seconds, sent_bytes,  # noqa: E402
-                        speed_up)
+from cost_model import MACHINES, TERMS, Job, Machine, blame, first_below, machine_of, seconds, sent_bytes, speed_up  # noqa: E402
 from report import table  # noqa: E402
 from shapes import Shape, known_shapes, shape_of_checkpoint  # noqa: E402
 

@@ -4,11 +4,10 @@ import statistics
 import sys
 from pathlib import Path
 
-from ranked_process import STEPS, RankedJob, RankedRuns, evaluate, run_once, say, unrelated_seconds
-
 import scale
 from cost_model import Job, sent_bytes
 from ranked_options import add_options, check_options, job_of
+from ranked_process import STEPS, RankedJob, RankedRuns, evaluate, run_once, say, unrelated_seconds
 from report import machine, table
 from shapes import shape_of_checkpoint
 from shared_options import print_result

@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "memory_cases"))
 
-from llama_checkpoint import LlamaShape  # noqa: E402
-from safetensors_stream import TensorSpec  # noqa: E402
+from llama_checkpoint import LlamaShape
+from safetensors_stream import TensorSpec
 
 SMALL = LlamaShape(num_hidden_layers=4, hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=4,
                    vocab_size=2048)

@@ -3,7 +3,6 @@ import hashlib
 from pathlib import Path
 
 import numpy
-
 from safetensors_stream import read_header
 
 PIECE = 64 << 20

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy
-
 from safetensors_stream import TensorSpec, read_header, write_file, write_shards
 
 BLOCK_ELEMENTS = 32 * 1024 * 1024

@@ -7,10 +7,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[1:1] = [str(HERE.parents[1] / "examples" / "demo"), str(HERE.parent / "peer_comparison")]
 
+from cases import CASES, Result, large_checkpoint  # noqa: E402
 from fetch_model import FetchError, fetch  # noqa: E402
 from report import machine, table  # noqa: E402
-
-from cases import CASES, Result, large_checkpoint  # noqa: E402
 from setting import DEFAULT_MODEL, Run, Setting, say  # noqa: E402
 from watched_process import RunFailed  # noqa: E402
 

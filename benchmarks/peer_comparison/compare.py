@@ -8,11 +8,10 @@ from pathlib import Path
 # Also uses the demo's model, its passages and its measurement of processes.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from measured_process import run_measured  # noqa: E402
-
-from contenders import HERE, OFFLINE, PROGRAM, PYTHON, Contender, Job, contenders, run_once  # noqa: E402
-from report import Limit, Setting, markdown  # noqa: E402
-from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+from contenders import HERE, OFFLINE, PROGRAM, PYTHON, Contender, Job, contenders, run_once
+from measured_process import run_measured
+from report import Limit, Setting, markdown
+from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result
 
 
 def parse_arguments() -> argparse.Namespace:

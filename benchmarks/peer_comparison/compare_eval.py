@@ -13,11 +13,10 @@ from pathlib import Path
 # Also uses the demo's model and its measurement of processes.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from measured_process import Measured, run_measured  # noqa: E402
-
-from contenders import HERE, PROGRAM, PYTHON, Job  # noqa: E402
-from report import machine, table  # noqa: E402
-from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+from contenders import HERE, PROGRAM, PYTHON, Job
+from measured_process import Measured, run_measured
+from report import machine, table
+from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result
 
 
 def parse_arguments() -> argparse.Namespace:

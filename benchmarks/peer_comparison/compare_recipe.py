@@ -15,10 +15,9 @@ from pathlib import Path
 # Also uses the demo's model and its measurement of processes.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from measured_process import run_measured  # noqa: E402
-
-from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
-from shared_options import add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM
+from measured_process import run_measured
+from shared_options import add_shared_options, check_text, model_and_text, print_result
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -12,11 +12,10 @@ from typing import Iterator
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from measured_process import Measured, run_measured  # noqa: E402
-
-from contenders import PYTHON, Contender, Job, command  # noqa: E402
-from report import machine, table  # noqa: E402
-from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result  # noqa: E402
+from contenders import PYTHON, Contender, Job, command
+from measured_process import Measured, run_measured
+from report import machine, table
+from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result
 
 # OpenMP's own default, which a user can still have: threads ask for about 3 ms before they sleep.
 OPENMP_DEFAULT = {"GOMP_SPINCOUNT": "300000"}

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from contenders import OFFLINE, PEER_PYTHON, PROGRAM, ROOT  # noqa: E402
+from contenders import OFFLINE, PEER_PYTHON, PROGRAM, ROOT
 
 HERE = Path(__file__).resolve().parent
 TOKEN = {"num_bits": 8, "symmetric": True, "strategy": "token", "dynamic": True}

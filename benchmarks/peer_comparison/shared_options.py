@@ -4,11 +4,10 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from fetch_model import FetchError, fetch
-from measured_process import ProcessFailed
-
 import debian_handbook_text
 from contenders import INSTRUCTION_SETS, ROOT
+from fetch_model import FetchError, fetch
+from measured_process import ProcessFailed
 
 DEFAULT_MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 

@@ -4,9 +4,8 @@ import json
 import math
 
 import torch
-from transformers import AutoModelForCausalLM
-
 from evaluate_checkpoints import read_samples
+from transformers import AutoModelForCausalLM
 
 
 def main() -> None:

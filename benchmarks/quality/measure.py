@@ -9,18 +9,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "examples" / "demo"), str(ROOT / "benchmarks" / "peer_comparison")]
 
-from measured_process import run_measured  # noqa: E402
-
 import debian_handbook_text  # noqa: E402
+import four_over_six  # noqa: E402
 import python_docs_text  # noqa: E402
+import train_small_model  # noqa: E402
 from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
 from fetch_model import fetch  # noqa: E402
+from measured_process import run_measured  # noqa: E402
+from number_formats import FLOATS, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
-
-import four_over_six  # noqa: E402
-import train_small_model  # noqa: E402
-from number_formats import FLOATS, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
 
 TEXTS = {"handbook": debian_handbook_text.write_files, "python": python_docs_text.write_files}
 HEADER = ["weights", "mode", "KL", "perplexity", "same first token", "last layer's error"]

@@ -15,8 +15,18 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
 
 from ._native import Distributed, __version__
 from .errors import (
-    CheckpointError, DamagedWeightsError, DataError, DistributedError, Error, InternalError, InterruptedError, IoError, MemoryError,
-    RecipeError, UsageError)
+    CheckpointError,
+    DamagedWeightsError,
+    DataError,
+    DistributedError,
+    Error,
+    InternalError,
+    InterruptedError,
+    IoError,
+    MemoryError,
+    RecipeError,
+    UsageError,
+)
 from .loaded_model import dispatch_for_generation
 from .ranks import get_rank_partition, init_dist, load_context, load_offloaded_model
 from .reports import Evaluation, Inspection, Plan, Report, Summary
@@ -25,5 +35,5 @@ from .runs import evaluate, inspect, oneshot, picture, plan, prepare
 __all__ = [
     "CheckpointError", "DamagedWeightsError", "DataError", "Distributed", "DistributedError", "Error", "Evaluation", "Inspection",
     "InternalError", "InterruptedError", "IoError", "MemoryError", "Plan", "RecipeError", "Report", "Summary", "UsageError",
-    "__version__", "dispatch_for_generation", "evaluate", "get_rank_partition", "init_dist", "inspect", "load_context", "load_offloaded_model", "oneshot", "picture", "plan",
-    "prepare"]
+    "__version__", "dispatch_for_generation", "evaluate", "get_rank_partition", "init_dist", "inspect", "load_context",
+    "load_offloaded_model", "oneshot", "picture", "plan", "prepare"]

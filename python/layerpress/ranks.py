@@ -27,7 +27,7 @@ def init_dist(timeout: int = 600) -> _native.Distributed:
     return _ranks
 
 
-def current_ranks() -> Optional[_native.Distributed]:
+def current_ranks() -> Any:
     return _ranks
 
 

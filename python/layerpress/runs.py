@@ -226,7 +226,7 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
             return _rows_of_ranks(Path(path), options, request)
         if rows.tokenized or request.loaded is None and request.tokenizer is None:
             return path
-    if request.tokenizer is None:
+    if request.tokenizer is None and request.loaded is not None:
         request.tokenizer = request.loaded.tokenizer()
     tokens = str(tokenized_by(request.tokenizer, Path(path), options, folder))
     for done in ("shuffle", "concatenate", "text_column", "dataset_split"):

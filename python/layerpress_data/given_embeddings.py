@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence
+from typing import Any, NamedTuple, Optional, Sequence
 
 from .pixel_spool import PixelSpool
 
@@ -14,10 +14,10 @@ class GivenEmbeddings(NamedTuple):
     other, those with -1 to earlier ones only, as all do with None."""
 
     places: list[int]
-    values: object
-    positions: object
-    added: object = None
-    groups: object = None
+    values: Any
+    positions: Any
+    added: Any = None
+    groups: Any = None
 
     def cut(self, length: int) -> GivenEmbeddings:
         """Those of the first `length` tokens."""

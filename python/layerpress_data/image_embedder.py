@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Mapping
+from typing import Any, Mapping
 
 from .errors import DataError, MissingPackageError, one_line
 from .given_embeddings import GivenEmbeddings
@@ -23,7 +23,7 @@ class ImageEmbedder:
 
     def __init__(self, directory: Path):
         self._directory = directory
-        self._model = None
+        self._model: Any = None
 
     def embed(self, place: str, inputs: Mapping) -> tuple[list[int], GivenEmbeddings]:
         """The token ids of the language model, and what it is given for the images. `inputs` are the processor's tensors for one

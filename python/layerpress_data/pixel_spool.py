@@ -7,7 +7,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Sequence
+from typing import BinaryIO, Optional, Sequence
 
 from .errors import PrepareError, one_line
 
@@ -21,7 +21,7 @@ class PixelSpool:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._file = None  # made for the first image
+        self._file: Optional[BinaryIO] = None  # made for the first image
         self._places: list[tuple[str, str, tuple[int, ...]]] = []
 
     def __len__(self) -> int:
@@ -54,6 +54,7 @@ class PixelSpool:
             output.write(_header(places, metadata))
             for tensor in wide.values():
                 output.write(tensor.tobytes())
+            assert self._file is not None  # there are images
             self._file.seek(0)
             shutil.copyfileobj(self._file, output, _COPIED_AT_ONCE)
             for tensor in narrow.values():

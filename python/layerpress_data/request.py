@@ -62,7 +62,7 @@ class Request:
 
 def parse_request(values: dict[str, Any]) -> Request:
     """Checks the request; raises DataError for anything else, including unknown fields."""
-    known = {field.name: field.type for field in fields(Request)}
+    known = {field.name: str(field.type) for field in fields(Request)}
     for name in values:
         if name not in known:
             raise DataError(f"unknown request field '{name}': the fields are {', '.join(known)}")
@@ -78,10 +78,10 @@ def parse_request(values: dict[str, Any]) -> Request:
     return request
 
 
-def _check_value(name: str, kind: str, value: object) -> None:
+def _check_value(name: str, kind: str, value: Any) -> None:
     if name == "rows":
         return _check_rows(value)
-    expected = {"str": str, "int": int, "bool": bool}[kind]
+    expected: Any = {"str": str, "int": int, "bool": bool}[kind]
     # bool is an int in Python, so an exact comparison of types is needed.
     if type(value) is not expected:
         raise DataError(f"request field '{name}' must be of type {kind}, not {type(value).__name__}")
@@ -91,7 +91,7 @@ def _check_value(name: str, kind: str, value: object) -> None:
         raise DataError(f"request field '{name}' is {value}: it must lie between {_MINIMUM[name]} and {_MAXIMUM[name]}")
 
 
-def _check_rows(value: object) -> None:
+def _check_rows(value: Any) -> None:
     if value is None:
         return
     numbers = value if isinstance(value, list) and all(type(bound) is int for bound in value) else []

@@ -71,7 +71,7 @@ def collect_samples(
 
     Images in rows count where `images` is given.
     """
-    contents = (
+    contents: Iterator[Content] = (
         row_content(source.place(row), row.values, request.text_column, images is not None) for row in rows
     )
     if request.concatenate or request.uncut:
@@ -100,6 +100,7 @@ def _one_per_row(
         encoded = _encode(chunk, tokenizer, None if request.uncut else request.max_seq_length, request.use_loss_mask)
         for i, content in enumerate(chunk):
             if content.illustrated:
+                assert images is not None  # content has images only where they count
                 encoded[i] = _illustrated(content, request.max_seq_length, images)
             elif images is not None and images.token in encoded[i]:
                 raise DataError(f"{content.place}: the text names an image, the row has none: add or remove it")

@@ -30,8 +30,9 @@ def write_token_file(path: Path, samples: Sequence[Sequence[int]], spool: Option
     for sample, start in zip(samples, offsets):
         tokens[start : start + len(sample)] = sample
     tensors = {"input_ids": tokens, "sample_offsets": offsets}
-    if any(hasattr(sample, "mask") for sample in samples):
-        tensors["loss_mask"] = numpy.concatenate([numpy.asarray(sample.mask, dtype=numpy.uint8) for sample in samples])
+    masks = [getattr(sample, "mask", None) for sample in samples]
+    if any(mask is not None for mask in masks):
+        tensors["loss_mask"] = numpy.concatenate([numpy.asarray(mask, dtype=numpy.uint8) for mask in masks])
     given = given_tensors(samples)
     if spool is not None:
         tensors |= given or _image_tensors(samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 from .content import Content, Kind
 from .errors import DataError, MissingPackageError, one_line
@@ -33,8 +33,8 @@ class SampleImages(NamedTuple):
 
     pixels: list
     ratios: list[int]
-    filled: object  # uint8 [images, tiles]
-    mask: object  # uint8 [tokens, images, tiles]
+    filled: Any  # uint8 [images, tiles]
+    mask: Any  # uint8 [tokens, images, tiles]
 
 
 class VisionProcessor:

@@ -101,7 +101,7 @@ def layer_classes(model, computed: list[str]) -> list[str]:
     lists = [(path, module) for path, module in model.named_modules() if isinstance(module, torch.nn.ModuleList)
              and any(each.startswith(path + ".") for each in computed)]
     outer = [module for path, module in lists if not any(path.startswith(other + ".") for other, _ in lists)]
-    longest = max(outer, key=len, default=[])
+    longest: Any = max(outer, key=len, default=[])
     return sorted({type(layer).__name__ for layer in longest})
 
 

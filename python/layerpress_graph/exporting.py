@@ -68,7 +68,7 @@ def _attempts(model_class, images: bool) -> list[tuple]:
 def export_model(model_class, config, dtype: torch.dtype, images: bool = False) -> Exported:
     """Records the model in the best way that succeeds. With `images`, nodes take what a vision part makes."""
     hooks.register()
-    reasons = []
+    reasons: list[str] = []
     for way, attention, experts, kinds in _attempts(model_class, images):
         try:
             hooks.EXPERTS.gates.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Callable
+
 import torch
 
 from . import hooks
@@ -13,16 +15,17 @@ _EXPERTS, _GATE_UP, _TRANSPOSED, _FUNCTION = "layerpress.experts.default", 3, 7,
 
 def name_gates(program, dtype: torch.dtype) -> dict[str, dict]:
     """Writes the known names of gates into the experts' nodes; returns the graphs of all others."""
-    graphs, names = {}, {}
+    graphs: dict[str, dict] = {}
+    names: dict[Any, str] = {}
     for node in program.graph_module.graph.nodes:
         if str(node.target) != _EXPERTS:
             continue
         gate, module = hooks.EXPERTS.gates[node.args[_FUNCTION]]
         key = node.args[_FUNCTION]
         if key not in names:
-            names[key] = known_gate(module)
-            if names[key] is None:
-                names[key] = f"gate{len(graphs)}"
+            known = known_gate(module)
+            names[key] = known or f"gate{len(graphs)}"
+            if known is None:
                 shape = node.args[_GATE_UP].meta["val"].shape
                 graph = _graph(gate, shape[2 if node.args[_TRANSPOSED] else 1], dtype)
                 graphs[names[key]] = {**graph, "interleaved": module.has_gate and not module.is_concatenated}
@@ -41,8 +44,8 @@ def known_gate(module) -> str | None:
     if getattr(type(module)._apply_gate, "__code__", None) is not moe._default_apply_gate.__code__:
         return None
     probe = torch.linspace(-4, 4, 101)
-    known = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu,
-             "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh")}
+    known: dict[str, Callable] = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu,
+                                  "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh")}
     with torch.no_grad():
         values = module.act_fn(probe)
     return next((name for name, function in known.items() if torch.equal(values, function(probe))), None)

@@ -83,7 +83,8 @@ def _follow(module: torch.nn.Module, running: list[str]) -> list:
     """Hooks that keep the paths of the modules that are running."""
     hooks = []
     for path, each in module.named_modules():
-        hooks.append(each.register_forward_pre_hook(lambda *given, path=path or type(module).__name__: running.append(path)))
+        name = path or type(module).__name__
+        hooks.append(each.register_forward_pre_hook(lambda *given, name=name: running.append(name)))
         hooks.append(each.register_forward_hook(lambda *given: running.pop() and None))
     return hooks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -71,7 +72,8 @@ def parameter_sources(model, stored: dict[str, tuple[str, list[int]]]) -> dict[s
     by_pattern = {pattern: entry for entry in converters for pattern in entry.source_patterns}
     known = model.state_dict()
     prefix = model.base_model_prefix
-    loads, sources = {}, {}
+    loads: dict[str, Any] = {}
+    sources: dict[str, list] = {}
     for key in sorted(stored, key=dot_natural_key):
         target, pattern = rename_source_key(key, renamings, converters, prefix, known)
         if target not in known and key in known:
@@ -86,7 +88,7 @@ def parameter_sources(model, stored: dict[str, tuple[str, list[int]]]) -> dict[s
         tensor = torch.empty(shape, dtype=_STORED.get(dtype, torch.float32), device="meta")
         sources.setdefault(target, []).append((key, tensor))
         load.add_tensor(target, key, pattern, tensor)
-    found = {}
+    found: dict[str, Any] = {}
     for first, load in loads.items():
         found |= _recorded(model, first, load, sources[first])
     by_engines = getattr(model.config, "model_type", "") in _LINEARS_IN_ENGINES

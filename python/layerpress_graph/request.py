@@ -37,7 +37,7 @@ class Request:
 
 def parse_request(values: dict[str, Any]) -> Request:
     """Checks the request; raises ExportError for anything else, including unknown fields."""
-    known = {each.name: {"str": str, "bool": bool, "dict": dict}[each.type] for each in fields(Request)}
+    known = {each.name: {"str": str, "bool": bool, "dict": dict}[str(each.type)] for each in fields(Request)}
     if not {"model", "dtype"} <= values.keys():
         raise ExportError("the request lacks model or dtype")
     for name, value in values.items():

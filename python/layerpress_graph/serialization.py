@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from typing import Any
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
@@ -34,7 +35,7 @@ class Writer:
         self.token_axis = token_axis
         self.program, self.module, self.buffers = program, program.graph_module, buffers
         self.ids: dict[torch.fx.Node, int] = {}
-        self.graph = {"inputs": [], "parameters": [], "constants": [], "modules": [], "nodes": []}
+        self.graph: dict[str, Any] = {"inputs": [], "parameters": [], "constants": [], "modules": [], "nodes": []}
         self.constants: dict[str, torch.Tensor] = {}
         self.module_ids: dict[tuple[str, str], int] = {}
         self.same: dict = {}
@@ -219,7 +220,7 @@ def _inline(module: torch.fx.GraphModule, node: torch.fx.Node, place: int) -> No
     inline_regions(body)
     places = [each for each in body.graph.nodes if each.op == "placeholder"]
     known = dict(zip(places, node.args[place + 1:]))
-    result = None
+    result: Any = None
     with module.graph.inserting_before(node):
         for each in body.graph.nodes:
             if each.op == "placeholder":

@@ -56,8 +56,7 @@ def known_types() -> set[str]:
 def language_model(config, folder, trust_remote_code: bool):
     """The class of the causal language model and the configuration that it takes, as AutoModelForCausalLM chooses. Of models
     that this does not know, the class for images and text."""
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
     known = [models[type(config)] for models in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
              if type(config) in models]

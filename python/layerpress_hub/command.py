@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 from layerpress_frame.faults import Fault, one_line
 from layerpress_frame.program import Report
@@ -16,5 +16,5 @@ def answer(request: dict[str, Any], report: Report) -> dict[str, Any]:
                     "install it with: pip install huggingface_hub") from None
     from . import download, upload
 
-    actions = {"download": download.download, "check": upload.check, "upload": upload.upload}
+    actions: dict[str, Callable] = {"download": download.download, "check": upload.check, "upload": upload.upload}
     return actions[request.pop("action")](report=report, **request)

@@ -10,7 +10,8 @@ from . import figures
 _TEXT, _LINES = "currentColor", "var(--lines)"
 CONFIG = {
     "background": None, "padding": 5, "font": "system-ui, sans-serif", "view": {"stroke": None}, "mark": {"tooltip": True},
-    "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "gridColor": _LINES, "domainColor": _LINES, "tickColor": _LINES, "titleFontWeight": "normal", "labelOverlap": True},
+    "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "gridColor": _LINES, "domainColor": _LINES, "tickColor": _LINES,
+             "titleFontWeight": "normal", "labelOverlap": True},
     "legend": {"labelColor": _TEXT, "titleColor": _TEXT, "titleFontWeight": "normal", "orient": "bottom", "columns": 8, "gradientLength": 240},
     "header": {"labelColor": _TEXT, "titleColor": _TEXT},
 }

@@ -151,7 +151,7 @@ def _head(title: str, text: str = "") -> str:
     return f"<h2>{escape(title)}</h2>" + (f"<p>{escape(text)}</p>" if text else "")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     def line(cells: Sequence[str], tag: str) -> str:
         return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 

@@ -8,10 +8,11 @@ from support import program
 
 
 def test_modifiers_refuse_what_recipes_refuse():
-    import layerpress
     from layerpress.modifiers import AutoRoundModifier, AWQModifier, GPTQModifier, QuantizationModifier, SmoothQuantModifier
     from layerpress.modifiers.awq import AWQMapping
     from layerpress.modifiers.quantization import GPTQModifier as same
+
+    import layerpress
 
     assert same is GPTQModifier
     with pytest.raises(layerpress.RecipeError, match=r"dampening_fraction.*did you mean 'dampening_frac'"):
@@ -31,9 +32,10 @@ def test_modifiers_refuse_what_recipes_refuse():
 
 def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     """Scripts describe groups with its classes."""
-    import layerpress
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme, QuantizationStrategy, QuantizationType
     from layerpress.modifiers import QuantizationModifier
+
+    import layerpress
 
     weights = QuantizationArgs(num_bits=8, type=QuantizationType.INT, strategy=QuantizationStrategy.CHANNEL, symmetric=True, dynamic=False)
     recipe = QuantizationModifier(config_groups={"group_0": QuantizationScheme(targets=["Linear"], weights=weights)}, ignore=["lm_head"])
@@ -107,6 +109,7 @@ def test_import_orders(imports, model, tmp_path):
 def test_names_of_datasets(monkeypatch, model, tmp_path):
     """LLM Compressor's names stand for datasets of the hub, of whose rows it makes messages or texts."""
     import datasets
+
     import layerpress
 
     asked = []

@@ -2,13 +2,14 @@
 
 import json
 
-import layerpress
 import pytest
 import torch
 from layerpress.modifiers import QuantizationModifier
 from safetensors.torch import load_file
 from support import tiny_models
 from torch import nn
+
+import layerpress
 
 VOCABULARY, WIDTH, HEADS = 128, 64, 4
 GROUPS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "symmetric": True, "strategy": "group", "group_size": 32}}}

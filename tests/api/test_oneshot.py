@@ -55,8 +55,9 @@ FORMS = {
 
 
 def test_model_of_the_hub(model, gptq, samples, by_program, tmp_path, monkeypatch, loaded):
-    import layerpress
     from support.local_hub import LocalHub
+
+    import layerpress
 
     hub = LocalHub()
     hub.add("org/name", model)
@@ -86,8 +87,9 @@ def test_every_form_of_data(form, model, samples, by_program, gptq, tmp_path):
 def test_a_model_in_memory(model, loaded, samples, by_program, gptq, tmp_path):
     """Read where it is; afterwards it has the values of the result, and saves the result."""
     import torch
-    from layerpress import oneshot
     from transformers import AutoModelForCausalLM
+
+    from layerpress import oneshot
 
     places = {name: tensor.data_ptr() for name, tensor in loaded.state_dict().items()}
     same = oneshot(model=loaded, dataset=dataset_of(samples), recipe=gptq, max_seq_length=2048, num_calibration_samples=512,
@@ -108,8 +110,9 @@ def test_a_model_in_memory(model, loaded, samples, by_program, gptq, tmp_path):
 
 def test_texts_for_a_model_in_memory(loaded, model, samples, by_program, gptq, tmp_path):
     """Tokenized with the model's own tokenizer, or a given one."""
-    from layerpress import oneshot
     from transformers import AutoTokenizer
+
+    from layerpress import oneshot
 
     oneshot(model=loaded, dataset=[words(sample) for sample in samples], recipe=gptq, output_dir=tmp_path / "found",
             tokenizer=AutoTokenizer.from_pretrained(model), progress=False)
@@ -123,10 +126,11 @@ def test_texts_for_a_model_in_memory(loaded, model, samples, by_program, gptq, t
 ])
 def test_a_mixture_of_experts_in_memory(family, settings, samples, tmp_path):
     """Experts that transformers holds as one tensor per layer, and under other names than checkpoints have."""
-    import layerpress
     from layerpress.modifiers import QuantizationModifier
     from support import tiny_models
     from transformers import AutoModelForCausalLM
+
+    import layerpress
 
     folder = tiny_models.save(tmp_path / "experts", family=family, num_experts_per_tok=2, **settings)
     recipe = QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*gate$"])
@@ -198,8 +202,9 @@ def test_other_threads_run_meanwhile(model, samples, gptq, tmp_path):
 
 
 def test_runs_leave_no_memory_behind(model, samples, gptq, tmp_path):
-    import layerpress
     import torch
+
+    import layerpress
 
     def anonymous_bytes():
         with open("/proc/self/status", encoding="ascii") as status:

@@ -5,7 +5,6 @@ import hashlib
 import html.parser
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path

@@ -4,10 +4,10 @@ import shutil
 
 import numpy
 import pytest
+from safetensors.torch import load_file, save_file
 from support import deep_model, planned_runs, program, tiny_models
 from support.planned_runs import MIB, Measured, plan
 from support.selection import nightly_but
-from safetensors.torch import load_file, save_file
 from support.watched_runs import WatchedRun, contents, differing, killed, unfinished
 
 PLACES = ["auto", "cpu", "disk", "none"]

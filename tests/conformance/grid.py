@@ -174,7 +174,7 @@ def arguments():
     wrong = {"index": 1.5, "start": "x", "requires_calibration_data": "maybe", "unknown": 1, "block_size": 64, "config_groups": 3,
              "targets": 5, "scheme": "W4A17"}
     for key, value in wrong.items():
-        yield f"wrong {key}", preset(**{"scheme": "W8A8", **{key: value}})
+        yield f"wrong {key}", preset(**{"scheme": "W8A8", key: value})
     solver = {"block_size": [1, 32, 128, None, 0], "dampening_frac": [0.1, 0.0001, None],
               "batched_quantization": ["auto", 1, 4, None, 0, "x"]}
     for key, values in solver.items():

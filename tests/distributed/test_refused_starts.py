@@ -6,10 +6,10 @@ import socket
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from support import program, ranked_runs, tiny_models
 from support.exact_model import EXACT, differing
 from support.ranked_runs import GRACE, TIMEOUT, RankedRun
-from safetensors.torch import load_file, save_file
 
 LIMIT = ["--timeout", TIMEOUT]
 

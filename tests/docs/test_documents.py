@@ -3,11 +3,10 @@
 import sys
 
 import pytest
-
 from support import program
 
 sys.path.insert(0, str(program.REPOSITORY / "scripts"))
-import check_docs  # noqa: E402
+import check_docs
 
 RECORD = "# 0001. Title\n\n- Date: 2026-11-21\n- Status: accepted\n\n## Context\n\n## Decision\n\n## Consequences\n"
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import peer_scales_cases  # noqa: E402
-import torch  # noqa: E402
-from llmcompressor import oneshot  # noqa: E402
-from llmcompressor.pipelines.cache import IntermediatesCache  # noqa: E402
-from llmcompressor.modifiers.quantization import QuantizationModifier  # noqa: E402
-from llmcompressor.modifiers.transform.awq import AWQModifier  # noqa: E402
-from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier  # noqa: E402
-from support import tiny_models  # noqa: E402
-from torch.utils.data import DataLoader  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+import peer_scales_cases
+import torch
+from llmcompressor import oneshot
+from llmcompressor.modifiers.quantization import QuantizationModifier
+from llmcompressor.modifiers.transform.awq import AWQModifier
+from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+from llmcompressor.pipelines.cache import IntermediatesCache
+from support import tiny_models
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
 
 IntermediatesCache.pin_memory = lambda self, batch: None  # its AWQ asks for pinned memory also where there is no GPU
 

@@ -20,7 +20,7 @@ def folders(tmp_path_factory):
     parent = tmp_path_factory.mktemp("evaluated")
     samples = tiny_models.random_samples([40, 7, 64, 1, 23], seed=9)
     program.write_samples(parent / "samples.jsonl", samples)
-    reference = tiny_models.save(parent / "reference", seed=1)
+    tiny_models.save(parent / "reference", seed=1)
     model = tiny_models.save(parent / "model", seed=1)
     with torch.no_grad():
         changed = tiny_models.load(model)

@@ -141,7 +141,7 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_every_expert_is_stored_as_readers_expect(scheme, model, tmp_path):
-    group_size = ["--group-size", "16"] if scheme.endswith("16") or scheme.endswith("ASYM") else []
+    group_size = ["--group-size", "16"] if scheme.endswith(("16", "ASYM")) else []
     out = program.oneshot(model, tmp_path / "out", "--dataset", calibration(tmp_path), "--scheme", scheme, *group_size)
     tensors = tiny_models.tensors(out)
     original = tiny_models.tensors(model)

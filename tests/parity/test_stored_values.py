@@ -7,10 +7,10 @@ import numpy
 import peer_scales_cases as cases
 import pytest
 import torch
-from transformers.models.llama import modeling_llama
-from support import program, ranked_runs, tiny_models
+from support import program, tiny_models
 from support.selection import nightly_but
 from test_static_inputs import compress_by, samples  # noqa: F401
+from transformers.models.llama import modeling_llama
 
 PEER = json.loads(Path(__file__).with_name("peer_scales.json").read_text())
 SCALES = (".k_scale", ".v_scale", ".k_zero_point", ".v_zero_point", ".input_global_scale")

@@ -5,9 +5,9 @@ import json
 import pytest
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
 from layerpress_data.errors import DataError
-from transformers import AutoTokenizer
 from support import tiny_checkpoints
 from support.chat_templates import CONVERSATIONS, TEMPLATES
+from transformers import AutoTokenizer
 
 
 def reference_texts(directory):

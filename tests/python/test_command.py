@@ -73,7 +73,8 @@ def test_files_load_no_heavy_package(words, tmp_path, name):
     request = json.dumps({"model": str(words), "dataset": str(tmp_path / name), "output": str(tmp_path / "x")})
     code = (
         "import io, sys; sys.path.insert(0, sys.argv[1]); from layerpress_frame.program import main;"
-        "from layerpress_data.command import answer; assert main('data.prepare', answer, io.BytesIO(sys.argv[2].encode()), sys.stdout, sys.stderr) == 0; print(*sys.modules)"
+        "from layerpress_data.command import answer;"
+        "assert main('data.prepare', answer, io.BytesIO(sys.argv[2].encode()), sys.stdout, sys.stderr) == 0; print(*sys.modules)"
     )
     command = [sys.executable, "-s", "-c", code, str(SCRIPT.parent), request]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -3,8 +3,8 @@
 import pytest
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
 from layerpress_data.transformers_tokenizer import TransformersTokenizer
-from transformers import AutoTokenizer
 from support import tiny_checkpoints
+from transformers import AutoTokenizer
 
 IM_END = {"__type": "AddedToken", "content": "<|im_end|>", "lstrip": True, "rstrip": True, "normalized": False}
 IM_END.update(single_word=False, special=True)

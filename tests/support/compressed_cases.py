@@ -8,6 +8,7 @@ import torch
 import transformers
 from compressed_tensors.utils import match_named_modules
 from safetensors.torch import save_file
+
 from support import program, reference, tiny_models
 
 VOCABULARY = 200

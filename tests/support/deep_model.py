@@ -1,6 +1,7 @@
 """A model of several layers, and tokens that keep the program busy with it for about a second."""
 
 import torch
+
 from support import program, tiny_models
 
 LAYERS = 8

@@ -7,6 +7,7 @@ fractions, whose sums differ in a last bit, and are as small as in the exact mod
 
 import torch
 from safetensors.torch import load_file, save_file
+
 from support import exact_model, program, tiny_models
 
 LAYERS, EXPERTS = 2, 8

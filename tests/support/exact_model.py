@@ -11,6 +11,7 @@ import shutil
 
 import torch
 from safetensors.torch import load_file, save_file
+
 from support import program, tiny_models
 
 LAYERS = 6

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from llama_checkpoint import LlamaShape, make_checkpoint, write_token_file
+
 from support import program
 from support.watched_runs import WatchedRun
 
@@ -33,6 +34,7 @@ def in_fp8_blocks(model, folder):
     import shutil
 
     from safetensors.torch import load_file, save_file
+
     from support import quantized_sources, tiny_models
 
     if folder.exists():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy
 from safetensors.numpy import load_file, save_file
+
 from support.command_server import CommandServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]

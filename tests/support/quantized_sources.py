@@ -8,8 +8,9 @@ import torch
 from compressed_tensors.entrypoints.convert.converters import AutoAWQConverter, FP8BlockDequantizer, ModelOptNvfp4Converter
 from compressed_tensors.quantization.utils import generate_gparam
 from safetensors.torch import load_file, save_file
-from support import any_model, reference, tiny_models
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
+
+from support import any_model, reference, tiny_models
 
 BLOCK = (48, 40)  # neither divides the sizes of the model
 E2M1 = torch.from_numpy(reference.E2M1_VALUES)

@@ -122,7 +122,7 @@ def mse_parameters(weight, args, dtype, maxshrink=0.2, grid=100, norm=2.4, patie
     error, and no more ranges once so many in a row were better for no block of the weight."""
     cut = blocks(weight, args).astype(numpy.float64)
     low, high = blocks(weight, args).min(-1) * numpy.float32(expand), blocks(weight, args).max(-1) * numpy.float32(expand)
-    least, idle = None, 0
+    least, best, idle = None, None, 0
     for step in range(int(maxshrink * grid)):
         factor = numpy.float32(1 - step / grid)
         scale, zero_point = range_parameters(low * factor, high * factor, args, dtype)

@@ -12,8 +12,9 @@ from layerpress_data.pixel_spool import PixelSpool
 from layerpress_data.samples import Illustrated
 from layerpress_data.token_file import write_token_file
 from safetensors.numpy import load_file
-from support import program
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from support import program
 
 IMAGE, START, END = 200, 202, 203
 TEXT = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -87,12 +88,12 @@ def pixels_of(family, images, random):
     normal = lambda *shape: torch.from_numpy(random.normal(size=shape).astype(numpy.float32))
     if family.startswith("qwen"):
         return {"pixel_values": torch.cat([normal(4 * w, 96) for w in widths]),
-                "image_grid_thw": torch.tensor([[1, 4, w] for w in widths])}, [w for w in widths]
+                "image_grid_thw": torch.tensor([[1, 4, w] for w in widths])}, list(widths)
     if family == "mistral3":
         padded = torch.zeros(images, 3, 16, 4 * max(widths))
         for image, w in enumerate(widths):
             padded[image, :, :, :4 * w] = normal(3, 16, 4 * w)
-        return {"pixel_values": padded, "image_sizes": torch.tensor([[16, 4 * w] for w in widths])}, [w for w in widths]
+        return {"pixel_values": padded, "image_sizes": torch.tensor([[16, 4 * w] for w in widths])}, list(widths)
     if family.startswith("gemma4"):
         places = torch.tensor([[x, y] for y in range(4) for x in range(4)])
         return {"pixel_values": normal(images, 16, 48).sigmoid(), "image_position_ids": places.expand(images, 16, 2)}, [4] * images

@@ -4,6 +4,7 @@ import numpy
 import torch
 import transformers
 from safetensors.numpy import load_file, save_file
+
 from support import program, tiny_models
 
 IMAGE_SIZE, TILES, VOCABULARY = 28, 4, 96

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import time
 
-from support import program
 from watched_process import MemoryWatch
+
+from support import program
 
 DEADLINE = 120
 JOURNAL = ".layerpress-journal.jsonl"

@@ -4,14 +4,60 @@ if(LAYERPRESS_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${LAYERPRESS_CCACHE}")
 endif()
 
+include(libtorch)
 set(CMAKE_CUDA_STANDARD 17)  # libtorch for CUDA would take that of C++, which CMake 3.25 does not know how to ask nvcc for
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)  # the one that libtorch has loaded
-find_package(Torch REQUIRED)
+option(LAYERPRESS_GPU "Build our kernels for GPUs if libtorch is for CUDA and nvcc is there" ON)
+find_program(LAYERPRESS_NVCC nvcc HINTS ENV CUDACXX PATHS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+set(build_for_gpus OFF)
+if(LAYERPRESS_GPU AND LAYERPRESS_NVCC)
+  set(build_for_gpus ON)
+endif()
+layerpress_find_libtorch(${build_for_gpus})
 # A toolkit with little more than nvcc lacks libraries that libtorch names for others; libtorch loads its own.
 list(FILTER TORCH_LIBRARIES EXCLUDE REGEX "-NOTFOUND$")
-find_package(nlohmann_json REQUIRED)
+find_package(nlohmann_json QUIET)
+find_package(CLI11 QUIET)
+find_path(LAYERPRESS_XXHASH_INCLUDE xxhash.h)  # header only, private to base
+find_path(LAYERPRESS_GLOO_INCLUDE gloo/config.h)  # headers only: libtorch contains the library
+find_path(LAYERPRESS_YAML_CPP_INCLUDE yaml-cpp/yaml.h)
+find_path(LAYERPRESS_PCRE2_INCLUDE pcre2.h)
+if(LAYERPRESS_TESTS)
+  find_package(GTest QUIET)
+endif()
+
+# All that is missing is named at once. layerpress_require(FOUND NAME PACKAGE): the Debian package that brings NAME.
+set(missing "")
+set(missing_packages "")
+macro(layerpress_require found name package)
+  if(NOT ${found})
+    list(APPEND missing "${name}")
+    list(APPEND missing_packages "${package}")
+  endif()
+endmacro()
+layerpress_require(nlohmann_json_FOUND nlohmann-json nlohmann-json3-dev)
+layerpress_require(CLI11_FOUND CLI11 libcli11-dev)
+layerpress_require(LAYERPRESS_YAML_CPP_INCLUDE yaml-cpp libyaml-cpp-dev)
+layerpress_require(LAYERPRESS_PCRE2_INCLUDE PCRE2 libpcre2-dev)
+layerpress_require(LAYERPRESS_XXHASH_INCLUDE xxHash libxxhash-dev)
+layerpress_require(LAYERPRESS_GLOO_INCLUDE Gloo libgloo-dev)
+if(LAYERPRESS_TESTS)
+  layerpress_require(GTest_FOUND GoogleTest libgtest-dev)
+endif()
+set(advice "")
+if(missing_packages)
+  list(JOIN missing_packages " " advice)
+  set(advice "; run `sudo apt install ${advice}`")
+endif()
+if(NOT Torch_FOUND)
+  list(APPEND missing libtorch)
+  string(APPEND advice "; install torch 2.13 with pip and pass its folder torch/share/cmake as -DCMAKE_PREFIX_PATH")
+endif()
+if(missing)
+  list(JOIN missing ", " missing)
+  message(FATAL_ERROR " [configure] missing: ${missing}${advice}")  # CMake wraps lines that do not begin with a space
+endif()
 find_package(Threads REQUIRED)
-find_path(LAYERPRESS_XXHASH_INCLUDE xxhash.h REQUIRED)  # header only, private to base
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
 
 # With a libtorch for CUDA our kernels for it are built, too, for what libtorch's configuration chose: the environment's

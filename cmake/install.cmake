@@ -57,4 +57,5 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/layerpressConfig.cmak
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/layerpressConfigVersion.cmake"
   VERSION ${PROJECT_VERSION} COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/layerpressConfig.cmake" "${PROJECT_BINARY_DIR}/layerpressConfigVersion.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/libtorch.cmake"
   DESTINATION ${package_directory})

@@ -38,9 +38,9 @@ struct EvaluateOptions {
   static void visit(Self& self, Visitor&& field) {
     field("dataset", self.dataset, "evaluation data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
     field("reference", self.reference, "model to compare with, usually the uncompressed one");
-    field("tasks", self.tasks, "run these tasks of lm-evaluation-harness, such as gsm8k; with or without --dataset");
+    field("tasks", self.tasks, "tasks of lm-evaluation-harness to run, such as gsm8k; with or without --dataset");
     field("task-folder", self.task_folder, "folder with further tasks (YAML)");
-    field("engine", self.engine, "transformers or vllm: what runs the tasks");
+    field("engine", self.engine, "engine that runs the tasks: transformers or vllm");
     field("limit", self.limit, "documents of each task (default: all)");
     field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
     field("text-column", self.text_column, "column that holds the text");
@@ -48,14 +48,14 @@ struct EvaluateOptions {
     field("max-seq-length", self.max_seq_length, "longest sample in tokens; longer ones are cut");
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
     field("quantize-activations", self.quantize_activations,
-          "round inputs of linears as the checkpoint's scheme says, like an engine that serves it");
+          "round the inputs of linears by the checkpoint's scheme, as an engine that serves it does");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
     field("threads", self.threads, "CPU threads (default: one per usable core, or OMP_NUM_THREADS)");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());
-    field("report", self.report, "add the figures to this page, which oneshot --report has drawn");
+    field("report", self.report, "add the figures to a page that oneshot --report has drawn");
   }
 };
 

@@ -85,12 +85,11 @@ struct OneshotOptions {
           "minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for "
           "rtn, "
           "squared_error with NVFP4 and MX)");
-    field(
-        "quality", self.quality,
-        "fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an "
-        "observer or recipe key that is given wins");
+    field("quality", self.quality,
+          "fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); "
+          "explicit observer or recipe values override it");
     field("targets", self.targets, "modules to compress: class names, module names, re:patterns");
-    field("ignore", self.ignore, "modules to leave alone; beats --targets");
+    field("ignore", self.ignore, "modules to leave alone, instead of this default; overrides --targets");
     field("dataset", self.dataset, "calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
     field("dataset-split", self.dataset_split, "split of a datasets id; train[a:b] takes a slice, of files too");
     field("text-column", self.text_column, "column that holds the text");
@@ -100,24 +99,24 @@ struct OneshotOptions {
     field("seed", self.seed, "seed of --shuffle");
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
     field("use-loss-mask", self.use_loss_mask,
-          "calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks");
+          "calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them");
     field("moe-calibrate-all-experts", self.moe_calibrate_all_experts,
-          "every expert sees all tokens for its statistics, not only those routed to it (default: yes)");
-    field("min-tokens-per-expert", self.min_tokens_per_expert,
-          "tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)");
+          "calibrate every expert on all tokens, not only on those routed to it (default: yes)");
+    field(
+        "min-tokens-per-expert", self.min_tokens_per_expert,
+        "least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)");
     field("pipeline", self.pipeline, "sequential, basic or datafree (default: sequential when data is needed)");
     field("sequential-targets", self.sequential_targets, "modules to cut the model at (default: its decoder layers)");
     field("sequential-targets-per-subgraph", self.sequential_targets_per_subgraph,
-          "how many of them are onloaded together");
+          "how many of them are loaded together");
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
     field("memory-budget", self.memory_budget,
           "memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)");
     field("device-memory-budget", self.device_memory_budget,
           "the same for the device's memory (default: nine tenths of what is free)");
-    field(
-        "sequential-offload-device", self.sequential_offload_device,
-        "where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while "
-        "the budget lasts, then disk");
+    field("sequential-offload-device", self.sequential_offload_device,
+          "where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all "
+          "fit, else cpu within the budget, then disk)");
     field("offload-dir", self.offload_dir, "folder for activations on disk (default: beside the output)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
     field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
@@ -136,7 +135,7 @@ struct OneshotOptions {
           "seconds without a sign of life after which a rank of a distributed run counts as lost");
     field("summary", self.summary, "write a JSON summary to this file");
     field("report", self.report,
-          "draw time, memory and errors on a page, this .html file, or none (default: beside the summary's file)");
+          "draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)");
   }
 };
 

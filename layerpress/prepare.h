@@ -36,7 +36,7 @@ struct PrepareOptions {
     field("seed", self.seed, "seed of --shuffle");
     field("concatenate", self.concatenate, "join samples and cut them into pieces of --max-seq-length");
     field("use-loss-mask", self.use_loss_mask,
-          "store which tokens the chat template marks as the assistant's, or a column loss_mask marks");
+          "store which tokens are the assistant's, as the chat template or a column loss_mask marks them");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());

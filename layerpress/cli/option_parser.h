@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layerpress/cli/command_line.h"
+#include "layerpress/cli/option_groups.h"
 
 namespace layerpress::cli {
 
@@ -18,13 +19,14 @@ void add_options(CLI::App& command, Options& options) {
   Options::visit(options, [&](const char* name, auto& value, const char* help) {
     using Field = std::remove_reference_t<decltype(value)>;
     const std::string option = std::string("--") + name;
+    const std::string group = group_of(name).empty() ? "Options" : group_of(name);
     if constexpr (std::is_same_v<Field, bool>) {
-      command.add_flag(option + ",!--no-" + name, value, help);
+      command.add_flag(option + ",!--no-" + name, value, help)->group(group);
     } else if constexpr (std::is_same_v<Field, std::vector<std::string>>) {
       const std::string shown = value.empty() ? help : fmt::format("{} [{}]", help, fmt::join(value, ", "));
-      command.add_option(option, value, shown)->delimiter(',')->type_name("TEXT ...");
+      command.add_option(option, value, shown)->delimiter(',')->type_name("TEXT ...")->group(group);
     } else {
-      CLI::Option* added = command.add_option(option, value, help);
+      CLI::Option* added = command.add_option(option, value, help)->group(group);
       if constexpr (std::is_same_v<Field, std::string>) {
         if (!value.empty()) added->capture_default_str();
       } else if (value != Field{}) {

@@ -83,9 +83,9 @@ def oneshot(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
     targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
-    ignore: str | list[str] | None = None,  # modules to leave alone; beats --targets
+    ignore: str | list[str] | None = None,  # modules to leave alone, instead of this default; overrides --targets
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # column that holds the text
     num_calibration_samples: int | None = None,  # how many samples to use
@@ -93,16 +93,16 @@ def oneshot(
     shuffle: bool | None = None,  # take samples in seeded random order
     seed: int | None = None,  # seed of --shuffle
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
-    use_loss_mask: bool | None = None,  # calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks
-    moe_calibrate_all_experts: bool | None = None,  # every expert sees all tokens for its statistics, not only those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)
+    use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
+    moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
-    sequential_targets_per_subgraph: int | None = None,  # how many of them are onloaded together
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
     memory_budget: str | None = None,  # memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
     device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
-    sequential_offload_device: str | None = None,  # where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while the budget lasts, then disk
+    sequential_offload_device: str | None = None,  # where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
     offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
@@ -117,7 +117,7 @@ def oneshot(
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
-    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page, this .html file, or none (default: beside the summary's file)
+    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
 ) -> Any: ...
 def plan(
     model: Any,
@@ -164,9 +164,9 @@ def plan(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
     targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
-    ignore: str | list[str] | None = None,  # modules to leave alone; beats --targets
+    ignore: str | list[str] | None = None,  # modules to leave alone, instead of this default; overrides --targets
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # column that holds the text
     num_calibration_samples: int | None = None,  # how many samples to use
@@ -174,16 +174,16 @@ def plan(
     shuffle: bool | None = None,  # take samples in seeded random order
     seed: int | None = None,  # seed of --shuffle
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
-    use_loss_mask: bool | None = None,  # calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks
-    moe_calibrate_all_experts: bool | None = None,  # every expert sees all tokens for its statistics, not only those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)
+    use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
+    moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
-    sequential_targets_per_subgraph: int | None = None,  # how many of them are onloaded together
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
     memory_budget: str | None = None,  # memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
     device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
-    sequential_offload_device: str | None = None,  # where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while the budget lasts, then disk
+    sequential_offload_device: str | None = None,  # where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
     offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
@@ -198,7 +198,7 @@ def plan(
     resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
     timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
-    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page, this .html file, or none (default: beside the summary's file)
+    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
 ) -> Plan: ...
 def evaluate(
     model: str | PathLike[str],
@@ -206,23 +206,23 @@ def evaluate(
     *,
     progress: bool = False,
     reference: str | None = None,  # model to compare with, usually the uncompressed one
-    tasks: str | list[str] | None = None,  # run these tasks of lm-evaluation-harness, such as gsm8k; with or without --dataset
+    tasks: str | list[str] | None = None,  # tasks of lm-evaluation-harness to run, such as gsm8k; with or without --dataset
     task_folder: str | PathLike[str] | None = None,  # folder with further tasks (YAML)
-    engine: str | None = None,  # transformers or vllm: what runs the tasks
+    engine: str | None = None,  # engine that runs the tasks: transformers or vllm
     limit: int | None = None,  # documents of each task (default: all)
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # column that holds the text
     num_samples: int | None = None,  # how many samples to use
     max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
-    quantize_activations: bool | None = None,  # round inputs of linears as the checkpoint's scheme says, like an engine that serves it
+    quantize_activations: bool | None = None,  # round the inputs of linears by the checkpoint's scheme, as an engine that serves it does
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS)
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
-    report: str | PathLike[str] | None = None,  # add the figures to this page, which oneshot --report has drawn
+    report: str | PathLike[str] | None = None,  # add the figures to a page that oneshot --report has drawn
 ) -> Evaluation: ...
 def inspect(
     model: str | PathLike[str],
@@ -238,9 +238,9 @@ def inspect(
     scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
     group_size: int | None = None,  # with --plan: columns that share a scale (default: the preset's)
     observer: str | None = None,  # with --plan: minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (and gptq aims at the original model's outputs: twice the work); an observer or recipe key that is given wins
+    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
     targets: str | list[str] | None = None,  # with --plan: modules to compress: class names, module names, re:patterns
-    ignore: str | list[str] | None = None,  # with --plan: modules to leave alone; beats --targets
+    ignore: str | list[str] | None = None,  # with --plan: modules to leave alone, instead of this default; overrides --targets
     dataset: str | None = None,  # with --plan: calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id
     dataset_split: str | None = None,  # with --plan: split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # with --plan: column that holds the text
@@ -249,16 +249,16 @@ def inspect(
     shuffle: bool | None = None,  # with --plan: take samples in seeded random order
     seed: int | None = None,  # with --plan: seed of --shuffle
     concatenate: bool | None = None,  # with --plan: join samples and cut them into pieces of --max-seq-length
-    use_loss_mask: bool | None = None,  # with --plan: calibrate only on the tokens that the chat template marks as the assistant's, or a column loss_mask marks
-    moe_calibrate_all_experts: bool | None = None,  # every expert sees all tokens for its statistics, not only those routed to it (default: yes)
-    min_tokens_per_expert: int | None = None,  # with --plan: tokens that an expert sees at least otherwise (default: 4 x the group size, at least 256)
+    use_loss_mask: bool | None = None,  # with --plan: calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
+    moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # with --plan: least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
     pipeline: str | None = None,  # with --plan: sequential, basic or datafree (default: sequential when data is needed)
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
-    sequential_targets_per_subgraph: int | None = None,  # how many of them are onloaded together
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # with --plan: tokens packed into one batch (default: chosen from the model's size)
     memory_budget: str | None = None,  # with --plan: memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
     device_memory_budget: str | None = None,  # with --plan: the same for the device's memory (default: nine tenths of what is free)
-    sequential_offload_device: str | None = None,  # with --plan: where activations wait: cpu, disk, none (the computing device), or auto: a GPU where all fit, else cpu while the budget lasts, then disk
+    sequential_offload_device: str | None = None,  # with --plan: where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
     device: str | None = None,  # with --plan: cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # with --plan: CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
@@ -283,7 +283,7 @@ def prepare(
     shuffle: bool | None = None,  # take samples in seeded random order
     seed: int | None = None,  # seed of --shuffle
     concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
-    use_loss_mask: bool | None = None,  # store which tokens the chat template marks as the assistant's, or a column loss_mask marks
+    use_loss_mask: bool | None = None,  # store which tokens are the assistant's, as the chat template or a column loss_mask marks them
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id

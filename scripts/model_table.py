@@ -24,7 +24,7 @@ SCHEMES = {"W4A16": ("--group-size", "16"), "W8A8": ()}
 MOST_BYTES = 5 << 30  # a model that the settings do not make small must not fill the machine
 LENGTHS = (13, 37, 21)
 TOLERANCE = 1e-4
-# The divergence of a compressed model, as a part of the divergence of a model that knows nothing.
+# The divergence of a compressed model, as a part of the divergence of a randomly initialized model.
 MOST_DIVERGENCE = 1
 SECONDS = 240
 
@@ -127,7 +127,7 @@ def compressed(scheme, arguments, folder, samples, wanted):
         mine, nothing = reloading.divergence(own, wanted)
         result[f"{scheme} divergence"] = mine / nothing
         if not mine < MOST_DIVERGENCE * nothing:
-            raise RuntimeError(f"its divergence is {mine / nothing:.2g} of that of a model that knows nothing")
+            raise RuntimeError(f"its divergence is {mine / nothing:.2g} of that of a randomly initialized model")
         result[step] = True
     except Exception as fault:
         result[step] = reason_of(fault)
@@ -189,12 +189,11 @@ A tiny random model of each {what} of transformers {transformers}, with torch {t
 - *exported*: the graph is exported and imported.
 - *logits*: they equal transformers' within {tolerance:g} of the greatest, fp32; three samples packed, and one alone.
 - *W4A16*, *W8A8*: GPTQ with the sequential pipeline compresses the model.
-- *reloaded*: transformers loads the result without a missing or surplus tensor, and its logits are nearer to the original's than those
-  of a model that knows nothing. *decoded* means that transformers' loader fails on the compressed result, for the reason in the last column,
-  and that compressed-tensors decodes it to a checkpoint that transformers loads, with the same conditions. The loader takes the
-  experts of a layer together only if they are packed or FP8, so that no int8 experts load; and it initializes the linears of some
-  models as if they were not packed.
-- *left out*: linears and lists of experts that have no node of their own. They stay uncompressed.
+- *reloaded*: transformers loads the result without missing or surplus tensors, and its logits are closer to the original's than those of a randomly
+  initialized model. *decoded*: transformers' loader fails on the compressed result, for the reason in the last column, but compressed-tensors decodes
+  it to a checkpoint that transformers loads under the same conditions. The loader merges the experts of a layer only if they are packed or FP8,
+  so it loads no int8 experts; and it initializes the linears of some models as if they were not packed.
+- *left out*: linears and lists of experts without a node of their own. They stay uncompressed.
 """
 
 

@@ -23,12 +23,13 @@ MAY_INCLUDE = {
     "source": {"base", "checkpoint", "kernels", "quant"},
     "model": {"base", "graph", "checkpoint"},
     "importer": {"base", "graph", "checkpoint", "kernels", "model"},
+    "rewrite": {"base", "graph", "checkpoint", "model"},
     "compression": {"base", "graph", "kernels", "quant"},
     "residency": {"base", "graph", "checkpoint"},
     "schedule": {"base", "dist", "graph", "compression"},
     "execution": {"base", "dist", "graph", "kernels", "residency"},
     "pipeline": {"base", "dist", "graph", "kernels", "quant", "compression", "residency", "schedule", "execution"},
-    "modifier": {"base", "quant", "kernels", "graph", "compression"},
+    "modifier": {"base", "quant", "kernels", "graph", "compression", "rewrite"},
     "recipe": {"base", "quant", PUBLIC},
 }
 # Each of these stands on the ones above it and on all of the table so far.

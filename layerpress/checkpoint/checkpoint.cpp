@@ -147,6 +147,11 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
     const auto computation = std::make_shared<Computation>();
     for (const std::string& name : tensor.parts) {
       Place part = place(name);
+      if (part.computed != nullptr) {
+        computation->parts.insert(computation->parts.end(), part.computed->parts.begin(), part.computed->parts.end());
+        computation->sharers = part.computed->sharers;
+        continue;
+      }
       if (tensor.expert >= 0) {
         std::vector<std::int64_t>& shape = part.tensor.shape;
         if (shape.empty() || tensor.expert >= shape[0])
@@ -158,7 +163,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
     }
     computation->compute = tensor.compute;
     computation->workspace_bytes = tensor.workspace_bytes;
-    computation->sharers = tensor.sharers;
+    computation->sharers = std::max(computation->sharers, tensor.sharers);
     Place made;
     static_cast<TensorSpec&>(made.tensor) = tensor.spec;
     made.computed = computation;
@@ -183,6 +188,12 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_copy(const std::string& name,
   Place copy = place(of);
   copy.tensor.name = name;
   changed->places_.insert_or_assign(name, std::move(copy));
+  return changed;
+}
+
+std::shared_ptr<const Checkpoint> Checkpoint::with_config(const Json& patch) const {
+  auto changed = std::make_shared<Checkpoint>(*this);
+  changed->config_.merge_patch(patch);
   return changed;
 }
 

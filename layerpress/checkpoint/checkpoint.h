@@ -28,7 +28,7 @@ struct FusedTensor {
 /// A tensor that is computed from stored ones whenever it is loaded, such as a weight from its codes and scales.
 struct ComputedTensor {
   TensorSpec spec;
-  std::vector<std::string> parts;       ///< the stored tensors that it stands for
+  std::vector<std::string> parts;       ///< the tensors that it stands for, stored or computed themselves
   std::function<at::Tensor()> compute;  ///< gives a tensor of the spec's dtype and shape on the CPU; thread-safe
   std::uint64_t workspace_bytes = 0;    ///< beside its result
   /// If the parts hold such tensors for every expert: the expert, whose place in their first dimension alone is read. -1: they are
@@ -55,7 +55,7 @@ class Checkpoint {
   /// if such a tensor has another shape.
   std::shared_ptr<const Checkpoint> unfused(const std::vector<FusedTensor>& fused) const;
 
-  /// The same checkpoint with computed tensors in place of the stored ones that are their parts. Throws CheckpointError if it has
+  /// The same checkpoint with computed tensors in place of those that are their parts. Throws CheckpointError if it has
   /// another tensor of such a name.
   std::shared_ptr<const Checkpoint> with_computed(const std::vector<ComputedTensor>& tensors) const;
 
@@ -66,6 +66,9 @@ class Checkpoint {
   /// The same checkpoint with the tensor `of` also under another name; a stored tensor of that name is hidden. Throws
   /// CheckpointError if `of` is absent.
   std::shared_ptr<const Checkpoint> with_copy(const std::string& name, const std::string& of) const;
+
+  /// The same checkpoint with a patch merged into its config (RFC 7386).
+  std::shared_ptr<const Checkpoint> with_config(const Json& patch) const;
 
   /// The same checkpoint without a tensor.
   std::shared_ptr<const Checkpoint> without(const std::string& name) const;

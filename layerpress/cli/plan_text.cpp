@@ -70,6 +70,7 @@ std::string plan_text(const Json& plan) {
   if (!plan["source_quantization"].is_null())
     text += fmt::format("source: {}; \"weights\" are mapped as stored and dequantized while they are onloaded\n",
                         plan["source_quantization"].get<std::string>());
+  for (const Json& line : plan["rewrites"]) text += line.get<std::string>() + "\n";
   text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
                       number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
                       bytes(plan, "smallest_budget_bytes"));

@@ -49,6 +49,7 @@ Json plan_numbers(const setup::RunSetup& setup, const RunPlan& plan) {
 
 Json plan_report(const setup::RunSetup& setup, const RunPlan& plan, const MachineRates& rates) {
   Json report = plan_numbers(setup, plan);
+  report["rewrites"] = setup.model.rewrites;
   double seconds = 0;
   report["subgraphs"] = Json::array();
   for (const SubgraphPlan& subgraph : plan.memory.subgraphs) {

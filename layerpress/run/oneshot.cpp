@@ -244,6 +244,12 @@ void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
                                    setup::dtype_word(setup.placement.dtype), setup.threads));
 }
 
+/// Says what is done before the data is read.
+void say_rewrites(const Rank& rank, const setup::OpenedModel& model) {
+  for (const std::string& line : model.rewrites)
+    if (rank.group.is_first()) rank.control.message(LogLevel::kInfo, line);
+}
+
 /// Reports the tensors that the model's graph does not read, which users would otherwise not notice.
 void say_unread(const Rank& rank, const setup::SourceTensors& source) {
   if (!rank.group.is_first()) return;
@@ -307,6 +313,7 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   for (const std::string& warning : setup::kernel_warnings(claim.setup.model, claim.setup.assignments))
     rank.control.message(LogLevel::kWarning, warning);
   say_quantized(rank, claim.setup);
+  say_rewrites(rank, claim.setup.model);
   say_unread(rank, claim.setup.source);
   Planned planned = prepare(rank, claim, earlier);
   return carry_out(rank, claim, planned);

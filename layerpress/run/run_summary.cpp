@@ -116,6 +116,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"peak_device_bytes", own["peak_device_bytes"]},
           {"spilled_bytes", own["spilled_bytes"]},
           {"source_quantization", setup.model.source_format.empty() ? Json() : Json(setup.model.source_format)},
+          {"rewrites", setup.model.rewrites},
           {"kept_weights", setup.model.kept.size()},
           {"source_tensors", setup.source.to_json()},
           {"phases", own["phases"]},

@@ -235,7 +235,8 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   link_fused(model, assignments);
   find_mxfp4(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
-  if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty())
+  if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty() &&
+      model.rewrites.empty())
     throw assignments.stored_alike.empty()
         ? RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done{}",
                       model.architecture, unreachable(model.traced))

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "layerpress/base/progress.h"
 #include "layerpress/checkpoint/checkpoint.h"
@@ -15,17 +16,18 @@
 #include "layerpress/model_in_memory.h"
 #include "layerpress/quant/quantization_config.h"
 #include "layerpress/residency/weight_source.h"
+#include "layerpress/rewrite/rewrite.h"
 #include "layerpress/source/stored_weight.h"
 
 namespace layerpress::setup {
 
-/// A model folder opened, traced and checked.
-struct OpenedModel {
-  /// Weights that are stored quantized appear in it with their values, which are computed when they are loaded.
-  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
-  std::shared_ptr<const checkpoint::Checkpoint> stored;  ///< the same with its tensors as they are
-  model::TracedModel traced;
+/// A model folder opened, traced and checked. Weights that are stored quantized appear in `checkpoint` with their values, which are
+/// computed when they are loaded.
+struct OpenedModel : rewrite::Model {
+  std::shared_ptr<const checkpoint::Checkpoint> stored;  ///< the checkpoint with its tensors as they are
   std::string architecture;
+  std::vector<std::string> rewrites{};                    ///< what a recipe has changed before any data, one line each
+  std::set<std::string> rewritten{};                      ///< the tensors that it has changed so
   std::string source_format;                              ///< a few words for people; "" for a plain checkpoint
   std::map<std::string, source::StoredWeight> quantized;  ///< by weight name; empty for a plain checkpoint
   std::set<std::string>

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "layerpress/setup/rewriting.h"
 #include "layerpress/source/source_format.h"
 
 namespace layerpress::setup {
@@ -32,11 +33,10 @@ checkpoint::ComputedTensor values_of(const source::StoredWeight& weight, at::Sca
 }
 
 void show_values(OpenedModel& opened, at::ScalarType dtype) {
+  rewrite::Changes changes;
+  for (const auto& [name, weight] : opened.quantized) changes.computed.push_back(values_of(weight, dtype));
   opened.checkpoint = opened.stored;
-  if (opened.quantized.empty()) return;
-  std::vector<checkpoint::ComputedTensor> tensors;
-  for (const auto& [name, weight] : opened.quantized) tensors.push_back(values_of(weight, dtype));
-  opened.checkpoint = opened.stored->with_computed(tensors);
+  apply(changes, opened);
 }
 
 }  // namespace layerpress::setup

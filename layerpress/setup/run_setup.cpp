@@ -13,6 +13,7 @@
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/setup/kept_weights.h"
+#include "layerpress/setup/rewriting.h"
 #include "layerpress/setup/stacked_experts.h"
 #include "layerpress/setup/statistic_checks.h"
 #include "layerpress/setup/stored_parameters.h"
@@ -152,11 +153,11 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const R
                  control);
   if (options.model_in_memory && group.size() > 1)
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
+  apply_rewrites(setup.modifiers, setup.model);
   setup.assignments = assign(setup.model, setup.modifiers);
   setup.source = source_tensors(setup.model, setup.assignments);
-  for (const SourceTensors::Dropped& tensor : setup.source.dropped)
-    setup.model.checkpoint = setup.model.checkpoint->without(tensor.name);
-  untie_compressed_embeddings(setup.model, setup.assignments);
+  apply(setup.source.changes(), setup.model);
+  apply(untied_embeddings(setup.model, setup.assignments), setup.model);
   keep_quantized_weights(setup.model, setup.assignments);
   keep_stacked_experts(setup.model, setup.assignments);
   check_propagation(options, setup);

@@ -93,6 +93,12 @@ std::vector<std::string> tables_to_ignore(const OpenedModel& model, const std::v
 
 }  // namespace
 
+rewrite::Changes SourceTensors::changes() const {
+  rewrite::Changes changes;
+  for (const Dropped& tensor : dropped) changes.removed.push_back(tensor.name);
+  return changes;
+}
+
 Json SourceTensors::to_json() const {
   Json left_out = Json::array();
   for (const Dropped& tensor : dropped) left_out.push_back({{"name", tensor.name}, {"reason", tensor.reason}});

@@ -7,6 +7,7 @@
 #include "layerpress/base/json.h"
 #include "layerpress/compression/assignments.h"
 #include "layerpress/quant/matching.h"
+#include "layerpress/rewrite/rewrite.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress::setup {
@@ -23,6 +24,7 @@ struct SourceTensors {
   /// The places in the checkpoint that the graph does not read ("mtp"), with the number of their tensors: one line, or nothing.
   std::string copied_text;
 
+  rewrite::Changes changes() const;  ///< takes `dropped` out of the model
   Json to_json() const;
 };
 

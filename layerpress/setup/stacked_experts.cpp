@@ -12,6 +12,7 @@
 #include "layerpress/checkpoint/strict_json.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/setup/quantized_source.h"
+#include "layerpress/setup/rewriting.h"
 
 namespace layerpress::setup {
 namespace {
@@ -53,6 +54,28 @@ at::Tensor linear_of(const at::Tensor& stacked, const source::ExpertPart& part, 
   return (transposed ? own.t() : own).contiguous();
 }
 
+/// The stacked tensor of linears that a rewrite has changed.
+checkpoint::ComputedTensor stacked_again(const OpenedModel& model, const StackedTensor& stacked) {
+  checkpoint::ComputedTensor whole{.spec = {stacked.name, at::kFloat, stacked.shape}, .parts = {}, .compute = {}};
+  for (const std::vector<std::string>& expert : stacked.members)
+    for (const std::string& member : expert) {
+      const checkpoint::StoredTensor& own = model.checkpoint->spec(member);
+      whole.spec.dtype = own.dtype;
+      whole.parts.push_back(member);
+      whole.workspace_bytes = std::max(whole.workspace_bytes, own.nbytes() + model.checkpoint->workspace_bytes(member));
+    }
+  whole.compute = [checkpoint = model.checkpoint, stacked, dtype = whole.spec.dtype] {
+    at::Tensor made = at::empty(stacked.shape, dtype);
+    for_each_part(stacked, [&](const source::ExpertPart& part, std::int64_t) {
+      const at::Tensor expert = made[part.expert], own = checkpoint->tensor(part.name);
+      expert.slice(stacked.transposed ? 1 : 0, part.first, part.first + part.count * part.step, part.step)
+          .copy_(stacked.transposed ? own.t() : own);
+    });
+    return made;
+  };
+  return whole;
+}
+
 /// Whether the output has anything of a layer's experts in another form than the checkpoint.
 bool is_touched(const OpenedModel& model, const std::vector<StackedTensor>& layer,
                 const std::set<std::string>& changed) {
@@ -86,7 +109,7 @@ void divide_quantized_experts(OpenedModel& opened) {
 }
 
 void divide_stacked_experts(OpenedModel& opened) {
-  std::vector<checkpoint::ComputedTensor> tensors;
+  rewrite::Changes changes;
   for_each_tensor(opened, [&](const StackedTensor& stacked) {
     if (!opened.checkpoint->contains(stacked.name)) return;
     const checkpoint::StoredTensor& stored = opened.checkpoint->spec(stacked.name);
@@ -101,10 +124,10 @@ void divide_stacked_experts(OpenedModel& opened) {
       };
       own.expert = part.expert;
       own.sharers = members;
-      tensors.push_back(std::move(own));
+      changes.computed.push_back(std::move(own));
     });
   });
-  if (!tensors.empty()) opened.checkpoint = opened.checkpoint->with_computed(tensors);
+  apply(changes, opened);
 }
 
 void keep_stacked_experts(OpenedModel& model, const compression::Assignments& assignments) {
@@ -112,20 +135,25 @@ void keep_stacked_experts(OpenedModel& model, const compression::Assignments& as
   std::set<std::string> changed = assignments.changed_plain(graph);
   for (const auto& [n, assignment] : assignments.linears)
     changed.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
-  std::vector<std::string> kept;
-  std::vector<checkpoint::ComputedTensor> quantized;
+  std::vector<std::string> kept, remade;
+  std::vector<checkpoint::ComputedTensor> quantized, again;
   for (const std::vector<StackedTensor>& layer : model.traced.stacked_tensors) {
     const std::string& first = layer.front().name;
     const bool is_stacked = model.stored->contains(first) || model.stacked_quantized.count(first) != 0;
     if (!is_stacked || is_touched(model, layer, changed)) continue;
     for (const StackedTensor& stacked : layer) {
-      kept.push_back(stacked.name);
-      if (const auto found = model.stacked_quantized.find(stacked.name); found != model.stacked_quantized.end())
+      const bool is_rewritten = model.rewritten.count(stacked.members.front().front()) != 0;
+      (is_rewritten ? remade : kept).push_back(stacked.name);
+      if (is_rewritten)
+        again.push_back(stacked_again(model, stacked));
+      else if (const auto found = model.stacked_quantized.find(stacked.name); found != model.stacked_quantized.end())
         quantized.push_back(values_of(found->second, model.checkpoint->spec(stacked.members.front().front()).dtype));
       for (const std::vector<std::string>& expert : stacked.members)
         model.written_stacked.insert(expert.begin(), expert.end());
     }
   }
+  if (!remade.empty())
+    model.checkpoint = model.checkpoint->with_tensors_of(*model.checkpoint->with_computed(again), remade);
   if (!kept.empty())
     model.checkpoint = model.checkpoint->with_tensors_of(*model.stored->with_computed(quantized), kept);
 }

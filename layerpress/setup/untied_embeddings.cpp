@@ -1,30 +1,24 @@
 #include "layerpress/setup/untied_embeddings.h"
 
 #include <set>
-#include <utility>
-
-#include "layerpress/graph/weight_matrix.h"
+#include <variant>
 
 namespace layerpress::setup {
 
-void untie_compressed_embeddings(OpenedModel& model, const compression::Assignments& assignments) {
-  graph::Graph& graph = model.traced.graph;
+rewrite::Changes untied_embeddings(const rewrite::Model& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
   std::set<std::string> compressed;
   for (const auto& [node, assignment] : assignments.linears)
     if (const auto* embedding = std::get_if<graph::Embedding>(&graph.nodes[node].operation))
       compressed.insert(embedding->weight);
-  for (graph::Node& node : graph.nodes) {
-    auto* linear = std::get_if<graph::Linear>(&node.operation);
+  rewrite::Changes changes;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation);
     if (linear == nullptr || compressed.count(linear->weight) == 0) continue;
-    const std::string own = graph.module_name(node) + ".weight";
-    model.checkpoint = model.checkpoint->with_copy(own, linear->weight);
-    if (const auto quantized = model.quantized.find(linear->weight); quantized != model.quantized.end()) {
-      source::StoredWeight copy = quantized->second;
-      copy.name = own;
-      model.quantized.insert_or_assign(own, std::move(copy));
-    }
-    linear->weight = own;
+    changes.linears[n] = graph.module_name(graph.nodes[n]) + ".weight";
+    changes.copies.push_back({changes.linears[n], linear->weight});
   }
+  return changes;
 }
 
 }  // namespace layerpress::setup

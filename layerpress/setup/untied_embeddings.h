@@ -1,12 +1,12 @@
 #pragma once
 
 #include "layerpress/compression/assignments.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/rewrite/rewrite.h"
 
 namespace layerpress::setup {
 
 /// Gives every linear that shares the weight of a compressed embedding (the head) an equal weight of its own, named after its
 /// module. From then on the model is like one that was never tied.
-void untie_compressed_embeddings(OpenedModel& model, const compression::Assignments& assignments);
+rewrite::Changes untied_embeddings(const rewrite::Model& model, const compression::Assignments& assignments);
 
 }  // namespace layerpress::setup

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/checkpoint/checkpoint.h"
+#include "layerpress/graph/graph.h"
+#include "layerpress/model/architecture.h"
+
+namespace layerpress::rewrite {
+
+/// A model before any of its tensors is read.
+struct Model {
+  /// Its tensors by name, with dtype, shape and the way each is made; and its config.
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
+  model::TracedModel traced;
+};
+
+/// What a rewrite changes, in this order.
+struct Changes {
+  struct Copy {
+    std::string name, of;
+  };
+  std::vector<std::string> removed{};                  ///< tensors
+  std::vector<Copy> copies{};                          ///< tensors that other names have, too
+  std::vector<checkpoint::ComputedTensor> computed{};  ///< in place of their parts, which may have the same name
+  std::map<graph::NodeId, std::string> linears{};      ///< that read another weight than before
+  Json config = Json::object();                        ///< merged into the config (RFC 7386)
+  std::string text{};                                  ///< a line for people; "": none
+};
+
+/// A change of a model that reads no tensor and needs no data, such as a rotation that parameters can absorb.
+class Rewrite {
+ public:
+  virtual ~Rewrite() = default;
+  /// Equal models give equal changes. Throws RecipeError for a model that cannot be changed so.
+  virtual Changes changes(const Model& model) const = 0;
+};
+
+/// The changed model. It costs nothing until a tensor is loaded. Throws CheckpointError if tensors' names collide.
+Model rewritten(Model model, const Changes& changes);
+
+}  // namespace layerpress::rewrite

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "layerpress/base/error.h"
+#include "layerpress/importer/kept_rows.h"
 #include "layerpress/importer/workspace.h"
 #include "layerpress/kernels/tensor_program.h"
 
@@ -149,6 +150,9 @@ class ProgramWriter {
     const graph::TokenBytes workspace = region_workspace(graph_, region_);
     operation.fixed_bytes = workspace.fixed, operation.token_bytes = workspace.per_token;
     operation.pair_bytes = workspace.per_pair;
+    const std::set<std::int64_t> kept = kept_rows(graph_, layouts_, regions_, region_);
+    for (std::size_t i = 0; i < node_.inputs.size(); ++i)
+      if (kept.count(node_.inputs[i]) != 0) operation.kept_inputs.push_back(static_cast<std::int64_t>(i));
     if (node_.inputs.empty()) node_.inputs.push_back(graph_.token_ids);
   }
 

@@ -42,6 +42,7 @@ struct Add {
   template <typename Self, typename Visitor>
   static void visit(Self&, Visitor&&) {}
   void check(const NodeCheck& node) const { node.expect(2, {}), node.same_inputs(); }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 /// sigmoid(a) * b; input a has one feature per row.
@@ -55,6 +56,7 @@ struct Gate {
     node.output(node.features(1));
   }
   ScalePassage passage(std::size_t input) const { return passes_only(1, input); }
+  bool keeps_rows(std::size_t input) const { return input == 1; }
 };
 
 /// a + tanh(gate) * b.
@@ -67,6 +69,7 @@ struct GatedAdd {
   }
   WeightUses weights() const { return {{gate, {1}}}; }
   void check(const NodeCheck& node) const { node.expect(2, {}), node.same_inputs(); }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 /// x * factor.
@@ -81,6 +84,7 @@ struct Scale {
   void check(const NodeCheck& node) const { node.expect(1, {}), node.output(node.features(0)); }
   std::vector<std::string> details(const std::string&) const { return {number_text(factor)}; }
   ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 /// cap * tanh(x / cap).

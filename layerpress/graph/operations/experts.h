@@ -71,6 +71,7 @@ struct SelectTokens {
   }
   std::vector<std::string> details(const std::string&) const { return {"to calibrate on"}; }
   ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
+  bool keeps_rows(std::size_t input) const { return input == 0; }
 };
 
 /// The rows of an expert's value that are routed to the expert. Inputs: the value, whose rows are all tokens or those
@@ -90,6 +91,7 @@ struct TakeRouted {
   }
   std::vector<std::string> details(const std::string&) const { return {"rows of its tokens"}; }
   ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
+  bool keeps_rows(std::size_t input) const { return input == 0; }
 };
 
 /// sum + routing[:, expert] * down(r), computed on the rows routed to the expert, which are the rows of r. Inputs: r,
@@ -115,6 +117,7 @@ struct Expert {
   void check(const NodeCheck& node) const;
   std::vector<std::string> details(const std::string&) const { return {"on its routed tokens"}; }
   ScalePassage passage(std::size_t input) const { return input == 0 ? ScalePassage::kRead : ScalePassage::kBlocked; }
+  bool keeps_rows(std::size_t input) const { return input == 2; }
 };
 
 using ExpertOperations = Family<Route, SelectTokens, TakeRouted, Expert>;

@@ -161,6 +161,7 @@ struct SelectIllustrated {
     node.output(node.features(0), Rows::kIllustrated);
   }
   ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 /// Inputs x, y: x with the rows of SelectIllustrated replaced by y.
@@ -174,6 +175,7 @@ struct MergeIllustrated {
                  "tokens of all samples and of some");
     node.output(node.features(0));
   }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 /// Attention from tokens of samples with images (q) to the images of their sample (k, v). The batch says which tiles
@@ -215,6 +217,7 @@ struct MaskUnattending {
     node.output(node.features(0));
   }
   ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
+  bool keeps_rows(std::size_t) const { return true; }
 };
 
 using ImageOperations =

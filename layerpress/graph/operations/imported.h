@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +27,8 @@ struct Aten {
   std::vector<std::int64_t> constants;            ///< indices into Graph::constants
   std::int64_t features = 0;                      ///< of the output
   std::string mixes;  ///< why a token's result may depend on other tokens, so that each sample runs alone; or ""
+  std::vector<std::int64_t>
+      kept_inputs{};  ///< of which the result is a sum, each row times a number; none: it is another function
   std::int64_t least_tokens = 1;                                  ///< of a sample
   std::int64_t most_tokens = 0;                                   ///< of a sample; 0: any number
   std::int64_t fixed_bytes = 0, token_bytes = 0, pair_bytes = 0;  ///< workspace, as in TokenBytes
@@ -32,6 +36,7 @@ struct Aten {
   static void visit(Self& self, Visitor&& field) {
     field("program", self.program), field("weight_names", self.weight_names), field("shapes", self.shapes);
     field("constants", self.constants), field("features", self.features), field("mixes", self.mixes);
+    field("kept_inputs", self.kept_inputs);
     field("least_tokens", self.least_tokens), field("most_tokens", self.most_tokens);
     field("fixed_bytes", self.fixed_bytes), field("token_bytes", self.token_bytes);
     field("pair_bytes", self.pair_bytes);
@@ -55,6 +60,9 @@ struct Aten {
   }
   std::vector<std::string> details(const std::string&) const {
     return mixes.empty() ? std::vector<std::string>() : std::vector<std::string>{"sample by sample"};
+  }
+  bool keeps_rows(std::size_t input) const {
+    return std::find(kept_inputs.begin(), kept_inputs.end(), static_cast<std::int64_t>(input)) != kept_inputs.end();
   }
   TokenBytes workspace() const { return {fixed_bytes, token_bytes, pair_bytes}; }
 };

@@ -18,6 +18,7 @@ namespace layerpress::graph {
 //   weights()                 the weights that it reads; without it, none
 //   details(module)           lines that distinguish it in a picture; without it, sizes of input and output that differ
 //   passage(input)            the effect of a scale of an input's channels; without it, the scale is blocked
+//   keeps_rows(input)         whether a row of the output is the input's row times a number, plus other such rows; without it, no
 //
 // Its execution, workspace and operation count are in the file of the same name in execution/operations. Weights are
 // named as in the checkpoint; "" means no weight. A value is [rows, features]; token ids are [tokens].

@@ -1,0 +1,154 @@
+#include "layerpress/graph/residual_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <variant>
+
+namespace layerpress::graph {
+namespace {
+
+bool keeps_rows(const Operation& operation, std::size_t input) {
+  const auto keeps = [&](const auto& kind) {
+    if constexpr (requires { kind.keeps_rows(input); }) return kind.keeps_rows(input);
+    return false;
+  };
+  return std::visit(keeps, operation);
+}
+
+/// The norm's size; 0 if it is none whose weight readers can take.
+std::int64_t norm_size(const Operation& operation) {
+  const auto* norm = std::get_if<RmsNorm>(&operation);
+  return norm == nullptr ? 0 : norm->size;
+}
+
+class StreamSearch {
+ public:
+  explicit StreamSearch(const Graph& graph) : graph_(graph), consumers_(graph.consumers()) {}
+
+  ResidualStream find() {
+    const auto first = std::find_if(graph_.nodes.begin(), graph_.nodes.end(),
+                                    [](const Node& node) { return std::holds_alternative<Embedding>(node.operation); });
+    if (first == graph_.nodes.end()) {
+      stream_.hindrance = "the model's graph has no embedding of tokens";
+      return std::move(stream_);
+    }
+    stream_.width = graph_.values[first->output].features;
+    add(first->output);
+    while (!open_.empty() && stream_.hindrance.empty()) {
+      const ValueId value = *open_.begin();
+      open_.erase(open_.begin());
+      follow_back(value);
+      follow(value);
+    }
+    return std::move(stream_);
+  }
+
+ private:
+  void add(ValueId value) {
+    if (stream_values_.insert(value).second) open_.insert(value);
+    if (value == graph_.output) hinder(graph_.nodes[graph_.values[value].producer], "is the model's output");
+    if (normed_.count(value) != 0)
+      hinder(graph_.nodes[normed_.at(value)], "is a norm whose result is added to the residual stream");
+  }
+
+  void hinder(const Node& node, const std::string& reason) {
+    if (stream_.hindrance.empty()) stream_.hindrance = fmt::format("{} {}", graph_.module_name(node), reason);
+  }
+
+  /// What the value is made of.
+  void follow_back(ValueId value) {
+    if (graph_.is_input(value)) {
+      stream_.hindrance = "the model's inputs are added to the residual stream";
+      return;
+    }
+    const NodeId n = graph_.values[value].producer;
+    const Node& node = graph_.nodes[n];
+    if (const auto* embedding = std::get_if<Embedding>(&node.operation)) {
+      stream_.writers.push_back({n, embedding->weight, ""});
+    } else if (const auto* linear = std::get_if<Linear>(&node.operation)) {
+      stream_.writers.push_back({n, linear->weight, linear->bias});
+    } else if (const auto* expert = std::get_if<Expert>(&node.operation)) {
+      stream_.writers.push_back({n, expert->down, expert->down_bias});
+      if (node.inputs.size() > 2) add(node.inputs[2]);
+    } else if (norm_size(node.operation) > 0 || std::holds_alternative<LayerNorm>(node.operation)) {
+      hinder(node, "is a norm whose result is added to the residual stream");
+    } else if (std::holds_alternative<MergeImages>(node.operation) ||
+               std::holds_alternative<AddImages>(node.operation)) {
+      hinder(node, "takes embeddings of images that are not computed in the graph");
+    } else {
+      bool keeps = false;
+      for (std::size_t input = 0; input < node.inputs.size(); ++input) {
+        if (!keeps_rows(node.operation, input)) continue;
+        keeps = true;
+        add(node.inputs[input]);
+      }
+      if (!keeps)
+        hinder(node, fmt::format("({}) writes into the residual stream and is no linear", kind_name(node.operation)));
+    }
+  }
+
+  /// What reads the value.
+  void follow(ValueId value) {
+    for (const NodeId n : consumers_[value]) {
+      const Node& node = graph_.nodes[n];
+      for (std::size_t input = 0; input < node.inputs.size(); ++input) {
+        if (node.inputs[input] != value) continue;
+        if (std::holds_alternative<Linear>(node.operation)) {
+          read(n, -1);
+        } else if (norm_size(node.operation) == stream_.width) {
+          stream_.norms.insert(n);
+          follow_normed(node.output, n);
+        } else if (keeps_rows(node.operation, input)) {
+          add(node.output);
+        } else if (std::holds_alternative<LayerNorm>(node.operation)) {
+          hinder(node, "is a LayerNorm, which subtracts the mean of what it reads");
+        } else {
+          hinder(node, fmt::format("({}) reads the residual stream and is no linear", kind_name(node.operation)));
+        }
+      }
+    }
+  }
+
+  /// What reads rows that a norm has made: linears, perhaps after a choice of rows.
+  void follow_normed(ValueId value, NodeId norm) {
+    normed_[value] = norm;
+    if (stream_values_.count(value) != 0 || value == graph_.output)
+      hinder(graph_.nodes[norm], "is a norm whose result is added to the residual stream");
+    for (const NodeId n : consumers_[value]) {
+      const Node& node = graph_.nodes[n];
+      const bool chooses = std::holds_alternative<SelectTokens>(node.operation) ||
+                           std::holds_alternative<TakeRouted>(node.operation) ||
+                           std::holds_alternative<SelectIllustrated>(node.operation);
+      if (std::holds_alternative<Linear>(node.operation))
+        read(n, norm);
+      else if (chooses && node.inputs[0] == value)
+        follow_normed(node.output, norm);
+      else
+        hinder(graph_.nodes[norm], fmt::format("is a norm that {} ({}) reads, which is no linear",
+                                               graph_.module_name(node), kind_name(node.operation)));
+    }
+  }
+
+  void read(NodeId n, NodeId norm) {
+    const auto found = std::find_if(stream_.readers.begin(), stream_.readers.end(),
+                                    [&](const ResidualStream::Reader& reader) { return reader.node == n; });
+    if (found == stream_.readers.end())
+      stream_.readers.push_back({n, std::get<Linear>(graph_.nodes[n].operation).weight, norm});
+  }
+
+  const Graph& graph_;
+  std::vector<std::vector<NodeId>> consumers_;
+  ResidualStream stream_;
+  std::set<ValueId> stream_values_, open_;
+  std::map<ValueId, NodeId> normed_;  // by value, the norm
+};
+
+}  // namespace
+
+ResidualStream residual_stream(const Graph& graph) { return StreamSearch(graph).find(); }
+
+}  // namespace layerpress::graph

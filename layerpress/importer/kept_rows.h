@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+#include "layerpress/importer/layouts.h"
+#include "layerpress/importer/regions.h"
+
+namespace layerpress::importer {
+
+/// The values outside of the region of which its result is a sum, each row times a number (graph::Aten::kept_inputs): sums, and
+/// products with numbers, one for all or one for each row. Empty if it is anything else.
+std::set<std::int64_t> kept_rows(const ExportedGraph& graph, const Layouts& layouts, const Regions& regions,
+                                 const Region& region);
+
+}  // namespace layerpress::importer

@@ -1,6 +1,6 @@
 """What benchmarks/quality compares: number formats and modes, as recipes of Layerpress and LLM Compressor."""
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -13,13 +13,15 @@ INTEGERS = {
     "W4 group 64": integers(4, strategy="group", group_size=64),
     "W4 channel": integers(4, strategy="channel"),
     "W3 group 64": integers(3, strategy="group", group_size=64),
+    "W2 group 64": integers(2, strategy="group", group_size=64),
     "W4 asymmetric group 64": integers(4, symmetric=False, strategy="group", group_size=64),
 }
 # Presets that quantize inputs, too. Their weights are those of NVFP4A16, MXFP4A16 and MXFP8A16.
-FLOATS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8")}
+FLOATS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8", "W4A4")}
 FORMATS = INTEGERS | FLOATS
 
 QUALITIES = ["fast", "balanced", "best"]
+ROTATED = "rotated:"  # before a mode: SpinQuant's R1 and R2 first
 PROPAGATION = ["strength", "damping", "residual"]
 FOUR_OVER_SIX = "rtn-four-over-six"
 OBSERVER_OF_ROUNDING = {"rtn": None, "rtn-minmax": "minmax", "rtn-expanded": "nvfp4_expanded_mse",
@@ -40,10 +42,13 @@ class Mode:
     arguments: dict
     quality: str = "balanced"
     by_peer: bool = False
+    rotated: bool = False
 
 
 def parse_mode(name: str) -> Mode:
     """A name of the tables above, or a quality with other settings: best,strength=0.5,damping=0.1; best is left out, too."""
+    if name.startswith(ROTATED):
+        return replace(parse_mode(name.removeprefix(ROTATED)), name=name, rotated=True)
     if name in PEER:
         return Mode(name, *PEER[name], by_peer=True)
     if name in OBSERVER_OF_ROUNDING:
@@ -62,5 +67,7 @@ def parse_mode(name: str) -> Mode:
 
 def write_recipe(path: Path, number_format: str, mode: Mode) -> Path:
     modifier = {"ignore": ["lm_head"], **FORMATS[number_format], **mode.arguments}
-    path.write_text(json.dumps({"quality_stage": {"quality_modifiers": {mode.modifier: modifier}}}), encoding="utf-8")
+    modifiers = {"SpinQuantModifier": {}} if mode.rotated else {}
+    modifiers[mode.modifier] = modifier
+    path.write_text(json.dumps({"quality_stage": {"quality_modifiers": modifiers}}), encoding="utf-8")
     return path

@@ -11,6 +11,7 @@
 #include "layerpress/modifier/quantization.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/modifier/smoothquant.h"
+#include "layerpress/modifier/spinquant.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -40,6 +41,7 @@ const std::vector<Kind>& kinds() {
        with_shared(gptq_arguments())},
       {"QuantizationModifier", make_quantization_modifier, with_shared({})},
       {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
+      {"SpinQuantModifier", make_spinquant_modifier, spinquant_arguments()},
   };
   return kAll;
 }
@@ -48,7 +50,6 @@ const std::vector<Kind>& kinds() {
 
 const std::vector<std::string>& not_implemented() {
   static const std::vector<std::string> kNames = {"AutoRoundModifier",
-                                                  "SpinQuantModifier",
                                                   "QuIPModifier",
                                                   "SparseGPTModifier",
                                                   "WandaPruningModifier",

@@ -1,0 +1,5 @@
+"""The place where LLM Compressor has it."""
+
+from . import SpinQuantModifier
+
+__all__ = ["SpinQuantModifier"]

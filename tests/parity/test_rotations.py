@@ -1,0 +1,106 @@
+"""Rotated models compute what their originals do: transformers' logits of both, for every family."""
+
+import json
+
+import numpy
+import pytest
+import torch
+from support import any_model, program, tiny_models
+from support.selection import nightly_but
+
+SAMPLES = tiny_models.random_samples([19, 30], seed=5)
+
+# Settings, and the rotations that the family allows.
+BOTH, HEADS = ["R1", "R2"], ["R2"]
+FAMILIES = {
+    "Llama": ({"attention_bias": True, "mlp_bias": True, "hidden_size": 48, "head_dim": 16}, BOTH),  # 48 = 12 x 4
+    "Mistral": ({"tie_word_embeddings": True}, BOTH),
+    "Mixtral": ({"num_local_experts": 4}, BOTH),
+    "Qwen2": ({"tie_word_embeddings": True}, BOTH),
+    "Qwen2Moe": ({"num_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}, BOTH),
+    "Qwen3": ({"head_dim": 16}, BOTH),
+    "Qwen3Moe": ({"num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16}, BOTH),
+    "Olmoe": ({"num_experts": 4}, BOTH),
+    "SmolLM3": ({"no_rope_layers": [1, 0]}, BOTH),
+    "Granite": ({"residual_multiplier": 0.6, "logits_scaling": 1.3, "embedding_multiplier": 2.0}, BOTH),
+    "Phi3": ({}, BOTH),
+    "DeepseekV2": ({}, BOTH),
+    "DeepseekV3": ({}, BOTH),
+    "Gemma2": ({"sliding_window": 7}, HEADS),
+    "Gemma3": ({"sliding_window": 7, "layer_types": ["sliding_attention", "full_attention"]}, HEADS),
+    "Olmo2": ({}, HEADS),
+    "Cohere2": ({"layer_types": ["sliding_attention", "full_attention"], "logit_scale": 0.7}, HEADS),
+}
+
+
+def rotate(model, output, code=0, more="", **arguments):
+    recipe = output.with_name(output.name + ".yaml")
+    recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": {"SpinQuantModifier": arguments, **(more or {})}}}))
+    return program.run("oneshot", model, "--output", output, "--recipe", recipe, code=code)
+
+
+def assert_equal(original, rotated, load):
+    for mine, wanted in zip(load(rotated), load(original), strict=True):
+        assert wanted.std() > 0.1
+        assert numpy.abs(mine - wanted).max() < 1e-3 * numpy.abs(wanted).max()
+
+
+def changed(original, rotated):
+    before, after = tiny_models.tensors(original), tiny_models.tensors(rotated)
+    return {name for name in after if name not in before or not torch.equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize("family", nightly_but(FAMILIES, "Llama", "Qwen2", "Qwen2Moe", "DeepseekV3", "Gemma2"))
+def test_families(family, tmp_path):
+    settings, rotations = FAMILIES[family]
+    model = tiny_models.save(tmp_path / "model", family, **settings)
+    rotate(model, tmp_path / "out", rotations=rotations)
+    assert_equal(model, tmp_path / "out", lambda folder: tiny_models.logits(folder, SAMPLES))
+    names = changed(model, tmp_path / "out")
+    assert any("v_proj" in name or "qkv_proj" in name or "kv_b_proj" in name for name in names)
+    assert ("model.embed_tokens.weight" in names) == ("R1" in rotations)
+    if "R1" in rotations:
+        tensors = tiny_models.tensors(tmp_path / "out")
+        assert torch.equal(tensors["model.norm.weight"], torch.ones_like(tensors["model.norm.weight"]))
+        assert json.loads((tmp_path / "out/config.json").read_text())["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize("settings", [
+    {"transform_type": "random-hadamard"}, {"randomize": True}, {"transform_block_size": 16}, {"rotations": ["r1"]},
+])
+def test_kinds_of_matrices(settings, tmp_path):
+    model = tiny_models.save(tmp_path / "model")
+    rotate(model, tmp_path / "out", **settings)
+    assert_equal(model, tmp_path / "out", lambda folder: tiny_models.logits(folder, SAMPLES))
+    rotate(model, tmp_path / "plain")
+    assert changed(tmp_path / "plain", tmp_path / "out")
+
+
+@pytest.mark.parametrize("family, message", [
+    ("Gemma2", "post_attention_layernorm is a norm whose result is added to the residual stream"),
+    ("Olmo2", "post_attention_layernorm is a norm whose result is added to the residual stream"),
+    ("Cohere2", "input_layernorm is a LayerNorm"),
+])
+def test_models_without_r1(family, message, tmp_path):
+    model = tiny_models.save(tmp_path / "model", family)
+    outcome = rotate(model, tmp_path / "out", code=1)
+    assert message in outcome.error and "use rotations: [R2]" in outcome.error
+
+
+@pytest.mark.parametrize("arguments, message", [
+    ({"rotations": ["R1", "R3"]}, "engines other than vLLM"), ({"rotations": ["R4"]}, "engines other than vLLM"),
+    ({"learnable": True}, "learnable"), ({"transform_type": "random-matrix"}, "random-matrix"),
+    ({"transform_block_size": 24}, "does not divide"), ({"mappings": {"embedding": "re:.*embed"}}, "mappings"),
+    ({"rotations": []}, "none"), ({"rotations": ["R7"]}, "R7"), ({"transform_config": {}}, "transform_config"),
+])
+def test_refusals(arguments, message, tmp_path):
+    model = tiny_models.save(tmp_path / "model")
+    assert message in rotate(model, tmp_path / "out", code=1, **arguments).error
+
+
+def test_a_tensor_that_the_graph_does_not_read(tmp_path):
+    model = tiny_models.save(tmp_path / "model")
+    tiny_models.rewrite_tensors(model, {**tiny_models.tensors(model), "mtp.norm.weight": torch.ones(64)})
+    assert "mtp.norm.weight" in rotate(model, tmp_path / "out", code=1).error
+    rotate(model, tmp_path / "heads", rotations=["R2"])
+    assert torch.equal(tiny_models.tensors(tmp_path / "heads")["mtp.norm.weight"], torch.ones(64))

@@ -1,5 +1,6 @@
 """What a plan promises, and what the run then takes."""
 
+import json
 import re
 
 import pytest
@@ -30,7 +31,7 @@ def solving(deep):
     return deep_model.gptq(deep)
 
 
-# Shape, samples x tokens or None, options.
+# Shape, samples x tokens or None, options or a recipe.
 CONFIGURATIONS = {
     "gram matrices": ("broad", (2, 256), []),
     "activations": ("slim", (48, 512), ["--sequential-offload-device", "cpu"]),
@@ -47,6 +48,8 @@ CONFIGURATIONS = {
     "fp8 source, one pass for all layers": ("even in fp8", (4, 256), ["--pipeline", "basic"]),
     "fp8 source without data": ("broad in fp8", None, ["--algorithm", "rtn"]),
     "fp8 source that is kept": ("even in fp8", (4, 256), ["--targets", "re:.*o_proj"]),
+    "rotations": ("broad", (2, 256), {"SpinQuantModifier": {}, "GPTQModifier": {"scheme": "W4A16", "ignore": ["lm_head"]}}),
+    "rotations without data": ("many words", None, {"SpinQuantModifier": {}}),
     "in fp32": ("even", (16, 256), ["--dtype", "float32", "--algorithm", "rtn", "--pipeline", "sequential"]),
 }
 
@@ -54,6 +57,10 @@ CONFIGURATIONS = {
 def arguments_of(models, name):
     shape, tokens, options = CONFIGURATIONS[name]
     model = models(shape)
+    if isinstance(options, dict):
+        recipe = model.parent / "recipe.json"
+        recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": options}}))
+        options = ["--recipe", recipe]
     return model, [*(planned_runs.data(model.parent, *tokens) if tokens else []), *options, *TWO_THREADS]
 
 

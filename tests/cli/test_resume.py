@@ -121,10 +121,11 @@ SOME_W8A8 = {"GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head", "re:.*self
 RECIPES = {"smoothing": SMOOTHING, "smoothing before GPTQ": {**SMOOTHING, **W8A8}, "static inputs": STATIC,
            "smoothing of more than GPTQ compresses": {**SMOOTHING, **SOME_W8A8},
            "smoothing before static inputs": {**SMOOTHING, **STATIC},
-           "trials before GPTQ": {"AWQModifier": {"n_grid": 4}, **W8A8}}
+           "trials before GPTQ": {"AWQModifier": {"n_grid": 4}, **W8A8},
+           "rotations": {"SpinQuantModifier": {}}, "rotations before GPTQ": {"SpinQuantModifier": {}, **W8A8}}
 
 
-@pytest.mark.parametrize("name", nightly_but(RECIPES, "smoothing", "smoothing before GPTQ", "static inputs"))
+@pytest.mark.parametrize("name", nightly_but(RECIPES, "smoothing", "smoothing before GPTQ", "static inputs", "rotations before GPTQ"))
 def test_kills_with_recipes(name, deep, results):
     recipe = results.with_name("recipe.json")
     recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": RECIPES[name]}}))

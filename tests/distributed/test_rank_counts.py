@@ -93,6 +93,16 @@ def test_without_data(ranks, scheme, exact, alone, results):
     assert differing(ranked_runs.run(ranks, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 
+@pytest.mark.parametrize("more", [{}, {"QuantizationModifier": {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]}}], ids=["alone", "FP8"])
+def test_rotations(more, exact, alone, results, tmp_path):
+    modifiers = {"SpinQuantModifier": {"transform_type": "random-hadamard"}, **more}
+    (tmp_path / "recipe.json").write_text(json.dumps({"quant_stage": {"quant_modifiers": modifiers}}))
+    how = ["--recipe", tmp_path / "recipe.json"]
+    wanted = tiny_models.tensors(alone(*how))
+    assert differing(ranked_runs.run(2, exact.folder, results / "out", *how), wanted) == []
+    assert not torch.equal(wanted["model.embed_tokens.weight"], tiny_models.tensors(exact.folder)["model.embed_tokens.weight"])
+
+
 def test_plan_without_data(exact, results):
     """A rank's plan counts the linears that it compresses, which are about half of all."""
     how = [*ROUNDING, "--dry-run", "--json"]

@@ -32,7 +32,7 @@ struct OpenedModel : rewrite::Model {
   std::map<std::string, source::StoredWeight> quantized;  ///< by weight name; empty for a plain checkpoint
   std::set<std::string>
       kept;  ///< quantized weights that the output has with the same codes (kept_weights.h), if not compressed
-  /// Weights that the output has in stacked tensors of `checkpoint`, which nothing reads (stacked_experts.h).
+  /// Weights that the output has in stacked or fused tensors of `checkpoint`, which nothing reads (stacked_experts.h).
   std::set<std::string> written_stacked{};
   /// The stacked weights that linears of experts in `quantized` were taken out of, by name.
   std::map<std::string, source::StoredWeight> stacked_quantized{};

@@ -54,16 +54,23 @@ at::Tensor linear_of(const at::Tensor& stacked, const source::ExpertPart& part, 
   return (transposed ? own.t() : own).contiguous();
 }
 
+/// A tensor, still without its computation, that consists of others.
+checkpoint::ComputedTensor made_of(const OpenedModel& model, const std::string& name,
+                                   const std::vector<std::int64_t>& shape, const std::vector<std::string>& members) {
+  checkpoint::ComputedTensor whole{
+      .spec = {name, model.checkpoint->spec(members.front()).dtype, shape}, .parts = members, .compute = {}};
+  for (const std::string& member : members)
+    whole.workspace_bytes = std::max(whole.workspace_bytes, model.checkpoint->spec(member).nbytes() +
+                                                                model.checkpoint->workspace_bytes(member));
+  return whole;
+}
+
 /// The stacked tensor of linears that a rewrite has changed.
 checkpoint::ComputedTensor stacked_again(const OpenedModel& model, const StackedTensor& stacked) {
-  checkpoint::ComputedTensor whole{.spec = {stacked.name, at::kFloat, stacked.shape}, .parts = {}, .compute = {}};
+  std::vector<std::string> members;
   for (const std::vector<std::string>& expert : stacked.members)
-    for (const std::string& member : expert) {
-      const checkpoint::StoredTensor& own = model.checkpoint->spec(member);
-      whole.spec.dtype = own.dtype;
-      whole.parts.push_back(member);
-      whole.workspace_bytes = std::max(whole.workspace_bytes, own.nbytes() + model.checkpoint->workspace_bytes(member));
-    }
+    members.insert(members.end(), expert.begin(), expert.end());
+  checkpoint::ComputedTensor whole = made_of(model, stacked.name, stacked.shape, members);
   whole.compute = [checkpoint = model.checkpoint, stacked, dtype = whole.spec.dtype] {
     at::Tensor made = at::empty(stacked.shape, dtype);
     for_each_part(stacked, [&](const source::ExpertPart& part, std::int64_t) {
@@ -74,6 +81,36 @@ checkpoint::ComputedTensor stacked_again(const OpenedModel& model, const Stacked
     return made;
   };
   return whole;
+}
+
+checkpoint::ComputedTensor fused_again(const OpenedModel& model, const checkpoint::FusedTensor& fused) {
+  std::vector<std::string> members;
+  for (const checkpoint::FusedTensor::Member& member : fused.members) members.push_back(member.name);
+  checkpoint::ComputedTensor whole = made_of(model, fused.name, fused.shape, members);
+  whole.compute = [checkpoint = model.checkpoint, members, spec = whole.spec] {
+    at::Tensor made = at::empty(spec.shape, spec.dtype), rest = made.flatten();
+    for (const std::string& member : members) {
+      const at::Tensor own = checkpoint->tensor(member);
+      rest.narrow(0, 0, own.numel()).copy_(own.flatten());
+      rest = rest.narrow(0, own.numel(), rest.numel() - own.numel());
+    }
+    return made;
+  };
+  return whole;
+}
+
+/// The fused tensors of the checkpoint whose members a rewrite has changed, and nothing else of their layers' experts.
+std::vector<checkpoint::FusedTensor> rewritten_fused(const OpenedModel& model, const std::set<std::string>& changed) {
+  std::set<std::string> others;  // lists of experts
+  std::vector<checkpoint::FusedTensor> found;
+  for (const checkpoint::FusedTensor& fused : model.traced.fused_tensors)
+    for (const checkpoint::FusedTensor::Member& member : fused.members)
+      if (changed.count(member.name) != 0) others.insert(parent_name(fused.name));
+  for (const checkpoint::FusedTensor& fused : model.traced.fused_tensors)
+    if (model.stored->contains(fused.name) && others.count(parent_name(fused.name)) == 0 &&
+        model.rewritten.count(fused.members.front().name) != 0)
+      found.push_back(fused);
+  return found;
 }
 
 /// Whether the output has anything of a layer's experts in another form than the checkpoint.
@@ -151,6 +188,11 @@ void keep_stacked_experts(OpenedModel& model, const compression::Assignments& as
       for (const std::vector<std::string>& expert : stacked.members)
         model.written_stacked.insert(expert.begin(), expert.end());
     }
+  }
+  for (const checkpoint::FusedTensor& fused : rewritten_fused(model, changed)) {
+    remade.push_back(fused.name);
+    again.push_back(fused_again(model, fused));
+    for (const checkpoint::FusedTensor::Member& member : fused.members) model.written_stacked.insert(member.name);
   }
   if (!remade.empty())
     model.checkpoint = model.checkpoint->with_tensors_of(*model.checkpoint->with_computed(again), remade);

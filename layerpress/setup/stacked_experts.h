@@ -14,7 +14,7 @@ void divide_quantized_experts(OpenedModel& opened);
 void divide_stacked_experts(OpenedModel& opened);
 
 /// Of layers whose experts the run leaves as they are, `written_stacked` and the stacked tensors, back in `checkpoint`: readers
-/// that know the model plain know no others.
+/// that know the model plain know no others. Linears that a rewrite has changed are stacked again.
 void keep_stacked_experts(OpenedModel& model, const compression::Assignments& assignments);
 
 }  // namespace layerpress::setup

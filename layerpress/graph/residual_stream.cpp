@@ -55,8 +55,15 @@ class StreamSearch {
       hinder(graph_.nodes[normed_.at(value)], "is a norm whose result is added to the residual stream");
   }
 
+  /// With its kind, where its module does not say it.
+  std::string name_of(const Node& node) const {
+    const std::string& module = graph_.module_name(node);
+    const bool is_leaf = !weights_of(node.operation).empty();
+    return is_leaf ? module : fmt::format("{} of {}", kind_name(node.operation), module.empty() ? "the model" : module);
+  }
+
   void hinder(const Node& node, const std::string& reason) {
-    if (stream_.hindrance.empty()) stream_.hindrance = fmt::format("{} {}", graph_.module_name(node), reason);
+    if (stream_.hindrance.empty()) stream_.hindrance = name_of(node) + " " + reason;
   }
 
   /// What the value is made of.
@@ -86,8 +93,7 @@ class StreamSearch {
         keeps = true;
         add(node.inputs[input]);
       }
-      if (!keeps)
-        hinder(node, fmt::format("({}) writes into the residual stream and is no linear", kind_name(node.operation)));
+      if (!keeps) hinder(node, "writes into the residual stream and is no linear");
     }
   }
 
@@ -107,7 +113,7 @@ class StreamSearch {
         } else if (std::holds_alternative<LayerNorm>(node.operation)) {
           hinder(node, "is a LayerNorm, which subtracts the mean of what it reads");
         } else {
-          hinder(node, fmt::format("({}) reads the residual stream and is no linear", kind_name(node.operation)));
+          hinder(node, "reads the residual stream and is no linear");
         }
       }
     }
@@ -128,8 +134,7 @@ class StreamSearch {
       else if (chooses && node.inputs[0] == value)
         follow_normed(node.output, norm);
       else
-        hinder(graph_.nodes[norm], fmt::format("is a norm that {} ({}) reads, which is no linear",
-                                               graph_.module_name(node), kind_name(node.operation)));
+        hinder(graph_.nodes[norm], fmt::format("is a norm that {} reads, which is no linear", name_of(node)));
     }
   }
 

@@ -32,7 +32,9 @@ class HeadSearch {
 
  private:
   std::string find_source(ValueId value, ValueHeads& found) const {
-    if (consumers_[value].size() != 1) return "its values have other readers";
+    const std::vector<ValueId>& read = graph_.nodes[found.attention].inputs;
+    if (consumers_[value].size() != 1 || std::count(read.begin(), read.end(), value) > 1)
+      return "its values have other readers";
     if (graph_.is_input(value)) return "no linear makes its values";
     found.linear = graph_.values[value].producer;
     const auto* slice = std::get_if<Slice>(&graph_.nodes[found.linear].operation);

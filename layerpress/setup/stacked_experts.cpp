@@ -60,8 +60,8 @@ checkpoint::ComputedTensor made_of(const OpenedModel& model, const std::string& 
   checkpoint::ComputedTensor whole{
       .spec = {name, model.checkpoint->spec(members.front()).dtype, shape}, .parts = members, .compute = {}};
   for (const std::string& member : members)
-    whole.workspace_bytes = std::max(whole.workspace_bytes, model.checkpoint->spec(member).nbytes() +
-                                                                model.checkpoint->workspace_bytes(member));
+    whole.workspace_bytes = std::max(
+        whole.workspace_bytes, model.checkpoint->spec(member).nbytes() + model.checkpoint->workspace_bytes(member));
   return whole;
 }
 

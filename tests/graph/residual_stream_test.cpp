@@ -85,19 +85,19 @@ TEST(ResidualStream, IsHinderedByWhatDoesNotTurnWithIt) {
   EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) { return linear(t, t.layer_norm("before", "LayerNorm", x, 1e-5)); }),
             "before is a LayerNorm, which subtracts the mean of what it reads");
   EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) { return linear(t, t.gated_activation("silu", x, x)); }),
-            " (gated_activation) reads the residual stream and is no linear");
+            "gated_activation of the model reads the residual stream and is no linear");
   EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) {
               const auto scope = t.module("mlp", "MLP");
               return t.gated_activation("silu", linear(t, x), t.linear("up", x, kWidth));
             }),
-            "mlp (gated_activation) writes into the residual stream and is no linear");
+            "gated_activation of mlp writes into the residual stream and is no linear");
   EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) {
               const Symbol normed = whole_norm(t, "before", x);
               return t.add(normed, linear(t, normed));
             }),
-            "before is a norm whose result is added to the residual stream");
+            "before is a norm that add of the model reads, which is no linear");
   EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) { return linear(t, t.rms_norm("heads", "Norm", x, 1e-5, 4)); }),
-            "heads (rms_norm) reads the residual stream and is no linear");
+            "heads reads the residual stream and is no linear");
 }
 
 }  // namespace

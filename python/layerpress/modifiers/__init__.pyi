@@ -112,10 +112,34 @@ class SmoothQuantModifier(Modifier):
         update: float | None = ...,
     ) -> None: ...
 
-class AutoRoundModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
 class SpinQuantModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        rotations: list[str] = ...,
+        transform_type: str = ...,
+        randomize: bool = ...,
+        learnable: bool = ...,
+        precision: str | None = ...,
+        transform_block_size: int | None = ...,
+        mappings: None = ...,
+        norm_mappings: None = ...,
+        transform_config: None = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class AutoRoundModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class QuIPModifier(Modifier):

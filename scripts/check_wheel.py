@@ -1,4 +1,5 @@
-"""Checks a wheel: its size, its parts, and that its programs and libraries need nothing from outside but torch and glibc.
+"""Checks a wheel: its size, its parts, that it has native parts for exactly the versions of torch that it requires, and that its programs and
+libraries need nothing from outside but torch and glibc.
 
     python check_wheel.py layerpress-….whl
 
@@ -14,13 +15,13 @@ import zipfile
 from pathlib import Path
 
 LARGEST = 30e6
-PARTS = ("layerpress/__init__.py", "layerpress/__init__.pyi", "layerpress/py.typed", "layerpress/_native.abi3.so",
-         "layerpress/bin/layerpress", "layerpress/bin/layerpress-program",
+PARTS = ("layerpress/__init__.py", "layerpress/__init__.pyi", "layerpress/py.typed", "layerpress/_native.py", "layerpress_start/program.py",
          "layerpress/share/layerpress/python/prepare.py", "layerpress/share/layerpress/python/export_graph.py",
          "layerpress/share/layerpress/python/hub.py", "layerpress/share/layerpress/python/report.py",
          "layerpress/share/layerpress/python/run_tasks.py", "layerpress/share/layerpress/python/layerpress_frame/program.py",
          "layerpress/share/layerpress/python/layerpress_hub/download.py",
          "layerpress/share/layerpress/python/layerpress_report/charts.js")
+NATIVE_PARTS = ("layerpress/_native_torch_{}.abi3.so", "layerpress/bin/layerpress-torch-{}", "layerpress/bin/layerpress-torch-{}-program")
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
 ALSO_OF_TORCH = {"libstdc++.so.6", "libgcc_s.so.1"}
 
@@ -43,8 +44,23 @@ def is_elf(file: Path) -> bool:
         return stream.read(4) == b"\x7fELF"
 
 
+def versions_of_torch(metadata: str) -> set[str]:
+    """The minor versions in the required range of torch."""
+    lowest, major, end = re.search(r"^Requires-Dist: torch(?=.*>=(\d+\.\d+))(?=.*<(\d+)\.(\d+)).*$", metadata, re.MULTILINE).groups()
+    return {f"{major}.{minor}" for minor in range(int(lowest.split(".")[1]), int(end))}
+
+
+def part_faults(unpacked: Path) -> list[str]:
+    metadata = next(unpacked.glob("*.dist-info/METADATA")).read_text()
+    required = versions_of_torch(metadata)
+    parts = {*PARTS, *(pattern.format(version) for pattern in NATIVE_PARTS for version in required)}
+    found = [f"{part} is missing" for part in sorted(parts) if not (unpacked / part).exists()]
+    built_for = {file.name.removeprefix("_native_torch_").removesuffix(".abi3.so") for file in unpacked.glob("layerpress/_native_torch_*")}
+    return found + [f"it serves torch {version}, which it does not allow" for version in sorted(built_for - required)]
+
+
 def faults(wheel: Path, unpacked: Path, torch: Path) -> list[str]:
-    found = [f"{part} is missing" for part in PARTS if not (unpacked / part).exists()]
+    found = part_faults(unpacked)
     if wheel.stat().st_size > LARGEST:
         found.append(f"it has {wheel.stat().st_size / 1e6:.1f} MB, more than {LARGEST / 1e6:.0f}")
     of_torch = {file.name for file in (torch / "lib").iterdir()}

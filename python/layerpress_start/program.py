@@ -2,10 +2,15 @@
 
 import os
 import sys
-from pathlib import Path
+
+from . import installed_torch
 
 
 def main() -> None:
-    program = Path(__file__).resolve().parent / "bin" / "layerpress"
+    try:
+        program = installed_torch.native_part("bin/layerpress-torch-{}")
+    except ImportError as error:
+        sys.exit(f"error: {error}")
     os.environ.setdefault("LAYERPRESS_PYTHON", sys.executable)
+    os.environ.update(installed_torch.environment())
     os.execv(program, [str(program), *sys.argv[1:]])

@@ -21,15 +21,12 @@ LLAMA_70B = LLAMA | {"hidden_size": 8192, "num_hidden_layers": 80, "num_attentio
                      "intermediate_size": 28672}
 QWEN3_32B = {"hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 64, "num_key_value_heads": 8,
              "head_dim": 128, "intermediate_size": 25600, "vocab_size": 151936}
-QWEN3_235B = QWEN3_MOE | {"hidden_size": 4096, "num_hidden_layers": 94, "num_attention_heads": 64,
-                          "intermediate_size": 12288, "moe_intermediate_size": 1536}
 SHAPES = {
     "Llama-3.2-1B": (transformers.LlamaForCausalLM, lambda: transformers.LlamaConfig(**LLAMA_1B)),
     "Llama-3.1-8B": MODELS["Llama-3.1-8B"],
     "Qwen3-32B": (transformers.Qwen3ForCausalLM, lambda: transformers.Qwen3Config(**QWEN3_32B)),
     "Llama-3.1-70B": (transformers.LlamaForCausalLM, lambda: transformers.LlamaConfig(**LLAMA_70B)),
     "Qwen3-30B-A3B": MODELS["Qwen3-30B-A3B"],
-    "Qwen3-235B-A22B": (transformers.Qwen3MoeForCausalLM, lambda: transformers.Qwen3MoeConfig(**QWEN3_235B)),
 }
 
 

@@ -112,7 +112,7 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
                 .global_from_chosen = true};
   } else if (name == "squared_error") {
     settings.observer = Observer::kSquaredError;
-  } else if (name == "hessian") {
+  } else if (name == "hessian" || name == "imatrix_mse" || name == "nvfp4_expanded_imatrix") {
     settings.observer = Observer::kHessian;
   } else if (name == "gptq") {
     settings.observer = Observer::kGptq;
@@ -144,6 +144,8 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
     throw RecipeError("[recipe.observer] {}: expand must be at least 1, is {}", where, settings.expand);
   return settings;
 }
+
+std::string portable_observer(const std::string& name) { return name == "hessian" ? "imatrix_mse" : name; }
 
 std::string observer_name(Observer observer) {
   switch (observer) {

@@ -20,7 +20,7 @@ namespace layerpress::quant {
 /// - kSquaredError: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error. For NVFP4, 1.5 down to 0.6 in 31
 ///   steps.
 /// - kHessian: the same, with errors weighted by the diagonal of the inputs' Gram matrix, which estimates the error of the layer's
-///   outputs.
+///   outputs. LLM Compressor's imatrix_mse and nvfp4_expanded_imatrix weight errors with the same numbers and are read as this.
 /// - kGptq: every second of these ranges is tried when a group's turn comes, and the one with the smallest loss of GPTQ
 ///   is taken (kernels::GroupSearch); where that is impossible, as kHessian.
 /// For scales that are powers of two (MX), all rules except kMinMax try the two neighbouring powers instead.
@@ -43,6 +43,9 @@ struct ObserverSettings {
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
 /// LLM Compressor's nvfp4_expanded_mse, also named fouroversix, tries ranges from 1.8 times down to 0.8 times that of the weights.
+
+/// The name under which LLM Compressor has this observer or its nearest, where it has one: imatrix_mse for hessian.
+std::string portable_observer(const std::string& name);
 
 /// "minmax", "mse", "squared_error", "hessian" or "gptq".
 std::string observer_name(Observer observer);

@@ -30,7 +30,7 @@ TEST(MakeModifier, RefusesByName) {
   EXPECT_TRUE(says(error_of("GPTQModifier", Json::object()), "config_groups"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"kv_cache_scheme", {{"dynamic", true}}}}),
                    "kv_cache_scheme"));
-  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"weight_observer", "imatrix_mse"}}), "imatrix_mse"));
+  EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"weight_observer", "percentile"}}), "percentile"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"ignore", 5}}), "ignore"));
   EXPECT_EQ(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"index", nullptr}, {"batched_quantization", "auto"}}),
             "no error");

@@ -10,6 +10,7 @@
 #include "layerpress/output/output_writer.h"
 #include "layerpress/setup/rank_agreement.h"
 #include "layerpress/setup/written_config.h"
+#include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::output {
 namespace {
@@ -85,7 +86,8 @@ bool RunFolder::holds_this_output() const {
   try {
     const auto complete = checkpoint::Checkpoint::open(folder);
     if (complete->config() != output_config(setup_) ||
-        read_text_file(folder / "recipe.yaml") != recipe::to_yaml(setup_.recipe))
+        read_text_file(folder / "recipe.yaml") !=
+            recipe::to_yaml(setup::written_recipe(setup_.recipe, setup_.modifiers)))
       return false;
     const checkpoint::Checkpoint& original = *setup_.model.checkpoint;
     const std::set<std::string> changed = setup_.assignments.changed(setup_.model.traced.graph);

@@ -11,6 +11,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/recipe/yaml_to_json.h"
+#include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::run {
 namespace {
@@ -118,7 +119,7 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
   row("size of the weights", format_bytes(summary.output_bytes));
   if (summary.fallbacks > 0) row("modules with a fallback", fmt::format("{}", summary.fallbacks));
   text += fmt::format("\nServe it, from this folder:\n\n    vllm serve .\n\nThe recipe:\n\n```yaml\n{}```\n",
-                      recipe::to_yaml(setup.recipe));
+                      recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
   return text;
 }
 

@@ -12,7 +12,9 @@
 #include "layerpress/run/filled_experts.h"
 #include "layerpress/run/model_card.h"
 #include "layerpress/run/run_summary.h"
+#include "layerpress/run/uncalibrated.h"
 #include "layerpress/setup/kept_weights.h"
+#include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::run {
 namespace {
@@ -44,6 +46,13 @@ void add_requantized(const Rank& rank, const setup::RunSetup& setup, OneshotSumm
                                    names.size(), mean, greatest, worst));
 }
 
+void add_uncalibrated(const Rank& rank, const std::vector<UncalibratedLinear>& linears, OneshotSummary& summary) {
+  summary.details["uncalibrated"] = Json::array();
+  for (const UncalibratedLinear& linear : linears)
+    summary.details["uncalibrated"].push_back({{"module", linear.module}, {"why", linear.why}});
+  for (const std::string& line : described(linears)) rank.control.message(LogLevel::kWarning, line);
+}
+
 /// Collective; called before the output gets its name, so that a rank lost here does not make a finished output look
 /// failed.
 OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_bytes,
@@ -65,13 +74,18 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   summary.details["layerpress"] = LAYERPRESS_VERSION;
   summary.details["output_bytes"] = summary.output_bytes;
   summary.details["resumed_subgraphs"] = work.resumed_subgraphs;
+  const std::vector<UncalibratedLinear> uncalibrated = uncalibrated_linears(work.setup, summary.details["modules"]);
+  std::set<std::string> without_tokens;
+  for (const UncalibratedLinear& linear : uncalibrated) without_tokens.insert(linear.module);
   for (const Json& module : summary.details["modules"]) {
     ++summary.modules;
     if (!module["fallback"].is_string()) continue;
     ++summary.fallbacks;
+    if (without_tokens.count(module["module"].get<std::string>()) != 0) continue;  // told below
     rank.control.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
                                                          module["fallback"].get<std::string>()));
   }
+  add_uncalibrated(rank, uncalibrated, summary);
   add_requantized(rank, work.setup, summary);
   const FilledExperts filled = filled_experts(summary.details["modules"]);
   summary.details["filled_experts"] = filled.experts;
@@ -98,7 +112,8 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
     output.write_index();
     checkpoint::write_companions(*work.setup.model.checkpoint, output::output_config(work.setup), folder.path(),
                                  {"recipe.yaml", "README.md"});
-    write_text_file(folder.path() / "recipe.yaml", recipe::to_yaml(work.setup.recipe));
+    write_text_file(folder.path() / "recipe.yaml",
+                    recipe::to_yaml(setup::written_recipe(work.setup.recipe, work.setup.modifiers)));
     write_text_file(folder.path() / "README.md", model_card(rank.options, work.setup, summary));
     output::OutputWriter::remove_scratch(folder.path());
     rank.control.check_stop();

@@ -10,6 +10,7 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/quant/matching.h"
+#include "layerpress/quant/observer.h"
 #include "layerpress/recipe/written_targets.h"
 #include "layerpress/setup/source_tensors.h"
 
@@ -141,6 +142,9 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
   quant::QuantizationConfig config = recipe::with_targets(schemes, grouped);
   for (std::string& entry : unread_modules_to_ignore(model, compressed.targets))
     config.ignore.push_back(std::move(entry));
+  for (auto& [name, scheme] : config.groups)
+    if (scheme.weights && scheme.weights->observer)
+      scheme.weights->observer = quant::portable_observer(*scheme.weights->observer);
   if (!assignments.attentions.empty()) config.kv_cache_scheme = *assignments.attentions.back().args;
   return config;
 }

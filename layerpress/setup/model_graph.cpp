@@ -1,9 +1,12 @@
 #include "layerpress/setup/model_graph.h"
 
 #include <map>
+#include <memory>
 
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+#include "layerpress/base/temporary_directory.h"
 #include "layerpress/base/text.h"
 #include "layerpress/data/load_samples.h"
 #include "layerpress/importer/import_graph.h"
@@ -12,10 +15,10 @@
 namespace layerpress::setup {
 namespace {
 
-/// All tensors by name if some of them are not what the files have.
+/// All tensors by name if some of them are not what files have.
 Json values_of(const checkpoint::Checkpoint& checkpoint) {
   Json tensors = Json::object();
-  bool computed = false;
+  bool computed = checkpoint.directory().empty();
   for (const std::string& name : checkpoint.names()) {
     computed = computed || checkpoint.is_computed(name);
     const checkpoint::StoredTensor& tensor = checkpoint.spec(name);
@@ -24,14 +27,21 @@ Json values_of(const checkpoint::Checkpoint& checkpoint) {
   return computed ? tensors : Json::object();
 }
 
+/// A folder with the config.json of a model in memory, or none.
+std::unique_ptr<TemporaryDirectory> config_in_memory(const checkpoint::Checkpoint& checkpoint) {
+  if (!checkpoint.directory().empty()) return nullptr;
+  auto folder = std::make_unique<TemporaryDirectory>();
+  write_text_file(folder->path() / "config.json", checkpoint.config().dump());
+  return folder;
+}
+
 std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
                                       const std::string& dtype, const RunControl& control) {
-  if (checkpoint.directory().empty())
-    throw CheckpointError(
-        "[graph.export] a model in memory needs an architecture that Layerpress knows; save it and name its folder");
+  const std::unique_ptr<TemporaryDirectory> config = config_in_memory(checkpoint);
   const std::filesystem::path script = data::helper_script().parent_path() / "export_graph.py";
-  Json request = {
-      {"model", checkpoint.directory().string()}, {"dtype", dtype}, {"trust_remote_code", choice.trust_remote_code}};
+  Json request = {{"model", (config ? config->path() : checkpoint.directory()).string()},
+                  {"dtype", dtype},
+                  {"trust_remote_code", choice.trust_remote_code}};
   if (const Json tensors = values_of(checkpoint); !tensors.empty()) request["tensors"] = tensors;
   const ChildResult result =
       run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",

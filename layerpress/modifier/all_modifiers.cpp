@@ -56,7 +56,7 @@ const std::vector<std::string>& not_implemented() {
                                                   "MagnitudePruningModifier",
                                                   "ConstantPruningModifier",
                                                   "LogarithmicEqualizationModifier",
-                                                  "REAPModifier"};
+                                                  "REAPPruningModifier"};
   return kNames;
 }
 

@@ -26,7 +26,9 @@ void check_modifier(const std::string& type, const OrderedJson& arguments) {
   // A GPTQModifier without a scheme takes over that of the QuantizationModifier before it, which only a recipe shows.
   const bool inherits =
       type == "GPTQModifier" && !json_has(arguments, "scheme") && !json_has(arguments, "config_groups");
-  if (!inherits) (void)modifier::make_modifier(type, arguments, type);
+  OrderedJson complete = arguments;
+  if (inherits) complete["scheme"] = "W4A16";  // any: the other arguments are checked
+  (void)modifier::make_modifier(type, complete, type);
 }
 
 }  // namespace layerpress

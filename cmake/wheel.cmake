@@ -40,6 +40,12 @@ install(CODE [[
   endforeach()
 ]] ${wheel_options})
 
+# Type stubs of the modules that python/layerpress/module_paths.py makes when they are imported.
+set(module_stubs "${PROJECT_BINARY_DIR}/module_stubs")
+execute_process(COMMAND "${LAYERPRESS_PYTHON_FOUND}" "${PROJECT_SOURCE_DIR}/python/layerpress/module_paths.py" "${module_stubs}"
+  COMMAND_ERROR_IS_FATAL ANY)
+install(DIRECTORY "${module_stubs}/" DESTINATION layerpress ${wheel_options})
+
 # The helper, where the program looks for it.
 layerpress_install_helper(layerpress/share/layerpress/python ${wheel_options})
 

@@ -60,7 +60,8 @@ def package_stub() -> str:
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.Error)]
     lines += [f"from .errors import {name} as {name}" for name in sorted(names)]
     lines += [f"from .reports import {name} as {name}" for name in ("Evaluation", "Inspection", "Plan", "Report", "Summary")]
-    lines += ["from .runs import Picture", "", "__version__: str", "", "class Distributed:"]
+    lines += [f"from .sessions import {name} as {name}" for name in ("active_session", "create_session", "reset_session")]
+    lines += ["from .model_free import model_free_ptq as model_free_ptq", "from .runs import Picture", "", "__version__: str", "", "class Distributed:"]
     lines += [f"    @property\n    def {name}(self) -> {kind}: ..." for name, kind in
               (("rank", "int"), ("size", "int"), ("local_rank", "int"), ("is_first", "bool"))]
     lines += ["    def barrier(self) -> None: ...", "    def failure(self) -> str: ...", "    def reports_failure(self) -> bool: ...",
@@ -84,7 +85,9 @@ def package_stub() -> str:
 
 
 def modifiers_stub() -> str:
-    lines = [HEAD, "from typing import Any", "", "class Modifier:", "    arguments: dict[str, Any]"]
+    lines = [HEAD, "from typing import Any", "", "class AWQMapping:", "    def __init__(self, smooth_layer: str, "
+             "balance_layers: list[str], activation_hook_target: str | None = ...) -> None: ...", "",
+             "def plain(value: Any) -> Any: ...", "", "class Modifier:", "    arguments: dict[str, Any]"]
     for kind in TABLES["modifiers"]:
         lines += ["", f"class {kind['type']}(Modifier):"]
         if not kind["implemented"]:

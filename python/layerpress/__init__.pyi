@@ -20,6 +20,10 @@ from .reports import Inspection as Inspection
 from .reports import Plan as Plan
 from .reports import Report as Report
 from .reports import Summary as Summary
+from .sessions import active_session as active_session
+from .sessions import create_session as create_session
+from .sessions import reset_session as reset_session
+from .model_free import model_free_ptq as model_free_ptq
 from .runs import Picture
 
 __version__: str

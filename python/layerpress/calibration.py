@@ -3,28 +3,47 @@ the tokenizer that was given."""
 
 from __future__ import annotations
 
-import inspect
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from .errors import DataError, UsageError
+from .helper import helper_script
+from .image_rows import PROCESSED, has_images, is_processed, refuse_sound
+from .wording import in_python
 
-# Columns of processors, which know more of an image than the rows say.
-_PROCESSED_IMAGES = ("pixel_values", "image_grid_thw", "input_features", "aspect_ratio_ids")
+
+class Items:
+    """The rows of a dataset, of the wanted split, as the caller's functions change them. They can be read several times."""
+
+    def __init__(self, dataset: Any, options: dict[str, Any], preprocess: Optional[Callable], collator: Optional[Callable]):
+        dataset = _one_split(dataset, options)
+        if not isinstance(dataset, Iterable):
+            raise DataError(f"[python.dataset] a {type(dataset).__name__} is no dataset; pass rows, a file's path or an id")
+        self._dataset = list(dataset) if iter(dataset) is dataset else dataset
+        self._preprocess, self._collator = preprocess, collator
+
+    def __iter__(self) -> Iterator[Any]:
+        return _apart(self._changed(item) for item in self._dataset)
+
+    def _changed(self, item: Any) -> Any:
+        item = self._preprocess(item) if self._preprocess else item
+        tokenized = hasattr(item, "keys") and item.get("input_ids") is not None
+        return self._collator([dict(item)]) if self._collator and tokenized else item
+
+    def have_images(self) -> bool:
+        return any(has_images(item) for item in self)
 
 
 class Rows:
     """A dataset as rows that the program knows: {"input_ids"}, {"text"} or {"messages"}, one kind for all."""
 
-    def __init__(self, dataset: Any, options: dict[str, Any], preprocess: Optional[Callable]):
-        self._dataset = _one_split(dataset, options)
+    def __init__(self, items: Items, options: dict[str, Any]):
+        self._items = items
         self._column = options.get("text_column") or "text"
         self._masked = bool(options.get("use_loss_mask"))
-        self._preprocess = preprocess
         # Without shuffling the first rows are enough.
         wanted = options.get("num_calibration_samples") or 512
         every = options.get("shuffle") or options.get("concatenate") or not isinstance(wanted, int)
@@ -35,10 +54,10 @@ class Rows:
         kinds: set[str] = set()
         filled = 0
         with path.open("w", encoding="utf-8") as file:
-            for number, item in enumerate(_items(self._dataset), start=1):
+            for number, item in enumerate(self._items, start=1):
                 if self._wanted is not None and filled >= self._wanted:
                     break
-                row = self._row(self._preprocess(item) if self._preprocess else item, number)
+                row = self._row(item, number)
                 kinds.add(next(iter(row)))
                 if len(kinds) > 1:
                     raise DataError(f"[python.dataset] row {number}: the rows before hold another kind of data; pass one kind")
@@ -63,10 +82,11 @@ class Rows:
 
     def _row_of_columns(self, item: Any, number: int) -> dict[str, Any]:
         columns = set(item.keys())
-        for name in _PROCESSED_IMAGES:
-            if name in columns and item[name] is not None:
-                raise DataError(f"[python.dataset] row {number}: {name} is the work of a processor; pass rows with images and "
-                                "messages from a file instead, which the model's own processor is run on")
+        refuse_sound(item, number)
+        if is_processed(item):
+            name = next(name for name in PROCESSED if item.get(name) is not None)
+            raise DataError(f"[python.dataset] row {number}: {name} describes images, which this model has no vision part for; leave "
+                            "it out")
         if item.get("input_ids") is not None:
             return self._row_of_ids(item, number)
         if isinstance(item.get(self._column), str):
@@ -107,13 +127,8 @@ def tokenized_by(tokenizer: Any, rows: Path, options: dict[str, Any], folder: Pa
     done = subprocess.run([sys.executable, "-s", helper_script()], input=json.dumps(request), capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = [line.removeprefix("error: ") for line in done.stderr.splitlines() if line.startswith("error: ")]
-        raise DataError(said[-1] if said else f"[python.dataset] the data helper ended with code {done.returncode}: {done.stderr[-400:]}")
+        raise DataError(in_python(said[-1]) if said else f"[python.dataset] the data helper ended with code {done.returncode}: {done.stderr[-400:]}")
     return written
-
-
-def helper_script() -> str:
-    here = os.environ.get("LAYERPRESS_HELPER")
-    return here or str(Path(inspect.getfile(helper_script)).resolve().parents[1] / "prepare.py")
 
 
 def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
@@ -126,19 +141,16 @@ def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
     return dataset[name]
 
 
-def _items(dataset: Any) -> Iterator[Any]:
-    """Rows; the batches of a loader are taken apart."""
-    if not isinstance(dataset, Iterable):
-        raise DataError(f"[python.dataset] a {type(dataset).__name__} is no dataset; pass rows, a file's path or an id")
-    for item in dataset:
+def _apart(items: Iterable[Any]) -> Iterator[Any]:
+    """Rows; the batches of a loader are taken apart, unless they have images, whose parts only a processor knows."""
+    for item in items:
         ids = item.get("input_ids") if hasattr(item, "keys") else None
-        if ids is None or _depth(_list(ids)) < 2:
+        if ids is None or is_processed(item) or _depth(_list(ids)) < 2:
             yield item
             continue
         columns = {name: _list(item[name]) for name in ("input_ids", "attention_mask", "loss_mask") if item.get(name) is not None}
-        others = {name: item[name] for name in item.keys() if name in _PROCESSED_IMAGES}
         for index in range(len(columns["input_ids"])):
-            yield {**{name: values[index] for name, values in columns.items()}, **others}
+            yield {name: values[index] for name, values in columns.items()}
 
 
 def _list(value: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, Iterator, Optional
 
 from . import _native
 from .errors import UsageError
+from .image_rows import takes_images
 from .progress import logger
 
 
@@ -28,16 +29,13 @@ class LoadedModel:
         self.name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
         self.native = _native.model_in_memory(json.dumps(_config(model)), _tensors(model), "")
 
-    def tokenizer(self) -> Any:
-        """The tokenizer or processor of the model's own folder."""
-        from transformers import AutoProcessor, AutoTokenizer
+    @property
+    def config(self) -> Any:
+        return self.model.config
 
-        for kind in (AutoTokenizer, AutoProcessor):
-            try:
-                return kind.from_pretrained(self.name)
-            except (OSError, ValueError, KeyError):
-                continue
-        raise UsageError(f"[python.oneshot] {self.name}: no tokenizer is there for it; pass tokenizer= or tokenized data")
+    def tokenizer(self) -> Any:
+        """The tokenizer of the model's own folder, or the processor of a model that takes images."""
+        return tokenizer_of(self.name, takes_images(self.config))
 
     def stand_for(self, output: Path, tokenizer: Any, writes: bool) -> None:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""
@@ -60,7 +58,19 @@ class LoadedModel:
         self.model.save_pretrained = save_pretrained
 
 
-def dispatch_for_generation(model: Any) -> Any:
+def tokenizer_of(name: str, images: bool) -> Any:
+    """The tokenizer of a folder or an id; with `images` the processor, if there is one."""
+    from transformers import AutoProcessor, AutoTokenizer
+
+    for kind in (AutoProcessor, AutoTokenizer) if images else (AutoTokenizer, AutoProcessor):
+        try:
+            return kind.from_pretrained(name)
+        except (OSError, ValueError, KeyError):
+            continue
+    raise UsageError(f"[python.oneshot] {name}: no tokenizer is there for it; pass tokenizer= or tokenized data")
+
+
+def dispatch_for_generation(model: Any, *_: Any, **__: Any) -> Any:
     """Moves a model to the device that generates: a GPU where torch has one."""
     import torch
 

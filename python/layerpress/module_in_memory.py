@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from . import _native
-from .calibration import helper_script
 from .errors import CheckpointError, UsageError
+from .helper import helper_folder
 from .loaded_model import copy_result
 from .progress import logger
 
@@ -60,9 +60,8 @@ class ModuleInMemory:
 
 def _exported(module: Any, folder: Path) -> list[str]:
     """Writes the module's graph into the folder; returns the names of its tensors, each once."""
-    place = str(Path(helper_script()).parent)
-    if place not in sys.path:
-        sys.path.append(place)
+    if helper_folder() not in sys.path:
+        sys.path.append(helper_folder())
     from layerpress_graph.errors import ExportError
     from layerpress_graph.modules import export_module, stored_names
 

@@ -36,7 +36,15 @@ def _as_it_is(row: dict) -> dict:
     return {"text": row["text"]}
 
 
+def _of_picture(row: dict) -> dict:
+    question = [{"type": "image"}, {"type": "text", "text": "What does this image show?"}]
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": " ".join(row["caption"])}],
+            "image": row["image"]}
+
+
 NAMED = {
+    "flickr": Named("lmms-lab/flickr30k", _of_picture),
+    "flickr30k": Named("lmms-lab/flickr30k", _of_picture),
     "open_platypus": Named("garage-bAInd/Open-Platypus", _of_instruction),
     "perfectblend": Named("mlabonne/open-perfectblend", _of_conversations),
     "ultrachat": Named("HuggingFaceH4/ultrachat_200k", _with_system_message, split_suffix="_sft"),

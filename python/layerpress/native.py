@@ -12,6 +12,7 @@ from typing import Any
 from . import _native
 from .errors import UsageError
 from .progress import Events, in_main_thread
+from .wording import python_errors
 
 TABLES = json.loads(_native.tables())
 
@@ -56,6 +57,7 @@ def call(function, *arguments: Any, progress: bool, last: tuple = ()) -> Any:
     """Runs a long function of the extension module; its result is JSON."""
     events = Events(progress)
     try:
-        return json.loads(function(*arguments, events, in_main_thread(), *last))
+        with python_errors():
+            return json.loads(function(*arguments, events, in_main_thread(), *last))
     finally:
         events.close()

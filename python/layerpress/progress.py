@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from .wording import in_python
+
 logger = logging.getLogger("layerpress")
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -19,7 +21,7 @@ class Events:
         self._phase_name = ""
 
     def message(self, level: str, text: str) -> None:
-        logger.log(_LEVELS[level], text)
+        logger.log(_LEVELS[level], in_python(text))
 
     def step(self, done: int, total: int, name: str) -> None:
         if self._bars and total > 0:

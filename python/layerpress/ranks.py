@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from typing import Any, Iterator, Optional
 
 from . import _native
@@ -28,6 +29,12 @@ def init_dist(timeout: int = 600) -> _native.Distributed:
 
 
 def current_ranks() -> Any:
+    """The ranks that init_dist() joined, or those of a process group that the script has made, such as init_dist() of
+    compressed-tensors does."""
+    distributed = sys.modules.get("torch.distributed")
+    if _ranks is None and distributed is not None and distributed.is_available() and distributed.is_initialized():
+        if distributed.get_world_size() > 1:
+            init_dist()
     return _ranks
 
 
@@ -51,14 +58,14 @@ def source_folder(model: Any) -> str:
 
 
 @contextlib.contextmanager
-def load_context() -> Iterator[None]:
+def load_context(model_class: Any = None) -> Iterator[None]:
     """The name that newer scripts have for load_offloaded_model()."""
-    with load_offloaded_model():
+    with load_offloaded_model(model_class):
         yield
 
 
 @contextlib.contextmanager
-def load_offloaded_model() -> Iterator[None]:
+def load_offloaded_model(model_class: Any = None) -> Iterator[None]:
     """Inside, from_pretrained() takes device_map="auto_offload": the model stays on the CPU, where safetensors maps its files, so that
     the ranks of a machine share one copy in the page cache."""
     from transformers import PreTrainedModel
@@ -68,7 +75,8 @@ def load_offloaded_model() -> Iterator[None]:
     def from_pretrained(cls: Any, *arguments: Any, **options: Any) -> Any:
         if options.get("device_map") in ("auto_offload", "disk"):
             options["device_map"] = "cpu"
-            options.pop("offload_folder", None)
+            for name in ("max_memory", "offload_folder"):  # mapped files need neither
+                options.pop(name, None)
         model = load.__func__(cls, *arguments, **options)
         target = model[0] if isinstance(model, tuple) else model
         target._layerpress_versions = {name: parameter._version for name, parameter in target.named_parameters()}

@@ -10,8 +10,26 @@ from .errors import RecipeError
 from .modifiers import Modifier
 
 
+class Recipe:
+    """A recipe in one of the forms that oneshot() takes."""
+
+    def __init__(self, recipe: Any):
+        self.recipe = recipe
+
+    @classmethod
+    def create_instance(cls, recipe: Any) -> Recipe:
+        """Of a path, YAML or JSON text, or modifiers."""
+        return recipe if isinstance(recipe, Recipe) else cls(recipe)
+
+    @classmethod
+    def from_modifiers(cls, modifiers: Any) -> Recipe:
+        return cls(modifiers)
+
+
 def recipe_text(recipe: Any) -> Optional[str]:
     """A path, YAML or JSON text as it is; modifiers as JSON, in their order."""
+    if isinstance(recipe, Recipe):
+        return recipe_text(recipe.recipe)
     if recipe is None or isinstance(recipe, (str, os.PathLike)):
         return None if recipe is None else os.fspath(recipe)
     # A mapping holds a type once, so that each modifier has a group of its own.

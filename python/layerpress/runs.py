@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 from . import _native, keywords
-from .calibration import Rows, tokenized_by
+from .calibration import Items, Rows, tokenized_by
 from .errors import UsageError
-from .loaded_model import LoadedModel, is_model, waiting_folder
+from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, write_tokens
+from .loaded_model import LoadedModel, is_model, tokenizer_of, waiting_folder
 from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
@@ -54,7 +56,8 @@ def evaluate(model: str | os.PathLike, dataset: Any = None, *, progress: bool = 
     with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
         if dataset is not None and not isinstance(dataset, (str, os.PathLike)):
             rows = Path(folder) / "rows.jsonl"
-            Rows(dataset, {**arguments, "num_calibration_samples": arguments.get("num_samples", 512)}, None).write(rows)
+            wanted = {**arguments, "num_calibration_samples": arguments.get("num_samples", 512)}
+            Rows(Items(dataset, wanted, None, None), wanted).write(rows)
             dataset, arguments = rows, {**arguments, "text_column": "text"}
         options = options_of("evaluate", {**arguments, "dataset": dataset})
         return Evaluation(call(_native.evaluate, os.fspath(model), options, progress=progress))
@@ -98,7 +101,7 @@ def prepare(model: str | os.PathLike, dataset: Any, output: str | os.PathLike, *
     with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
         if not isinstance(dataset, (str, os.PathLike)):
             rows = Path(folder) / "rows.jsonl"
-            Rows(dataset, arguments, None).write(rows)
+            Rows(Items(dataset, arguments, None, None), arguments).write(rows)
             dataset, arguments = rows, {**arguments, "text_column": "text"}
         options = options_of("prepare", {**arguments, "dataset": dataset, "output": output})
         return Report(call(_native.prepare, os.fspath(model), options, progress=progress))
@@ -134,11 +137,9 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     options = keywords.to_options(given)
     request = _Request()
     request.tokenizer = own["processor"] if own["processor"] is not None else own["tokenizer"]
-    if isinstance(request.tokenizer, (str, os.PathLike)):
-        from transformers import AutoTokenizer
-
-        request.tokenizer = AutoTokenizer.from_pretrained(os.fspath(request.tokenizer))
     _take_model(model, own, options, request, function)
+    if isinstance(request.tokenizer, (str, os.PathLike)):
+        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_images(request))
     with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
         chosen = dataset if dataset is not None else own["dataset_path"]
         if chosen is not None:
@@ -205,30 +206,77 @@ def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> st
 
 
 def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
-    if callable(own["data_collator"]):
-        raise UsageError("[python.oneshot] data_collator: samples of any length are packed without padding; tokenize rows before instead")
+    """The file or id that the program reads."""
     if isinstance(dataset, str) and dataset in NAMED and not os.path.exists(dataset):
         dataset, own["preprocessing_func"] = load(dataset, own["dataset_config_name"], options.get("dataset_split"))
-    named = isinstance(dataset, (str, os.PathLike))
-    if named and own["preprocessing_func"] is not None:
+    if isinstance(dataset, (str, os.PathLike)):
+        return _dataset_by_name(dataset, own, options, request, folder)
+    collator = own["data_collator"] if callable(own["data_collator"]) else None
+    items = Items(dataset, options, own["preprocessing_func"], collator)
+    if _model_takes_images(request) and items.have_images():
+        return _tokens_with_images(items, options, request, folder)
+    path = folder / "rows.jsonl"
+    rows = Rows(items, options)
+    rows.write(path)
+    options.pop("text_column", None)
+    options.pop("dataset_split", None)
+    if current_ranks() is not None and current_ranks().size > 1:
+        return _rows_of_ranks(path, options, request)
+    if rows.tokenized or request.loaded is None and request.tokenizer is None:
+        return str(path)
+    return _tokens(path, options, request, folder)
+
+
+def _dataset_by_name(dataset: str | os.PathLike, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
+    if own["preprocessing_func"] is not None:
         raise UsageError("[python.oneshot] preprocessing_func: load the data with the datasets package, map it, and pass it")
-    if named:
-        path = os.fspath(dataset) + (f":{own['dataset_config_name']}" if own["dataset_config_name"] else "")
-        if request.loaded is None and request.tokenizer is None or path.endswith(".safetensors"):
-            return path
-    else:
-        path = str(folder / "rows.jsonl")
-        rows = Rows(dataset, options, own["preprocessing_func"])
-        rows.write(Path(path))
-        options.pop("text_column", None)
-        options.pop("dataset_split", None)
-        if current_ranks() is not None and current_ranks().size > 1:
-            return _rows_of_ranks(Path(path), options, request)
-        if rows.tokenized or request.loaded is None and request.tokenizer is None:
-            return path
-    if request.tokenizer is None and request.loaded is not None:
+    path = os.fspath(dataset) + (f":{own['dataset_config_name']}" if own["dataset_config_name"] else "")
+    if request.loaded is None and request.tokenizer is None or path.endswith(".safetensors"):
+        return path
+    if request.loaded is not None and _model_takes_images(request):
+        reader = _image_reader(request, folder)._replace(images=Path(path).parent if os.path.isfile(path) else None)
+        rows = list(rows_of_file(path, reader, options))
+        return _tokens_with_images(Items(rows, {}, None, None), options, request, folder, reader)
+    return _tokens(Path(path), options, request, folder)
+
+
+def _tokens(path: Path, options: dict[str, Any], request: _Request, folder: Path) -> str:
+    """The token file that the helper makes of rows without images."""
+    if request.tokenizer is None:
         request.tokenizer = request.loaded.tokenizer()
-    tokens = str(tokenized_by(request.tokenizer, Path(path), options, folder))
+    return _done(str(tokenized_by(request.tokenizer, path, options, folder)), options)
+
+
+def _done(tokens: str, options: dict[str, Any]) -> str:
+    """Takes out the options that have been followed."""
     for done in ("shuffle", "concatenate", "text_column", "dataset_split"):
         options.pop(done, None)
     return tokens
+
+
+def _model_takes_images(request: _Request) -> bool:
+    if request.loaded is not None:
+        return takes_images(getattr(request.loaded, "config", {}))
+    config = Path(request.model) / "config.json"
+    return config.is_file() and takes_images(json.loads(config.read_text(encoding="utf-8")))
+
+
+def _image_reader(request: _Request, folder: Path) -> ImageReader:
+    if request.loaded is None:
+        return ImageReader(Path(request.model), request.tokenizer)
+    processor = request.tokenizer
+    if not hasattr(processor, "image_processor"):
+        with contextlib.suppress(UsageError):  # rows that a processor has read need none
+            processor = request.loaded.tokenizer()
+    return ImageReader(folder_of(request.loaded.model, processor, folder / "processor"), processor, request.loaded.model)
+
+
+def _tokens_with_images(items: Items, options: dict[str, Any], request: _Request, folder: Path,
+                        reader: Optional[ImageReader] = None) -> str:
+    if current_ranks() is not None and current_ranks().size > 1:
+        raise UsageError("[python.oneshot] dataset: on several ranks, rows with images come from a file or a token file that "
+                         "prepare() makes; name it")
+    reader = reader or _image_reader(request, folder)
+    if not reader.reads_pixels:  # graphs that Layerpress describes itself take no embeddings of images
+        options.setdefault("model_graph", "export")
+    return _done(str(write_tokens(items, reader, options, folder / "samples.safetensors")), options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from .errors import DataError
@@ -47,6 +49,57 @@ def shortened(model_class):
     return Shortened
 
 
+def _language_model(model):
+    """The part of a model that gets embeddings, and its embedding of tokens."""
+    paths = [path for path, _ in model.named_modules() if path.split(".")[-1] == _PART]
+    if len(paths) != 1:
+        raise DataError(f"{type(model).__name__} has no part '{_PART}': samples with images are not possible with this "
+                        "kind of model: pass text only")
+    language = model.get_submodule(paths[0])
+    return language, language.get_input_embeddings()
+
+
+def _counts_differences(language, main) -> bool:
+    """Whether differences of positions are all that matters, as to rotary embeddings and biases: no other embedding is there."""
+    return not any(isinstance(module, torch.nn.Embedding) and module is not main for module in language.modules())
+
+
+def _capturing(text):
+    def capture(*positional, **arguments):
+        raise Captured(arguments, text.ids)
+
+    return capture
+
+
+@contextlib.contextmanager
+def stopped_at_language_model(model):
+    """Inside, a call of a whole model raises Captured where it calls its language model, and embeddings of text are NaN. The model
+    is as before afterwards."""
+    language, main = _language_model(model)
+    model.counts_differences = _counts_differences(language, main)
+    text, replaced = _UnreadEmbedding(main, float("nan")), []
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if child is main or isinstance(child, torch.nn.Embedding) and _is_inside(child, language):
+                replaced.append((module, name, child))
+    for module, name, child in replaced:
+        module._modules[name] = text if child is main else _UnreadEmbedding(child, 0.0)
+    before = language.__dict__.get("forward")
+    language.forward = _capturing(text)
+    try:
+        yield
+    finally:
+        del language.forward, model.counts_differences
+        if before is not None:
+            language.forward = before
+        for module, name, child in replaced:
+            module._modules[name] = child
+
+
+def _is_inside(module, whole) -> bool:
+    return any(each is module for each in whole.modules())
+
+
 def _leave_out(language, main) -> _UnreadEmbedding:
     """Removes the weights of a language model; returns what stands for its embedding of tokens `main`."""
     text = _UnreadEmbedding(main, float("nan"))
@@ -64,14 +117,9 @@ def _leave_out(language, main) -> _UnreadEmbedding:
 
 
 def _shorten(model) -> None:
-    paths = [path for path, _ in model.named_modules() if path.split(".")[-1] == _PART]
-    if len(paths) != 1:
-        raise DataError(f"{type(model).__name__} has no part '{_PART}': samples with images are not possible with this "
-                        "kind of model: pass text only")
-    language, head = model.get_submodule(paths[0]), model.get_output_embeddings()
-    main = language.get_input_embeddings()
-    others = [module for module in language.modules() if isinstance(module, torch.nn.Embedding) and module is not main]
-    model.counts_differences = not others  # no embedding of positions: rotary ones and biases know differences only
+    language, main = _language_model(model)
+    head = model.get_output_embeddings()
+    model.counts_differences = _counts_differences(language, main)
     text = _leave_out(language, main)
     for module in model.modules():
         for name, child in list(module.named_children()):
@@ -80,8 +128,4 @@ def _shorten(model) -> None:
         if hasattr(module, "all_tied_weights_keys"):
             module.all_tied_weights_keys = {}
         module._tied_weights_keys = None
-
-    def capture(*positional, **arguments):
-        raise Captured(arguments, text.ids)
-
-    language.forward = capture
+    language.forward = _capturing(text)

@@ -48,11 +48,10 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"num_calibration_sample": 3}, "num_calibration_sample: there is no such argument.*did you mean num_calibration_samples"),
     ({"propagate_error": False}, "propagate_error=False is not possible: pipeline='basic'"),
     ({"num_calibration_samples": "many"}, "num-calibration-samples: 'many' is no value"),
-    ({"data_collator": list}, "data_collator"),
     ({"splits": ["a", "b"]}, "is not one split"),
     ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text or messages"),
     ({"dataset": [{"input_ids": [1.5]}]}, "row 1: '1.5' is no token id"),
-    ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values is the work of a processor"),
+    ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values describes images, which this model has no vision part for"),
     ({"dataset": ["w1", [1, 2]]}, "row 2: the rows before hold another kind of data"),
     ({"dataset": []}, "the dataset has no rows"),
     ({"recipe": []}, "the list of modifiers is empty"),
@@ -73,7 +72,7 @@ def test_errors_have_the_kinds_of_the_library(model, tmp_path):
         layerpress.inspect("no-org/no-model")
     with pytest.raises(layerpress.UsageError) as caught:
         layerpress.oneshot(model, dataset=[[1, 2]])
-    assert isinstance(caught.value, ValueError) and "--output is required" in str(caught.value)
+    assert isinstance(caught.value, ValueError) and "output_dir= is required" in str(caught.value)
     with pytest.raises(layerpress.MemoryError) as caught:
         layerpress.oneshot(model, dataset=[[1, 2]], output_dir=tmp_path / "out", group_size=32, memory_budget="1MiB", progress=False)
     assert isinstance(caught.value, MemoryError)

@@ -64,7 +64,7 @@ def test_model_of_the_hub(model, gptq, samples, by_program, tmp_path, monkeypatc
     for name, value in hub.environment(tmp_path).items():
         monkeypatch.setenv(name, value)
     arguments = {"dataset": samples, "recipe": gptq, "output_dir": tmp_path / "out", "progress": False}
-    with pytest.raises(layerpress.CheckpointError, match="add --download"):
+    with pytest.raises(layerpress.CheckpointError, match="add download=True"):
         layerpress.oneshot("org/name", **arguments)
     summary = layerpress.oneshot("org/name", download=True, push="me/result", **arguments)
     assert summary.uploaded == hub.address + "/me/result"
@@ -170,7 +170,7 @@ def test_ctrl_c_and_resume(model, samples, by_program, gptq, tmp_path, monkeypat
     arguments = {"model": model, "dataset": rows_of(samples), "recipe": gptq, "output_dir": tmp_path / "out", "progress": False}
     with monkeypatch.context() as patched:
         patched.setattr(progress.Events, "step", interrupting)
-        with pytest.raises(KeyboardInterrupt, match="continue with --resume") as caught:
+        with pytest.raises(KeyboardInterrupt, match="continue with resume=True") as caught:
             layerpress.oneshot(**arguments)
     assert isinstance(caught.value, layerpress.InterruptedError) and isinstance(caught.value, layerpress.Error)
     assert signal.getsignal(signal.SIGINT) is handler and not (tmp_path / "out").exists()

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 RELEASE = "0.14.0.1"
-LACKING = ("AutoRoundModifier", "REAPPruningModifier", "SpinQuantModifier", "QuIPModifier", "SparseGPTModifier", "WandaPruningModifier")
 NAMES_WORK = re.compile(r"\b(oneshot|model_free_ptq)\b")
 MODEL = re.compile(r"(?i)^\s*(?:model_?id|model)\s*=\s*\"([\w.-]+/[\w.-]+)\"", re.M)
 TEMPLATE = re.compile(r"<[A-Z_]+>")
@@ -46,11 +45,17 @@ def fetched_examples(python: Path, place: Path) -> Path:
     return next(place.glob("llmcompressor-*/examples"))
 
 
-def chosen(examples: Path, pattern: str) -> list[Path]:
+def lacking(python: Path) -> list[str]:
+    """The modifiers that Layerpress has not."""
+    ask = "import json; from layerpress.native import TABLES; print(json.dumps([k['type'] for k in TABLES['modifiers'] if not k['implemented']]))"
+    return json.loads(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout)
+
+
+def chosen(examples: Path, pattern: str, without: list[str]) -> list[Path]:
     scripts = []
     for path in sorted(examples.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        if "llmcompressor" in text and NAMES_WORK.search(text) and not any(name in text for name in LACKING):
+        if "llmcompressor" in text and NAMES_WORK.search(text) and not any(name in text for name in without):
             if re.search(pattern, str(path.relative_to(examples))) and not TEMPLATE.search(text):
                 scripts.append(path)
     return scripts
@@ -133,7 +138,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         examples = options.examples or fetched_examples(python, Path(folder))
         cache = (options.cache or Path(folder) / "hub").absolute()
-        scripts = chosen(examples, options.only)
+        scripts = chosen(examples, options.only, lacking(python))
         machine = Machine(python, cache, Path(folder))
         subprocess.run([python, HERE / "stand_in_models.py", cache, *models_of(scripts)], check=True, env=machine.environment,
                        stdout=subprocess.DEVNULL)

@@ -46,6 +46,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+@dataclasses.dataclass
+class AWQMapping:
+    """An entry of AWQModifier's mappings."""
+
+    smooth_layer: str
+    balance_layers: list[str]
+    activation_hook_target: str | None = None
+
+
 for _kind in TABLES["modifiers"]:
     globals()[_kind["type"]] = type(_kind["type"], (Modifier,), {"__module__": __name__})
-__all__ = ["Modifier", *(kind["type"] for kind in TABLES["modifiers"])]
+__all__ = ["AWQMapping", "Modifier", *(kind["type"] for kind in TABLES["modifiers"])]

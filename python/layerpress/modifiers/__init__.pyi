@@ -2,6 +2,11 @@
 
 from typing import Any
 
+class AWQMapping:
+    def __init__(self, smooth_layer: str, balance_layers: list[str], activation_hook_target: str | None = ...) -> None: ...
+
+def plain(value: Any) -> Any: ...
+
 class Modifier:
     arguments: dict[str, Any]
 
@@ -160,5 +165,5 @@ class ConstantPruningModifier(Modifier):
 class LogarithmicEqualizationModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
-class REAPModifier(Modifier):
+class REAPPruningModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError

@@ -1,5 +1,0 @@
-"""The place where LLM Compressor has it."""
-
-from . import SmoothQuantModifier
-
-__all__ = ["SmoothQuantModifier"]

@@ -1,0 +1,46 @@
+"""Messages of the library and of the helper in Python's words: options as keywords."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from typing import Iterator
+
+from . import _native
+from .errors import Error
+
+# Keywords that scripts know better than the option's own name.
+_KEYWORDS = {"output": "output_dir"}
+_TYPES = {option["name"]: option["type"] for options in json.loads(_native.tables()).values() for option in options if "name" in option}
+_OPTION = re.compile(r"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)('[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*\b))?(?=(:?))")
+
+
+def in_python(text: str) -> str:
+    """`--download` as `download=True`, `--group-size 64` as `group_size=64`, `--output` as `output_dir=`."""
+    return _OPTION.sub(_keyword, text)
+
+
+def _keyword(found: re.Match) -> str:
+    no, name, value, colon = found.groups()
+    if name not in _TYPES:
+        return found.group(0)
+    keyword = _KEYWORDS.get(name, name.replace("-", "_"))
+    if _TYPES[name] == "bool":
+        said = f" {value}" if value else ""
+        return keyword + ("" if colon and not value else f"={not no}") + said
+    if value is not None:
+        return f"{keyword}={value if value[0] in chr(39) + '0123456789' else repr(value)}"
+    return keyword if colon else f"{keyword}="
+
+
+@contextlib.contextmanager
+def python_errors() -> Iterator[None]:
+    """Errors of the library that are raised inside name keywords."""
+    try:
+        yield
+    except Error as fault:
+        said = in_python(str(fault))
+        if said == str(fault):
+            raise
+        raise type(fault)(said) from None

@@ -8,41 +8,74 @@
 #include <cctype>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <set>
+#include <utility>
 
 #include "layerpress/base/error.h"
 
 namespace layerpress {
 namespace {
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+/// Letters of either case are equal, and so are "-" and "_".
+char folded(char c) { return c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
+
+struct EditDistances {
+  std::size_t whole = 0;  ///< of both texts
+  std::size_t begin = 0;  ///< of the first text and some beginning of the second
+};
+
+EditDistances edit_distances(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
     std::size_t diagonal = row[0];
     row[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const bool same =
-          std::tolower(static_cast<unsigned char>(a[i - 1])) == std::tolower(static_cast<unsigned char>(b[j - 1]));
-      const std::size_t replaced = diagonal + (same ? 0 : 1);
+      const std::size_t replaced = diagonal + (folded(a[i - 1]) == folded(b[j - 1]) ? 0 : 1);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
     }
   }
-  return row[b.size()];
+  return {row[b.size()], *std::min_element(row.begin(), row.end())};
+}
+
+/// "num", "samples" of "--num-samples".
+std::set<std::string> words_of(std::string_view name) {
+  std::set<std::string> words;
+  std::string word;
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c))) {
+      word += folded(c);
+    } else if (!word.empty()) {
+      words.insert(std::exchange(word, {}));
+    }
+  }
+  if (!word.empty()) words.insert(word);
+  return words;
+}
+
+/// How far a candidate is from a name; nothing if it is probably not meant.
+std::optional<std::size_t> distance_to(std::string_view name, const std::string& candidate) {
+  constexpr std::size_t kBehindEveryTypo = 1000, kBehindEveryBeginning = 2000;
+  const EditDistances distances = edit_distances(name, candidate);
+  if (distances.whole <= (name.size() < 4 ? 1 : std::max<std::size_t>(2, name.size() / 3))) return distances.whole;
+  if (name.size() >= 4 && distances.begin <= name.size() / 5) return kBehindEveryTypo + distances.begin;
+  const std::set<std::string> words = words_of(name), others = words_of(candidate);
+  if (words.empty() || !std::includes(others.begin(), others.end(), words.begin(), words.end())) return std::nullopt;
+  return kBehindEveryBeginning + candidate.size();
 }
 
 }  // namespace
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
   std::string best;
-  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 2) + 1;
-  for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(name, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
+  std::optional<std::size_t> least;
+  for (const std::string& candidate : candidates)
+    if (const auto distance = distance_to(name, candidate); distance && (!least || *distance < *least)) {
+      least = distance;
       best = candidate;
     }
-  }
   return best;
 }
 

@@ -9,6 +9,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
+#include "layerpress/base/missing_folder.h"
 #include "layerpress/checkpoint/strict_json.h"
 
 namespace layerpress::checkpoint {
@@ -69,6 +70,25 @@ std::optional<std::string> read_ref(const fs::path& path) {
   return commit;
 }
 
+/// Whether a name that no folder has can hardly mean a model of the hub.
+bool looks_like_a_path(const std::string& model) {
+  if (model.find('@') != std::string::npos) return false;
+  for (const char* beginning : {"/", "./", "../", "~/"})
+    if (model.starts_with(beginning)) return true;
+  return std::count(model.begin(), model.end(), '/') > 1;
+}
+
+/// "models/smolm2" where a folder models has a folder smollm2.
+bool has_near_folder(const std::string& model) {
+  return model.find('/') != std::string::npos && hint_for_missing_folder(model).starts_with("did you mean");
+}
+
+[[noreturn]] void refuse_missing_folder(const std::string& model) {
+  const std::string hint = hint_for_missing_folder(model);
+  throw CheckpointError("[checkpoint.locate] no such folder {}; {}", in_quotes(model),
+                        hint.empty() ? "pass a model's folder, or a model id (org/name or org/name@revision)" : hint);
+}
+
 }  // namespace
 
 std::optional<HubModel> parse_hub_model(const std::string& model) {
@@ -95,6 +115,7 @@ fs::path locate_model(const std::string& model) {
     throw CheckpointError("[checkpoint.locate] {} is a file; pass the directory that holds config.json",
                           in_quotes(model));
   const auto hub_model = parse_hub_model(model);
+  if (looks_like_a_path(model)) refuse_missing_folder(model);
   if (!hub_model)
     throw CheckpointError(
         "[checkpoint.locate] {} is neither a directory nor a model id (org/name or org/name@revision)",
@@ -105,6 +126,7 @@ fs::path locate_model(const std::string& model) {
   const fs::path snapshot = folder / "snapshots" / commit;
   // A revision with a slash can only be a ref. As a path below snapshots/ it would name a folder inside a model.
   if (commit.find('/') == std::string::npos && fs::is_directory(snapshot, failure)) return snapshot;
+  if (has_near_folder(model)) refuse_missing_folder(model);
   throw CheckpointError(
       "[checkpoint.locate] {} is neither a directory nor in the local Hugging Face cache ({}); add --download, or: "
       "hf download {}{}",

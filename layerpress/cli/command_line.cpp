@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "layerpress/cli/option_parser.h"
+#include "layerpress/cli/parse_errors.h"
 
 namespace layerpress::cli {
 namespace {
@@ -97,8 +98,7 @@ bool parse_command_line(int argc, char** argv, CommandLine& line, int& code) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    code = error.get_exit_code() == 0 ? app.exit(error)
-                                      : fail(std::string("[options] ") + error.what() + "; see --help", 2);
+    code = error.get_exit_code() == 0 ? app.exit(error) : fail("[options] " + explain(app, error), 2);
     return false;
   }
   line.subcommand = app.get_subcommands().front()->get_name();

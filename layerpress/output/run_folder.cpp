@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "layerpress/base/checksum.h"
+#include "layerpress/base/missing_folder.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/setup/rank_agreement.h"
@@ -25,13 +26,12 @@ void check_output(const OneshotOptions& options, const fs::path& model_directory
     if (folder == model)
       throw UsageError("[options] --output: {} is the model's own folder or inside it; choose another", options.output);
   if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
-    throw UsageError("[options] --offload-dir: {} is no directory", options.offload_dir);
+    throw UsageError("[options] --offload-dir: {} is not a directory; name an existing one", options.offload_dir);
 }
 
 /// Checked now rather than after the work.
 void check_summary(const std::string& path) {
-  if (!path.empty() && !can_be_written(path))
-    throw UsageError("[options] --summary: {} cannot be written; name a file in an existing, writable folder", path);
+  if (!path.empty()) require_writable("--summary", path);
 }
 
 /// The original's own quantization is not the output's.
@@ -73,8 +73,8 @@ bool RunFolder::is_complete() const {
     if (holds_this_output()) return true;
     if (options_.overwrite) return false;
     throw UsageError(
-        "[output] {}: is complete, but not what this run makes: another model, another recipe, or no checkpoint; "
-        "choose another --output or pass --overwrite",
+        "[output] {}: already holds something else than this run's result (another model, another recipe, or no "
+        "checkpoint); choose another --output or pass --overwrite",
         options_.output);
   };
   return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";

@@ -6,6 +6,7 @@
 
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/file.h"
+#include "layerpress/base/missing_folder.h"
 #include "layerpress/base/temporary_directory.h"
 #include "layerpress/graph/drawing.h"
 #include "layerpress/graph/text.h"
@@ -125,10 +126,11 @@ Json graph_facts(const model::TracedModel& model) {
 bool draws(const InspectOptions& options) { return !options.svg.empty() || !options.dot.empty(); }
 
 void check_options(const InspectOptions& options) {
-  if (options.full && !draws(options))
-    throw UsageError("[options] --full: belongs to a picture; name its file with --svg or --dot");
+  if (!options.svg.empty()) require_writable("--svg", options.svg);
+  if (!options.dot.empty()) require_writable("--dot", options.dot);
+  if (options.full && !draws(options)) throw UsageError("[options] --full requires a picture; add --svg or --dot");
   if (static_cast<int>(options.graph) + static_cast<int>(options.plan) + static_cast<int>(draws(options)) > 1)
-    throw UsageError("[options] --graph, --plan and --svg or --dot show different things; ask for one of them");
+    throw UsageError("[options] --graph, --plan and a picture (--svg, --dot) exclude each other; choose one");
 }
 
 /// The run to plan. Without an output folder, the output is assumed to be on the model's disk.

@@ -1,5 +1,6 @@
 #include "layerpress/prepare.h"
 
+#include "layerpress/base/missing_folder.h"
 #include "layerpress/run/dataset_options.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
@@ -8,6 +9,7 @@ namespace layerpress {
 
 Prepared prepare(const PrepareOptions& options, const RunControl& control) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
+  require_writable("--output", options.output);
   const data::DatasetOptions dataset = run::dataset_options(options);
   if (options.download) setup::download_model(options.model, control);
   const setup::OpenedModel model = setup::open_model(

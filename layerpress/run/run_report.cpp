@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/missing_folder.h"
 #include "layerpress/data/load_samples.h"
 #include "layerpress/setup/helper_request.h"
 
@@ -79,10 +80,9 @@ void check_report(const OneshotOptions& options) {
   if (!is_asked_for(options)) return;
   std::error_code failure;
   const fs::path page = options.report;
-  const bool is_other = fs::exists(page, failure) && !fs::is_regular_file(page, failure);
-  if (is_other || !can_be_written(page))
-    throw UsageError("[options] --report: {} cannot be written; name a file in an existing, writable folder",
-                     options.report);
+  if (fs::exists(page, failure) && !fs::is_regular_file(page, failure))
+    throw UsageError("[options] --report: {} cannot be written, because it is not a file; name a file", options.report);
+  require_writable("--report", page);
   if (!options.summary.empty() && fs::absolute(page) == fs::absolute(options.summary))
     throw UsageError("[options] --report and --summary name the same file, {}; give them two", options.report);
   require_charts();
@@ -93,7 +93,7 @@ void write_report(const OneshotOptions& options, const dist::Group& group, const
   if (!group.is_first()) return;
   if (!is_asked_for(options)) return draw_by_default(options, control, summary);
   if (summary.already_complete)
-    return control.message(LogLevel::kWarning, "[report] nothing was done, so there is nothing to draw");
+    return control.message(LogLevel::kWarning, "[report] the run had nothing to do, so no page was drawn");
   try {
     draw(options.report, options, control, summary);
   } catch (const IoError& error) {

@@ -6,6 +6,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress {
@@ -38,6 +39,14 @@ TEST(Text, ParsesSizes) {
 TEST(Text, FindsNearestNames) {
   EXPECT_EQ(nearest_name("W4A61", {"W8A8", "W4A16", "FP8"}), "W4A16");
   EXPECT_EQ(nearest_name("completely different", {"W8A8", "FP8"}), "");
+  EXPECT_EQ(nearest_name("gpt", {"rtn", "gptq"}), "gptq");
+  EXPECT_EQ(nearest_name("awq", {"rtn", "gptq"}), "");
+  EXPECT_EQ(nearest_name("--max_seq_lenght", {"--max-shard-size", "--max-seq-length"}), "--max-seq-length");
+  EXPECT_EQ(nearest_name("smolm2", {"tinyllama", "smollm2-135m"}), "smollm2-135m");
+  EXPECT_EQ(nearest_name("--num-samples", {"--num-calibration-samples"}), "--num-calibration-samples");
+  EXPECT_EQ(did_you_mean("onshot", {"eval", "oneshot"}), "did you mean oneshot?");
+  EXPECT_EQ(did_you_mean("train", {"eval", "oneshot"}), "");
+  EXPECT_EQ(nearest_or_all("train", {"eval", "oneshot"}), "choose from eval, oneshot");
   EXPECT_EQ(format_bytes(113'100'000), "113.1 MB");
   EXPECT_EQ(format_bytes(999), "999 B");
 }

@@ -38,8 +38,17 @@ TEST_F(ModelLocationTest, DirectoriesAreThemselves) {
   EXPECT_EQ(locate_model(cache_.path().string()), cache_.path());
   const auto file = cache_.write("file", "x");
   expect_says(error(file.string()), {"is a file", "directory"});
-  expect_says(error((cache_ / "none/at/all").string()), {"none/at/all", "neither a directory"});
+  expect_says(error((cache_ / "none/at/all").string()), {"no such folder", "none/at/all", "none/at does not exist"});
   expect_says(error(""), {"empty"});
+}
+
+TEST_F(ModelLocationTest, MissingFoldersHaveTheNearestName) {
+  cache_.write("models/smollm2-135m/config.json", "{}");
+  cache_.write("models/qwen3/config.json", "{}");
+  const std::string models = (cache_ / "models/").string();
+  for (const char* name : {"smolm2", "smollm2-136m", "SmolLM2", "smolm2/"})
+    expect_says(error(models + name), {"no such folder", "did you mean smollm2-135m?"});
+  expect_says(error(models + "entirely-different"), {"no such folder", "or a model id (org/name"});
 }
 
 TEST_F(ModelLocationTest, IdsAreFoundInTheCache) {
@@ -59,9 +68,10 @@ TEST_F(ModelLocationTest, WhatIsNotThereSaysHowToFetchIt) {
 }
 
 TEST_F(ModelLocationTest, IdsCannotLeaveTheCache) {
-  for (const char* model : {"org/name@../../x", "org/name@/etc", "org/name@.", "org/name@", "...", "org/..", "../name",
-                            "a/b/c", "org/na--me", "-org/name", "org/name.", "or g/name", "org/"})
+  for (const char* model : {"org/name@../../x", "org/name@/etc", "org/name@.", "org/name@", "...", "org/..",
+                            "org/na--me", "-org/name", "org/name.", "or g/name", "org/"})
     expect_says(error(model), {"is neither a directory nor a model id"});
+  for (const char* model : {"../name", "a/b/c", "/etc/../name"}) expect_says(error(model), {"no such folder"});
   // A commit that points elsewhere is refused; a path of several parts below snapshots is no revision.
   cache_.write("models--org--name/refs/evil", "../../..");
   expect_says(error("org/name@evil"), {"refs/evil", "not a commit"});

@@ -1,0 +1,47 @@
+#include "layerpress/base/missing_folder.h"
+
+#include <algorithm>
+#include <system_error>
+#include <vector>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+#include "layerpress/base/suggestions.h"
+
+namespace layerpress {
+namespace fs = std::filesystem;
+
+void require_writable(std::string_view option, const fs::path& path) {
+  if (can_be_written(path)) return;
+  std::error_code failure;
+  const fs::path folder = fs::absolute(path, failure).parent_path();
+  if (fs::is_directory(path, failure))
+    throw UsageError("[options] {}: {} is a folder; name a file", option, path.string());
+  if (!fs::exists(folder, failure)) {
+    const std::string hint = hint_for_missing_folder(folder);
+    throw UsageError("[options] {}: folder {} does not exist; {}", option, folder.string(),
+                     hint.starts_with("did") ? hint : "create it or choose another");
+  }
+  throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
+}
+
+std::string hint_for_missing_folder(const fs::path& folder) {
+  constexpr std::size_t kMostEntries = 10'000;
+  std::error_code failure;
+  const fs::path whole = fs::absolute(folder, failure).lexically_normal();
+  const fs::path plain = whole.has_filename() ? whole : whole.parent_path();  // of "x/"
+  if (!fs::is_directory(plain.parent_path(), failure))
+    return fmt::format("folder {} does not exist either", plain.parent_path().string());
+  std::vector<std::string> beside;
+  fs::directory_iterator entry(plain.parent_path(), failure);
+  for (const fs::directory_iterator end; !failure && entry != end && beside.size() < kMostEntries;
+       entry.increment(failure)) {
+    std::error_code unreadable;
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with('.') && entry->is_directory(unreadable)) beside.push_back(name);
+  }
+  std::sort(beside.begin(), beside.end());
+  return did_you_mean(plain.filename().string(), beside);
+}
+
+}  // namespace layerpress

@@ -2,6 +2,7 @@
 #include <cctype>
 #include <optional>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/quant/scheme.h"
 
@@ -113,11 +114,83 @@ const std::vector<Preset>& presets() {
   return rows;
 }
 
+std::string upper_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
+/// "W4A16SYM" of "w4a16-sym".
+std::string letters_and_digits(const std::string& text) {
+  std::string kept;
+  for (const char c : upper_case(text))
+    if (std::isalnum(static_cast<unsigned char>(c))) kept += c;
+  return kept;
+}
+
+/// Which preset is symmetric, for a name that ends in "sym" or "asym"; else "".
+std::string about_symmetry(const std::string& name) {
+  const std::string asked = letters_and_digits(name);
+  if (!asked.ends_with("SYM")) return "";
+  const std::string base = asked.substr(0, asked.size() - (asked.ends_with("ASYM") ? 4 : 3));
+  const std::vector<std::string> names = preset_names();
+  const auto symmetric =
+      std::find_if(names.begin(), names.end(), [&](const auto& known) { return letters_and_digits(known) == base; });
+  if (symmetric == names.end()) return "";
+  const std::string asymmetric = *symmetric + "_ASYM";
+  if (std::find(names.begin(), names.end(), asymmetric) == names.end())
+    return fmt::format("{} is symmetric and has no asymmetric variant", *symmetric);
+  return fmt::format("{} is symmetric, {} asymmetric", *symmetric, asymmetric);
+}
+
+/// Numbers as words such as "int4", "4bit" or "fp8" name them.
+struct NumbersInWords {
+  std::optional<NumberType> type;
+  int bits = 0;
+};
+
+std::optional<NumbersInWords> numbers_in_words(const std::string& name) {
+  const std::vector<std::pair<std::string, NumberType>> types = {
+      {"UINT", NumberType::kInt}, {"INT", NumberType::kInt}, {"FLOAT", NumberType::kFloat},
+      {"FP", NumberType::kFloat}, {"F", NumberType::kFloat}, {"I", NumberType::kInt},
+      {"U", NumberType::kInt},    {"Q", NumberType::kInt},   {"W", NumberType::kInt}};
+  std::string asked = letters_and_digits(name);
+  NumbersInWords numbers;
+  for (const auto& [word, type] : types)
+    if (!numbers.type && asked.starts_with(word)) {
+      numbers.type = type;
+      asked = asked.substr(word.size());
+    }
+  for (const std::string unit : {"BITS", "BIT"})
+    if (asked.ends_with(unit)) asked = asked.substr(0, asked.size() - unit.size());
+  if (asked.size() != 1 || std::isdigit(static_cast<unsigned char>(asked[0])) == 0) return std::nullopt;
+  numbers.bits = asked[0] - '0';
+  return numbers;
+}
+
+/// The presets with such weights: "4-bit integer schemes: W4A16, ...", or "".
+std::string schemes_with(const NumbersInWords& numbers) {
+  std::vector<std::string> names;
+  for (const Preset& preset : presets())
+    if (preset.weights && preset.weights->num_bits == numbers.bits &&
+        numbers.type.value_or(preset.weights->type) == preset.weights->type)
+      names.push_back(preset.name);
+  if (names.empty()) return "";
+  const char* type = !numbers.type ? "" : *numbers.type == NumberType::kInt ? " integer" : " floating-point";
+  return fmt::format("{}-bit{} schemes: {}", numbers.bits, type, join(names));
+}
+
+/// What to write instead of an unknown name.
+std::string instead_of(const std::string& name) {
+  if (const std::string text = about_symmetry(name); !text.empty()) return text;
+  if (const auto numbers = numbers_in_words(name))
+    if (const std::string text = schemes_with(*numbers); !text.empty()) return text;
+  return nearest_or_all(name, preset_names());
+}
+
 }  // namespace
 
 QuantizationScheme preset_scheme(const std::string& name) {
-  std::string upper = name;
-  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  const std::string upper = upper_case(name);
   for (const Preset& preset : presets()) {
     if (preset.name != upper) continue;
     QuantizationScheme scheme;
@@ -125,9 +198,7 @@ QuantizationScheme preset_scheme(const std::string& name) {
     scheme.input_activations = preset.activations;
     return scheme;
   }
-  const std::string nearest = nearest_name(name, preset_names());
-  throw RecipeError("[quant.preset] unknown scheme '{}'; {}", name,
-                    nearest.empty() ? "known are " + join(preset_names()) : "did you mean '" + nearest + "'?");
+  throw RecipeError("[quant.preset] unknown scheme '{}'; {}", name, instead_of(name));
 }
 
 std::vector<std::string> preset_names() {

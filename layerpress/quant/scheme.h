@@ -77,7 +77,8 @@ std::string infer_format(const QuantizationScheme& scheme);
 /// The scheme's own format if it has one, otherwise infer_format.
 std::string resolved_format(const QuantizationScheme& scheme);
 
-/// A preset such as "W4A16" (case-insensitive), without targets. Throws RecipeError with the nearest known name.
+/// A preset such as "W4A16" (case-insensitive), without targets. Throws RecipeError for an unknown name, with those that
+/// may be meant: the symmetric one for "W4A16-sym", all with weights of such numbers for "int4", or the nearest name.
 QuantizationScheme preset_scheme(const std::string& name);
 
 /// Names of all presets, in order.

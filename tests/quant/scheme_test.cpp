@@ -92,7 +92,7 @@ TEST(QuantizationArgsTest, RefusesWithTheKeyAndWhere) {
 }
 
 TEST(QuantizationArgsTest, AnUnknownKeyNamesTheNearest) {
-  expect_recipe_error([] { parse(R"({"num_bit":4})"); }, {"num_bit", "did you mean 'num_bits'?"});
+  expect_recipe_error([] { parse(R"({"num_bit":4})"); }, {"num_bit", "did you mean num_bits?"});
 }
 
 TEST(QuantizationSchemeTest, ParsesAGroup) {
@@ -115,7 +115,7 @@ TEST(QuantizationSchemeTest, RefusesOddGroups) {
   refused(R"({"weights":{}})", {"targets"});
   refused(R"({"targets":"Linear"})", {"targets"});
   refused(R"({"targets":[3]})", {"targets"});
-  refused(R"({"targets":[],"weight":{}})", {"did you mean 'weights'?"});
+  refused(R"({"targets":[],"weight":{}})", {"did you mean weights?"});
   refused(R"({"targets":[],"format":"mixed-precision"})", {"format", "mixed-precision"});
   refused(R"({"targets":[],"weights":{"num_bits":0}})", {"group_0.weights", "num_bits"});
   refused(R"({"targets":[],"input_activations":{"strategy":"channel"}})", {"group_0.input_activations", "channel"});
@@ -146,8 +146,21 @@ TEST(PresetTest, SpotChecks) {
 }
 
 TEST(PresetTest, UnknownNamesTheNearest) {
-  expect_recipe_error([] { preset_scheme("W4A61"); }, {"W4A61", "did you mean 'W4A16'?"});
+  expect_recipe_error([] { preset_scheme("W4A61"); }, {"W4A61", "did you mean W4A16?"});
   expect_recipe_error([] { preset_scheme("something else"); }, {"something else", "FP8_DYNAMIC"});
+}
+
+TEST(PresetTest, UnknownNamesTheOneThatIsMeant) {
+  const std::string symmetry = "W4A16 is symmetric, W4A16_ASYM asymmetric";
+  for (const std::string name : {"W4A16-sym", "w4a16_SYM", "W4A16SYM", "W4A16ASYM"})
+    expect_recipe_error([&] { preset_scheme(name); }, {name, symmetry});
+  expect_recipe_error([] { preset_scheme("W8A8_SYM"); }, {"W8A8 is symmetric and has no asymmetric variant"});
+  const std::string four = "4-bit integer schemes: W4A16, W4A16_ASYM, W4A8, W4A4, W4AFP8";
+  for (const std::string name : {"int4", "INT-4", "w4", "uint4", "int4bit"})
+    expect_recipe_error([&] { preset_scheme(name); }, {name, four});
+  expect_recipe_error([] { preset_scheme("fp4"); }, {"4-bit floating-point schemes: NVFP4A16, NVFP4, MXFP4A16, MXFP4"});
+  expect_recipe_error([] { preset_scheme("8-bit"); }, {"8-bit schemes: W8A16, W8A8", "FP8", "MXFP8"});
+  expect_recipe_error([] { preset_scheme("int9"); }, {"unknown scheme 'int9'; did you mean INT8?"});
 }
 
 TEST(PresetTest, InferredFormats) {

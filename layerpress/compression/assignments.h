@@ -58,6 +58,8 @@ struct Assignments {
   std::vector<StoredParameters> stored{};         ///< in the order of their readers
   /// Targets that are not quantized because the source stores them in the same scheme.
   std::vector<std::string> stored_alike{};
+  /// Routers and gates that stay as they are, although patterns among the targets match them (graph::weighing_linears).
+  std::vector<graph::NodeId> left_routers{};
 
   /// The scheme of a linear node; null if it is not quantized.
   const quant::QuantizationScheme* scheme_of(graph::NodeId linear) const {

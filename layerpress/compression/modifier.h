@@ -117,6 +117,8 @@ class Quantizer : public Modifier {
     std::string name;
     const quant::QuantizationScheme* scheme = nullptr;
   };
+  /// The modules that stay as they are, by name, class or pattern.
+  virtual std::vector<std::string> ignore_entries() const { return {}; }
   /// All schemes that scheme_for() may return.
   virtual std::vector<SchemeGroup> scheme_groups() const { return {}; }
 

@@ -231,7 +231,11 @@ std::int64_t expert_count(const ExportedGraph& graph, const ExportedNode& node) 
   return static_cast<std::int64_t>(expert_parameters(graph, node).names.size());
 }
 
-/// The router's logits that the routing is computed from: the nearest linear with a feature per expert.
+// Adds, because a token may name an expert twice.
+constexpr const char* kScatter = "aten.scatter_add.default";
+
+}  // namespace
+
 std::int64_t find_logits(const Layouts& layouts, const Lowerings& lowered, std::int64_t from, std::int64_t count) {
   std::set<std::int64_t> seen;
   std::vector<std::int64_t> open = {from};
@@ -251,11 +255,6 @@ std::int64_t find_logits(const Layouts& layouts, const Lowerings& lowered, std::
   }
   return -1;
 }
-
-// Adds, because a token may name an expert twice.
-constexpr const char* kScatter = "aten.scatter_add.default";
-
-}  // namespace
 
 std::string bias_of(const std::string& weight) { return parent_name(weight) + ".bias"; }
 

@@ -17,4 +17,8 @@ void add_routing_matrices(ExportedGraph& graph);
 std::optional<LoweredExperts> lower_experts(const ExportedGraph& graph, const Layouts& layouts,
                                             const Lowerings& lowered, const ExportedNode& node);
 
+/// The linear with `count` features from which a choice among `count` was computed, by its value: the nearest one before value
+/// `from`; -1 if there is none.
+std::int64_t find_logits(const Layouts& layouts, const Lowerings& lowered, std::int64_t from, std::int64_t count);
+
 }  // namespace layerpress::importer

@@ -30,7 +30,7 @@ template <typename... Arguments>
 void check_name(const std::string& name, const char* of) {
   const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-'; };
   if (name.size() > kMostName || !std::all_of(name.begin(), name.end(), plain))
-    refuse("the name of a {} has other characters than letters, digits, '_', '-' and '.'", of);
+    refuse("the name of a {} may contain only letters, digits, '_', '-' and '.'", of);
 }
 
 Size read_size(const Json& json) {
@@ -122,7 +122,7 @@ class Reader {
     read_facts();
     read_modules();
     for (const Json& input : json_.at("inputs")) read_input(input);
-    if (graph_.token_ids < 0) refuse("there is no input 'input_ids'");
+    if (graph_.token_ids < 0) refuse("the input 'input_ids' is missing");
     for (const Json& parameter : json_.at("parameters")) read_parameter(parameter);
     read_constants();
     for (const Json& node : json_.at("nodes")) read_node(node);
@@ -203,7 +203,7 @@ class Reader {
     parameter.steps = json.at("steps"), parameter.result = json.at("result");
     for (const Json& step : parameter.steps) kernels::check_operator(step.at("op").get<std::string>());
     if (parameter.sources.empty() || !parameter.steps.is_array())
-      refuse("parameter '{}' is made of no tensor", parameter.name);
+      refuse("parameter '{}' has no source tensor", parameter.name);
     parameter.splits = json.value("splits", false);
     parameter.tied = json.value("tied", "");
     check_name(parameter.tied, "parameter");

@@ -5,7 +5,9 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
+#include "layerpress/graph/expert_inputs.h"
 #include "layerpress/importer/described_modules.h"
+#include "layerpress/importer/expert_lowering.h"
 #include "layerpress/importer/module_names.h"
 #include "layerpress/importer/region_program.h"
 #include "layerpress/model/expert_blocks.h"
@@ -29,13 +31,14 @@ class Importer {
     lowered_ = lower(exported_, layouts_, graph_.rope_tables);
     for (const auto& [value, lowering] : lowered_)
       if (const auto* experts = std::get_if<LoweredExperts>(&lowering)) routers_.insert(experts->logits);
+    for (const ExportedNode& node : exported_.nodes)
+      if (node.op == "aten.topk.default") add_router(node);
   }
 
   model::TracedModel import() {
     const std::int64_t output = layouts_.origin(layouts_.uncast(exported_.output));
     if (!layouts_.has_rows(output))
-      throw CheckpointError(
-          "[importer.output] the model's output has not one row for each token; use --model-graph builtin");
+      throw CheckpointError("[importer.output] expected one output row per token; use --model-graph builtin");
     const Regions regions(exported_, layouts_, lowered_, output);
     names_.emplace(exported_);
     graph_.values.push_back({});
@@ -98,12 +101,20 @@ class Importer {
   /// Recipes do not take a router for a linear, nor a gate of one feature, which engines do not read compressed, whatever
   /// class the model uses for it. A class derived from Linear is one.
   std::string class_of(const ExportedNode& node, const graph::Operation& operation) const {
-    if (routers_.count(node.out) != 0) return "Router";
+    if (routers_.count(node.out) != 0) return graph::kRouterClass;
     if (const auto* linear = std::get_if<graph::Linear>(&operation); linear != nullptr && linear->out_features == 1)
       return "Gate";
     const std::vector<std::string>& linears = exported_.linears;
     const std::string& path = exported_.modules[node.module].first;
     return std::find(linears.begin(), linears.end(), path) != linears.end() ? "Linear" : class_at(node.module);
+  }
+
+  /// The linear whose features are compared to choose some of them, as routers do whose experts have no nodes here.
+  void add_router(const ExportedNode& choice) {
+    const auto compared = value_argument(choice, 0);
+    if (!compared) return;
+    const std::int64_t logits = find_logits(layouts_, lowered_, *compared, layouts_.last_size(*compared));
+    if (logits >= 0) routers_.insert(logits);
   }
 
   const std::string& class_at(std::size_t module) const { return exported_.modules[module].second; }

@@ -122,7 +122,7 @@ class Matcher {
     const auto x = value_argument(node, 0);
     if (!x || !computes(*x) || !layouts_.tokens_first(*x))
       throw CheckpointError(
-          "[importer.images] module '{}': its embeddings are not one row for each token; export the graph again",
+          "[importer.images] module '{}': expected one row of embeddings per token; export the graph again",
           graph_.modules[node.module].first);
     return {std::move(operation), {layouts_.origin(*x)}};
   }
@@ -130,8 +130,9 @@ class Matcher {
   std::int64_t layer_of(const ExportedNode& node) const {
     const auto layer = number_argument(node, 1);
     if (!layer || !(*layer >= 0 && *layer < graph::AddImages::kMostLayers))
-      throw CheckpointError("[importer.images] module '{}': it adds images of no layer; export the graph again",
-                            graph_.modules[node.module].first);
+      throw CheckpointError(
+          "[importer.images] module '{}': it adds images to a layer that does not exist; export the graph again",
+          graph_.modules[node.module].first);
     return static_cast<std::int64_t>(*layer);
   }
 

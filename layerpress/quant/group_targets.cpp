@@ -34,6 +34,7 @@ int GroupTargets::decide(const std::vector<std::size_t>& order, const ModuleName
   int by_class = -1;
   for (const std::size_t c : order) {
     const TargetList::Match how = candidates_[c].list.match(module);
+    if (how == TargetList::Match::kRegex && module.needs_own_target) continue;
     if (how == TargetList::Match::kName || how == TargetList::Match::kRegex) return candidates_[c].group;
     if (how == TargetList::Match::kClass && by_class < 0) by_class = candidates_[c].group;
   }

@@ -47,8 +47,8 @@ PatternCode compile(const std::string& expression, const std::string& pattern, c
   PatternCode code(pcre2_compile(bytes(expression), expression.size(),
                                  PCRE2_ANCHORED | PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error, &offset, context.get()));
   if (!code)
-    throw RecipeError("[quant.match] {}: pattern '{}' is no regular expression: {} at character {}", where, pattern,
-                      message_of(error), offset + 1);
+    throw RecipeError("[quant.match] {}: pattern '{}' is not a valid regular expression: {} at character {}", where,
+                      pattern, message_of(error), offset + 1);
   return code;
 }
 

@@ -11,6 +11,8 @@ struct ModuleName {
   std::string name;                           ///< full dotted name, "model.layers.0.self_attn.q_proj"
   std::vector<std::string> classes;           ///< class name and base classes, {"Linear"}
   std::vector<std::string> other_names = {};  ///< further names of the module
+  /// Patterns among the targets of groups do not mean it, but its name or its class does.
+  bool needs_own_target = false;
 };
 
 /// A compiled list of targets: exact dotted names, class names, and `re:` patterns that match from the start of the

@@ -98,11 +98,14 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   without_effect_ = check_arguments(plain, where, known);
   if (json_get_or<bool>(plain, "bypass_divisibility_checks", where, false))
     throw RecipeError(
-        "[recipe.modifier] {}: bypass_divisibility_checks is not implemented: no reader loads such weights", where);
+        "[recipe.modifier] {}: bypass_divisibility_checks is not implemented, because no inference engine loads such "
+        "weights; leave it out",
+        where);
   NamedObservers named = named_observers(plain, where);
   named_observer_ = std::move(named.weights);
   named_input_observer_ = std::move(named.input);
-  if (json_has(plain, "ignore")) ignore_.emplace(string_list(plain["ignore"], where, "ignore"), where + ".ignore");
+  if (json_has(plain, "ignore")) ignore_entries_ = string_list(plain["ignore"], where, "ignore");
+  ignore_.emplace(ignore_entries_, where + ".ignore");
   read_kv_cache(plain, where);
   read_groups(arguments, where, default_observer);
   const auto targets_of = [](const auto& members) {
@@ -205,7 +208,7 @@ void QuantizingModifier::set_actorder(
 }
 
 const quant::QuantizationScheme* QuantizingModifier::scheme_for(const quant::ModuleName& module) const {
-  if (ignore_ && ignore_->matches(module)) return nullptr;
+  if (ignore_->matches(module)) return nullptr;
   if (const int attention = attention_targets_->group_of(module); attention >= 0)
     throw RecipeError(
         "[recipe.modifier] {}: the group has no weights, but its targets match {}; groups without weights are for "
@@ -275,7 +278,7 @@ std::optional<compression::AttentionScheme> QuantizingModifier::attention_scheme
                                           return range_statistic(observer, args, by_head ? head_dim : 0);
                                         }};
   };
-  const bool ignored = ignore_ && ignore_->matches(module);
+  const bool ignored = ignore_->matches(module);
   if (const int found = ignored ? -1 : attention_targets_->group_of(module); found >= 0) {
     const AttentionGroup& group = attention_groups_[static_cast<std::size_t>(found)];
     return described(*group.scheme.input_activations, group.observer, &group.scheme);

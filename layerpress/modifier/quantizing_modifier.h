@@ -20,6 +20,7 @@ class QuantizingModifier : public compression::Quantizer {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   std::vector<SchemeGroup> scheme_groups() const override;
+  std::vector<std::string> ignore_entries() const override { return ignore_entries_; }
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
   std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
@@ -111,6 +112,7 @@ class QuantizingModifier : public compression::Quantizer {
   std::vector<AttentionGroup> attention_groups_;
   std::optional<AttentionValues> kv_cache_;
   std::optional<quant::GroupTargets> targets_, attention_targets_;
+  std::vector<std::string> ignore_entries_;
   std::optional<quant::TargetList> ignore_;
   const Group& group_of(const quant::QuantizationScheme* scheme) const;
   std::optional<std::string> named_observer_, named_input_observer_;

@@ -54,6 +54,22 @@ void place_samples(dist::Group& group, Calibration& calibration) {
   std::iota(calibration.set.places.begin(), calibration.set.places.end(), before);
 }
 
+/// Some models compute nonsense for positions that they were not made for.
+void say_long_samples(Rank& rank, const setup::RunSetup& setup, const data::CalibrationSet& set) {
+  std::int64_t longest = 0;
+  for (std::int64_t i = 0; i < set.sample_count(); ++i)
+    longest = std::max(longest, set.sample_offsets[i + 1] - set.sample_offsets[i]);
+  for (const at::Tensor& other : rank.group.all_gather(at::full({1}, longest, at::kLong)))
+    longest = std::max(longest, other.item<std::int64_t>());
+  const std::int64_t most = setup.model.traced.max_position_embeddings;
+  if (most > 0 && longest > most)
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("[data] samples have up to {} tokens, but the model's max_position_embeddings is {}; "
+                    "add --max-seq-length {}",
+                    longest, most, most));
+}
+
 }  // namespace
 
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
@@ -78,8 +94,9 @@ Calibration load_calibration(Rank& rank, const setup::RunSetup& setup, const set
   calibration.set = load_set(rank.options, setup, division, rank.group, rank.control);
   calibration.identity = identity_of_all(calibration.set, rank.group, calibration.all_tokens);
   place_samples(rank.group, calibration);
+  say_long_samples(rank, setup, calibration.set);
   if (!calibration.identity.is_null() && calibration.all_tokens == 0)
-    throw DataError("[data.loss_mask] {}: no sample has a token that counts; nothing can be calibrated on",
+    throw DataError("[data.loss_mask] {}: the loss mask excludes every token, so nothing can be calibrated",
                     rank.options.dataset);
   if (calibration.identity.is_null() && setup.pipeline->takes_data)
     throw DataError("[data] {}, split {}: gives no samples; pass another dataset or split", rank.options.dataset,

@@ -273,8 +273,8 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
   if (const auto& alike = setup.assignments.stored_alike; !alike.empty())
     rank.control.message(
         LogLevel::kInfo,
-        fmt::format("{} modules are stored in the scheme that they are to get, and keep their codes ({}{})",
-                    alike.size(), alike.front(), alike.size() > 1 ? ", ..." : ""));
+        fmt::format("{} modules are already stored in the requested scheme and keep their codes ({}{})", alike.size(),
+                    alike.front(), alike.size() > 1 ? ", ..." : ""));
   if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
     rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
   std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored
@@ -283,8 +283,21 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
   for (const auto& [scheme, count] : lossy)
     rank.control.message(
         LogLevel::kWarning,
-        fmt::format("{} modules are stored in {} and quantized again, which adds a loss to the one they have", count,
-                    scheme));
+        fmt::format("{} modules are stored in {} and quantized again, which adds to their error", count, scheme));
+}
+
+/// Warns of what the recipe does not do here, or of what engines cannot run. Plans say it, too.
+void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control) {
+  if (const std::vector<std::string>& left = setup.model.traced.left_out; !left.empty())
+    control.message(
+        LogLevel::kWarning,
+        fmt::format("[importer] {} linears and lists of experts are not nodes of the imported graph and stay "
+                    "uncompressed, whatever the recipe says: {}{}",
+                    left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
+                    left.size() > 4 ? ", ..." : ""));
+  for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
+  for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments))
+    control.message(LogLevel::kWarning, warning);
 }
 
 /// A whole run of one rank, from options to the finished folder.
@@ -296,22 +309,16 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
   claim.folder->open();
+  if (rank.options.resume && !claim.folder->continued())
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("[output] --resume: {} has no unfinished run; starting from the beginning", rank.options.output));
   const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
   if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
   const std::shared_ptr<dist::CoreBinding> binding =
       claim.setup.placement.device.is_cpu() ? rank.group.bind_threads(claim.setup.threads) : nullptr;
   claim.setup.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
-  if (const std::vector<std::string>& left = claim.setup.model.traced.left_out; !left.empty())
-    rank.control.message(
-        LogLevel::kWarning,
-        fmt::format("[importer] {} linears and lists of experts have no node of their own in the imported graph "
-                    "and stay as they are, whatever the recipe says: {}{}",
-                    left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
-                    left.size() > 4 ? ", ..." : ""));
-  for (const std::string& note : setup::recipe_notes(claim.setup.modifiers, claim.setup.assignments))
-    rank.control.message(LogLevel::kWarning, note);
-  for (const std::string& warning : setup::kernel_warnings(claim.setup.model, claim.setup.assignments))
-    rank.control.message(LogLevel::kWarning, warning);
+  say_notes(rank.options, claim.setup, rank.control);
   say_quantized(rank, claim.setup);
   say_rewrites(rank, claim.setup.model);
   say_unread(rank, claim.setup.source);
@@ -375,6 +382,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     run::fetch_model(options, group, own);
     setup::RunSetup setup = setup::set_up(options, group, own);
     setup::require_same_request(options, setup, group);
+    say_notes(options, setup, own);
     setup::connect_devices(options, setup, group, own);
     setup.division_rates = plan::agreed_division_rates(setup, group);
     std::vector<plan::SampleShape> samples;

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "layerpress/base/text.h"
+#include "layerpress/graph/expert_inputs.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
@@ -17,47 +18,13 @@
 #include "layerpress/recipe/separate_scaling.h"
 #include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
+#include "layerpress/setup/unmatched_entries.h"
 
 namespace layerpress::setup {
 namespace {
 
 graph::WeightMatrix matrix_of(const graph::Graph& graph, graph::NodeId node) {
   return graph::weight_matrix(graph.nodes[node].operation).value();
-}
-
-/// Group sizes that divide all of `columns`, from the usual ones.
-std::string fitting_group_sizes(const std::set<std::int64_t>& columns) {
-  std::vector<std::string> sizes;
-  for (const std::int64_t size : {32, 64, 128, 256})
-    if (std::all_of(columns.begin(), columns.end(), [&](std::int64_t count) { return count % size == 0; }))
-      sizes.push_back(fmt::format("{}", size));
-  return sizes.empty() ? "none of 32, 64, 128, 256; use a channel scheme" : join(sizes);
-}
-
-/// Modules with columns that a group size does not divide, by group size and columns.
-using OddModules = std::map<std::pair<std::int64_t, std::int64_t>, std::vector<std::string>>;
-
-[[noreturn]] void refuse_group_sizes(const OddModules& odd) {
-  std::vector<std::string> parts;
-  std::set<std::int64_t> columns;
-  for (const auto& [sizes, modules] : odd) {
-    columns.insert(sizes.second);
-    const std::string more = modules.size() > 1 ? fmt::format(" and {} more", modules.size() - 1) : "";
-    parts.push_back(fmt::format("group size {} does not divide the {} columns of {}{}", sizes.first, sizes.second,
-                                modules[0], more));
-  }
-  throw RecipeError("[recipe.check] {}; group sizes that fit: {}", join(parts), fitting_group_sizes(columns));
-}
-
-void check_group_sizes(const graph::Graph& graph, const compression::Assignments& assignments) {
-  OddModules odd;
-  for (const auto& [node, assignment] : assignments.linears) {
-    const quant::QuantizationArgs& weights = *assignment.scheme->weights;
-    const std::int64_t columns = matrix_of(graph, node).columns;
-    if (weights.group_size && *weights.group_size > 0 && columns % *weights.group_size != 0)
-      odd[{*weights.group_size, columns}].push_back(graph.module_name(graph.nodes[node]));
-  }
-  if (!odd.empty()) refuse_group_sizes(odd);
 }
 
 /// Embeddings are rounded, whatever the modifier does with linears.
@@ -74,7 +41,7 @@ void check_calibrated(const Modifiers& modifiers, const compression::Assignments
     if (modifier->needs_data() && modifier->kv_cache() == nullptr && compressed_by(modifier->for_embeddings()) &&
         !compressed_by(modifier))
       throw RecipeError(
-          "[recipe.check] {}: its targets match embeddings only, which have no inputs to calibrate on; take "
+          "[recipe.check] {}: its targets match embeddings only, which have no inputs to calibrate on; use "
           "QuantizationModifier with observer minmax or mse",
           modifier->type());
   }
@@ -187,10 +154,36 @@ std::string unreachable(const model::TracedModel& traced) {
       reason == traced.left_out_reasons.end() ? "" : ", because " + reason->second);
 }
 
+/// If patterns among the targets match it.
+void note_left_router(const compression::Quantizer& modifier, quant::ModuleName module, graph::NodeId node,
+                      compression::Assignments& assignments) {
+  module.needs_own_target = false;
+  if (modifier.scheme_for(module) != nullptr) assignments.left_routers.push_back(node);
+}
+
+/// Why a recipe compresses nothing, and what could be done.
+std::string nothing_to_do(const OpenedModel& model, const Modifiers& modifiers) {
+  std::set<std::string> targets;
+  for (const auto& modifier : modifiers)
+    if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get()))
+      for (const auto& group : quantizer->scheme_groups())
+        targets.insert(group.scheme->targets.begin(), group.scheme->targets.end());
+  std::string hints;
+  for (const UnmatchedEntry& entry : unmatched_entries(model, modifiers)) {
+    if (entry.list != "targets") continue;
+    targets.erase(entry.entry);
+    if (!entry.hint.empty()) hints += "; " + entry.hint;
+  }
+  return targets.empty() ? fmt::format("the recipe's targets match no module of {}{}{}", model.architecture, hints,
+                                       unreachable(model.traced))
+                         : fmt::format("the recipe ignores all modules that its targets match ({})",
+                                       join({targets.begin(), targets.end()}));
+}
+
 }  // namespace
 
 Modifiers make_modifiers(const recipe::Recipe& recipe) {
-  if (recipe.modifiers.empty()) throw RecipeError("[recipe] no modifier; nothing would be done");
+  if (recipe.modifiers.empty()) throw RecipeError("[recipe] no modifier, so nothing would be done");
   Modifiers modifiers;
   for (const recipe::ModifierEntry& entry :
        recipe::with_inherited_schemes(recipe::with_separate_scaling(recipe)).modifiers)
@@ -200,6 +193,7 @@ Modifiers make_modifiers(const recipe::Recipe& recipe) {
 
 compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers) {
   const graph::Graph& graph = model.traced.graph;
+  const std::set<graph::NodeId> weighing = graph::weighing_linears(graph);
   compression::Assignments assignments;
   std::map<std::string, const quant::QuantizationScheme*> scheme_of;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
@@ -207,11 +201,14 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
     if (!graph::weight_matrix(node.operation)) continue;
     const quant::ModuleName module{graph.module_name(node),
                                    {graph.modules[node.module].class_name},
-                                   model::other_names(model.traced, graph.module_name(node))};
+                                   model::other_names(model.traced, graph.module_name(node)),
+                                   weighing.contains(n)};
     if (graph::is_linear(node.operation)) scheme_of[module.name] = nullptr;
     for (const auto& entry : modifiers) {
       const auto* modifier = dynamic_cast<const compression::Quantizer*>(entry.get());
       const quant::QuantizationScheme* scheme = modifier == nullptr ? nullptr : modifier->scheme_for(module);
+      if (scheme == nullptr && modifier != nullptr && module.needs_own_target)
+        note_left_router(*modifier, module, n, assignments);
       if (scheme == nullptr) continue;
       if (assignments.linears.count(n) != 0)
         throw RecipeError("[recipe.check] module {} is a target of two modifiers, {} and {}; ignore it in one of them",
@@ -238,12 +235,10 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty() &&
       model.rewrites.empty())
     throw assignments.stored_alike.empty()
-        ? RecipeError("[recipe.check] the recipe's targets match no module of {}; nothing would be done{}",
-                      model.architecture, unreachable(model.traced))
-        : RecipeError("[recipe.check] all {} targets are stored in the recipe's scheme already; nothing would be done",
+        ? RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers))
+        : RecipeError("[recipe.check] all {} targets are already stored in the recipe's scheme; nothing would be done",
                       assignments.stored_alike.size());
   check_calibrated(modifiers, assignments);
-  check_group_sizes(graph, assignments);
   check_fused(model, scheme_of);
   check_uniform(model, scheme_of);
   find_propagating(graph, assignments);

@@ -16,8 +16,8 @@ using Modifiers = std::vector<std::unique_ptr<compression::Modifier>>;
 Modifiers make_modifiers(const recipe::Recipe& recipe);
 
 /// Decides which modifier compresses each linear and each embedding, and checks before any work all that could spoil the result:
-/// some module is matched; no two modifiers claim one module; columns divide by the group size (naming modules and sizes
-/// that fit); modules that engines fuse (q/k/v, gate/up) are compressed alike or not at all. Throws RecipeError.
+/// some module is matched; no two modifiers claim one module; modules that engines fuse (q/k/v, gate/up) are compressed in one
+/// scheme or not at all. Throws RecipeError.
 compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers);
 
 /// One line for each kind of compressed module that no common vLLM kernel supports.

@@ -59,8 +59,7 @@ void download_model(const std::string& model, const RunControl& control) {
 void check_upload(const std::string& repository, const RunControl& control) {
   const auto named = checkpoint::parse_hub_model(repository);
   if (!named || !named->revision.empty() || named->id.find('/') == std::string::npos)
-    throw UsageError("[options] --push: {} is no repository of the hub; write ORG/NAME",
-                     checkpoint::in_quotes(repository));
+    throw UsageError("[options] --push: {} is not a repository id; write ORG/NAME", checkpoint::in_quotes(repository));
   ask({{"action", "check"}, {"repository", repository}}, control);
 }
 

@@ -6,6 +6,7 @@
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/temporary_directory.h"
 #include "layerpress/base/text.h"
 #include "layerpress/data/load_samples.h"
@@ -90,7 +91,8 @@ at::ScalarType usual_dtype(const checkpoint::Checkpoint& checkpoint) {
 model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
                                 const RunControl& control) {
   if (choice.graph != "auto" && choice.graph != "builtin" && choice.graph != "export")
-    throw UsageError("[options] --model-graph: '{}' is not known; auto, builtin and export are", choice.graph);
+    throw UsageError("[options] --model-graph: unknown value '{}'; {}", choice.graph,
+                     nearest_or_all(choice.graph, {"auto", "builtin", "export"}));
   const std::string& given = choice.in_memory ? choice.in_memory->graph : choice.exported_graph;
   if (!given.empty()) return importer::import_graph(given);
   const bool built_in = model::is_built_in(checkpoint.config());

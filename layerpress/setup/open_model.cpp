@@ -106,17 +106,17 @@ residency::Placement choose_placement(const std::string& device, const std::stri
     try {
       placement.device = at::Device(device);
     } catch (const c10::Error&) {
-      throw UsageError("[options] --device: '{}' is no device; cpu, cuda or cuda:N are", device);
+      throw UsageError("[options] --device: '{}' is not a device; use cpu, cuda or cuda:N", device);
     }
   }
   if (!placement.device.is_cpu() && !placement.device.is_cuda())
-    throw UsageError("[options] --device: '{}' is not supported; cpu, cuda or cuda:N are", device);
+    throw UsageError("[options] --device: '{}' is not supported; use cpu, cuda or cuda:N", device);
   if (placement.device.is_cuda()) {
-    if (!at::hasCUDA()) throw UsageError("[options] --device: this build or machine has no CUDA device");
+    if (!at::hasCUDA())
+      throw UsageError("[options] --device: no CUDA device is available in this build or on this machine; use cpu");
     if (!placement.device.has_index()) placement.device.set_index(0);
     if (const std::size_t devices = at::getNumGPUs(); std::cmp_greater_equal(placement.device.index(), devices))
-      throw UsageError("[options] --device: '{}' is beyond the CUDA devices of this machine, which has {}", device,
-                       devices);
+      throw UsageError("[options] --device: '{}' does not exist; this machine has {} CUDA devices", device, devices);
   }
   if (dtype == "auto") {
     placement.dtype = stored == at::kHalf && placement.device.is_cpu() ? at::kFloat : stored;
@@ -165,13 +165,14 @@ void check_images(const data::SampleImages& images, const graph::ImageGeometry& 
   for (const at::Tensor& pixels : images.pixels)
     require(pixels.size(1) == geometry.channels && pixels.size(2) == geometry.image_size &&
                 pixels.size(3) == geometry.image_size,
-            fmt::format("tiles of {} x {} x {}, the model takes {} x {} x {}", pixels.size(1), pixels.size(2),
+            fmt::format("tiles are {} x {} x {}, but the model takes {} x {} x {}", pixels.size(1), pixels.size(2),
                         pixels.size(3), geometry.channels, geometry.image_size, geometry.image_size));
   for (const std::int64_t ratio : images.aspect_ratios)
     require(ratio >= 1 && ratio <= geometry.aspect_ratios,
-            fmt::format("aspect ratio id {}, the model knows 1 to {}", ratio, geometry.aspect_ratios));
+            fmt::format("aspect ratio id {} is not among the model's, 1 to {}", ratio, geometry.aspect_ratios));
   require(images.mask.size(2) == geometry.tiles,
-          fmt::format("images have room for {} tiles, the model's for {}", images.mask.size(2), geometry.tiles));
+          fmt::format("images have room for {} tiles, but the model's have room for {}", images.mask.size(2),
+                      geometry.tiles));
 }
 
 execution::BatchImages batch_images(const data::CalibrationSet& set, const data::BatchRange& range,
@@ -184,7 +185,8 @@ execution::BatchImages batch_images(const data::CalibrationSet& set, const data:
     batch.masks.emplace_back();
     if (set.image_count(sample) == 0) continue;
     if (!geometry)
-      throw DataError("[data.images] sample {} (from 1) has images, the model takes none; leave them out", sample + 1);
+      throw DataError("[data.images] sample {} (from 1) has images, but the model takes none; leave them out",
+                      sample + 1);
     const data::SampleImages& images = set.images[static_cast<std::size_t>(sample)];
     check_images(images, *geometry, sample);
     for (const at::Tensor& pixels : images.pixels) batch.filled_tiles.push_back(pixels.size(0));
@@ -229,22 +231,21 @@ void check_embeddings(const data::GivenEmbeddings& given, bool mutual, const Tak
     if (!condition) throw DataError("[data.images] sample {} (from 1) {}", sample + 1, what);
   };
   require(taken.features >= 0,
-          "has the embeddings of images, the model takes none; use --model-graph export, or leave it out");
+          "has embeddings of images, but this graph takes none; use --model-graph export, or leave the sample out");
   require(given.values.size(1) == taken.features,
-          fmt::format("has embeddings of {} features, the model's have {}; prepare the data with this model",
+          fmt::format("has embeddings of {} features, but the model's have {}; prepare the data with this model",
                       given.values.size(1), taken.features));
   const std::int64_t layers = given.added.defined() ? given.added.size(1) : 0;
   require(layers == taken.layers,
-          fmt::format("has embeddings for {} layers to add, the model adds {}; prepare the data with this model",
+          fmt::format("has embeddings for {} layers to add, but the model adds {}; prepare the data with this model",
                       layers, taken.layers));
-  require(taken.mutual || !mutual,
-          "has tokens that attend to later ones, which the model's graph has none of; leave its images out");
+  require(taken.mutual || !mutual, "uses bidirectional image attention, which this graph lacks; leave its images out");
   const std::int64_t axes = given.positions.defined() ? given.positions.size(0) : taken.axes;
-  require(
-      axes == taken.axes,
-      fmt::format("has {} positions for a token, the model {}; prepare the data with this model", axes, taken.axes));
+  require(axes == taken.axes,
+          fmt::format("has {} positions per token, but the model has {}; prepare the data with this model", axes,
+                      taken.axes));
   require(axes > 1 || !given.positions.defined(),
-          "has positions that do not count its tokens, the model's graph counts them; leave its images out");
+          "has image positions, which this graph does not take; leave its images out");
 }
 
 /// What the samples' images give the language model, where the graph takes it.
@@ -306,7 +307,7 @@ std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const st
   const std::vector<std::string> unmatched = list.unmatched();
   // No node of a layer may be left of an imported graph whose operators could not be divided: it is run as one.
   if (!unmatched.empty() && !targets.empty())
-    throw UsageError("[options] --sequential-targets: '{}' is no class and no module of this model; its layers are {}",
+    throw UsageError("[options] --sequential-targets: '{}' matches no module of this model; its layers are {}",
                      join(unmatched), join(model.default_sequential_targets));
   return subgraphs;
 }

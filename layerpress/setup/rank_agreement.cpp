@@ -143,8 +143,8 @@ DataDivision agree_on_data(const std::string& split, dist::Group& group) {
     for (std::size_t b = a + 1; b < slices.size(); ++b)
       if (slices[b].start < slices[b].stop && slices[a].start < slices[b].stop && slices[b].start < slices[a].stop)
         throw DistributedError(
-            "[dist.start] --dataset-split: {} on rank {} and {} on rank {} overlap; give every rank rows of its own, "
-            "or all the same split",
+            "[dist.start] --dataset-split: {} on rank {} and {} on rank {} overlap; give every rank different rows, or "
+            "all ranks the same split",
             all[a], a, all[b], b);
   }
   return {true, fmt::format("{}[{}:{}]", slices.front().name, std::min(start, stop), stop)};

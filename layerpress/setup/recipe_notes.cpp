@@ -4,39 +4,119 @@
 #include <set>
 
 #include "layerpress/base/text.h"
+#include "layerpress/model/weight_names.h"
+#include "layerpress/setup/unmatched_entries.h"
 
 namespace layerpress::setup {
 namespace {
 
-std::vector<std::string> unused_arguments(const Modifiers& modifiers) {
+using Notes = std::vector<std::string>;
+
+bool contains(const std::vector<std::string>& list, const std::string& entry) {
+  return std::find(list.begin(), list.end(), entry) != list.end();
+}
+
+void add_unused_arguments(const Modifiers& modifiers, Notes& notes) {
   std::vector<std::string> unused;
   for (const auto& modifier : modifiers)
     for (const std::string& argument : modifier->arguments_without_effect())
-      if (std::find(unused.begin(), unused.end(), argument) == unused.end()) unused.push_back(argument);
-  return unused;
+      if (!contains(unused, argument)) unused.push_back(argument);
+  if (!unused.empty())
+    notes.push_back(
+        fmt::format("the recipe's {} {} no effect here", join(unused), unused.size() == 1 ? "has" : "have"));
+}
+
+/// The targets of groups that get no module, each with its note.
+std::set<std::string> add_unused_groups(const RunSetup& setup, const std::vector<UnmatchedEntry>& unmatched,
+                                        Notes& notes) {
+  std::set<const quant::QuantizationScheme*> used;
+  std::set<std::string> unused_targets;
+  for (const auto& [node, assignment] : setup.assignments.linears) used.insert(assignment.scheme);
+  for (const compression::QuantizedAttention& attention : setup.assignments.attentions) used.insert(attention.group);
+  for (const auto& modifier : setup.modifiers) {
+    const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
+    if (quantizer == nullptr) continue;
+    for (const auto& [name, scheme] : quantizer->scheme_groups()) {
+      if (used.contains(scheme)) continue;
+      const std::vector<std::string>& targets = scheme->targets;
+      unused_targets.insert(targets.begin(), targets.end());
+      std::string hint;
+      std::size_t without_match = 0;
+      for (const UnmatchedEntry& entry : unmatched) {
+        if (entry.list != "targets" || !contains(targets, entry.entry)) continue;
+        ++without_match;
+        if (hint.empty() && !entry.hint.empty()) hint = "; " + entry.hint;
+      }
+      notes.push_back(fmt::format(
+          "{}: group '{}' compresses nothing: its targets ({}) match {}{}", modifier->type(), name, join(targets),
+          without_match == targets.size() ? "no module" : "only modules that are ignored or belong to another group",
+          hint));
+    }
+  }
+  return unused_targets;
+}
+
+/// The defaults of options, and what the standard recipe adds to them, may match nothing.
+bool is_from_user(const OneshotOptions& options, const UnmatchedEntry& entry) {
+  if (!options.recipe.empty()) return true;
+  const OneshotOptions defaults;
+  const bool is_ignore = entry.list == "ignore";
+  return contains(is_ignore ? options.ignore : options.targets, entry.entry) &&
+         !contains(is_ignore ? defaults.ignore : defaults.targets, entry.entry);
+}
+
+/// `noted`: targets that have their note.
+void add_unmatched(const OneshotOptions& options, const std::vector<UnmatchedEntry>& unmatched,
+                   const std::set<std::string>& noted, Notes& notes) {
+  for (const UnmatchedEntry& entry : unmatched)
+    if (is_from_user(options, entry) && (entry.list != "targets" || !noted.contains(entry.entry)))
+      notes.push_back(fmt::format("{}{}: {} matches no module{}{}", options.recipe.empty() ? "--" : "", entry.list,
+                                  entry.entry, entry.hint.empty() ? "" : "; ", entry.hint));
+}
+
+/// --ignore names what stays as it is instead of its default.
+void add_replaced_default(const OneshotOptions& options, const RunSetup& setup, Notes& notes) {
+  if (!options.recipe.empty()) return;
+  const graph::Graph& graph = setup.model.traced.graph;
+  for (const std::string& entry : OneshotOptions().ignore) {
+    if (contains(options.ignore, entry)) continue;
+    const quant::TargetList list({entry}, "ignore");
+    for (const auto& [node, assignment] : setup.assignments.linears) {
+      const std::string& name = graph.module_name(graph.nodes[node]);
+      if (!list.matches({name, {}, model::other_names(setup.model.traced, name)})) continue;
+      notes.push_back(
+          fmt::format("--ignore replaces its default: {} is quantized, too{}; add {} to --ignore to leave it", name,
+                      setup.model.traced.tied_head ? ", and gets a weight apart from the embedding's" : "", entry));
+    }
+  }
+}
+
+void add_left_routers(const RunSetup& setup, Notes& notes) {
+  const auto& left = setup.assignments.left_routers;
+  if (left.empty()) return;
+  const graph::Graph& graph = setup.model.traced.graph;
+  std::set<std::string> classes;
+  for (const graph::NodeId node : left) classes.insert(graph.modules[graph.nodes[node].module].class_name);
+  notes.push_back(
+      fmt::format("{} ({}{}) although patterns among the targets match: vLLM loads routers and gates uncompressed "
+                  "only; to compress "
+                  "them, put their full names or class ({}) into the targets",
+                  left.size() == 1 ? "1 router or gate stays as it is"
+                                   : fmt::format("{} routers and gates stay as they are", left.size()),
+                  graph.module_name(graph.nodes[left.front()]), left.size() > 1 ? ", ..." : "",
+                  join({classes.begin(), classes.end()})));
 }
 
 }  // namespace
 
-std::vector<std::string> recipe_notes(const Modifiers& modifiers, const compression::Assignments& assignments) {
-  std::vector<std::string> notes;
-  if (const auto unused = unused_arguments(modifiers); !unused.empty())
-    notes.push_back(
-        fmt::format("the recipe's {} {} no effect here", join(unused), unused.size() == 1 ? "has" : "have"));
-  std::set<const quant::QuantizationScheme*> used;
-  for (const auto& [node, assignment] : assignments.linears) used.insert(assignment.scheme);
-  for (const compression::QuantizedAttention& attention : assignments.attentions) used.insert(attention.group);
-  for (const auto& modifier : modifiers) {
-    const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
-    if (quantizer == nullptr) continue;
-    for (const compression::Quantizer::SchemeGroup& group : quantizer->scheme_groups())
-      if (!used.contains(group.scheme))
-        notes.push_back(
-            fmt::format("{}: group '{}' compresses nothing: what its targets ({}) match is ignored or goes to another "
-                        "group, or there "
-                        "is none",
-                        modifier->type(), group.name, join(group.scheme->targets)));
-  }
+std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSetup& setup) {
+  const std::vector<UnmatchedEntry> unmatched = unmatched_entries(setup.model, setup.modifiers);
+  Notes notes;
+  add_unused_arguments(setup.modifiers, notes);
+  const std::set<std::string> noted = add_unused_groups(setup, unmatched, notes);
+  add_unmatched(options, unmatched, noted, notes);
+  add_replaced_default(options, setup, notes);
+  add_left_routers(setup, notes);
   return notes;
 }
 

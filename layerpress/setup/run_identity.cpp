@@ -90,7 +90,7 @@ Json identity_of_model(const OpenedModel& model) {
   Json files = Json::object();
   for (const std::filesystem::path& path : model.checkpoint->weight_files()) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) throw IoError("[oneshot] {}: cannot be looked at", path.string());
+    if (::stat(path.c_str(), &status) != 0) throw IoError("[oneshot] {}: cannot be examined", path.string());
     files[path.filename().string()] = {
         {"size", status.st_size}, {"modified", fmt::format("{}.{:09}", status.st_mtim.tv_sec, status.st_mtim.tv_nsec)}};
   }

@@ -6,12 +6,14 @@
 #include <algorithm>
 
 #include "layerpress/base/machine.h"
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/recipe/standard_recipe.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
+#include "layerpress/setup/group_sizes.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rewriting.h"
 #include "layerpress/setup/stacked_experts.h"
@@ -23,14 +25,9 @@
 namespace layerpress::setup {
 namespace {
 
-/// "sequential, basic and datafree".
-std::string pipeline_names() {
-  std::string names;
-  for (std::size_t i = 0; i < schedule::kPipelines.size(); ++i)
-    names += (i == 0                                ? ""
-              : i + 1 < schedule::kPipelines.size() ? ", "
-                                                    : " and ") +
-             std::string(schedule::kPipelines[i].name);
+std::vector<std::string> pipeline_names() {
+  std::vector<std::string> names;
+  for (const schedule::Pipeline& pipeline : schedule::kPipelines) names.emplace_back(pipeline.name);
   return names;
 }
 
@@ -40,7 +37,8 @@ const schedule::Pipeline* choose_pipeline(const std::string& asked, const Modifi
   if (asked.empty()) return schedule::pipeline_named(needs_data ? "sequential" : "datafree");
   // "independent" is LLM Compressor's name for a sequential run.
   const schedule::Pipeline* pipeline = schedule::pipeline_named(asked == "independent" ? "sequential" : asked);
-  if (pipeline == nullptr) throw UsageError("[options] --pipeline: '{}' is not known; {} are", asked, pipeline_names());
+  if (pipeline == nullptr)
+    throw UsageError("[options] --pipeline: unknown value '{}'; {}", asked, nearest_or_all(asked, pipeline_names()));
   if (needs_data && !pipeline->takes_data)
     throw UsageError(
         "[options] --pipeline {}: the recipe needs calibration data (GPTQ, AWQ, a hessian observer, smoothing, static "
@@ -61,7 +59,7 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
   if (!schedule::wants_original(setup.assignments)) return;
   if (!setup.pipeline->layer_by_layer)
     throw UsageError(
-        "[options] --pipeline {}: error propagation needs the sequential pipeline, whose inputs carry the error",
+        "[options] --pipeline {}: error propagation requires the sequential pipeline, whose inputs carry the error",
         setup.pipeline->name);
   if (!options.moe_calibrate_all_experts &&
       std::any_of(setup.assignments.linears.begin(), setup.assignments.linears.end(), [&](const auto& entry) {
@@ -69,8 +67,8 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
         return graph.values[graph.nodes[entry.first].output].rows == graph::Rows::kSelected;
       }))
     throw UsageError(
-        "[options] --no-moe-calibrate-all-experts: error propagation needs all tokens for all experts; the original "
-        "model routes them otherwise than the compressed one");
+        "[options] --no-moe-calibrate-all-experts: error propagation requires all tokens in all experts, because the "
+        "original and the compressed model route tokens differently");
 }
 
 /// By default, enough for the scales of the largest groups of columns.
@@ -88,7 +86,7 @@ std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
 void choose_own_device(const OneshotOptions& options, const dist::Group& group, at::Device& device) {
   if (!device.is_cuda() || group.local_size() == 1) return;
   if (options.device.find(':') != std::string::npos)
-    throw UsageError("[options] --device {}: {} ranks on this machine need devices of their own; say cuda",
+    throw UsageError("[options] --device {}: {} ranks on this machine need one device each; write --device cuda",
                      options.device, group.local_size());
   device.set_index(static_cast<at::DeviceIndex>(group.local_rank() % at::detail::getCUDAHooks().deviceCount()));
 }
@@ -100,7 +98,8 @@ void check_trials(const RunSetup& setup) {
   for (const compression::PlannedTransform& planned : setup.assignments.transforms)
     if (planned.site.candidates > 0)
       throw RecipeError(
-          "[recipe.check] {} tries scales on a layer's values, which --pipeline {} does not keep; use sequential",
+          "[recipe.check] {} requires --pipeline sequential, because --pipeline {} does not keep the layer's values "
+          "that it tries scales on",
           planned.transform->type(), setup.pipeline->name);
 }
 
@@ -130,7 +129,8 @@ ActivationPlace parse_activation_place(const std::string& name) {
   if (name == "cpu") return ActivationPlace::kCpu;
   if (name == "disk") return ActivationPlace::kDisk;
   if (name == "none") return ActivationPlace::kNone;
-  throw UsageError("[options] --sequential-offload-device: '{}' is not known; auto, cpu, disk and none are", name);
+  throw UsageError("[options] --sequential-offload-device: unknown value '{}'; {}", name,
+                   nearest_or_all(name, {"auto", "cpu", "disk", "none"}));
 }
 
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
@@ -155,6 +155,8 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const R
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
   apply_rewrites(setup.modifiers, setup.model);
   setup.assignments = assign(setup.model, setup.modifiers);
+  check_group_sizes(options, setup.model, setup.modifiers, setup.assignments);
+  if (options.model_in_memory) require_own_weights(setup.model, setup.assignments);
   setup.source = source_tensors(setup.model, setup.assignments);
   apply(setup.source.changes(), setup.model);
   apply(untied_embeddings(setup.model, setup.assignments), setup.model);

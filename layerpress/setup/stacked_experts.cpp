@@ -135,7 +135,7 @@ void divide_quantized_experts(OpenedModel& opened) {
     require_shape(opened, stacked, whole.shape);
     if (!whole.part_of_expert)
       throw CheckpointError(
-          "[checkpoint.open] {}: {} has experts in one quantized tensor, which cannot be divided here",
+          "[checkpoint.open] {}: {} holds all experts in one quantized tensor, which is not supported",
           opened.stored->directory().string(), checkpoint::in_quotes(stacked.name));
     for_each_part(stacked, [&](const source::ExpertPart& part, std::int64_t members) {
       source::StoredWeight own = whole.part_of_expert(part);

@@ -128,9 +128,8 @@ class AttentionPlanner {
     if (!chosen) return;
     if (linears_[name].count("kv_b_proj") != 0)
       throw RecipeError(
-          "[recipe.check] {}: keys and values of latent attention (MLA) cannot be quantized: engines cache the latent "
-          "that they are computed from, and read no scale of theirs; leave out kv_cache_scheme and groups for "
-          "attention",
+          "[recipe.check] {}: keys and values of latent attention (MLA) cannot be quantized, because engines cache the "
+          "latent instead; leave out kv_cache_scheme and groups for attention",
           name);
     assignments_.attentions.push_back({n, chosen->args, chosen->group});
     if (chosen->group != nullptr) add(n, *chosen, "q", 0, attention.heads, attention.head_dim);
@@ -173,8 +172,8 @@ class AttentionPlanner {
       for (const char* key : {"k_proj", "qkv_proj", "kv_b_proj"})
         if (found->second.count(key) != 0)
           throw RecipeError(
-              "[recipe.check] {}: kv_cache_scheme: its keys and values are computed inside operators that run as a "
-              "whole, so that their ranges cannot be measured; leave kv_cache_scheme out",
+              "[recipe.check] {}: kv_cache_scheme: its keys and values are computed inside fused operators, where "
+              "ranges cannot be measured; leave kv_cache_scheme out",
               module.name);
     }
   }

@@ -1,7 +1,12 @@
 #include "layerpress/setup/untied_embeddings.h"
 
+#include <map>
 #include <set>
+#include <string>
 #include <variant>
+
+#include "layerpress/base/error.h"
+#include "layerpress/graph/weight_matrix.h"
 
 namespace layerpress::setup {
 
@@ -19,6 +24,22 @@ rewrite::Changes untied_embeddings(const rewrite::Model& model, const compressio
     changes.copies.push_back({changes.linears[n], linear->weight});
   }
   return changes;
+}
+
+void require_own_weights(const rewrite::Model& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::map<std::string, std::set<std::string>> users;  // modules by weight
+  for (const graph::Node& node : graph.nodes)
+    if (const auto matrix = graph::weight_matrix(node.operation)) users[matrix->weight].insert(graph.module_name(node));
+  for (const auto& [n, assignment] : assignments.linears) {
+    const std::string& module = graph.module_name(graph.nodes[n]);
+    for (const std::string& other : users[graph::weight_matrix(graph.nodes[n].operation)->weight])
+      if (other != module)
+        throw RecipeError(
+            "[recipe.check] {} shares its weight with {}, and a model in memory cannot keep both; add "
+            "ignore=[\"{}\"] or pass the model's path",
+            module, other, module);
+  }
 }
 
 }  // namespace layerpress::setup

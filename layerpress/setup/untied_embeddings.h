@@ -9,4 +9,8 @@ namespace layerpress::setup {
 /// module. From then on the model is like one that was never tied.
 rewrite::Changes untied_embeddings(const rewrite::Model& model, const compression::Assignments& assignments);
 
+/// For a model in memory: throws RecipeError if a module is compressed that shares its weight with another one, because the model
+/// keeps one tensor for both, which cannot hold the compressed and the plain form.
+void require_own_weights(const rewrite::Model& model, const compression::Assignments& assignments);
+
 }  // namespace layerpress::setup

@@ -65,8 +65,8 @@ FAULTY_MODIFIERS = {
     "gate ignored": ({"QuantizationModifier": {"config_groups": GROUPS, "ignore": ["lm_head", "model.layers.2.mlp.gate_proj"]}},
                      ["model.layers.2.mlp.gate_proj", "fuse"]),
     "group size that does not divide": ({"GPTQModifier": {"config_groups": {"g": {
-        "targets": ["Linear"], "weights": {**W4, "group_size": 48}}}}}, ["48", "q_proj", "32, 64"]),
-    "preset whose groups do not divide": ({"GPTQModifier": {"scheme": "W4A16", "ignore": ["lm_head"]}}, ["128", "32, 64"]),
+        "targets": ["Linear"], "weights": {**W4, "group_size": 48}}}}}, ["48", "q_proj", "group_size 64"]),
+    "preset whose groups do not divide": ({"GPTQModifier": {"scheme": "W4A16", "ignore": ["lm_head"]}}, ["W4A16", "groups of 128", "group_size 64"]),
     "target of two modifiers": ({"GPTQModifier": {"config_groups": GROUPS}, "QuantizationModifier": {"config_groups": GROUPS}},
                                 ["two modifiers"]),
 }
@@ -111,8 +111,8 @@ def test_group_size_names_the_columns_of_each(model, refused, samples, tmp_path)
     groups = {"g": {"targets": ["Linear"], "weights": {**W4, "group_size": 48}}}
     recipe = write_recipe(tmp_path, {"GPTQModifier": {"config_groups": groups, "ignore": ["lm_head"]}})
     refused(model, "--recipe", recipe, "--dataset", samples,
-            fragments=["the 64 columns of model.layers.0.self_attn.q_proj and 17 more",
-                       "the 128 columns of model.layers.0.mlp.down_proj and 2 more", "sizes that fit: 32, 64"])
+            fragments=["g uses groups of 48, which do not divide 64 columns (18 linears, such as model.layers.0.self_attn.q_proj) "
+                       "and 128 columns (3 linears, such as model.layers.0.mlp.down_proj)", "group_size 64"])
 
 
 def test_recipe_file_missing(model, refused, samples, tmp_path):
@@ -147,7 +147,7 @@ def test_recipe_file_and_its_options(model, refused, samples, tmp_path):
 
 
 def test_options_that_do_not_divide(model, refused, samples):
-    refused(model, "--dataset", samples, fragments=["128", "model.layers.0.self_attn.q_proj", "32, 64"])
+    refused(model, "--dataset", samples, fragments=["128", "model.layers.0.self_attn.q_proj", "add --group-size 64"])
 
 
 FAULTY_DATA = {

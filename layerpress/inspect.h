@@ -37,7 +37,7 @@ struct InspectOptions {
     field("graph", self.graph, "print the traced graph, node by node, instead");
     field("svg", self.svg, "draw the graph into this file instead; needs Graphviz");
     field("dot", self.dot, "write the graph in Graphviz's language into this file instead");
-    field("full", self.full, "with --svg or --dot: every layer and every expert, not one of those that are alike");
+    field("full", self.full, "with --svg or --dot: every layer and every expert, not one of several identical ones");
     field("plan", self.plan, "show memory, disk and time of a one-shot run instead");
     OneshotOptions::visit(self.run, [&](const char* name, auto& value, const char* help) {
       if (is_left_out(name)) return;

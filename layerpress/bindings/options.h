@@ -23,14 +23,14 @@ Options options_from(const nanobind::dict& given) {
     ++known;
     const nanobind::object value = given[name];
     if (!nanobind::try_cast(value, field, /*convert=*/true))
-      throw UsageError("[options] {}: {} is no value for it", name, nanobind::cast<std::string>(nanobind::repr(value)));
+      throw UsageError("[options] {}: invalid value {}", name, nanobind::cast<std::string>(nanobind::repr(value)));
   });
   if (known == given.size()) return options;
   for (const auto& [key, value] : given) {
     const auto name = nanobind::cast<std::string>(key);
     bool found = false;
     Options::visit(options, [&](const char* option, auto&, const char*) { found = found || name == option; });
-    if (!found) throw UsageError("[options] {}: there is no such option", name);
+    if (!found) throw UsageError("[options] unknown option {}", name);
   }
   return options;
 }

@@ -86,7 +86,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
     for (const auto& [tensor, spec] : shard->tensors()) {
       const auto [place, is_new] = opened->places_.emplace(tensor, Place{shard, spec, {}, nullptr});
       if (!is_new)
-        throw CheckpointError("[checkpoint.open] {}: tensor {} stands in {} too", shard->path().string(),
+        throw CheckpointError("[checkpoint.open] {}: tensor {} is also in {}", shard->path().string(),
                               in_quotes(tensor), place->second.file->path().filename().string());
     }
   }
@@ -122,7 +122,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
                             stored.tensor.shape, whole.shape);
     if (stored.computed != nullptr)
       throw CheckpointError(
-          "[checkpoint.open] {}: {} has experts in one quantized tensor, which cannot be divided here",
+          "[checkpoint.open] {}: {} holds all experts in one quantized tensor, which is not supported",
           directory_.string(), in_quotes(whole.name));
     changed->places_.erase(whole.name);
     std::uint64_t offset = stored.tensor.offset;
@@ -168,7 +168,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
     static_cast<TensorSpec&>(made.tensor) = tensor.spec;
     made.computed = computation;
     if (!changed->places_.emplace(tensor.spec.name, std::move(made)).second)
-      throw CheckpointError("[checkpoint.open] {}: holds {} as it is and in {}", directory_.string(),
+      throw CheckpointError("[checkpoint.open] {}: holds {} both on its own and inside {}", directory_.string(),
                             in_quotes(tensor.spec.name), in_quotes(tensor.parts.front()));
   }
   return changed;

@@ -58,9 +58,9 @@ std::uint64_t read_header_length(const MappedFile& file) {
 std::uint64_t read_count(const Json& value, const DataRegion& region, std::string_view tensor, const char* member) {
   constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargest)
-    refuse_tensor(region, tensor,
-                  fmt::format("has {} in its {}: whole numbers from 0 are expected",
-                              in_quotes(value.dump().substr(0, 40)), member));
+    refuse_tensor(
+        region, tensor,
+        fmt::format("has {} in its {}: expected non-negative integers", in_quotes(value.dump().substr(0, 40)), member));
   return value.get<std::uint64_t>();
 }
 
@@ -76,7 +76,8 @@ at::ScalarType read_dtype(const Json& entry, const DataRegion& region, std::stri
   if (found == entry.end() || !found->is_string()) refuse_tensor(region, tensor, "has no 'dtype'");
   const auto& word = found->get_ref<const std::string&>();
   const auto dtype = dtype_named(word);
-  if (!dtype) refuse_tensor(region, tensor, fmt::format("has dtype {}; known are {}", in_quotes(word), dtype_names()));
+  if (!dtype)
+    refuse_tensor(region, tensor, fmt::format("has dtype {}; supported are {}", in_quotes(word), dtype_names()));
   return *dtype;
 }
 
@@ -112,7 +113,7 @@ StoredTensor read_tensor(const std::string& name, const Json& entry, const DataR
   if (offsets.size() != 2) refuse_tensor(region, name, fmt::format("has {} data_offsets, not 2", offsets.size()));
   const std::uint64_t begin = read_count(offsets[0], region, name, "data_offsets");
   const std::uint64_t end = read_count(offsets[1], region, name, "data_offsets");
-  if (begin > end) refuse_tensor(region, name, fmt::format("begins at {} behind its end {}", begin, end));
+  if (begin > end) refuse_tensor(region, name, fmt::format("begins at {}, after its end at {}", begin, end));
   if (end > region.size)
     refuse_tensor(region, name,
                   fmt::format("ends at byte {} of the data, which has {}; the file is cut off, download it "

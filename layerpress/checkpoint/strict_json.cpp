@@ -4,7 +4,7 @@ namespace layerpress::checkpoint {
 
 Json parse_strict_json(std::string_view text, const std::string& where) {
   return parse_json(text, where, {.most_levels = 32, .on_repeated_key = [&](const std::string& key) {
-                                    throw CheckpointError("[json] {}: {} stands twice", where, in_quotes(key));
+                                    throw CheckpointError("[json] {}: {} appears twice", where, in_quotes(key));
                                   }});
 }
 

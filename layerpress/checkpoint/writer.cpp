@@ -123,7 +123,7 @@ std::unique_ptr<Descriptor> open_written_by_other(const std::filesystem::path& p
   auto descriptor = std::make_unique<Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (descriptor->value() < 0 || ::fstat(descriptor->value(), &status) != 0)
-    throw IoError("[writer.read] {}: {}; another process writes this file, give all of them the same folder",
+    throw IoError("[writer.read] {}: {}; another process writes this file; give all processes the same folder",
                   path.string(), errno_text());
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
     throw IoError("[writer.read] {}: has {} bytes instead of {}; was it changed? Start over", path.string(),

@@ -30,7 +30,7 @@ at::Tensor read_integers(const checkpoint::SafetensorsFile& file, const char* na
   const auto found = file.tensors().find(name);
   if (found == file.tensors().end() || found->second.dtype != at::kLong || found->second.shape.size() != dimensions)
     throw DataError(
-        "[data.images] {}: '{}' is not there as I64 with {} dimensions; make it again with `layerpress prepare`",
+        "[data.images] {}: '{}' must be I64 with {} dimensions; make the file again with `layerpress prepare`",
         file.path().string(), name, dimensions);
   return file.tensor(name);
 }
@@ -58,7 +58,7 @@ StoredEmbeddings::StoredEmbeddings(std::shared_ptr<const checkpoint::Safetensors
   offsets_.assign(values, values + offsets.numel());
   if (offsets_.size() != sample_offsets_.size() || offsets_.front() != 0 || offsets_.back() != places_.numel() ||
       !std::is_sorted(offsets_.begin(), offsets_.end()))
-    throw DataError("[data.images] {}: '{}' does not rise from 0 to {} in {} steps, one for each sample", where,
+    throw DataError("[data.images] {}: '{}' must increase from 0 to {} in {} steps, one per sample", where,
                     kPlaceOffsets, places_.numel(), sample_offsets_.size() - 1);
   if (file_->contains(kPositions)) {
     positions_ = read_integers(*file_, kPositions, 2);
@@ -88,7 +88,7 @@ void StoredEmbeddings::check_places(std::size_t sample) const {
   std::int64_t before = -1;
   for (std::int64_t i = offsets_[sample]; i < offsets_[sample + 1]; before = places[i++])
     if (places[i] <= before || places[i] >= sample_offsets_[sample + 1] - sample_offsets_[sample])
-      throw DataError("[data.images] {}: sample {} (from 1): '{}' does not rise inside the sample",
+      throw DataError("[data.images] {}: sample {} (from 1): '{}' must increase within the sample",
                       file_->path().string(), sample + 1, kPlaces);
 }
 
@@ -117,7 +117,7 @@ void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features, 
   };
   if (found == file_->tensors().end() || !fits(found->second))
     throw DataError(
-        "[data.images] {}: '{}' is not there as floats [{}, features]; make it again with `layerpress prepare`",
+        "[data.images] {}: '{}' must be floats [{}, features]; make the file again with `layerpress prepare`",
         file_->path().string(), name, count);
   features = found->second.shape[1];
   const auto more = file_->tensors().find(added);
@@ -126,7 +126,7 @@ void StoredEmbeddings::check_values(std::size_t sample, std::int64_t& features, 
                                      : !has_floats(more->second, 3) || layers < 1 ||
                                            more->second.shape != std::vector<std::int64_t>{count, layers, features})
     throw DataError(
-        "[data.images] {}: '{}' is not there as floats [{}, layers, {}], with the same layers in all samples; make it "
+        "[data.images] {}: '{}' must be floats [{}, layers, {}], with the same layers in all samples; make the file "
         "again with `layerpress prepare`",
         file_->path().string(), added, count, features);
 }

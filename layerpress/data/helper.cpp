@@ -68,7 +68,7 @@ void check_success(const ChildResult& result, const std::string& interpreter) {
   const std::string reported = reported_error(result.errors);
   if (!reported.empty()) throw DataError("{}", reported);
   if (result.exit_code > 128)
-    throw DataError("[data.prepare] the data helper was ended by signal {} ({}); is there enough memory?",
+    throw DataError("[data.prepare] the data helper was killed by signal {} ({}); is there enough memory?",
                     result.exit_code - 128, interpreter);
   throw DataError("[data.prepare] the data helper ended with code {} ({}): {}", result.exit_code, interpreter,
                   last_line(result.errors));

@@ -8,11 +8,10 @@
 namespace layerpress::data {
 
 void check_options(const DatasetOptions& options) {
-  if (options.dataset.empty()) throw UsageError("[data] no dataset is named; pass --dataset");
-  if (options.num_samples < 1)
-    throw UsageError("[data] --num-samples is {}; at least 1 is needed", options.num_samples);
+  if (options.dataset.empty()) throw UsageError("[data] --dataset is missing");
+  if (options.num_samples < 1) throw UsageError("[data] --num-samples must be at least 1, got {}", options.num_samples);
   if (options.max_seq_length < 1)
-    throw UsageError("[data] --max-seq-length is {}; at least 1 is needed", options.max_seq_length);
+    throw UsageError("[data] --max-seq-length must be at least 1, got {}", options.max_seq_length);
 }
 
 void report_count(const SampleCount& count, const DatasetOptions& options, const RunControl& control) {
@@ -27,15 +26,14 @@ void report_count(const SampleCount& count, const DatasetOptions& options, const
                     options.split, skipped);
   if (count.samples < options.num_samples)
     control.message(LogLevel::kWarning,
-                    fmt::format("[data] {}: {} samples were asked for, {} are there and all are used{}",
+                    fmt::format("[data] {}: {} samples were requested, but only {} exist; all are used{}",
                                 options.dataset, options.num_samples, count.samples, skipped));
 }
 
 void check_loss_mask(const CalibrationSet& set, const DatasetOptions& options) {
   if (options.use_loss_mask && set.sample_count() > 0 && set.counted_tokens() == 0 && !options.may_be_empty)
     throw DataError(
-        "[data.loss_mask] {}: no sample has a token that counts, so there is nothing to calibrate on; look at its "
-        "assistant's "
+        "[data.loss_mask] {}: the loss mask excludes every token, so nothing can be calibrated; check the assistant's "
         "messages and loss_mask, and raise --max-seq-length if it cuts them off",
         options.dataset);
 }

@@ -27,7 +27,7 @@ at::Tensor integers(const checkpoint::SafetensorsFile& file, const char* name, s
                     name);
   const checkpoint::StoredTensor& spec = file.tensors().at(name);
   if (spec.dtype != dtype || spec.shape.size() != dimensions)
-    throw DataError("[data.images] {}: '{}' is {} with {} dimensions; {} with {} is expected", where, name,
+    throw DataError("[data.images] {}: '{}' is {} with {} dimensions; expected {} with {}", where, name,
                     checkpoint::dtype_name(spec.dtype), spec.shape.size(), checkpoint::dtype_name(dtype), dimensions);
   return file.tensor(name);
 }
@@ -42,8 +42,8 @@ std::vector<std::int64_t> read_image_offsets(const checkpoint::SafetensorsFile& 
   const bool fits = offsets.size() == samples + 1 && offsets.front() == 0 && offsets.back() <= 1 << 24 &&
                     std::is_sorted(offsets.begin(), offsets.end());
   if (!fits)
-    throw DataError("[data.images] {}: '{}' does not rise from 0 in {} steps, one for each sample",
-                    file.path().string(), kOffsets, samples);
+    throw DataError("[data.images] {}: '{}' must increase from 0 in {} steps, one per sample", file.path().string(),
+                    kOffsets, samples);
   return offsets;
 }
 
@@ -58,7 +58,7 @@ std::vector<std::int64_t> read_filled_tiles(const checkpoint::SafetensorsFile& f
     const auto* row = rows.const_data_ptr<std::uint8_t>() + image * rows.size(1);
     const auto* end = std::find_if(row, row + rows.size(1), [](std::uint8_t tile) { return tile != 1; });
     if (end == row || std::any_of(end, row + rows.size(1), [](std::uint8_t tile) { return tile != 0; }))
-      throw DataError("[data.images] {}: row {} of '{}' is not ones and then zeros", file.path().string(), image,
+      throw DataError("[data.images] {}: row {} of '{}' must be ones followed by zeros", file.path().string(), image,
                       kFilled);
     filled.push_back(end - row);
   }
@@ -73,7 +73,7 @@ void check_pixels(const checkpoint::SafetensorsFile& file, std::int64_t image, s
   const checkpoint::StoredTensor& spec = file.tensors().at(name);
   const bool is_float = spec.dtype == at::kFloat || spec.dtype == at::kBFloat16 || spec.dtype == at::kHalf;
   if (!is_float || spec.shape.size() != 4 || spec.shape[0] != filled)
-    throw DataError("[data.images] {}: '{}' is {} with shape {}; floats [{}, channels, height, width] are expected",
+    throw DataError("[data.images] {}: '{}' is {} with shape {}; expected floats [{}, channels, height, width]",
                     file.path().string(), name, checkpoint::dtype_name(spec.dtype), fmt::format("{}", spec.shape),
                     filled);
 }

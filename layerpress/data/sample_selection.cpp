@@ -26,7 +26,7 @@ void check_joinable(const TokenRows& rows, const DatasetOptions& options) {
     throw DataError("[data] {}: --concatenate would separate the samples' images from their text; leave it out",
                     options.dataset);
   if (options.use_loss_mask && rows.has_images())
-    throw DataError("[data] {}: samples have images, with which --use-loss-mask does not work yet; leave it out",
+    throw DataError("[data] {}: --use-loss-mask does not support samples with images yet; leave it out",
                     options.dataset);
 }
 

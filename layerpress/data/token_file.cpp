@@ -53,7 +53,7 @@ at::Tensor read_vector(const checkpoint::SafetensorsFile& file, const char* name
   const checkpoint::StoredTensor& spec = file.tensors().at(name);
   const bool integers = spec.dtype == at::kInt || spec.dtype == at::kLong;
   if (!integers || spec.shape.size() != 1)
-    throw DataError("[data.tokens] {}: '{}' is {} with {} dimensions; I32 or I64 with one is expected", where, name,
+    throw DataError("[data.tokens] {}: '{}' is {} with {} dimensions; expected I32 or I64 with one", where, name,
                     checkpoint::dtype_name(spec.dtype), spec.shape.size());
   return file.tensor(name);
 }
@@ -64,7 +64,7 @@ at::Tensor read_mask(const checkpoint::SafetensorsFile& file, std::int64_t token
   const checkpoint::StoredTensor& spec = file.tensors().at(kMaskName);
   if (spec.dtype != at::kByte || spec.shape != std::vector<std::int64_t>{tokens})
     throw DataError(
-        "[data.tokens] {}: '{}' is not U8 with an entry for each of {} tokens; make it again with `layerpress "
+        "[data.tokens] {}: '{}' must be U8 with one entry per token ({} entries); make the file again with `layerpress "
         "prepare`",
         file.path().string(), kMaskName, tokens);
   return file.tensor(kMaskName);
@@ -74,15 +74,14 @@ std::vector<std::int64_t> read_offsets(const at::Tensor& stored, std::int64_t to
   const at::Tensor wide = stored.to(at::kLong);
   const std::int64_t* offsets = wide.const_data_ptr<std::int64_t>();
   const std::int64_t count = wide.numel();
-  if (count == 0 || offsets[0] != 0)
-    throw DataError("[data.tokens] {}: '{}' does not begin with 0", where, kOffsetsName);
+  if (count == 0 || offsets[0] != 0) throw DataError("[data.tokens] {}: '{}' must begin with 0", where, kOffsetsName);
   for (std::int64_t sample = 1; sample < count; ++sample)
     if (offsets[sample] <= offsets[sample - 1])
       throw DataError("[data.tokens] {}: sample {} begins at {} and ends at {}", where, sample, offsets[sample - 1],
                       offsets[sample]);
   if (offsets[count - 1] != tokens)
-    throw DataError("[data.tokens] {}: '{}' ends at {}, there are {} tokens", where, kOffsetsName, offsets[count - 1],
-                    tokens);
+    throw DataError("[data.tokens] {}: '{}' ends at {}, but the file has {} tokens", where, kOffsetsName,
+                    offsets[count - 1], tokens);
   return {offsets, offsets + count};
 }
 

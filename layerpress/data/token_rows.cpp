@@ -32,7 +32,7 @@ bool has_token_ids(const Json& row) {
 /// `place` names the row in messages: "file, line 3".
 std::vector<std::int32_t> token_ids(const Json& row, const std::string& place) {
   if (!has_token_ids(row))
-    throw DataError("[data.rows] {}: no object with a list 'input_ids', which the first row has", place);
+    throw DataError("[data.rows] {}: expected an object with a list 'input_ids', like the first row", place);
   const Json& column = row.at(kColumn);
   std::vector<std::int32_t> ids;
   ids.reserve(column.size());
@@ -51,7 +51,7 @@ std::vector<std::uint8_t> loss_mask_of(const Json& row, const std::string& place
   const auto found = row.find(kMaskColumn);
   if (found == row.end() || !found->is_array() || found->size() != tokens)
     throw DataError(
-        "[data.rows] {}: --use-loss-mask needs a list '{}' with 0 or 1 for each of its {} token ids; add it, or "
+        "[data.rows] {}: --use-loss-mask requires a list '{}' with 0 or 1 for each of its {} token ids; add it, or "
         "prepare the "
         "data from messages",
         place, kMaskColumn, tokens);

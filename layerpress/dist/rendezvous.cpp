@@ -180,7 +180,7 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
   for (int rank = 0; rank < environment.world_size; ++rank) keys.push_back(fmt::format("peer/{}", rank));
   store->set(keys[static_cast<std::size_t>(environment.rank)], raw_bytes(own.to_text()));
   const auto absent = [&](const std::vector<int>& ranks) {
-    throw DistributedError("[dist.join] {} {} of {} did not come to {}:{} within {:g} s; see why they did not start",
+    throw DistributedError("[dist.join] {} {} of {} did not join at {}:{} within {:g} s; check why they did not start",
                            ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,
                            environment.master_address, environment.master_port, seconds(options.timeout));
   };

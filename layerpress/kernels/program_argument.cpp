@@ -21,7 +21,7 @@ const c10::Type* without_optional(const c10::Type* type) {
 c10::TypeKind kind_of(const c10::Type* type) { return type == nullptr ? c10::TypeKind::AnyType : type->kind(); }
 
 [[noreturn]] void refuse(const Json& json) {
-  throw CheckpointError("[kernels.program] {} is no argument that its operator takes", json.dump().substr(0, 80));
+  throw CheckpointError("[kernels.program] {} is not an argument that its operator takes", json.dump().substr(0, 80));
 }
 
 double special_number(const std::string& name) {

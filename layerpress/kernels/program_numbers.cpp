@@ -15,7 +15,7 @@ using Arguments = std::vector<c10::IValue>;
 
 const c10::IValue& at_place(const Arguments& arguments, std::size_t place) {
   if (place >= arguments.size() || !arguments[place].isScalar())
-    throw CheckpointError("[kernels.program] a function of numbers has other arguments");
+    throw CheckpointError("[kernels.program] a function of numbers has the wrong arguments");
   return arguments[place];
 }
 
@@ -126,7 +126,7 @@ NumberFunction find_number_function(const std::string& name) {
   };
   const auto found = kFunctions.find(name);
   if (found == kFunctions.end())
-    throw CheckpointError("[kernels.program] 'sym.{}' is no function of numbers", name.substr(0, 40));
+    throw CheckpointError("[kernels.program] 'sym.{}' is not a function of numbers", name.substr(0, 40));
   return found->second;
 }
 

@@ -48,7 +48,7 @@ OperatorName split_name(const std::string& text) {
   const bool plain =
       std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
   if (first == std::string::npos || first == last || last - first < 2 || text.size() > 200 || !plain)
-    throw CheckpointError("[kernels.program] '{}' is no operator's name", text.substr(0, 80));
+    throw CheckpointError("[kernels.program] '{}' is not the name of an operator", text.substr(0, 80));
   const std::string overload = text.substr(last + 1);
   return {text.substr(0, first), text.substr(first + 1, last - first - 1), overload == "default" ? "" : overload};
 }
@@ -126,7 +126,7 @@ class CompiledProgram : public TensorProgram {
     }
     const c10::IValue result = result_.value(slots, device);
     if (!result.isTensor() || axis_ >= result.toTensor().dim() || result.toTensor().size(axis_) != tokens)
-      throw CheckpointError("[kernels.program] the result has not one row for each of {} tokens", tokens);
+      throw CheckpointError("[kernels.program] expected one row per token ({} rows)", tokens);
     const at::Tensor rows = result.toTensor().movedim(axis_, 0);
     return rows.reshape({tokens, c10::multiply_integers(rows.sizes().slice(1))}).contiguous();
   }
@@ -149,7 +149,7 @@ class CompiledProgram : public TensorProgram {
     const auto valid = [](std::int64_t size) { return size == -1 || (size > 0 && size < (std::int64_t{1} << 40)); };
     if (axis == input.shape.end() || std::count(input.shape.begin(), input.shape.end(), -1) != 1 ||
         !std::all_of(input.shape.begin(), input.shape.end(), valid))
-      throw CheckpointError("[kernels.program] an input's shape {} has not one dimension for tokens",
+      throw CheckpointError("[kernels.program] input shape {} must have exactly one dimension of tokens",
                             json.at("shape").dump());
     input.axis = axis - input.shape.begin();
     return input;
@@ -311,7 +311,7 @@ std::shared_ptr<const TensorProgram> TensorProgram::compile(const std::string& t
     program = std::make_shared<CompiledProgram>(parse_json(text, "program"));
   } catch (const nlohmann::json::exception& fault) {
     known.erase(text);
-    throw CheckpointError("[kernels.program] the text is no program: {}", fault.what());
+    throw CheckpointError("[kernels.program] the text is not a program: {}", fault.what());
   } catch (...) {
     known.erase(text);
     throw;

@@ -8,7 +8,7 @@ TracedModel trace_granite(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {});
   const auto number = [&](const char* key) {
     const auto value = json_get_or<double>(config, key, "config.json", 1);
-    if (value == 0) throw CheckpointError("[model.config] config.json: '{}' is zero, which leaves nothing", key);
+    if (value == 0) throw CheckpointError("[model.config] config.json: '{}' must not be zero", key);
     return value;
   };
   const bool attention_bias = json_get_or<bool>(config, "attention_bias", "config.json", false);

@@ -77,7 +77,8 @@ std::vector<std::int64_t> layer_indices(const Json& config, const char* key, std
   const auto indices = json_get<std::vector<std::int64_t>>(config, key, "config.json");
   for (const std::int64_t index : indices)
     if (index < 0 || index >= layers)
-      throw CheckpointError("[model.config] config.json: '{}' names layer {}, there are {} layers", key, index, layers);
+      throw CheckpointError("[model.config] config.json: '{}' names layer {}, but there are {} layers", key, index,
+                            layers);
   return indices;
 }
 

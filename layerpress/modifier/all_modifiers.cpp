@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/awq.h"
 #include "layerpress/modifier/gptq.h"
@@ -67,7 +68,7 @@ std::vector<Argument> arguments_of(const std::string& type) {
     for (Argument& argument : lifecycle_arguments()) arguments.push_back(std::move(argument));
     return arguments;
   }
-  throw InternalError("[modifier] {} is no modifier", type);
+  throw InternalError("[modifier] unknown modifier {}", type);
 }
 
 std::vector<std::string> modifier_types() {
@@ -85,9 +86,7 @@ std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, co
   if (std::find(later.begin(), later.end(), type) != later.end())
     throw RecipeError("[recipe.modifier] {}: {} is not implemented yet; implemented: {}", where, type,
                       join(implemented));
-  const std::string nearest = nearest_name(type, implemented);
-  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'{}; implemented: {}", where, type,
-                    nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), join(implemented));
+  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type, nearest_or_all(type, implemented));
 }
 
 }  // namespace layerpress::modifier

@@ -34,7 +34,7 @@ struct Candidate {
 std::vector<Candidate> candidates_of(const Json& duo_scaling, std::int64_t n_grid, const std::string& where) {
   const bool both = duo_scaling == "both";
   if (!both && !duo_scaling.is_boolean())
-    throw RecipeError("[recipe.modifier] {}: duo_scaling is {}; true, false and \"both\" are possible", where,
+    throw RecipeError("[recipe.modifier] {}: duo_scaling is {}; use true, false or \"both\"", where,
                       duo_scaling.dump());
   const bool duo = both || duo_scaling.get<bool>();
   const std::int64_t least = both ? 4 : duo ? 3 : 2;
@@ -200,8 +200,8 @@ class AwqModifier : public compression::Transform {
       for (const graph::ScaleAbsorber& place : places) add(graph, place, nullptr, scheme_of, sites);
       if (sites.empty())
         throw RecipeError(
-            "[recipe.check] {}: nothing that it could scale is quantized; put it before the modifier that quantizes, "
-            "or write mappings",
+            "[recipe.check] {}: it found no quantized layers to scale; put it before the modifier that quantizes, or "
+            "write mappings",
             where_);
     }
     for (const ScaleMapping& mapping : mappings_) {

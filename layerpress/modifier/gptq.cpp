@@ -51,7 +51,7 @@ class ActivationOrder {
           "static, weight or null",
           where, *order_);
     if (!is_static(order_))
-      throw RecipeError("[recipe.modifier] {}: actorder '{}' is not supported; static, weight or null are", where,
+      throw RecipeError("[recipe.modifier] {}: actorder '{}' is not supported; use static, weight or null", where,
                         *order_);
   }
 

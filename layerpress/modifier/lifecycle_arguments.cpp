@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress::modifier {
@@ -68,9 +69,7 @@ std::vector<std::string> check_arguments(const Json& arguments, const std::strin
       if (!value.is_null()) without_effect.push_back(key);
       continue;
     }
-    const std::string nearest = nearest_name(key, known);
-    throw RecipeError("[recipe.modifier] {}: unknown argument '{}'{}", where, key,
-                      nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+    throw RecipeError("[recipe.modifier] {}: unknown argument '{}'; {}", where, key, nearest_or_all(key, known));
   }
   return without_effect;
 }

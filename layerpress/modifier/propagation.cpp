@@ -36,7 +36,7 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
     else if (key == "residual")
       options.residual = number_up_to(2, value, key, place);
     else
-      throw RecipeError("[recipe.modifier] {}: unknown key '{}'; strength, damping and residual are known", place, key);
+      throw RecipeError("[recipe.modifier] {}: unknown key '{}'; choose from strength, damping, residual", place, key);
   }
   return options;
 }

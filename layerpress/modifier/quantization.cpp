@@ -13,8 +13,8 @@ class QuantizationModifier : public QuantizingModifier {
   QuantizationModifier(const OrderedJson& arguments, const std::string& where)
       : QuantizingModifier(arguments, where, {}, {}) {
     if (any_observer(Observer::kGptq))
-      throw RecipeError(
-          "[recipe.modifier] {}: observer 'gptq' chooses scales while GPTQ runs; take hessian, or GPTQModifier", where);
+      throw RecipeError("[recipe.modifier] {}: observer 'gptq' requires GPTQModifier; use it, or observer hessian",
+                        where);
   }
 
   std::string type() const override { return "QuantizationModifier"; }

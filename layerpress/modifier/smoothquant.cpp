@@ -62,7 +62,7 @@ class SmoothQuantModifier : public compression::Transform {
       throw RecipeError("[recipe.modifier] {}: smoothing_strength {} is not between 0 and 1", where, strength_);
     const auto algorithm = json_get_or<std::string>(arguments, "algorithm", where, "smoothquant");
     if (algorithm != "smoothquant" && algorithm != "log_equalization")
-      throw RecipeError("[recipe.modifier] {}: algorithm '{}' is not known; smoothquant and log_equalization are",
+      throw RecipeError("[recipe.modifier] {}: unknown algorithm '{}'; choose from smoothquant, log_equalization",
                         where, algorithm);
     logarithmic_ = algorithm == "log_equalization";
     if (json_has(arguments, "ignore") && !(arguments["ignore"].is_array() && arguments["ignore"].empty()))
@@ -95,8 +95,8 @@ class SmoothQuantModifier : public compression::Transform {
       refuse_impossible(graph, places, mapping);
       if (sites.size() == before && !ignored)
         throw RecipeError(
-            "[recipe.check] {}: its balance layers read no smooth layer in a way that allows a scale (the values of "
-            "grouped heads, for example, cannot be scaled); correct or remove it",
+            "[recipe.check] {}: its balance layers do not read the smooth layer in a way that allows scaling (values "
+            "of grouped heads cannot be scaled, for example); correct or remove it",
             mapping.where);
     }
     return sites;
@@ -150,8 +150,8 @@ class SmoothQuantModifier : public compression::Transform {
       const auto n = static_cast<graph::NodeId>(&reader - graph.nodes.data());
       if (mapping.balance.matches(module_of(graph, n)))
         throw RecipeError(
-            "[recipe.check] {}: smoothing {} would change what the model computes, because not only linears read its "
-            "output; remove the mapping",
+            "[recipe.check] {}: smoothing {} would change the model's outputs, because modules other than linears read "
+            "it, too; remove the mapping",
             mapping.where, graph.module_name(graph.nodes[source]));
     }
   }

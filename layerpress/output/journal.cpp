@@ -138,7 +138,7 @@ int Journal::shard_sets(const Json& header) {
   const Json sets = member(header, "shard_sets");
   if (sets.is_null()) return 1;
   if (!sets.is_number_unsigned() || sets < 1 || sets > kMostSets)
-    throw CheckpointError("[output.journal] {}: 'shard_sets' is {}, no sensible number; start over with --overwrite",
+    throw CheckpointError("[output.journal] {}: 'shard_sets' is {}, which is out of range; start over with --overwrite",
                           kFileName, sets.dump().substr(0, 80));
   return sets.get<int>();
 }

@@ -61,8 +61,9 @@ void require_scratch_space(const setup::RunSetup& setup, const plan::RunPlan& pl
   if (own == 0) return;
   struct statfs system {};
   if (::statfs(folder.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC)
-    control.message(LogLevel::kWarning,
-                    fmt::format("{} is a disk in memory: activations there count against no budget", folder.string()));
+    control.message(
+        LogLevel::kWarning,
+        fmt::format("{} is in memory, not on disk: no memory budget counts activations there", folder.string()));
   const fs::space_info space = fs::space(folder, failure);
   if (failure) return;
   const std::uintmax_t available = space.available + reused;

@@ -148,10 +148,11 @@ std::vector<std::string> advice_for(const PlanInput& input, bool on_device) {
   const std::vector<std::string> advice = advice_for(input, on_device);
   const std::string also = advice.empty() ? "" : " or use " + join(advice, " or ");
   if (on_device)
-    throw MemoryError("[plan] subgraph {} needs {} on the device, {} may be used; raise --device-memory-budget{}",
-                      worst->name, format_bytes(least.memory.peak.device), format_bytes(run.device_budget), also);
+    throw MemoryError(
+        "[plan] subgraph {} needs {} on the device, but only {} may be used; raise --device-memory-budget{}",
+        worst->name, format_bytes(least.memory.peak.device), format_bytes(run.device_budget), also);
   throw MemoryError(
-      "[plan] {} MiB of memory may be used{}, the run needs at least {} MiB (subgraph {}: statistics {}, "
+      "[plan] {} MiB of memory may be used{}, but the run needs at least {} MiB (subgraph {}: statistics {}, "
       "workspace {}, weights {}); raise --memory-budget{}",
       run.budget / kMebibyte, run.ranks > 1 ? " by each rank" : "", mebibytes, worst->name,
       format_bytes(worst->statistics_bytes), format_bytes(worst->workspace_bytes), format_bytes(worst->onloaded_bytes),

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/gptq.h"
@@ -117,12 +118,10 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   } else if (name == "gptq") {
     settings.observer = Observer::kGptq;
   } else {
-    const std::string nearest = nearest_name(name, {"minmax", "memoryless_minmax", "mse", "memoryless_mse",
-                                                    "nvfp4_expanded_mse", "squared_error", "hessian", "gptq"});
-    throw RecipeError(
-        "[recipe.observer] {}: observer '{}' is not implemented{}; minmax, mse, nvfp4_expanded_mse, squared_error, "
-        "hessian and gptq are",
-        where, given, nearest.empty() ? "" : fmt::format(" (nearest: {})", nearest));
+    const std::vector<std::string> implemented = {"minmax",        "mse",     "nvfp4_expanded_mse",
+                                                  "squared_error", "hessian", "gptq"};
+    throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented; {}", where, given,
+                      nearest_or_all(name, implemented));
   }
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed only once, so a moving average has no effect.

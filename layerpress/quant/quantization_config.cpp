@@ -31,18 +31,18 @@ std::string overall_format(const QuantizationConfig& config) {
 }
 
 void require_header(const Json& object, const std::string& where) {
-  if (!object.is_object()) throw CheckpointError("[quant.config] {}: quantization_config is no object", where);
+  if (!object.is_object()) throw CheckpointError("[quant.config] {}: quantization_config is not an object", where);
   const auto method = json_get<std::string>(object, "quant_method", where);
   if (method != "compressed-tensors")
-    throw CheckpointError("[quant.config] {}: quant_method '{}' cannot be read here, only compressed-tensors", where,
-                          method);
+    throw CheckpointError("[quant.config] {}: quant_method '{}' is not supported here; only compressed-tensors is",
+                          where, method);
   const auto status = json_get<std::string>(object, "quantization_status", where);
   if (status != "compressed")
     throw CheckpointError("[quant.config] {}: quantization_status is '{}', not 'compressed'; save the model compressed",
                           where, status);
   for (const char* key : {"sparsity_config", "transform_config"})
     if (object.contains(key) && !object[key].empty())
-      throw CheckpointError("[quant.config] {}: {} cannot be read here; only weights may be compressed", where, key);
+      throw CheckpointError("[quant.config] {}: {} is not supported here; only weights may be compressed", where, key);
 }
 
 /// A group, or the targets of the preset that it is named after.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/quant/weight_numbers.h"
@@ -44,15 +45,10 @@ std::string lower(std::string text) {
 
 std::string quoted_value(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-std::string did_you_mean(const std::string& name, const std::vector<std::string>& known) {
-  const std::string nearest = nearest_name(name, known);
-  return nearest.empty() ? fmt::format("known are {}", join(known)) : fmt::format("did you mean '{}'?", nearest);
-}
-
 void require_known_keys(const Json& object, const std::vector<std::string>& known, const std::string& where) {
   for (const auto& [key, value] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end())
-      throw RecipeError("[quant.scheme] {}: unknown key '{}'; {}", where, key, did_you_mean(key, known));
+      throw RecipeError("[quant.scheme] {}: unknown key '{}'; {}", where, key, nearest_or_all(key, known));
 }
 
 /// Reads the members of one object; every error names the object's place and the key.
@@ -298,7 +294,7 @@ Json to_json(const QuantizationArgs& args) {
 QuantizationScheme parse_quantization_scheme(const Json& object, const std::string& where) {
   if (object.is_array())
     throw RecipeError(
-        "[quant.scheme] {}: a list of targets is no config group; name presets with scheme: {{W4A16: {}}}", where,
+        "[quant.scheme] {}: a list of targets is not a config group; name presets with scheme: {{W4A16: {}}}", where,
         quoted_value(object));
   if (!object.is_object())
     throw RecipeError("[quant.scheme] {}: expected a mapping with targets and weights, found {}", where,

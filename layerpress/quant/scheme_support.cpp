@@ -23,7 +23,7 @@ void require_supported_numbers(const QuantizationArgs& args, const std::string& 
   if (mx && args.scale_dtype == "torch.uint8") return;
   if (mx && args.is_float(4) && !args.scale_dtype) return;
   if (args.is_float(4))
-    not_implemented(where, "4-bit floating point of other groups and scales than NVFP4's and MXFP4's is",
+    not_implemented(where, "4-bit floating point with groups or scales other than NVFP4's and MXFP4's is",
                     "use strategy tensor_group with group_size 16, or group with 32 and scale_dtype torch.uint8");
   if (args.scale_dtype == "torch.uint8")
     not_implemented(where, "scale_dtype torch.uint8 (powers of two) is for groups of 32 floats; anything else is",
@@ -110,11 +110,10 @@ void require_supported(const QuantizationScheme& scheme, const std::string& wher
 
 void require_supported_attention(const QuantizationArgs& args, const std::string& where) {
   if (args.strategy != Strategy::kTensor && args.strategy != Strategy::kAttentionHead)
-    throw RecipeError("[quant.scheme] {}: strategy is {}; attention has tensor and attn_head", where,
+    throw RecipeError("[quant.scheme] {}: strategy is {}; attention supports tensor and attn_head", where,
                       name_of(args.strategy));
   if (args.dynamic != Dynamic::kFalse)
-    not_implemented(where, "scales of keys and values that are found when the model is served are",
-                    "write dynamic: false");
+    not_implemented(where, "dynamic scales of keys and values are", "write dynamic: false");
   require_supported_static_numbers(args, where);
 }
 

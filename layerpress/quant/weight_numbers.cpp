@@ -25,7 +25,7 @@ constexpr FloatElement kFloats[] = {{4, kernels::kE2m1, at::kByte}, {8, kernels:
 const FloatElement& float_of(const QuantizationArgs& weights) {
   for (const FloatElement& own : kFloats)
     if (own.bits == weights.num_bits) return own;
-  throw InternalError("[quant.element] there are no floats of {} bits", weights.num_bits);
+  throw InternalError("[quant.element] {}-bit floats are not supported", weights.num_bits);
 }
 
 /// Infinite where the value is too large for fp32, as for the largest weight 0 of a plan.

@@ -124,7 +124,8 @@ void read_zero_points(const QuantizationArgs& weights, const ModuleReader& reade
 }
 
 void refuse_zero_points(const ModuleReader& reader) {
-  if (reader.find("weight_zero_point")) reader.refuse("weight_zero_point", "symmetric weights have none");
+  if (reader.find("weight_zero_point"))
+    reader.refuse("weight_zero_point", "symmetric weights must not have zero points");
 }
 
 at::Tensor read_plain_codes(const QuantizationArgs& weights, const ModuleReader& reader) {

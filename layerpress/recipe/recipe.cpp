@@ -57,10 +57,10 @@ void parse_stage(const std::string& where, const OrderedJson& stage, Recipe& rec
     refuse(where, fmt::format("expected groups such as `quant_modifiers:`, found {}", kind_of(stage)));
   for (const auto& [key, group] : stage.items()) {
     if (is_modifier_name(key))
-      refuse(where, fmt::format("'{}' must stand in a group; put `quant_modifiers:` above it and indent it", key));
+      refuse(where, fmt::format("'{}' must be inside a group; put `quant_modifiers:` above it and indent it", key));
     if (key == "run_type" && group == "oneshot") continue;  // of older releases; there is no other type here
     if (!key.ends_with("_modifiers"))
-      refuse(where, fmt::format("'{}' is no group of modifiers; names of groups must end in _modifiers", key));
+      refuse(where, fmt::format("'{}' is not a group of modifiers; names of groups must end in _modifiers", key));
     parse_group(where + "." + key, group, recipe);
   }
 }
@@ -72,12 +72,12 @@ void parse_top(const std::string& where, const std::string& key, const OrderedJs
     refuse(where, "'args' has no effect here; write the values into the modifiers and remove it");
   }
   if (is_modifier_name(key))
-    refuse(where, fmt::format("'{}' stands outside a stage and would do nothing; {}", key, kShape));
+    refuse(where, fmt::format("'{}' is outside a stage and would have no effect; {}", key, kShape));
   if (key.ends_with("_modifiers"))
     refuse(where,
-           fmt::format("'{}' stands outside a stage and would do nothing; put `quant_stage:` above it and indent it",
+           fmt::format("'{}' is outside a stage and would have no effect; put `quant_stage:` above it and indent it",
                        key));
-  refuse(where, fmt::format("'{}' is no stage; names of stages must end in _stage", key));
+  refuse(where, fmt::format("'{}' is not a stage; names of stages must end in _stage", key));
 }
 
 /// The front matter of a Markdown recipe card. Lines before it become empty lines, so that line numbers in messages are
@@ -130,7 +130,7 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
   Recipe recipe;
   for (const auto& [key, value] : document.items()) parse_top(where, key, value, recipe);
   if (recipe.modifiers.empty())
-    refuse(where, fmt::format("the recipe names no modifier, nothing would be done; {}", kShape));
+    refuse(where, fmt::format("the recipe names no modifier, so nothing would be done; {}", kShape));
   return recipe;
 }
 

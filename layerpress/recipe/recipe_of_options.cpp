@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/recipe/standard_recipe.h"
 
@@ -29,10 +31,11 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
   try {
     scheme = quant::preset_scheme(options.scheme);
   } catch (const RecipeError& error) {
-    throw UsageError("[options] --scheme: {}", error.what());
+    const std::string text = error.what();  // its place is the option
+    throw UsageError("[options] --scheme: {}", text.substr(text.find("] ") + 2));
   }
   if (options.group_size == 0) return scheme;
-  if (options.group_size < 0) throw UsageError("[options] --group-size: {} is not positive", options.group_size);
+  if (options.group_size < 0) throw UsageError("[options] --group-size: must be positive, is {}", options.group_size);
   if (!scheme.weights || scheme.weights->strategy != quant::Strategy::kGroup)
     throw UsageError("[options] --group-size: scheme {} has no groups", options.scheme);
   scheme.weights->group_size = options.group_size;
@@ -57,7 +60,8 @@ void take_observer(OrderedJson& arguments, const char* observer) {
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.
 Recipe with_quality(Recipe recipe, const std::string& quality) {
   if (quality != "fast" && quality != "balanced" && quality != "best")
-    throw UsageError("[options] --quality: '{}' is not known; fast, balanced and best are", quality);
+    throw UsageError("[options] --quality: unknown value '{}'; {}", quality,
+                     nearest_or_all(quality, {"fast", "balanced", "best"}));
   bool propagates = false;
   for (ModifierEntry& entry : recipe.modifiers) {
     const bool gptq = entry.type == "GPTQModifier";
@@ -71,17 +75,18 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
   }
   if (quality == "best" && !propagates)
     throw UsageError(
-        "[options] --quality best: the original model's outputs are aimed at by GPTQ on calibration data only; choose "
-        "gptq, or --quality balanced");
+        "[options] --quality best requires GPTQ and calibration data; use --algorithm gptq or --quality balanced");
   return recipe;
 }
 
 OrderedJson standard_arguments_of(const OneshotOptions& options, bool caches_heads) {
   if (options.group_size != 0)
-    throw UsageError("[options] --group-size: scheme {} has groups of its own", options.scheme);
+    throw UsageError("[options] --group-size: scheme {} fixes its group sizes; leave --group-size out", options.scheme);
   if (options.targets != OneshotOptions().targets)
-    throw UsageError("[options] --targets: scheme {} says what is compressed how; leave modules out with --ignore",
-                     options.scheme);
+    throw UsageError(
+        "[options] --targets: scheme {} chooses its own targets; leave --targets out, and name modules to leave with "
+        "--ignore",
+        options.scheme);
   OrderedJson arguments = standard_arguments(options.ignore, caches_heads);
   if (!options.observer.empty()) arguments["weight_observer"] = options.observer;
   return arguments;
@@ -99,7 +104,8 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
   else if (options.algorithm == "rtn")
     entry.type = "QuantizationModifier";
   else
-    throw UsageError("[options] --algorithm: '{}' is not known; gptq and rtn are", options.algorithm);
+    throw UsageError("[options] --algorithm: unknown value '{}'; {}", options.algorithm,
+                     nearest_or_all(options.algorithm, {"gptq", "rtn"}));
   entry.where = "options";
   if (is_standard_recipe(options.scheme)) {
     entry.arguments = standard_arguments_of(options, caches_heads);

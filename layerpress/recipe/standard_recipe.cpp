@@ -27,7 +27,7 @@ OrderedJson group(const char* preset, const char* target) {
 
 bool is_standard_recipe(const std::string& scheme) {
   std::string lower = scheme;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : lower) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return lower == "nvfp4-fp8";
 }
 

@@ -13,7 +13,7 @@ namespace layerpress {
 std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout, const RunControl& control) {
   constexpr std::int64_t kLongest = 10'000'000;
   if (timeout.count() < 1 || timeout.count() > kLongest)
-    throw UsageError("[dist] a time-out must be from 1 to {} s; it is {}", kLongest, timeout.count());
+    throw UsageError("[dist] a timeout must be between 1 and {} s, got {}", kLongest, timeout.count());
   const auto environment = dist::read_environment();
   if (!environment) return std::make_unique<Distributed>();
   auto ranks = std::make_unique<Distributed>(*environment, timeout, control);
@@ -22,9 +22,9 @@ std::unique_ptr<Distributed> init_dist(std::chrono::seconds timeout, const RunCo
 }
 
 std::string get_rank_partition(const Distributed& ranks, const std::string& split, std::int64_t samples) {
-  if (samples < 0) throw UsageError("[dist] a partition of {} samples makes no sense", samples);
+  if (samples < 0) throw UsageError("[dist] sample count must not be negative, got {}", samples);
   if (split.find('[') != std::string::npos)
-    throw UsageError("[dist] {}: is a slice already; name the whole split", split);
+    throw UsageError("[dist] {} is already a slice; name the whole split", split);
   const dist::Slice part = dist::partition(samples, ranks.rank(), ranks.size());
   return fmt::format("{}[{}:{}]", split, part.first, part.last);
 }

@@ -106,7 +106,7 @@ std::size_t accept_finished(const Rank& rank, const setup::RunSetup& setup, cons
     const auto index = json_get_or<std::size_t>(record, "index", "journal", all.size());
     if (index >= all.size() || all[index] == '1') continue;
     output.reject(index);
-    rank.control.message(LogLevel::kWarning, fmt::format("{}: its tensors in {} are damaged and are made again",
+    rank.control.message(LogLevel::kWarning, fmt::format("{}: its tensors in {} are damaged and will be made again",
                                                          setup.subgraphs[index].name, rank.options.output));
   }
   const auto accepted = static_cast<std::size_t>(std::count(all.begin(), all.end(), '1'));

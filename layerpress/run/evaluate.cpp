@@ -221,7 +221,7 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
   if (!options.reference.empty()) {
     reference = open(options.reference, options, control);
     if (reference->model.traced.vocab_size != model.model.traced.vocab_size)
-      throw UsageError("[options] --reference: its vocabulary has {} tokens, the model's {}",
+      throw UsageError("[options] --reference: its vocabulary has {} tokens, but the model's has {}",
                        reference->model.traced.vocab_size, model.model.traced.vocab_size);
     if (graph::image_geometry(reference->model.traced.graph) != graph::image_geometry(model.model.traced.graph))
       throw UsageError("[options] --reference: it does not take the images that the model takes; name its original");
@@ -243,7 +243,8 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
                  batches[b].offsets[i + 1], sums);
     }
   if (sums.predicted == 0)
-    throw DataError("[evaluate] {}: no sample has two tokens; there is nothing to predict", options.dataset);
+    throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",
+                    options.dataset);
   result.perplexity = std::exp(sums.negative_log_likelihood / static_cast<double>(sums.predicted));
   result.tokens = sums.predicted;
   result.seconds = timer.seconds();
@@ -259,7 +260,7 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
 
 Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   if (options.dataset.empty() && options.tasks.empty())
-    throw UsageError("[options] there is nothing to measure on; give --dataset or --tasks");
+    throw UsageError("[options] nothing to measure; add --dataset or --tasks");
   run::check_tasks(options);
   run::check_report(options, control);
   if (options.download)

@@ -1,6 +1,7 @@
 #include "layerpress/run/evaluation_tasks.h"
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/setup/helper_request.h"
@@ -16,10 +17,11 @@ std::string folder_of(const std::string& model) {
 
 void check_tasks(const EvaluateOptions& options) {
   if (options.engine != "transformers" && options.engine != "vllm")
-    throw UsageError("[options] --engine: '{}' is not known; transformers and vllm are", options.engine);
+    throw UsageError("[options] --engine: unknown value '{}'; {}", options.engine,
+                     nearest_or_all(options.engine, {"transformers", "vllm"}));
   if (options.limit < 0) throw UsageError("[options] --limit: {} is negative", options.limit);
   if (options.tasks.empty() && (options.limit > 0 || !options.task_folder.empty()))
-    throw UsageError("[options] --limit and --task-folder belong to --tasks; name the tasks, too");
+    throw UsageError("[options] --limit and --task-folder require --tasks");
 }
 
 Json run_tasks(const EvaluateOptions& options, const RunControl& control) {

@@ -7,8 +7,7 @@
 namespace layerpress::run {
 
 void check_upload(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
-  if (options.push_public && options.push.empty())
-    throw UsageError("[options] --push-public: belongs to --push ORG/NAME; give both");
+  if (options.push_public && options.push.empty()) throw UsageError("[options] --push-public requires --push ORG/NAME");
   if (!options.push.empty() && group.is_first()) setup::check_upload(options.push, control);
 }
 

@@ -29,7 +29,7 @@ std::vector<std::string> load_result(const ModelInMemory& model, const std::stri
   for (const std::string& name : parameters_of(result.traced.graph)) {
     if (!target.checkpoint->contains(name))
       throw CheckpointError(
-          "[memory.load] {}: the model in memory has no tensor {} of its own, the result has; load the result from its "
+          "[memory.load] {}: the result has a tensor {}, but the model in memory does not; load the result from its "
           "folder",
           output, name);
     at::Tensor own = target.checkpoint->tensor(name);

@@ -25,7 +25,7 @@ std::uint64_t budget_of(const OffloadOptions& options) {
   if (options.device_map == "disk") return 0;
   if (options.device_map == "cpu") return std::numeric_limits<std::uint64_t>::max();
   if (options.device_map != "auto_offload")
-    throw UsageError("[offload] device_map '{}' is not known; auto_offload, cpu and disk are", options.device_map);
+    throw UsageError("[offload] unknown device_map '{}'; choose from auto_offload, cpu, disk", options.device_map);
   return options.memory_budget.empty() ? available_memory() / 2 : parse_bytes(options.memory_budget, "memory_budget");
 }
 
@@ -113,9 +113,9 @@ OffloadedModel load_offloaded_model(const std::string& model, const OffloadOptio
   const std::uint64_t budget = budget_of(options);
   std::error_code failure;
   if (!options.offload_dir.empty() && !std::filesystem::is_directory(options.offload_dir, failure))
-    throw UsageError("[offload] offload_dir: {} is no directory", options.offload_dir);
+    throw UsageError("[offload] offload_dir: {} is not a directory; name an existing one", options.offload_dir);
   if (options.device_map == "disk" && options.offload_dir.empty())
-    throw UsageError("[offload] device_map disk needs an offload_dir");
+    throw UsageError("[offload] device_map disk requires an offload_dir");
   auto checkpoint = checkpoint::Checkpoint::open(checkpoint::locate_model(model));
   return OffloadedModel(std::unique_ptr<OffloadedModel::State>(
       new OffloadedModel::State{checkpoint, residency::OffloadedWeights(checkpoint, budget, options.offload_dir)}));

@@ -89,8 +89,7 @@ TrialStages trial_stages(const graph::Graph& graph, const graph::Subgraph& subgr
     if (needed.count(node.output) == 0 || (stored[node.output] && !is_tried)) continue;
     if (std::holds_alternative<graph::SelectTokens>(node.operation))
       throw RecipeError(
-          "[recipe.check] {}: the experts' tokens are selected, so that the layer cannot be run with trial parameters; "
-          "leave --no-moe-calibrate-all-experts out",
+          "[recipe.check] {}: it requires all tokens in all experts; leave --no-moe-calibrate-all-experts out",
           graph.module_name(node));
     (is_tried ? stages.tried : stages.before).nodes.push_back(n);
     needed.insert(node.inputs.begin(), node.inputs.end());

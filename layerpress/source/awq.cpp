@@ -17,11 +17,11 @@ class Awq : public SourceFormat {
                                               json_get_or<std::int64_t>(config, "q_group_size", where, 128))),
         zero_point_(json_get_or<bool>(config, "zero_point", where, true)) {
     const int bits = json_get_or<int>(config, "bits", where, json_get_or<int>(config, "w_bit", where, 4));
-    if (bits != 4) throw CheckpointError("[source.awq] {}: {} bits cannot be read; 4 can", where, bits);
+    if (bits != 4) throw CheckpointError("[source.awq] {}: {} bits are not supported; only 4 are", where, bits);
     std::string version = json_get_or<std::string>(config, "version", where, "gemm");
     for (char& letter : version) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
     if (version != "gemm")
-      throw CheckpointError("[source.awq] {}: version '{}' cannot be read; gemm can", where, version);
+      throw CheckpointError("[source.awq] {}: version '{}' is not supported; only gemm is", where, version);
     require_group_size(group_size_, "awq", where);
   }
 

@@ -26,16 +26,16 @@ class Fp8 : public SourceFormat {
   Fp8(const Json& config, const std::string& where) {
     const auto activations = json_get_or<std::string>(config, "activation_scheme", where, "dynamic");
     if (activations != "dynamic" && activations != "static")
-      throw CheckpointError("[source.fp8] {}: activation_scheme '{}' is not known; dynamic and static are", where,
-                            activations);
+      throw CheckpointError("[source.fp8] {}: unknown activation_scheme '{}'; only dynamic and static are supported",
+                            where, activations);
     static_ = activations == "static";
     if (const auto format = json_get_or<std::string>(config, "fmt", where, "e4m3"); format != "e4m3")
-      throw CheckpointError("[source.fp8] {}: fmt '{}' cannot be read; e4m3 can", where, format);
+      throw CheckpointError("[source.fp8] {}: fmt '{}' is not supported; only e4m3 is", where, format);
     if (!json_has(config, "weight_block_size")) return;
     block_ = json_get<Block>(config, "weight_block_size", where);
     if ((*block_)[0] < 1 || (*block_)[1] < 1)
-      throw CheckpointError("[source.fp8] {}: weight_block_size is [{}, {}], but sizes are positive", where,
-                            (*block_)[0], (*block_)[1]);
+      throw CheckpointError("[source.fp8] {}: weight_block_size must be positive, is [{}, {}]", where, (*block_)[0],
+                            (*block_)[1]);
   }
 
   std::string description() const override {

@@ -24,7 +24,8 @@ class ModelOpt : public SourceFormat {
     constexpr std::array kKnown = {"NVFP4", "FP8", "FP8_PER_CHANNEL_PER_TOKEN", "MIXED_PRECISION", "W4A16_NVFP4", ""};
     for (const char* known : kKnown)
       if (algorithm_ == known) return;
-    throw CheckpointError("[source.modelopt] {}: quant_algo '{}' cannot be read; NVFP4 and FP8 can", where, algorithm_);
+    throw CheckpointError("[source.modelopt] {}: quant_algo '{}' is not supported; only NVFP4 and FP8 are", where,
+                          algorithm_);
   }
 
   std::string description() const override { return "modelopt" + (algorithm_.empty() ? "" : " " + algorithm_); }
@@ -38,8 +39,10 @@ class ModelOpt : public SourceFormat {
     for (const std::string& module : modules_with(*stored, marks)) {
       const ModuleTensors tensors(stored, module);
       if (tensors.has("pre_quant_scale"))
-        throw CheckpointError("[source.modelopt] {}: inputs that are scaled before they are quantized cannot be read",
-                              tensors.name("pre_quant_scale"));
+        throw CheckpointError(
+            "[source.modelopt] {}: inputs that are scaled before they are quantized (pre_quant_scale) are not "
+            "supported",
+            tensors.name("pre_quant_scale"));
       const auto& codes = tensors.spec("weight", {at::kByte, at::kFloat8_e4m3fn});
       if (codes.shape.size() != 2 || codes.numel() == 0)
         tensors.refuse("weight", fmt::format("shape {}, expected [rows, columns]", quant::shape_text(codes.shape)));

@@ -68,7 +68,7 @@ at::Tensor ModuleTensors::exponents(const std::string& suffix) const {
   if (stored.scalar_type() == at::kFloat) {
     const at::Tensor bits = stored.contiguous().view(at::kInt);  // the sign and the exponent stand before 23 others
     if (bits.bitwise_and(0x807FFFFF).ne(0).any().item<bool>())
-      refuse(suffix, "holds numbers that are no powers of two");
+      refuse(suffix, "holds numbers that are not powers of two");
     bytes = bits.bitwise_right_shift(23).to(at::kByte);
   }
   constexpr int kNan = 255;

@@ -31,14 +31,15 @@ std::unique_ptr<SourceFormat> source_format(const checkpoint::Checkpoint& stored
   const Json& config = stored.quantization_config();
   if (config.is_null()) return nullptr;
   const std::string where = "config.json: quantization_config";
-  if (!config.is_object()) throw CheckpointError("[source.format] {}: is no object; fetch the file again", where);
+  if (!config.is_object()) throw CheckpointError("[source.format] {}: is not an object; fetch the file again", where);
   const auto method = json_get<std::string>(config, "quant_method", where);
   std::vector<std::string> names;
   for (const Known& known : kKnown) {
     if (known.method == method) return known.make(config, where);
     names.emplace_back(known.method);
   }
-  throw CheckpointError("[source.format] {}: quant_method '{}' cannot be read; {} can", where, method, join(names));
+  throw CheckpointError("[source.format] {}: quant_method '{}' is not supported; supported: {}", where, method,
+                        join(names));
 }
 
 bool describes_activations(const std::string& tensor) {

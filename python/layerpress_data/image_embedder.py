@@ -46,7 +46,7 @@ class ImageEmbedder:
         except Exception as fault:  # models raise any kind
             raise DataError(f"{place}: the vision part of {self._directory} fails ({one_line(fault)}): check the row's "
                             "images, and that the processor's files belong to this model") from None
-        raise self._refusal("it computes without its language model")
+        raise self._refusal("it runs without its language model")
 
     def _refusal(self, why: str) -> DataError:
         return DataError(f"{self._directory}: samples with images are not possible with this kind of model: {why}; pass text only")
@@ -99,7 +99,7 @@ class ImageEmbedder:
             raise self._refusal(f"its language model takes {', '.join(extra)} beside embeddings and positions")
         embeddings = given.get("inputs_embeds")
         if not isinstance(embeddings, torch.Tensor) or ids is None or embeddings.shape[:2] != ids.shape or len(ids) != 1:
-            raise self._refusal("its language model has not one embedding for each token")
+            raise self._refusal("its language model does not take one embedding per token")
         groups = self._groups(given.get("attention_mask"))
         empty = embeddings[0].isnan()
         places = (~empty).any(1)

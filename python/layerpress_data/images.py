@@ -58,7 +58,7 @@ def open_image(place: str, image: Any, folder: Optional[Path]):
     if not isinstance(image, str):
         raise DataError(f"{place}: an image is {type(image).__name__}: pass file names, bytes or decoded images")
     if "://" in image or image.startswith("data:"):
-        raise DataError(f"{place}: image '{image[:80]}' is no file: fetch it and pass the file's name")
+        raise DataError(f"{place}: image '{image[:80]}' is not a file: fetch it and pass the file's name")
     path = Path(image) if folder is None else folder / image
     if not path.is_file():
         raise DataError(f"{place}: image '{path}': no such file: names are relative to the dataset's folder")

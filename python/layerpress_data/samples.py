@@ -103,7 +103,7 @@ def _one_per_row(
                 assert images is not None  # content has images only where they count
                 encoded[i] = _illustrated(content, request.max_seq_length, images)
             elif images is not None and images.token in encoded[i]:
-                raise DataError(f"{content.place}: the text names an image, the row has none: add or remove it")
+                raise DataError(f"{content.place}: the text names an image, but the row has none: add the image or remove its name")
         samples += [tokens for tokens in encoded if tokens]
         skipped += sum(not tokens for tokens in encoded)
     return Samples(samples, skipped, len(samples) + skipped)
@@ -162,7 +162,7 @@ def _encode_masked(chunk: list[Content], tokenizer, max_length: Optional[int]) -
     conversations = []
     for i, content in enumerate(chunk):
         if content.illustrated:
-            raise DataError(f"{content.place}: has images, with which --use-loss-mask does not work yet: leave either out")
+            raise DataError(f"{content.place}: has images, which --use-loss-mask does not support yet: leave either out")
         if content.kind is Kind.TEXT and content.value:
             raise DataError(
                 f"{content.place}: is plain text, of which nothing is the assistant's: with --use-loss-mask rows have "

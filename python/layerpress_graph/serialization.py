@@ -160,7 +160,7 @@ class Writer:
             name, arguments = f"sym.{target.__name__}", [self.argument(each) for each in node.args]
         else:
             name = getattr(target, "__name__", str(target))
-            raise ExportError(f"{self._place(node)}: the operation '{name}' has no place in a graph")
+            raise ExportError(f"{self._place(node)}: the operation '{name}' cannot be part of a graph")
         entry = {"op": name, "args": arguments, "module": self._module_id(node), "out": self._new(node)}
         if isinstance(value, torch.Tensor):
             entry |= self._type(value)
@@ -201,7 +201,7 @@ class Writer:
             return {"memory_format": str(value).split(".")[1]}
         if isinstance(value, (list, tuple)):
             return [self.argument(each) for each in value]
-        raise ExportError(f"an argument of type {type(value).__name__} has no place in a graph")
+        raise ExportError(f"an argument of type {type(value).__name__} cannot be part of a graph")
 
 
 def inline_regions(module: torch.fx.GraphModule) -> None:

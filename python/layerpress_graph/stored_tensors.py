@@ -25,7 +25,7 @@ def stored_tensors(folder: Path, given: dict) -> dict[str, tuple[str, list[int]]
             if name != "__metadata__":
                 found[name] = (str(entry["dtype"]), [int(size) for size in entry["shape"]])
     if not found:
-        raise ExportError(f"{folder}: there are no *.safetensors files; convert the checkpoint to safetensors")
+        raise ExportError(f"{folder}: contains no *.safetensors files; convert the checkpoint to safetensors")
     return found
 
 

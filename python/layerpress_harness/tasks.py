@@ -37,7 +37,7 @@ def _loaded(request: dict[str, Any]) -> Any:
     known = lm_eval.tasks.TaskManager(include_path=request.get("task_folder") or None)
     for name in request["tasks"]:
         if name not in known.all_tasks:
-            raise Fault(f"there is no task '{name}'; lm_eval ls tasks lists them, and --task-folder names a folder with others")
+            raise Fault(f"unknown task '{name}'; lm_eval ls tasks lists the known ones, and --task-folder names a folder with others")
     asked: list[tuple[str, Optional[str]]] = []
     with _recorded(asked):
         try:

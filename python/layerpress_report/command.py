@@ -48,9 +48,9 @@ def drawn_summary(path: Path) -> dict[str, Any]:
     try:
         return figures_of(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise Fault(f"{path}: there is no such page; oneshot --report draws it") from None
+        raise Fault(f"{path}: no such file; oneshot --report writes it") from None
     except ValueError:
-        raise Fault(f"{path}: is no page that oneshot --report has drawn; name one") from None
+        raise Fault(f"{path}: was not written by oneshot --report; name a page that was") from None
 
 
 ACTIONS = {"draw": draw, "check_page": check_page, "evaluate": evaluate}

@@ -152,7 +152,7 @@ TEST_F(CheckpointTest, FaultyIndex) {
   write_index(R"({"a":5})");
   expect_says(open_error(), {kIndex, "'a'", "'5'"});
   write_index(R"({"a":"x.safetensors","a":"y.safetensors"})");
-  expect_says(open_error(), {kIndex, "'a' stands twice"});
+  expect_says(open_error(), {kIndex, "'a' appears twice"});
   write_index(R"({"a":"absent.safetensors"})");
   expect_says(open_error(), {"absent.safetensors", "missing"});
   write_index(R"({"a":"model-00001-of-00002.safetensors","d":"model-00001-of-00002.safetensors"})");
@@ -163,7 +163,7 @@ TEST_F(CheckpointTest, DamagedShardsAreNamed) {
   fs::resize_file(folder_ / kSecond, fs::file_size(folder_ / kSecond) - 2);
   expect_says(open_error(), {kSecond, "'b'", "cut off"});
   write_safetensors(folder_ / kSecond, {{"a", at::zeros({1})}, {"b", at::zeros({1})}, {"c", at::zeros({1})}});
-  expect_says(open_error(), {kSecond, "'a' stands in", kFirst});
+  expect_says(open_error(), {kSecond, "'a' is also in", kFirst});
 }
 
 TEST_F(CheckpointTest, CompanionsAreThePlainFilesThatAreNoWeights) {

@@ -163,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         HostileEntry{R"(5)", 0, "not described by an object"},
         HostileEntry{R"({"shape":[1],"data_offsets":[0,4]})", 4, "no 'dtype'"},
-        HostileEntry{R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})", 4, "dtype 'F31'; known are BF16"},
+        HostileEntry{R"({"dtype":"F31","shape":[1],"data_offsets":[0,4]})", 4, "dtype 'F31'; supported are BF16"},
         HostileEntry{R"({"dtype":"F32","data_offsets":[0,4]})", 4, "no list 'shape'"},
         HostileEntry{R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})", 4, "'-1' in its shape"},
         HostileEntry{R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})", 4, "in its shape"},
@@ -173,7 +173,7 @@ INSTANTIATE_TEST_SUITE_P(
         HostileEntry{R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})", 0, "size overflows"},
         HostileEntry{R"({"dtype":"F32","shape":[0,4294967296,4294967296],"data_offsets":[0,0]})", 0, "size overflows"},
         HostileEntry{R"({"dtype":"F32","shape":[1],"data_offsets":[0]})", 4, "1 data_offsets"},
-        HostileEntry{R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", 4, "behind its end"},
+        HostileEntry{R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", 4, "after its end"},
         HostileEntry{R"({"dtype":"F32","shape":[1],"data_offsets":[-4,0]})", 4, "'-4' in its data_offsets"},
         HostileEntry{R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})", 4,
                      "ends at byte 8 of the data, which has 4"},
@@ -206,7 +206,7 @@ TEST(Safetensors, TensorsThatDoNotTileTheData) {
 
 TEST(Safetensors, NamesThatStandTwice) {
   const std::string entry = R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
-  expect_says(open_error(file_bytes("{\"same\":" + entry + ",\"same\":" + entry + "}", 1)), {"'same' stands twice"});
+  expect_says(open_error(file_bytes("{\"same\":" + entry + ",\"same\":" + entry + "}", 1)), {"'same' appears twice"});
 }
 
 TEST(Safetensors, ControlCharactersInNamesStayOutOfMessages) {

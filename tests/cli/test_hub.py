@@ -137,7 +137,7 @@ def test_refused_before_the_work(hub, variables, refused, rounding, model):
     refused(model, "--push", "me/result", *rounding, env={**variables, "HF_TOKEN": "hf_anotherTokenOfSomebody"},
             fragments=["[hub.push] me/result", "401", "nothing was done"])
     refused(model, "--push", "result", *rounding, env=variables, fragments=["--push: 'result'", "ORG/NAME"], code=2)
-    refused(model, "--push-public", *rounding, env=variables, fragments=["--push-public: belongs to --push"], code=2)
+    refused(model, "--push-public", *rounding, env=variables, fragments=["--push-public requires --push"], code=2)
     without = {name: value for name, value in variables.items() if name != "HF_TOKEN"}
     refused(model, "--push", "me/result", *rounding, env=without, fragments=["no access token", "hf auth login"])
 

@@ -65,7 +65,7 @@ def test_refusals(model, samples, tmp_path):
                       fragments=fragments, code=code)
         assert not (tmp_path / "out").exists()
 
-    fails(write(tmp_path / "unmarked.jsonl", samples, beginnings(0)), "[data.loss_mask]", "no sample has a token")
+    fails(write(tmp_path / "unmarked.jsonl", samples, beginnings(0)), "[data.loss_mask]", "excludes every token")
     fails(write(tmp_path / "plain.jsonl", samples), "[data.rows]", "line 1", "loss_mask")
     program.run("prepare", model, "--dataset", tmp_path / "plain.jsonl", "--output", tmp_path / "plain.safetensors")
     fails(tmp_path / "plain.safetensors", "has no loss mask", "prepare --use-loss-mask")

@@ -97,7 +97,7 @@ def test_default_place(model, results, rounding, tmp_path):
     assert not page.exists()
     page.write_text("<p>mine</p>")
     outcome = program.run("oneshot", model, "--output", results / "out", *again)
-    assert page.read_text() == "<p>mine</p>" and f"{page}: is no page that oneshot --report has drawn" in outcome.errors
+    assert page.read_text() == "<p>mine</p>" and f"{page}: was not written by oneshot --report" in outcome.errors
     page.unlink()
     broken = without(tmp_path, "import sys\nsys.modules['layerpress_report'] = None\n")
     outcome = program.run("oneshot", model, "--output", results / "out", *again, env=broken)
@@ -125,7 +125,7 @@ def test_evaluation_joins_the_page(model, results, samples, rounding):
     assert "Quality" not in before.words and "Quality" in after.words and f"{figures['perplexity']:.4g}" in after.words
     assert len(after.charts) == len(before.charts) + 1 and set(before.words) <= set(after.words)
     (results / "other.html").write_text("<p>other</p>")
-    for name, fragment in (("none.html", "there is no such page"), ("other.html", "is no page that oneshot --report has drawn")):
+    for name, fragment in (("none.html", "no such file"), ("other.html", "was not written by oneshot --report")):
         program.fails("eval", out, "--dataset", samples, "--report", results / name, fragments=["[report]", name, fragment])
 
 

@@ -103,7 +103,7 @@ def test_resume_of_a_complete_output_of_another_model(own_model, solving, result
     tensors = load_file(own_model / "model.safetensors")
     tensors["model.layers.1.input_layernorm.weight"][3] += 1
     save_file(tensors, own_model / "model.safetensors", {"format": "pt"})
-    refused(own_model, results / "out", *solving, "--resume", fragments=["not what this run makes", "--overwrite"])
+    refused(own_model, results / "out", *solving, "--resume", fragments=["something else than this run's result", "--overwrite"])
 
 
 def test_resume_into_a_folder_that_holds_something_else(deep, solving, results):

@@ -186,7 +186,7 @@ def test_seeds(model, results, samples):
 
 def test_fewer_samples_than_asked_for(model, results, samples):
     outcome = program.run("oneshot", model, "--output", results / "out", "--group-size", "32", "--dataset", samples)
-    assert "8 are there" in outcome.errors and "512" in outcome.errors
+    assert "only 8 exist" in outcome.errors and "512" in outcome.errors
     quiet = program.run("oneshot", model, "--output", results / "quiet", "--group-size", "32", "--dataset", samples,
                         "--log-level", "error")
     assert quiet.errors == ""

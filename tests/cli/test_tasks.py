@@ -99,16 +99,16 @@ def test_missing_data_and_tasks(model, tasks, variables):
     program.fails("eval", model, "--tasks", "local_missing", "--task-folder", tasks, env=variables,
                   fragments=["[eval.tasks] the data of no-org/no-data, main is not here", "--download",
                              "datasets.load_dataset('no-org/no-data', 'main')"])
-    program.fails("eval", model, "--tasks", "no_such_task", env=variables, fragments=["there is no task 'no_such_task'"])
+    program.fails("eval", model, "--tasks", "no_such_task", env=variables, fragments=["unknown task 'no_such_task'"])
     program.fails("eval", model, "--tasks", "local_choices", "--task-folder", tasks, "--engine", "vllm", env=variables,
                   fragments=["--engine vllm", "install vllm"])
 
 
 @pytest.mark.parametrize("options, fragment", [
-    ([], "give --dataset or --tasks"),
-    (["--tasks", "a", "--engine", "other"], "--engine: 'other' is not known"),
+    ([], "add --dataset or --tasks"),
+    (["--tasks", "a", "--engine", "other"], "--engine: unknown value 'other'"),
     (["--tasks", "a", "--limit", "-1"], "--limit: -1 is negative"),
-    (["--dataset", "a.jsonl", "--limit", "3"], "belong to --tasks"),
+    (["--dataset", "a.jsonl", "--limit", "3"], "require --tasks"),
 ])
 def test_contradictions(options, fragment, model):
     program.fails("eval", model, *options, fragments=[fragment], code=2)

@@ -51,13 +51,13 @@ TEST_F(LoadSamplesTest, JsonLines) {
       file("x.jsonl", "\xef\xbb\xbf\n{\"input_ids\":[1,2,3],\"text\":\"a\"}\r\n  \n{\"input_ids\": [4]}");
   EXPECT_EQ(load(options), (Samples{{1, 2, 3}, {4}}));
   ASSERT_EQ(messages_.warnings.size(), 1u);
-  expect_says(messages_.warnings[0], {"512 samples were asked for, 2 are there"});
+  expect_says(messages_.warnings[0], {"512 samples were requested, but only 2 exist"});
 }
 
 TEST_F(LoadSamplesTest, JsonList) {
   EXPECT_EQ(load(file("x.json", "[{\"input_ids\":[1,2]},\n{\"input_ids\":[3]}]")), (Samples{{1, 2}, {3}}));
   expect_says(error(file("y.json", "[{\"input_ids\":[1]},{\"input_ids\":\"a\"}]")),
-              {"y.json, row 2", "no object with a list"});
+              {"y.json, row 2", "expected an object with a list"});
 }
 
 TEST_F(LoadSamplesTest, TokenFile) {
@@ -170,10 +170,10 @@ TEST_F(LoadSamplesTest, NothingToLoad) {
   message_of<UsageError>([&] { load(bad); });
   bad = ten_rows();
   bad.num_samples = 0;
-  expect_says(message_of<UsageError>([&] { load(bad); }), {"--num-samples is 0"});
+  expect_says(message_of<UsageError>([&] { load(bad); }), {"--num-samples must be at least 1, got 0"});
   bad = ten_rows();
   bad.max_seq_length = -1;
-  expect_says(message_of<UsageError>([&] { load(bad); }), {"--max-seq-length is -1"});
+  expect_says(message_of<UsageError>([&] { load(bad); }), {"--max-seq-length must be at least 1, got -1"});
 }
 
 TEST_F(LoadSamplesTest, StopsWhenAsked) {

@@ -201,7 +201,7 @@ TEST_F(SharedLoadingTest, FaultyLossMasksAreNamed) {
   expect_says(fault("a.jsonl", R"({"input_ids":[1,2]})"), {"line 1", "loss_mask", "--use-loss-mask"});
   expect_says(fault("b.jsonl", R"({"input_ids":[1,2],"loss_mask":[1]})"), {"2 token ids"});
   expect_says(fault("c.jsonl", R"({"input_ids":[1,2],"loss_mask":[1,3]})"), {"entry 1 is 3"});
-  expect_says(fault("d.json", R"([{"input_ids":[1,2],"loss_mask":[0,false]}])"), {"no sample has a token that counts"});
+  expect_says(fault("d.json", R"([{"input_ids":[1,2],"loss_mask":[0,false]}])"), {"excludes every token"});
   DatasetOptions unmasked = token_file({3, 4});
   unmasked.use_loss_mask = true;
   Messages messages;
@@ -352,7 +352,7 @@ TEST_F(SharedLoadingTest, WhatConcernsTheWholeSetIsSaidByAll) {
   options.max_seq_length = 3;
   expect_all_say(options, "fewer than 3 tokens (3 rows without tokens");
   options.num_samples = 0;
-  expect_all_say(options, "--num-samples is 0");
+  expect_all_say(options, "--num-samples must be at least 1, got 0");
   options = token_file({});
   expect_all_say(options, "gives no samples");
   options.dataset = (folder_ / "none.jsonl").string();

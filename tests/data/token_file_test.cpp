@@ -50,8 +50,8 @@ TEST(TokenFile, CarriesALossMask) {
     tensors["loss_mask"] = mask;
     return read_error(tensors);
   };
-  expect_says(fault(at::ones({2}, at::kByte)), {"'loss_mask' is not U8 with an entry for each of 3 tokens"});
-  expect_says(fault(longs({1, 1, 1})), {"'loss_mask' is not U8"});
+  expect_says(fault(at::ones({2}, at::kByte)), {"'loss_mask' must be U8 with one entry per token (3 entries)"});
+  expect_says(fault(longs({1, 1, 1})), {"'loss_mask' must be U8"});
   expect_says(fault(at::full({3}, 2, at::kByte)), {"entry 0 of 'loss_mask' is 2"});
 }
 
@@ -72,9 +72,10 @@ TEST(TokenFile, FaultsAreNamed) {
   expect_says(read_error({{"input_ids", longs({1, -2, 3})}, {"sample_offsets", offsets}}), {"entry 1", "-2"});
   expect_says(read_error({{"input_ids", longs({1, 2, 2147483648})}, {"sample_offsets", offsets}}),
               {"entry 2", "2147483648"});
-  expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({})}}), {"does not begin with 0"});
-  expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({1, 3})}}), {"does not begin with 0"});
-  expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({0, 2})}}), {"ends at 2, there are 3 tokens"});
+  expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({})}}), {"must begin with 0"});
+  expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({1, 3})}}), {"must begin with 0"});
+  expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({0, 2})}}),
+              {"ends at 2, but the file has 3 tokens"});
   expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({0, 4})}}), {"ends at 4"});
   expect_says(read_error({{"input_ids", ids}, {"sample_offsets", longs({0, 5, 3})}}),
               {"sample 2 begins at 5 and ends at 3"});

@@ -187,7 +187,7 @@ TEST(Group, NamesRanksThatDoNotCome) {
     Group group(rank_environment(0, 3, port), 500ms);
     FAIL();
   } catch (const DistributedError& error) {
-    EXPECT_NE(std::string(error.what()).find("ranks 1, 2 of 3 did not come to 127.0.0.1"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("ranks 1, 2 of 3 did not join at 127.0.0.1"), std::string::npos)
         << error.what();
   }
   try {

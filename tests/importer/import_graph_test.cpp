@@ -211,8 +211,8 @@ TEST(ImportGraph, RefusesOperatorsThatDoMoreThanCompute) {
                          "aten.set_.source_Storage", "aten._print.default", "aten.rand_like.default"})
     expect_part(with(op), "may not be called");
   expect_part(with("aten.no_such_operator.default"), "not known to this release");
-  expect_part(with("aten.mul.Tensor\n; rm"), "no operator's name");
-  expect_part(with("sym.exec"), "no function of numbers");
+  expect_part(with("aten.mul.Tensor\n; rm"), "not the name of an operator");
+  expect_part(with("sym.exec"), "not a function of numbers");
 }
 
 TEST(ImportGraph, RefusesWrongStructure) {
@@ -238,7 +238,7 @@ TEST(ImportGraph, RefusesWrongTypesAndNames) {
   expect_part(
       refusal([](Json& graph) { graph["nodes"][7]["args"].push_back(1), graph["nodes"][7]["args"].push_back(1); }),
       "arguments");
-  expect_part(refusal([](Json& graph) { graph["nodes"][7]["args"][1] = "text"; }), "no argument");
+  expect_part(refusal([](Json& graph) { graph["nodes"][7]["args"][1] = "text"; }), "not an argument");
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ def test_mappings_that_llm_compressor_writes(samples, tmp_path):
 
 
 @pytest.mark.parametrize("modifiers, options, fragments", [
-    ({"AWQModifier": {}}, [], ["AWQModifier", "nothing that it could scale is quantized"]),
+    ({"AWQModifier": {}}, [], ["AWQModifier", "it found no quantized layers to scale"]),
     ({"QuantizationModifier": ALL, "AWQModifier": {}}, [], ["put AWQModifier first"]),
     ({"AWQModifier": {"duo_scaling": "some"}, "QuantizationModifier": ALL}, [], ["duo_scaling", "both"]),
     ({"AWQModifier": {"n_grid": 1}, "QuantizationModifier": ALL}, [], ["n_grid is 1"]),

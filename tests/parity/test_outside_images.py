@@ -156,7 +156,7 @@ def test_embeddings_of_another_model(model, tmp_path):
     text = any_model.save(tmp_path / "text", "lfm2")
     program.fails("oneshot", text, "--output", tmp_path / "out", "--dataset", tokens, "--scheme", "W4A16", "--group-size", "16",
                   fragments=["[data.images] sample 1", "takes none"])
-    for family, fragment in (("qwen3_vl", "2 layers to add, the model adds 0"), ("gemma3", "attend to later ones")):
+    for family, fragment in (("qwen3_vl", "2 layers to add, but the model adds 0"), ("gemma3", "bidirectional image attention")):
         own = tiny_illustrated.save(tmp_path / family, family)
         tokens = tiny_illustrated.write_samples(own, tmp_path / "other.safetensors", [sample(family, 40, 2)])
         program.fails("oneshot", model, "--output", tmp_path / "out", "--dataset", tokens, "--scheme", "W4A16", "--group-size",

@@ -88,7 +88,7 @@ def test_images(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "fragment"), [
-    (["--group-size", "32"], "groups of its own"), (["--targets", "re:.*mlp.*"], "--ignore")])
+    (["--group-size", "32"], "fixes its group sizes"), (["--targets", "re:.*mlp.*"], "--ignore")])
 def test_what_does_not_go_with_it(options, fragment, tmp_path):
     model = tiny_models.save(tmp_path / "model")
     program.fails("oneshot", model, "--output", tmp_path / "out", "--scheme", "nvfp4-fp8", *options, code=2, fragments=[fragment])

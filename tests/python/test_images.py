@@ -188,7 +188,7 @@ def test_unreadable_images_are_named(fails, vision, data):
     (path.parent / "text.png").write_text("this is no picture")
     for image, fragment in [
         ("missing.png", "no such file"), ("broken.png", "cannot be read"), ("text.png", "cannot be read"),
-        (7, "int"), ("http://example.org/a.png", "no file"), ([None], "null"), ("", "names an image"),
+        (7, "int"), ("http://example.org/a.png", "not a file"), ([None], "null"), ("", "names an image"),
         ({"bytes": None, "path": "missing.png"}, "no such file")]:
         fails("rows.jsonl, line 2", fragment, model=vision, dataset=row(image))
 

@@ -66,7 +66,7 @@ TEST(Quality, GivenObserversWin) {
 }
 
 TEST(Quality, RefusesWhatItCannotMean) {
-  EXPECT_TRUE(says(usage_error(with("super")), "--quality: 'super' is not known; fast, balanced and best are"));
+  EXPECT_TRUE(says(usage_error(with("super")), "--quality: unknown value 'super'; choose from fast, balanced, best"));
   EXPECT_TRUE(says(usage_error(with("best", "rtn")), "--quality best"));
   EXPECT_TRUE(says(usage_error(with("best", "rtn")), "calibration data"));
 }

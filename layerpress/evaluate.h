@@ -50,7 +50,7 @@ struct EvaluateOptions {
     field("quantize-activations", self.quantize_activations,
           "round the inputs of linears by the checkpoint's scheme, as an engine that serves it does");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
-    field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
+    field("dtype", self.dtype, "bf16, fp16 or fp32 to compute in (default: the checkpoint's)");
     field("threads", self.threads, "CPU threads (default: one per usable core, or OMP_NUM_THREADS)");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
@@ -64,6 +64,7 @@ struct Evaluation {
   std::int64_t tokens = 0;  ///< predicted tokens; 0 without a dataset
   double seconds = 0;
   std::optional<std::int64_t> rounded_linears;  ///< linears whose inputs were rounded; empty if that was not asked for
+  std::optional<double> reference_perplexity;   ///< that of `reference`, on the same tokens
   std::optional<double> kl_divergence;          ///< mean over all tokens of KL(reference || model), natural logarithm
   std::optional<double> top1_agreement;         ///< share of tokens at which both models rank the same token first
   /// Relative error of the residual stream after a layer: the mean over all tokens of ‖x - x̃‖ / ‖x̃‖, where x̃ is the

@@ -111,7 +111,8 @@ struct OneshotOptions {
           "how many of them are loaded together");
     field("batch-tokens", self.batch_tokens, "tokens packed into one batch (default: chosen from the model's size)");
     field("memory-budget", self.memory_budget,
-          "memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)");
+          "memory the run may take on this machine: 4G and 4GiB are 4 * 2^30 bytes, 4GB is 4 * 10^9 (default: what "
+          "machine, container and ulimit leave)");
     field("device-memory-budget", self.device_memory_budget,
           "the same for the device's memory (default: nine tenths of what is free)");
     field("sequential-offload-device", self.sequential_offload_device,
@@ -119,10 +120,10 @@ struct OneshotOptions {
           "fit, else cpu within the budget, then disk)");
     field("offload-dir", self.offload_dir, "folder for activations on disk (default: beside the output)");
     field("device", self.device, "cpu, cuda, cuda:1 (default: cuda where there is one)");
-    field("dtype", self.dtype, "bfloat16, float16 or float32 to compute in (default: the checkpoint's)");
+    field("dtype", self.dtype, "bf16, fp16 or fp32 to compute in (default: the checkpoint's)");
     field("threads", self.threads,
           "CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)");
-    field("max-shard-size", self.max_shard_size, "largest weight file");
+    field("max-shard-size", self.max_shard_size, "largest weight file; sizes as for --memory-budget");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());

@@ -88,45 +88,45 @@ std::string parent_name(std::string_view name) { return std::string(name.substr(
 std::string last_part(std::string_view name) { return std::string(name.substr(name.rfind('.') + 1)); }
 
 std::string format_bytes(std::uint64_t bytes) {
-  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB"};
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);
   std::size_t unit = 0;
   while (value >= 999.5 && unit + 1 < kUnits.size()) {
-    value /= 1000;
+    value /= 1024;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, kUnits[unit]);
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : 1, kUnits[unit]);
 }
 
+namespace {
+
+/// The factor of a unit: a letter alone is binary, as in Docker's and systemd's options, and "GB" decimal, as in the names of
+/// shard sizes. 0 if it is unknown.
+double unit_factor(std::string unit) {
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  if (unit.empty() || unit == "B") return 1;
+  const std::size_t power = std::string_view("KMGT").find(unit.front());
+  if (power == std::string_view::npos) return 0;
+  const std::string_view rest = std::string_view(unit).substr(1);
+  const double thousand = rest == "B" ? 1000 : rest.empty() || rest == "IB" ? 1024 : 0;
+  return std::pow(thousand, static_cast<double>(power + 1));
+}
+
+}  // namespace
+
 std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
-  struct Unit {
-    std::string_view name;
-    double factor;
-  };
-  constexpr std::array kUnits = {Unit{"", 1},
-                                 Unit{"B", 1},
-                                 Unit{"KB", 1e3},
-                                 Unit{"MB", 1e6},
-                                 Unit{"GB", 1e9},
-                                 Unit{"TB", 1e12},
-                                 Unit{"KIB", 1024},
-                                 Unit{"MIB", 1048576.0},
-                                 Unit{"GIB", 1073741824.0},
-                                 Unit{"TIB", 1099511627776.0}};
   std::size_t digits = 0;
   while (digits < text.size() && (std::isdigit(static_cast<unsigned char>(text[digits])) || text[digits] == '.'))
     ++digits;
-  std::string unit_name(text.substr(digits));
-  std::transform(unit_name.begin(), unit_name.end(), unit_name.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  const auto unit = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == unit_name; });
   const std::string number(text.substr(0, digits));
+  const std::size_t unit = std::min(text.find_first_not_of(' ', digits), text.size());
   char* end = nullptr;
   const double value = number.empty() ? NAN : std::strtod(number.c_str(), &end);
-  if (unit == kUnits.end() || !std::isfinite(value) || *end != '\0' || value * unit->factor >= 9e18 ||
-      value * unit->factor < 1)
-    throw UsageError("[options] {}: '{}' is not a size; write for example 5GB or 512MiB", option, text);
-  return static_cast<std::uint64_t>(value * unit->factor);
+  const double bytes = number.empty() || *end != '\0' ? NAN : value * unit_factor(std::string(text.substr(unit)));
+  if (!(bytes >= 1 && bytes < 9e18))
+    throw UsageError("[options] {}: '{}' is not a size; write for example 4GiB (4G) or 5GB", option, text);
+  return static_cast<std::uint64_t>(bytes);
 }
 
 }  // namespace layerpress

@@ -20,10 +20,10 @@ std::string parent_name(std::string_view name);
 /// The last part of a dotted name, "layers.3.mlp.weight" -> "weight".
 std::string last_part(std::string_view name);
 
-/// "1.2 GB" (decimal units, as in --max-shard-size).
+/// "1.21 GiB": the units of every size that is shown.
 std::string format_bytes(std::uint64_t bytes);
 
-/// Parses "5GB", "4GiB", "200MB", "1024" to bytes; throws UsageError naming `option`.
+/// Bytes of "1024", "5GB" = 5 * 10^9, "4G" = "4 GiB" = 4 * 2^30; throws UsageError naming `option`.
 std::uint64_t parse_bytes(std::string_view text, std::string_view option);
 
 }  // namespace layerpress

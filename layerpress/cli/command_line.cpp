@@ -1,9 +1,15 @@
 #include "layerpress/cli/command_line.h"
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <vector>
 
+#include "layerpress/base/shell_word.h"
+#include "layerpress/cli/help_text.h"
 #include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/parse_errors.h"
+#include "layerpress/cli/style.h"
 
 namespace layerpress::cli {
 namespace {
@@ -67,36 +73,37 @@ void add_prepare(CLI::App& app, CommandLine& line) {
   add_common_options(*command, line.common);
 }
 
-}  // namespace
-
-std::string quoted(const std::string& argument) {
-  const bool plain = !argument.empty() && argument.find_first_not_of(
-                                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                              "0123456789_-./=:,+@%") == std::string::npos;
-  if (plain) return argument;
-  std::string text = "'";
-  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
+/// The arguments from the last to the first, as the parser takes them; in names of options "_" stands for "-".
+std::vector<std::string> reversed_arguments(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  for (std::string& argument : arguments)
+    if (argument.rfind("--", 0) == 0)
+      std::replace(argument.begin(), std::find(argument.begin(), argument.end(), '='), '_', '-');
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
 }
 
+}  // namespace
+
 int fail(const std::string& message, int code) {
-  fmt::print(stderr, "error: {}\n", message.substr(0, message.find('\n')));
+  fmt::print(stderr, "{} {}\n", styled("error:", Style::kRed, STDERR_FILENO), message.substr(0, message.find('\n')));
   return code;
 }
 
 bool parse_command_line(int argc, char** argv, CommandLine& line, int& code) {
   CLI::App app("Layerpress compresses large language models in one shot, layer by layer.", "layerpress");
+  app.formatter(std::make_shared<HelpText>());
   app.set_version_flag("--version", std::string("layerpress ") + LAYERPRESS_VERSION);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App*, const CLI::Error&) { return std::string(); });
   for (int i = 0; i < argc; ++i)
-    if (std::strcmp(argv[i], "--resume") != 0) line.common.command_line += (i == 0 ? "" : " ") + quoted(argv[i]);
+    if (std::strcmp(argv[i], "--resume") != 0) line.common.command_line += (i == 0 ? "" : " ") + shell_word(argv[i]);
   add_oneshot(app, line);
   add_eval(app, line);
   add_inspect(app, line);
   add_prepare(app, line);
   try {
-    app.parse(argc, argv);
+    app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::ParseError& error) {
     code = error.get_exit_code() == 0 ? app.exit(error) : fail("[options] " + explain(app, error), 2);
     return false;

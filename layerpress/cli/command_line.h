@@ -9,9 +9,6 @@
 
 namespace layerpress::cli {
 
-/// An argument as a shell takes it.
-std::string quoted(const std::string& argument);
-
 /// Options of every subcommand.
 struct CommonOptions {
   bool no_progress = false;

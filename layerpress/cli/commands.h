@@ -17,6 +17,11 @@ inline int exit_code(ErrorKind kind) {
   return kind == ErrorKind::kInterrupted ? 130 : 1;
 }
 
+/// Removes what shows the progress, so that other text can follow.
+inline void end_progress(const RunControl& control) {
+  if (control.events != nullptr) control.events->on_step(0, 0, "");
+}
+
 // Each runs its subcommand and returns the exit code.
 int run_oneshot(const CommandLine& line, const RunControl& control);
 int run_eval(const CommandLine& line, const RunControl& control);

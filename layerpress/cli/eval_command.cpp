@@ -6,10 +6,10 @@ namespace {
 
 /// The metrics of each task; the reference's and the share of it that is left.
 std::string task_rows(const Json& tasks) {
-  std::string text = fmt::format("\n{:<52}{:>10}{:>11}{:>10}\n", "task", "", "reference", "recovery");
+  std::string text = fmt::format("\n{:<46}{:>10}{:>11}{:>10}\n", "task", "", "reference", "recovery");
   for (const auto& [name, task] : tasks.items())
     for (const auto& [metric, value] : task["metrics"].items()) {
-      text += fmt::format("{:<52}{:>10.4f}", name + " " + metric, value.get<double>());
+      text += fmt::format("{:<46}{:>10.4f}", name + " " + metric, value.get<double>());
       if (task.contains("reference"))
         text += fmt::format("{:>11.4f}{:>10.4f}", task["reference"].value(metric, 0.0),
                             task["recovery"].value(metric, 0.0));
@@ -20,9 +20,10 @@ std::string task_rows(const Json& tasks) {
 
 std::string as_table(const Evaluation& evaluation) {
   std::string text;
-  if (evaluation.tokens > 0)
-    text = fmt::format("{:<24}{:>12.4f}\n{:<24}{:>12}\n", "perplexity", evaluation.perplexity, "tokens",
-                       evaluation.tokens);
+  if (evaluation.tokens > 0) text = fmt::format("{:<24}{:>12.4f}\n", "perplexity", evaluation.perplexity);
+  if (evaluation.reference_perplexity)
+    text += fmt::format("{:<24}{:>12.4f}\n", "reference's perplexity", *evaluation.reference_perplexity);
+  if (evaluation.tokens > 0) text += fmt::format("{:<24}{:>12}\n", "tokens", evaluation.tokens);
   if (evaluation.rounded_linears)
     text += fmt::format("{:<24}{:>12}\n", "linears, inputs rounded", *evaluation.rounded_linears);
   if (evaluation.kl_divergence) text += fmt::format("{:<24}{:>12.5f}\n", "KL divergence", *evaluation.kl_divergence);
@@ -40,6 +41,7 @@ std::string as_table(const Evaluation& evaluation) {
 
 int run_eval(const CommandLine& line, const RunControl& control) {
   const Evaluation evaluation = evaluate(line.eval, control);
+  end_progress(control);
   fmt::print("{}", line.table ? as_table(evaluation) : evaluation.to_json().dump(2) + "\n");
   return 0;
 }

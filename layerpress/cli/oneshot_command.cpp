@@ -1,10 +1,16 @@
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
 
+#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/plan_text.h"
+#include "layerpress/cli/style.h"
+#include "layerpress/cli/wrapped_text.h"
 #include "layerpress/distributed.h"
 #include "layerpress/oneshot.h"
 
@@ -13,11 +19,37 @@ namespace {
 
 void show_plan(const CommandLine& line, const RunControl& control, Distributed& ranks) {
   const Json plan = plan_oneshot(line.oneshot, control, &ranks);
+  end_progress(control);
   if (ranks.is_first()) fmt::print("{}", line.json ? plan.dump(2) + "\n" : plan_text(plan));
 }
 
 void print_upload(const OneshotSummary& summary) {
   if (!summary.uploaded.empty()) fmt::print("uploaded to {}\n", summary.uploaded);
+}
+
+/// A line of the result: what it says is wrapped beside its name.
+void print_fact(const std::string& name, const std::string& text) {
+  const std::string left = fmt::format("  {:<7}", name);
+  fmt::print("{}{}", left, wrapped_words(text, left.size(), {.indent = left.size()}));
+}
+
+void print_errors(const Json& worst) {
+  if (worst.empty()) return;
+  const bool outputs = worst.front().contains("relative_output_error");
+  const char* key = outputs ? "relative_output_error" : "weight_error";
+  print_fact("error", fmt::format("worst modules, relative to their {}:", outputs ? "outputs" : "weights"));
+  for (const Json& group : worst) {
+    std::vector<std::string> names = group["modules"].get<std::vector<std::string>>();
+    for (std::size_t i = 1; i < names.size(); ++i) names[i] = last_part(names[i]);
+    print_fact("", fmt::format("{:.4f} {}", group[key].get<double>(), join(names)));
+  }
+}
+
+/// The most memory that a rank took.
+std::uint64_t peak_bytes(const Json& ranks) {
+  std::uint64_t peak = 0;
+  for (const Json& rank : ranks) peak = std::max(peak, rank["peak_anonymous_bytes"].get<std::uint64_t>());
+  return peak;
 }
 
 void print_summary(const OneshotSummary& summary) {
@@ -26,10 +58,21 @@ void print_summary(const OneshotSummary& summary) {
     print_upload(summary);
     return;
   }
-  fmt::print("{}: {} modules compressed in {:.1f} s, {}{}\n", summary.output, summary.modules, summary.seconds,
-             format_bytes(summary.output_bytes),
-             summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks));
-  fmt::print("serve it with: vllm serve {}\n", quoted(summary.output));
+  const Json& details = summary.details;
+  const std::string head =
+      fmt::format("{}: {} modules in {}", summary.output, summary.modules, details["scheme"].get<std::string>());
+  const std::string fallbacks = summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks);
+  fmt::print("{}\n", styled(head + fallbacks, Style::kBold, STDOUT_FILENO));
+  const auto before = details["source_bytes"].get<std::uint64_t>();
+  print_fact("size",
+             fmt::format("{} -> {} ({:.2f} times smaller)", format_bytes(before), format_bytes(summary.output_bytes),
+                         static_cast<double>(before) / static_cast<double>(summary.output_bytes)));
+  print_errors(details["worst_modules"]);
+  print_fact("time",
+             fmt::format("{}, peak memory {}{}", format_duration(summary.seconds),
+                         format_bytes(peak_bytes(details["ranks"])), details["ranks"].size() > 1 ? " on a rank" : ""));
+  fmt::print("  serve  {}\n", details["serving"]["command"].get<std::string>());  // in one piece, to be copied
+  print_fact("needs", details["serving"]["hardware"].get<std::string>());
   print_upload(summary);
 }
 
@@ -64,14 +107,17 @@ int run_oneshot(const CommandLine& line, const RunControl& control) {
       show_plan(line, control, *ranks);
     } else {
       const OneshotSummary summary = oneshot(options, control, ranks.get());
+      end_progress(control);
       if (ranks->is_first()) print_summary(summary);
     }
     return 0;
   } catch (const Error& error) {
+    end_progress(control);
     if (ranks->size() > 1) report_failure(common, options, *ranks, error.kind(), error.what());
     if (error.kind() != ErrorKind::kUsage) print_resume_command(common, options, 1);
     throw;
   } catch (const std::exception& error) {
+    end_progress(control);
     if (ranks->size() > 1) report_failure(common, options, *ranks, ErrorKind::kInternal, error.what());
     print_resume_command(common, options, 1);
     throw;

@@ -2,7 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <vector>
+
+#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
+#include "layerpress/cli/wrapped_text.h"
 
 namespace layerpress::cli {
 namespace {
@@ -14,10 +19,18 @@ std::string bytes(const Json& object, const char* key) {
   return count == 0 ? "-" : format_bytes(count);
 }
 
-std::string duration(double seconds) {
-  if (seconds < 90) return fmt::format("{:.1f} s", seconds);
+/// "1.21G" of 1.21 GiB.
+std::string compact(const Json& object, const char* key) {
+  std::string text = bytes(object, key);
+  if (const std::size_t space = text.find(' '); space != std::string::npos)
+    text = text.substr(0, space) + text[space + 1];
+  return text;
+}
+
+std::string compact(double seconds) {
+  if (seconds < 99.95) return fmt::format("{:.1f}s", seconds);
   const auto minutes = static_cast<std::int64_t>(seconds / 60 + 0.5);
-  return minutes < 90 ? fmt::format("{} min", minutes) : fmt::format("{} h {:02} min", minutes / 60, minutes % 60);
+  return minutes < 100 ? fmt::format("{}min", minutes) : fmt::format("{}h{:02}", minutes / 60, minutes % 60);
 }
 
 double teraflops(const Json& subgraph) {
@@ -36,52 +49,76 @@ bool alike(Json a, Json b) {
   return a == b;
 }
 
-std::string row(const std::string& name, const Json& subgraph, std::size_t count) {
-  return fmt::format(
-      "{:<34} {:<9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8.2f} {:>9}\n",
-      count > 1 ? fmt::format("{} and {} more", name, count - 1) : name, subgraph["mode"].get<std::string>(),
-      bytes(subgraph, "weight_bytes"), bytes(subgraph, "onloaded_bytes"), bytes(subgraph, "activation_bytes"),
-      bytes(subgraph, "activation_disk_bytes"), bytes(subgraph, "statistics_bytes"), bytes(subgraph, "workspace_bytes"),
-      bytes(subgraph, "peak_bytes"), teraflops(subgraph), duration(subgraph["seconds"].get<double>()));
+constexpr std::size_t kNameColumns = 23;
+
+std::string row_name(const std::string& name, const Json& subgraph, std::size_t count) {
+  std::vector<std::string> notes;
+  if (count > 1) notes.push_back(fmt::format("x{}", count));
+  if (const auto mode = subgraph["mode"].get<std::string>(); mode != "store") notes.push_back(mode);
+  const std::string text = notes.empty() ? name : name + " (" + join(notes) + ")";
+  return text.size() <= kNameColumns ? fmt::format("{:<{}}", text, kNameColumns)
+                                     : text + "\n" + std::string(kNameColumns, ' ');
+}
+
+std::string row(const std::string& name, const Json& subgraph) {
+  return fmt::format("{}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}\n", name, compact(subgraph, "weight_bytes"),
+                     compact(subgraph, "onloaded_bytes"), compact(subgraph, "activation_bytes"),
+                     compact(subgraph, "activation_disk_bytes"), compact(subgraph, "statistics_bytes"),
+                     compact(subgraph, "workspace_bytes"), compact(subgraph, "peak_bytes"),
+                     compact(subgraph["seconds"].get<double>()));
+}
+
+std::string rows(const Json& subgraphs) {
+  std::string text = fmt::format("{:<{}}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}\n", "subgraph", kNameColumns,
+                                 "weights", "onload", "values", "disk", "sums", "work", "peak", "time");
+  for (std::size_t i = 0; i < subgraphs.size();) {
+    std::size_t end = i + 1;
+    while (end < subgraphs.size() && alike(subgraphs[i], subgraphs[end])) ++end;
+    text += row(row_name(subgraphs[i]["name"].get<std::string>(), subgraphs[i], end - i), subgraphs[i]);
+    i = end;
+  }
+  return text + "memory in MiB (M) and GiB (G), by subgraph; time of each\n";
+}
+
+std::string request_text(const Json& plan) {
+  std::string text = fmt::format("\n{} samples, {} tokens in {} batches of up to {} tokens\n", number(plan, "samples"),
+                                 number(plan, "tokens"), number(plan, "batches"), number(plan, "batch_tokens"));
+  text += fmt::format("{} threads, {}, products in {}\n", number(plan, "threads"), plan["dtype"].get<std::string>(),
+                      plan["arithmetic"].get<std::string>());
+  if (!plan["source_quantization"].is_null())
+    text += fmt::format("source: {}; \"weights\" are mapped as stored\nand dequantized while they are onloaded\n",
+                        plan["source_quantization"].get<std::string>());
+  for (const Json& line : plan["rewrites"]) text += wrapped_words(line.get<std::string>(), 0, {});
+  return text;
+}
+
+std::string memory_text(const Json& plan) {
+  std::string text =
+      fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
+                  number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
+                  bytes(plan, "smallest_budget_bytes"));
+  if (number(plan, "device_peak_bytes") > 0)
+    text += fmt::format("device memory: {}\n", bytes(plan, "device_peak_bytes"));
+  return text;
 }
 
 }  // namespace
 
 std::string plan_text(const Json& plan) {
-  std::string text =
-      fmt::format("{:<34} {:<9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}\n", "subgraph", "mode", "weights",
-                  "onloaded", "values", "on disk", "sums", "workspace", "peak", "TFLOP", "time");
   const Json& subgraphs = plan["subgraphs"];
-  double read = 0, written = 0;
-  for (std::size_t i = 0; i < subgraphs.size();) {
-    std::size_t end = i + 1;
-    while (end < subgraphs.size() && alike(subgraphs[i], subgraphs[end])) ++end;
-    text += row(subgraphs[i]["name"].get<std::string>(), subgraphs[i], end - i);
-    i = end;
-  }
+  double read = 0, written = 0, operations = 0;
   for (const Json& subgraph : subgraphs) {
     read += subgraph["read_bytes"].get<double>();
     written += subgraph["written_bytes"].get<double>();
+    operations += teraflops(subgraph);
   }
-  text += fmt::format("\n{} samples, {} tokens in {} batches of up to {} tokens; {} threads, {}, products in {}\n",
-                      number(plan, "samples"), number(plan, "tokens"), number(plan, "batches"),
-                      number(plan, "batch_tokens"), number(plan, "threads"), plan["dtype"].get<std::string>(),
-                      plan["arithmetic"].get<std::string>());
-  if (!plan["source_quantization"].is_null())
-    text += fmt::format("source: {}; \"weights\" are mapped as stored and dequantized while they are onloaded\n",
-                        plan["source_quantization"].get<std::string>());
-  for (const Json& line : plan["rewrites"]) text += line.get<std::string>() + "\n";
-  text += fmt::format("memory: peak {}, budget {}, smallest sufficient budget {}\n", bytes(plan, "peak_bytes"),
-                      number(plan, "budget_bytes") > (1ull << 62) ? "unlimited" : bytes(plan, "budget_bytes"),
-                      bytes(plan, "smallest_budget_bytes"));
-  if (number(plan, "device_peak_bytes") > 0)
-    text += fmt::format("device memory: {}\n", bytes(plan, "device_peak_bytes"));
+  std::string text = rows(subgraphs) + request_text(plan) + memory_text(plan);
   text +=
       fmt::format("disk: {} read, {} written, {} of them activations\n", format_bytes(static_cast<std::uint64_t>(read)),
                   format_bytes(static_cast<std::uint64_t>(written)), bytes(plan, "spilled_bytes"));
   text += fmt::format("time: about {} on this machine in its current state, without tokenizing\n",
-                      duration(plan["estimated_seconds"].get<double>()));
-  return text;
+                      format_duration(plan["estimated_seconds"].get<double>()));
+  return text + fmt::format("work: {:.2f} TFLOP\n", operations);
 }
 
 }  // namespace layerpress::cli

@@ -5,6 +5,7 @@ namespace layerpress::cli {
 
 int run_prepare(const CommandLine& line, const RunControl& control) {
   const Prepared prepared = prepare(line.prepare, control);
+  end_progress(control);
   fmt::print("{}: {} samples, {} tokens\n", line.prepare.output, prepared.samples, prepared.tokens);
   return 0;
 }

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdio>
 
+#include "layerpress/cli/style.h"
+
 namespace layerpress::cli {
 namespace {
 
@@ -49,17 +51,20 @@ void TerminalProgress::erase() {
   drawn_ = false;
 }
 
-void TerminalProgress::draw() {
-  const double elapsed = run_timer_.seconds();
+/// What is left at the speed of the steps that this run has done itself.
+std::string TerminalProgress::time_left() const {
+  if (step_total_ <= first_done_) return "";
+  const double phase =
+      phase_total_ == 0 ? 0 : 0.9 * static_cast<double>(phase_done_) / static_cast<double>(phase_total_ * 4);
   const double share =
-      step_total_ == 0
-          ? 0
-          : (static_cast<double>(step_done_) +
-             (phase_total_ == 0 ? 0 : 0.9 * static_cast<double>(phase_done_) / static_cast<double>(phase_total_ * 4))) /
-                static_cast<double>(step_total_);
-  const std::string left = share > 0.02 ? clock_text(elapsed / share - elapsed) + " left" : "";
+      (static_cast<double>(step_done_ - first_done_) + phase) / static_cast<double>(step_total_ - first_done_);
+  const double elapsed = work_timer_.seconds();
+  return share > 0.02 ? clock_text(elapsed / share - elapsed) + " left" : "";
+}
+
+void TerminalProgress::draw() {
   const std::string first = fitted(fmt::format("model {} {}/{} {} {} {}", bar(step_done_, step_total_), step_done_,
-                                               step_total_, clock_text(elapsed), left, step_));
+                                               step_total_, clock_text(run_timer_.seconds()), time_left(), step_));
   const double seconds = phase_timer_.seconds();
   const std::string rate = phase_done_ > 0 && seconds > 0.05 && phase_total_ > 1
                                ? fmt::format("{:.0f} tokens/s", static_cast<double>(phase_done_) / seconds)
@@ -76,26 +81,45 @@ void TerminalProgress::draw() {
 void TerminalProgress::on_message(LogLevel level, const std::string& text) {
   if (level < level_) return;
   erase();
-  fmt::print(stderr, "{}: {}\n", kLevelNames[static_cast<std::size_t>(level)], text);
+  const std::string name = kLevelNames[static_cast<std::size_t>(level)];
+  const std::string head = level == LogLevel::kWarning ? styled(name + ":", Style::kYellow, STDERR_FILENO)
+                           : level == LogLevel::kError ? styled(name + ":", Style::kRed, STDERR_FILENO)
+                                                       : name + ":";
+  fmt::print(stderr, "{} {}\n", head, text);
+  std::fflush(stderr);
+}
+
+/// A line for logs, where bars would be in the way.
+void TerminalProgress::print_step() {
+  constexpr double kSecondsBetweenLines = 60;
+  if (level_ > LogLevel::kInfo || step_total_ == 0) return;
+  if (level_ == LogLevel::kInfo && line_timer_.seconds() < kSecondsBetweenLines) return;
+  line_timer_ = Timer();
+  const std::string left = time_left();
+  fmt::print(stderr, "info: {}/{} {} ({}{})\n", step_done_ + 1, step_total_, step_, clock_text(run_timer_.seconds()),
+             left.empty() ? "" : ", " + left);
   std::fflush(stderr);
 }
 
 void TerminalProgress::on_step(std::uint64_t done, std::uint64_t total, const std::string& step) {
+  // What was prepared, or finished by an earlier run, says nothing about the time that is left.
+  if (done != step_done_ + 1) {
+    first_done_ = done;
+    work_timer_ = Timer();
+  }
   step_done_ = done, step_total_ = total, step_ = step;
   phase_.clear();
   phase_done_ = phase_total_ = 0;
   if (done >= total) return erase();
   if (bars_) return draw();
-  if (level_ <= LogLevel::kInfo) {
-    fmt::print(stderr, "info: {}/{} {} ({})\n", done + 1, total, step, clock_text(run_timer_.seconds()));
-    std::fflush(stderr);
-  }
+  print_step();
 }
 
 void TerminalProgress::on_phase(const std::string& phase, std::uint64_t done, std::uint64_t total) {
   if (phase != phase_ || done < phase_done_) phase_timer_ = Timer();
   phase_ = phase, phase_done_ = done, phase_total_ = total;
-  if (bars_ && draw_timer_.seconds() > 0.1) draw();
+  if (bars_ && draw_timer_.seconds() > 0.1) return draw();
+  if (!bars_ && level_ == LogLevel::kInfo) print_step();
 }
 
 }  // namespace layerpress::cli

@@ -66,13 +66,16 @@ struct AttentionScheme {
 /// The outcome for one module, for the summary.
 struct ModuleReport {
   std::string module;
-  std::string scheme;                  ///< such as "4-bit int group 64"
-  std::string fallback;                ///< "" or the fallback used ("dampening 0.1", "round-to-nearest", ...)
-  std::optional<double> output_error;  ///< mean squared error of an output per token; needs statistics
-  double weight_error = 0;             ///< ‖W - dequantized‖ / ‖W‖; filled in by the pipeline
-  std::int64_t tokens = 0;             ///< tokens in the statistics
+  std::string scheme;                    ///< such as "4-bit int group 64"
+  std::string fallback;                  ///< "" or the fallback used ("dampening 0.1", "round-to-nearest", ...)
+  std::optional<double> output_error;    ///< mean squared error of an output per token; needs statistics
+  std::optional<double> output_power{};  ///< mean square of an output per token, from some of them; with output_error
+  double weight_error = 0;               ///< ‖W - dequantized‖ / ‖W‖; filled in by the pipeline
+  std::int64_t tokens = 0;               ///< tokens in the statistics
   /// For an expert's linear with selected tokens: the number that the router gave it.
   std::optional<std::int64_t> routed_tokens{};
+  /// The root of output_error relative to that of output_power, if both are there.
+  std::optional<double> relative_output_error() const;
   Json to_json() const;
   static ModuleReport from_json(const Json& json);  ///< throws CheckpointError
 };

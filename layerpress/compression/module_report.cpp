@@ -1,6 +1,13 @@
+#include <cmath>
+
 #include "layerpress/compression/modifier.h"
 
 namespace layerpress::compression {
+
+std::optional<double> ModuleReport::relative_output_error() const {
+  if (!output_error || !output_power || !(*output_power > 0)) return std::nullopt;
+  return std::sqrt(*output_error / *output_power);
+}
 
 Json ModuleReport::to_json() const {
   Json json = {{"module", module},
@@ -9,6 +16,8 @@ Json ModuleReport::to_json() const {
                {"tokens", tokens},
                {"fallback", fallback.empty() ? Json() : Json(fallback)},
                {"output_error", output_error ? Json(*output_error) : Json()}};
+  if (output_power) json["output_power"] = *output_power;
+  if (const auto relative = relative_output_error()) json["relative_output_error"] = *relative;
   if (routed_tokens) json["routed_tokens"] = *routed_tokens;
   return json;
 }
@@ -23,6 +32,8 @@ ModuleReport ModuleReport::from_json(const Json& json) {
   report.fallback = json_get_or<std::string>(json, "fallback", where, "");
   if (json.contains("output_error") && json["output_error"].is_number())
     report.output_error = json["output_error"].get<double>();
+  if (json.contains("output_power") && json["output_power"].is_number())
+    report.output_power = json["output_power"].get<double>();
   if (json.contains("routed_tokens")) report.routed_tokens = json_get<std::int64_t>(json, "routed_tokens", where);
   return report;
 }

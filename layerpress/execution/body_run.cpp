@@ -25,10 +25,13 @@ void BodyRun::run(std::size_t s) {
     for (const graph::ValueId value : live_[s - 1].freed) store_.drop(value);
   const graph::Stage stage = graph::split_stages(run_.graph, subgraphs_[s], {}, live_[s].outputs).front();
   const residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, stage.nodes), run_.placement);
+  std::uint64_t done = 0, tokens = 0;
+  for (const Batch& batch : run_.batches) tokens += static_cast<std::uint64_t>(batch.tokens());
   for (std::size_t b = 0; b < run_.batches.size(); ++b) {
     run_.control.check_stop();
-    run_.control.phase("forward", b, run_.batches.size());
+    run_.control.phase("forward", done, tokens);
     run_stage(run_, stage, parameters, b, store_);
+    done += static_cast<std::uint64_t>(run_.batches[b].tokens());
   }
 }
 

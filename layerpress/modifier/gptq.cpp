@@ -9,6 +9,7 @@
 #include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/modifier/gptq_modifier.h"
+#include "layerpress/modifier/output_power.h"
 
 namespace layerpress::modifier {
 
@@ -144,8 +145,14 @@ void GptqModifier::compress_stack(const std::vector<LinearWeight>& linears, cons
   }
   const std::int64_t tokens = solution.statistics.tokens;
   if (!solution.factorization.factor || tokens == 0) return;
+  double power = 0;
   for (const std::size_t i : stack)
+    power += static_cast<double>(rows_of(linears[i])) *
+             mean_output_power(linears[i].weight, solution.statistics.of<compression::GramStatistic>(), tokens);
+  for (const std::size_t i : stack) {
     results[i].report.output_error = loss / static_cast<double>(rows) / static_cast<double>(tokens);
+    results[i].report.output_power = power / static_cast<double>(rows);
+  }
 }
 
 double GptqModifier::compress_batch(const std::vector<LinearWeight>& linears, const Stack& batch,

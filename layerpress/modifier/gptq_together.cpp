@@ -5,6 +5,7 @@
 
 #include "layerpress/compression/gram_statistic.h"
 #include "layerpress/modifier/gptq_modifier.h"
+#include "layerpress/modifier/output_power.h"
 
 namespace layerpress::modifier {
 
@@ -84,11 +85,19 @@ std::vector<std::vector<CompressedModule>> GptqModifier::solve_together(
     if (!solved.definite[t]) continue;
     add_solve_flops(tasks[t].linears, search, times);
     const std::int64_t tokens = tasks[t].statistics->tokens;
-    double rows = 0;
-    for (const LinearWeight& linear : tasks[t].linears) rows += static_cast<double>(rows_of(linear));
+    double rows = 0, power = 0;
+    for (const LinearWeight& linear : tasks[t].linears) {
+      const auto own_rows = static_cast<double>(rows_of(linear));
+      rows += own_rows;
+      if (tokens > 0)
+        power +=
+            own_rows * mean_output_power(linear.weight, tasks[t].statistics->of<compression::GramStatistic>(), tokens);
+    }
     for (std::size_t i = 0; i < tasks[t].linears.size(); ++i) {
       results[t].push_back(result_of(tasks[t].linears[i], found[t].codes[i], scales[t][i], tokens));
-      if (tokens > 0) results[t].back().report.output_error = found[t].loss / rows / static_cast<double>(tokens);
+      compression::ModuleReport& report = results[t].back().report;
+      if (tokens > 0) report.output_error = found[t].loss / rows / static_cast<double>(tokens);
+      if (tokens > 0) report.output_power = power / rows;
       linears.push_back(tasks[t].linears[i]);
       used.push_back(scales[t][i]);
     }

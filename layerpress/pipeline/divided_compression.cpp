@@ -83,9 +83,9 @@ quant::QuantizedWeight on_device(quant::QuantizedWeight weight, at::Device devic
   return weight;
 }
 
+/// Of the parts of linears that are solved together.
 struct MeanError {
-  double sum = 0, rows = 0;
-  double mean() const { return sum / rows; }
+  double error = 0, power = 0, rows = 0;
 };
 
 void join_report(const compression::ModuleReport& part, double rows, compression::ModuleReport& whole,
@@ -93,7 +93,8 @@ void join_report(const compression::ModuleReport& part, double rows, compression
   if (whole.module.empty()) whole = part;
   if (whole.fallback.empty()) whole.fallback = part.fallback;
   if (!part.output_error) whole.output_error.reset();
-  error.sum += part.output_error.value_or(0) * rows;
+  error.error += part.output_error.value_or(0) * rows;
+  error.power += part.output_power.value_or(0) * rows;
   error.rows += rows;
 }
 
@@ -168,7 +169,9 @@ std::vector<compression::CompressedModule> ResultExchange::take(
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     modules[i].weight = on_device(quant::join_rows(rows[i]), run_.placement.device);
     rows[i].clear();
-    if (modules[i].report.output_error) modules[i].report.output_error = errors[shapes[i].scheme].mean();
+    const MeanError& all = errors[shapes[i].scheme];
+    if (modules[i].report.output_error) modules[i].report.output_error = all.error / all.rows;
+    if (modules[i].report.output_error) modules[i].report.output_power = all.power / all.rows;
   }
   return modules;
 }

@@ -30,8 +30,10 @@ class ScheduleRun {
               const compression::Assignments& assignments, residency::ActivationStore& store, ResultSink& sink)
       : run_(run), schedule_(schedule), assignments_(assignments), store_(store), sink_(sink), prefetch_(run.weights) {
     for (const execution::Batch& batch : run_.batches) tokens_ += static_cast<std::uint64_t>(batch.tokens());
-    for (const schedule::SubgraphSchedule& subgraph : schedule_)
+    for (const schedule::SubgraphSchedule& subgraph : schedule_) {
       all_ += subgraph.batch_by_batch ? run_.batches.size() : 1;
+      done_ += subgraph.finished ? 1 : 0;
+    }
   }
 
   void run() {
@@ -40,8 +42,11 @@ class ScheduleRun {
       const schedule::SubgraphSchedule& plan = schedule_[s];
       run_.control.check_stop();
       run_.times.begin_section(plan.name);
-      if (!plan.batch_by_batch) run_.control.step(done_++, all_, plan.name);
-      if (plan.has_work() || !plan.reads.empty()) run_subgraph(s);
+      if (plan.has_work() || !plan.reads.empty()) {
+        begin_step(plan);
+        run_subgraph(s);
+      }
+      if (!plan.finished && !plan.batch_by_batch) ++done_;
       if (plan.finished || !plan.subgraph) continue;
       const auto phase = run_.times.measure("write");
       sink_.on_subgraph_done(*plan.subgraph,
@@ -53,6 +58,11 @@ class ScheduleRun {
   }
 
  private:
+  /// A resumed run begins, for those who watch, behind what is finished, also while it computes values of that again.
+  void begin_step(const schedule::SubgraphSchedule& plan) const {
+    if (!plan.batch_by_batch) run_.control.step(done_, all_, plan.finished ? "again " + plan.name : plan.name);
+  }
+
   /// Starts reading the weights of the next subgraph that needs any.
   void fetch_from(std::size_t s) {
     const std::size_t next = schedule::next_that_reads(schedule_, s);

@@ -184,6 +184,22 @@ MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::
   return rates;
 }
 
+double planned_seconds(const setup::RunSetup& setup, const RunPlan& plan, const std::filesystem::path& output) {
+  constexpr double kWorthMeasuring = 120, kDiskBytes = 1e9;
+  double rough = 0;
+  for (const SubgraphPlan& subgraph : plan.memory.subgraphs) {
+    double flops = 0;
+    for (const auto& [phase, count] : subgraph.flops) flops += count;
+    rough += std::max(flops / (setup.division_rates.update_flops * setup.threads),
+                      static_cast<double>(subgraph.read_bytes + subgraph.written_bytes) / kDiskBytes);
+  }
+  if (rough < kWorthMeasuring) return 0;
+  const MachineRates rates = measure_rates(setup, output);
+  double seconds = 0;
+  for (const SubgraphPlan& subgraph : plan.memory.subgraphs) seconds += estimated_seconds(subgraph, rates);
+  return seconds;
+}
+
 double estimated_seconds(const SubgraphPlan& plan, const MachineRates& rates) {
   double computing = 0;
   for (const auto& [phase, flops] : plan.flops) {

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "layerpress/plan/memory_plan.h"
+#include "layerpress/plan/run_plan.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::plan {
@@ -29,6 +29,10 @@ void finish_queued(at::Device device);
 
 /// `output` is an existing or future folder on the disk to be written.
 MachineRates measure_rates(const setup::RunSetup& setup, const std::filesystem::path& output);
+
+/// Seconds that a run takes, measured like measure_rates() if it takes minutes at rough speeds; otherwise 0, because the
+/// measurement takes a second.
+double planned_seconds(const setup::RunSetup& setup, const RunPlan& plan, const std::filesystem::path& output);
 
 /// Seconds for a subgraph: arithmetic or disk, whichever is slower.
 double estimated_seconds(const SubgraphPlan& plan, const MachineRates& rates);

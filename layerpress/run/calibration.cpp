@@ -89,7 +89,8 @@ data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSet
 
 Calibration load_calibration(Rank& rank, const setup::RunSetup& setup, const setup::DataDivision& division) {
   const auto phase = rank.times.measure("data");
-  rank.control.step(0, setup.subgraphs.size(), "data");
+  const auto unfinished = rank.options.resume ? find_unfinished_run(rank.options.output) : std::nullopt;
+  rank.control.step(unfinished ? unfinished->finished : 0, setup.subgraphs.size(), "data");
   Calibration calibration;
   calibration.set = load_set(rank.options, setup, division, rank.group, rank.control);
   calibration.identity = identity_of_all(calibration.set, rank.group, calibration.all_tokens);

@@ -140,14 +140,22 @@ std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* refe
 }
 
 /// Sums over tokens, in double precision.
+struct Predictions {
+  double negative_log_likelihood = 0;
+  std::int64_t predicted = 0;
+
+  double perplexity() const { return std::exp(negative_log_likelihood / static_cast<double>(predicted)); }
+};
+
 struct Sums {
-  double negative_log_likelihood = 0, divergence = 0, agreements = 0;
-  std::int64_t predicted = 0, tokens = 0;
+  Predictions model, reference;
+  double divergence = 0, agreements = 0;
+  std::int64_t tokens = 0;
 };
 
 /// Adds the predictions of the next tokens by `logits`. Tokens beyond the head's vocabulary (images) are not text and
 /// cannot be predicted; they do not count.
-void add_predictions(const at::Tensor& logs, const at::Tensor& next, Sums& sums) {
+void add_predictions(const at::Tensor& logs, const at::Tensor& next, Predictions& sums) {
   const at::Tensor predictable = next.lt(logs.size(1));
   const at::Tensor given = logs.gather(1, next.clamp_max(logs.size(1) - 1).unsqueeze(1)).squeeze(1);
   const at::Tensor counted = given.masked_select(predictable);
@@ -163,12 +171,12 @@ void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t 
     last = end - first < kChunk + kLeast ? end : first + kChunk;
     const at::Tensor logs = model.log_probabilities(batch, first, last);
     const std::int64_t predicted = std::min(last, end - 1) - first;  // the sample's last token predicts nothing
-    if (predicted > 0)
-      add_predictions(logs.slice(0, 0, predicted), ids.slice(0, first + 1, first + 1 + predicted).to(logs.device()),
-                      sums);
+    const at::Tensor next = ids.slice(0, first + 1, first + 1 + std::max<std::int64_t>(0, predicted)).to(logs.device());
+    if (predicted > 0) add_predictions(logs.slice(0, 0, predicted), next, sums.model);
     sums.tokens += last - first;
     if (reference == nullptr) continue;
     const at::Tensor wanted = reference->log_probabilities(batch, first, last);
+    if (predicted > 0) add_predictions(wanted.slice(0, 0, predicted), next, sums.reference);
     sums.divergence += (wanted.exp() * (wanted - logs)).sum(-1).to(at::kDouble).sum().item<double>();
     sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
   }
@@ -201,6 +209,7 @@ Json Evaluation::to_json() const {
   if (tokens > 0) json["perplexity"] = perplexity, json["tokens"] = tokens;
   if (!tasks.is_null()) json.update(tasks);
   if (rounded_linears) json["rounded_linears"] = *rounded_linears;
+  if (reference_perplexity) json["reference_perplexity"] = *reference_perplexity;
   if (kl_divergence) json["kl_divergence"] = *kl_divergence;
   if (top1_agreement) json["top1_agreement"] = *top1_agreement;
   for (const LayerError& layer : layers)
@@ -242,13 +251,14 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
       add_sample(model, reference ? &*reference : nullptr, b, batches[b].token_ids, batches[b].offsets[i],
                  batches[b].offsets[i + 1], sums);
     }
-  if (sums.predicted == 0)
+  if (sums.model.predicted == 0)
     throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",
                     options.dataset);
-  result.perplexity = std::exp(sums.negative_log_likelihood / static_cast<double>(sums.predicted));
-  result.tokens = sums.predicted;
+  result.perplexity = sums.model.perplexity();
+  result.tokens = sums.model.predicted;
   result.seconds = timer.seconds();
   if (reference) {
+    result.reference_perplexity = sums.reference.perplexity();
     result.kl_divergence = sums.divergence / static_cast<double>(sums.tokens);
     result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
     result.layers = std::move(layers);

@@ -26,6 +26,7 @@
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/hub_transfers.h"
 #include "layerpress/run/publication.h"
+#include "layerpress/run/result_facts.h"
 #include "layerpress/run/run_report.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
@@ -142,13 +143,9 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
 }
 
 /// Makes the batches, and the store for values between stages.
-void make_batches(const Rank& rank, const Claim& claim, const data::CalibrationSet& set, run::Work& work) {
-  if (set.sample_count() > 0) {
+void make_batches(const Claim& claim, const data::CalibrationSet& set, run::Work& work) {
+  if (set.sample_count() > 0)
     work.batches = setup::make_batches(set, work.plan.batch_tokens, claim.setup.model.traced.graph);
-    rank.control.message(LogLevel::kInfo,
-                         fmt::format("{} samples, {} tokens in {} batches{}", set.sample_count(), set.token_count(),
-                                     work.batches.size(), rank.group.size() > 1 ? " on rank 0" : ""));
-  }
   if (work.store) return;
   residency::ActivationStore::Options options;
   options.scratch = claim.folder->scratch();
@@ -165,6 +162,20 @@ void start_journal(const Rank& rank, const Planned& planned, setup::RunIdentity 
   rank_0_first(rank.group, [&] { planned.output->start_journal(identity.to_json()); });
 }
 
+/// The first line of the log, and how the run computes.
+void announce(const Rank& rank, const setup::RunSetup& setup, const plan::RunPlan& plan,
+              const run::Calibration& calibration) {
+  if (!rank.group.is_first()) return;
+  const run::Announcement announcement{.samples = calibration.all_samples,
+                                       .tokens = calibration.all_tokens,
+                                       .seconds = plan::planned_seconds(setup, plan, rank.options.output)};
+  rank.control.message(LogLevel::kInfo, run::announcement_text(rank.options, setup, plan, announcement));
+  if (setup.pipeline->takes_data)
+    rank.control.message(LogLevel::kInfo, fmt::format("products in {}, values in {}, batches of {} tokens",
+                                                      setup::arithmetic_words(setup.placement),
+                                                      setup::dtype_word(setup.placement.dtype), plan.batch_tokens));
+}
+
 Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier, const run::Calibration& calibration,
                   const setup::RunIdentity& identity) {
   const auto phase = rank.times.measure("plan");
@@ -175,11 +186,13 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
   if (!claim.folder->journal().empty()) {
     planned.output = open_output(rank, claim, earlier);
     planned.work.resumed_subgraphs = run::accept_finished(rank, claim.setup, *claim.folder, *planned.output);
+    rank.control.step(planned.work.resumed_subgraphs, claim.setup.subgraphs.size(), "plan");
   }
   choose_plan(rank, claim, earlier, calibration.set, planned);
+  announce(rank, claim.setup, planned.work.plan, calibration);
   output::require_scratch_space(claim.setup, planned.work.plan, claim.folder->scratch(),
                                 rank.options.offload_dir.empty(), rank.group, rank.control);
-  make_batches(rank, claim, calibration.set, planned.work);
+  make_batches(claim, calibration.set, planned.work);
   if (!planned.output) planned.output = open_output(rank, claim, earlier);
   start_journal(rank, planned, identity);
   return planned;
@@ -234,14 +247,6 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
     keep_or_discard(*claim.folder, output);
     throw;
   }
-}
-
-/// For the beginning of the log.
-void say_arithmetic(const Rank& rank, const setup::RunSetup& setup) {
-  if (!setup.pipeline->takes_data || !rank.group.is_first()) return;
-  rank.control.message(LogLevel::kInfo,
-                       fmt::format("products in {}, values in {}, {} threads", setup::arithmetic_words(setup.placement),
-                                   setup::dtype_word(setup.placement.dtype), setup.threads));
 }
 
 /// Says what is done before the data is read.
@@ -304,7 +309,6 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
 OneshotSummary go_through(Rank& rank, Claim& claim) {
   const c10::InferenceMode inference;
   open(rank, claim);
-  say_arithmetic(rank, claim.setup);
   if (claim.folder->is_complete()) return run::already_complete(rank);
   setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
@@ -318,11 +322,11 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   const std::shared_ptr<dist::CoreBinding> binding =
       claim.setup.placement.device.is_cpu() ? rank.group.bind_threads(claim.setup.threads) : nullptr;
   claim.setup.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
+  Planned planned = prepare(rank, claim, earlier);
   say_notes(rank.options, claim.setup, rank.control);
   say_quantized(rank, claim.setup);
   say_rewrites(rank, claim.setup.model);
   say_unread(rank, claim.setup.source);
-  Planned planned = prepare(rank, claim, earlier);
   return carry_out(rank, claim, planned);
 }
 

@@ -6,6 +6,7 @@
 #include "layerpress/base/machine.h"
 #include "layerpress/dist/peers.h"
 #include "layerpress/plan/plan_report.h"
+#include "layerpress/run/result_facts.h"
 #include "layerpress/setup/kept_weights.h"
 
 namespace layerpress::run {
@@ -100,7 +101,10 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
   Json modules = modules_in_order(setup, ranks);
   return {{"model", options.model},
           {"architecture", setup.model.architecture},
+          {"source_bytes", setup.model.stored->total_bytes()},
           {"output", options.output},
+          {"scheme", scheme_names(setup)},
+          {"serving", serving(options.output, setup)},
           {"recipe", recipe::to_yaml(setup.recipe)},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},
@@ -121,6 +125,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"source_tensors", setup.source.to_json()},
           {"phases", own["phases"]},
           {"ranks", std::move(ranks)},
+          {"worst_modules", worst_modules(modules)},
           {"modules", std::move(modules)}};
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -122,12 +123,14 @@ residency::Placement choose_placement(const std::string& device, const std::stri
     placement.dtype = stored == at::kHalf && placement.device.is_cpu() ? at::kFloat : stored;
     return placement;
   }
-  for (const at::ScalarType known : {at::kBFloat16, at::kHalf, at::kFloat})
-    if (dtype == dtype_word(known)) {
+  constexpr std::array<std::pair<const char*, at::ScalarType>, 3> kShort{
+      {{"bf16", at::kBFloat16}, {"fp16", at::kHalf}, {"fp32", at::kFloat}}};
+  for (const auto& [name, known] : kShort)
+    if (dtype == name || dtype == dtype_word(known)) {
       placement.dtype = known;
       return placement;
     }
-  throw UsageError("[options] --dtype: '{}' is not known; auto, bfloat16, float16 and float32 are", dtype);
+  throw UsageError("[options] --dtype: '{}' is not known; auto, bf16, fp16 and fp32 are", dtype);
 }
 
 std::string arithmetic_words(const residency::Placement& placement) {

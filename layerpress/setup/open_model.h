@@ -63,7 +63,7 @@ struct ModelChoice {
 /// unknown choice.
 OpenedModel open_model(const std::string& model, const ModelChoice& choice = {}, const RunControl& control = {});
 
-/// The device ("auto", "cpu", "cuda", "cuda:1") and the computing dtype ("auto", "bfloat16", "float16", "float32"). On
+/// The device ("auto", "cpu", "cuda", "cuda:1") and the computing dtype ("auto", "bf16" or "bfloat16", "fp16", "fp32"). On
 /// a CPU, fp16 checkpoints are computed in fp32. Throws UsageError.
 residency::Placement choose_placement(const std::string& device, const std::string& dtype, at::ScalarType stored);
 

@@ -77,12 +77,14 @@ def dispatch_for_generation(model: Any, *_: Any, **__: Any) -> Any:
     return model.to("cuda") if torch.cuda.is_available() else model
 
 
-def waiting_folder(model: Any) -> Path:
-    """A folder where the result waits for save_pretrained(), as long as the model exists."""
-    folder = tempfile.TemporaryDirectory(prefix="layerpress-")
-    weakref.finalize(model, folder.cleanup)
-    logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.name)
-    return Path(folder.name) / "result"
+class WaitingFolder:
+    """A folder in the temporary folder where the result waits for save_pretrained(), as long as the model exists."""
+
+    def __init__(self, model: Any):
+        folder = tempfile.TemporaryDirectory(prefix="layerpress-")
+        self.path = Path(folder.name) / "result"
+        self.remove = weakref.finalize(model, folder.cleanup)
+        logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.name)
 
 
 def copy_result(source: Path, target: Path) -> None:

@@ -61,11 +61,12 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]], shares: list[floa
 
 
 def bytes_text(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    """As the program shows sizes: "1.21 GiB"."""
+    unit = 0
+    while count >= 999.5 and unit < 4:
         count /= 1024
-    return f"{count:.1f} TiB"
+        unit += 1
+    return f"{count:.{0 if unit == 0 else 2 if count < 9.995 else 1}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
 
 
 def _relative(values: list[float]) -> list[float]:
@@ -79,9 +80,18 @@ class Summary(Report):
     title = "Compressed model"
 
     def facts(self):
-        return [("output", self["output"]), ("modules", f"{self['modules']} compressed, {self['fallbacks']} with a fallback"),
-                ("size of the weights", bytes_text(self["output_bytes"])), ("seconds", f"{self['seconds']:.1f}"),
-                ("serve it", f"vllm serve {self['output']}")]
+        details = self["details"]
+        if self["already_complete"] or not details:  # only the first rank has the details
+            return [("output", self["output"])]
+        before, after = details["source_bytes"], self["output_bytes"]
+        worst = ", ".join(f"{' '.join(group['modules'])} {group.get('relative_output_error', group.get('weight_error')):.4f}"
+                          for group in details["worst_modules"])
+        return [("output", self["output"]), ("scheme", details["scheme"]),
+                ("modules", f"{self['modules']} compressed, {self['fallbacks']} with a fallback"),
+                ("size of the weights", f"{bytes_text(before)} -> {bytes_text(after)} ({before / max(after, 1):.2f} times smaller)"),
+                ("worst modules", worst), ("seconds", f"{self['seconds']:.1f}"),
+                ("peak memory", bytes_text(max(rank["peak_anonymous_bytes"] for rank in details["ranks"]))),
+                ("serve it", details["serving"]["command"]), ("it needs", details["serving"]["hardware"])]
 
     def table(self):
         return ("module", "scheme", "relative error of the weight"), [

@@ -12,9 +12,9 @@ from typing import Any, Iterator, Optional
 
 from . import _native, keywords
 from .calibration import Items, Rows, tokenized_by
-from .errors import UsageError
+from .errors import InterruptedError, UsageError
 from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, write_tokens
-from .loaded_model import LoadedModel, is_model, tokenizer_of, waiting_folder
+from .loaded_model import LoadedModel, WaitingFolder, is_model, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
@@ -115,6 +115,7 @@ class _Request:
         self.options: dict[str, Any] = {}
         self.loaded: LoadedModel | ModuleInMemory | None = None
         self.tokenizer: Any = None
+        self.waiting: WaitingFolder | None = None
         self.writes = True  # files beside the weights, and copies of the result: on the first rank
 
         self.own_dataset = False  # every rank has written a file of its own
@@ -140,7 +141,7 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     _take_model(model, own, options, request, function)
     if isinstance(request.tokenizer, (str, os.PathLike)):
         request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_images(request))
-    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+    with _removing_waiting_folder(request), tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
         chosen = dataset if dataset is not None else own["dataset_path"]
         if chosen is not None:
             options["dataset"] = _dataset(chosen, own, options, request, Path(folder))
@@ -177,15 +178,31 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "
                          "hf upload ORG/NAME FOLDER")
     if is_in_memory(model) and "output" not in options and function == "oneshot":
-        options["output"] = _waiting_folder(model)
+        options["output"] = _waiting_folder(model, request)
 
 
-def _waiting_folder(model: Any) -> str:
+def _waiting_folder(model: Any, request: _Request) -> str:
     """All ranks write into the first one's."""
     ranks = current_ranks()
-    if ranks is None or ranks.size == 1:
-        return str(waiting_folder(model))
-    return ranks.all_gather_text(str(waiting_folder(model)) if ranks.is_first else "")[0]
+    if ranks is None or ranks.is_first:
+        request.waiting = WaitingFolder(model)
+    own = "" if request.waiting is None else str(request.waiting.path)
+    return own if ranks is None or ranks.size == 1 else ranks.all_gather_text(own)[0]
+
+
+@contextlib.contextmanager
+def _removing_waiting_folder(request: _Request) -> Iterator[None]:
+    """Nobody would find the unfinished result of a run that ends early: another run gets another folder."""
+    try:
+        yield
+    except BaseException as error:
+        if request.waiting is None:
+            raise
+        request.waiting.remove()
+        if not isinstance(error, InterruptedError):
+            raise
+        raise InterruptedError("[python.oneshot] stopped on request; the unfinished result was in the temporary folder and is removed; "
+                               "pass output=FOLDER to continue such a run with resume=True") from None
 
 
 def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> str:

@@ -103,7 +103,7 @@ def _require_space(blobs: Path, sizes: dict[str, int], where: str) -> None:
     place = next(folder for folder in (blobs, *blobs.parents) if folder.exists())
     free = shutil.disk_usage(place).free
     if wanted > free:
-        raise DownloadFault(f"{where}: {wanted / 1e9:.1f} GB must be fetched, but only {free / 1e9:.1f} GB are free in {place}; "
+        raise DownloadFault(f"{where}: {wanted / 2**30:.1f} GiB must be fetched, but only {free / 2**30:.1f} GiB are free in {place}; "
                        "make room, or set HF_HUB_CACHE to a folder on another disk")
 
 

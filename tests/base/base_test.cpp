@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "layerpress/base/checksum.h"
+#include "layerpress/base/duration.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/base/phase_times.h"
+#include "layerpress/base/shell_word.h"
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 
@@ -31,8 +33,14 @@ TEST(Text, ParsesSizes) {
   EXPECT_EQ(parse_bytes("5GB", "--x"), 5'000'000'000u);
   EXPECT_EQ(parse_bytes("4GiB", "--x"), 4ull << 30);
   EXPECT_EQ(parse_bytes("1.5kb", "--x"), 1500u);
+  for (const char* gibibytes : {"4G", "4g", "4 G", "4 GiB", "4096M", "4096 MiB"})
+    EXPECT_EQ(parse_bytes(gibibytes, "--x"), 4ull << 30) << gibibytes;
+  EXPECT_EQ(parse_bytes("5 GB", "--x"), 5'000'000'000u);
+  EXPECT_EQ(parse_bytes("2TB", "--x"), 2'000'000'000'000u);
+  EXPECT_EQ(parse_bytes("2T", "--x"), 2ull << 40);
+  EXPECT_EQ(parse_bytes("3K", "--x"), 3072u);
   EXPECT_EQ(parse_bytes("77", "--x"), 77u);
-  for (const char* wrong : {"", "GB", "-1GB", "5XB", "1e99GB", "5 GB", "0"})
+  for (const char* wrong : {"", "GB", "-1GB", "5XB", "1e99GB", "5 G B", "0", "4Gi", "4iB", "4GiBs", "1.2.3G", " 4G"})
     EXPECT_THROW(parse_bytes(wrong, "--x"), UsageError) << wrong;
 }
 
@@ -47,8 +55,31 @@ TEST(Text, FindsNearestNames) {
   EXPECT_EQ(did_you_mean("onshot", {"eval", "oneshot"}), "did you mean oneshot?");
   EXPECT_EQ(did_you_mean("train", {"eval", "oneshot"}), "");
   EXPECT_EQ(nearest_or_all("train", {"eval", "oneshot"}), "choose from eval, oneshot");
-  EXPECT_EQ(format_bytes(113'100'000), "113.1 MB");
+}
+
+TEST(Text, ShowsSizes) {
   EXPECT_EQ(format_bytes(999), "999 B");
+  EXPECT_EQ(format_bytes(1000), "0.98 KiB");
+  EXPECT_EQ(format_bytes(113'100'000), "107.9 MiB");
+  EXPECT_EQ(format_bytes(1300ull << 20), "1.27 GiB");
+  EXPECT_EQ(format_bytes(10ull << 30), "10.0 GiB");
+  EXPECT_EQ(format_bytes(5000ull << 40), "5000.0 TiB");
+}
+
+TEST(Duration, ShowsWhatMatters) {
+  EXPECT_EQ(format_duration(0), "0.0 s");
+  EXPECT_EQ(format_duration(59.94), "59.9 s");
+  EXPECT_EQ(format_duration(59.96), "1 min 0 s");
+  EXPECT_EQ(format_duration(754.6), "12 min 35 s");
+  EXPECT_EQ(format_duration(3599.6), "1 h 00 min");
+  EXPECT_EQ(format_duration(7510), "2 h 05 min");
+}
+
+TEST(ShellWord, QuotesWhatAShellWouldTakeApart) {
+  EXPECT_EQ(shell_word("models/SmolLM2-135M"), "models/SmolLM2-135M");
+  EXPECT_EQ(shell_word("my model"), "'my model'");
+  EXPECT_EQ(shell_word("it's"), "'it'\\''s'");
+  EXPECT_EQ(shell_word(""), "''");
 }
 
 TEST(Text, SplitsDottedNames) {

@@ -346,7 +346,7 @@ def test_scratch_disk_too_small(deep, solving, results, expected, tmp_path):
     arguments = [*solving, *SPILLING, "--offload-dir", scratch]
     outcome = WatchedRun(deep, results / "out", *arguments, prefix=own_disk).end()
     assert outcome.code == 1
-    assert str(scratch) in outcome.error and "1.05 MB free" in outcome.error and "--offload-dir" in outcome.error
+    assert str(scratch) in outcome.error and "1.00 MiB free" in outcome.error and "--offload-dir" in outcome.error
     assert list(results.iterdir()) == []
     resumed(deep, results / "out", expected, *arguments)
 

@@ -115,6 +115,8 @@ class RankedRun:
                        out, *arguments, *own(rank)]
             if "--threads" not in map(str, command):
                 command += ["--threads", "1"]
+            if "--log-level" not in map(str, command):
+                command += ["--log-level", "debug"]  # a line for every step
             environment = {**rank_environment(rank, ranks, self.port), **environment_of(rank)}
             self.launch(rank, command, environment)
 

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace layerpress::cli {
+
+enum class Style { kBold, kYellow, kRed };
+
+/// Whether `descriptor` is a terminal that shows styles; the user forbids them by NO_COLOR (https://no-color.org).
+inline bool shows_styles(int descriptor) {
+  const auto value = [](const char* name) {
+    const char* text = std::getenv(name);
+    return text == nullptr ? "" : text;
+  };
+  return ::isatty(descriptor) == 1 && *value("NO_COLOR") == '\0' && std::strcmp(value("TERM"), "dumb") != 0;
+}
+
+/// The text in a style, or as it is where `descriptor` shows none.
+inline std::string styled(const std::string& text, Style style, int descriptor) {
+  if (!shows_styles(descriptor)) return text;
+  const char* code = style == Style::kRed ? "31" : style == Style::kYellow ? "33" : "1";
+  return std::string("\x1b[") + code + "m" + text + "\x1b[0m";
+}
+
+}  // namespace layerpress::cli

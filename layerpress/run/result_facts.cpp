@@ -1,0 +1,99 @@
+#include "layerpress/run/result_facts.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "layerpress/base/duration.h"
+#include "layerpress/base/shell_word.h"
+#include "layerpress/base/text.h"
+#include "layerpress/modifier/quantizing_modifier.h"
+#include "layerpress/quant/scheme_name.h"
+#include "layerpress/quant/serving_hardware.h"
+
+namespace layerpress::run {
+namespace {
+
+/// The schemes of all modules that the result has compressed, each once.
+std::vector<quant::QuantizationScheme> schemes_of(const setup::RunSetup& setup) {
+  std::vector<quant::QuantizationScheme> schemes;
+  const auto add = [&](const quant::QuantizationScheme& scheme) {
+    if (std::find(schemes.begin(), schemes.end(), scheme) == schemes.end()) schemes.push_back(scheme);
+  };
+  for (const auto& [node, assignment] : setup.assignments.linears) add(*assignment.scheme);
+  for (const std::string& name : setup.model.kept) add(setup.model.quantized.at(name).scheme);
+  return schemes;
+}
+
+std::string name_of(const quant::QuantizationScheme& scheme) {
+  const std::string name = quant::scheme_name(scheme);
+  return name.empty() ? modifier::describe(scheme) : name;
+}
+
+/// The last part of a path or an id, also where it ends with a slash.
+std::string model_name(const std::string& model) {
+  const std::filesystem::path path(model);
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::string place_text(const setup::RunSetup& setup) {
+  const std::string ranks = setup.ranks > 1 ? fmt::format("{} ranks, each on ", setup.ranks) : "";
+  if (!setup.placement.device.is_cpu()) return ranks + setup.placement.device.str();
+  return fmt::format("{}{} CPU {}", ranks, setup.threads, setup.threads == 1 ? "thread" : "threads");
+}
+
+std::string time_text(double seconds) {
+  return seconds > 0 ? "about " + format_duration(seconds) : "under a minute or two";
+}
+
+}  // namespace
+
+std::string scheme_names(const setup::RunSetup& setup) {
+  std::vector<std::string> names;
+  for (const quant::QuantizationScheme& scheme : schemes_of(setup)) {
+    std::string name = name_of(scheme);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
+  }
+  if (!setup.assignments.attentions.empty()) names.emplace_back("scales of keys and values");
+  if (names.empty()) return "no scheme";
+  const std::string last = names.back();
+  names.pop_back();
+  return names.empty() ? last : join(names) + " and " + last;
+}
+
+Json serving(const std::string& output, const setup::RunSetup& setup) {
+  return {{"command", "vllm serve " + shell_word(output)}, {"hardware", quant::serving_hardware(schemes_of(setup))}};
+}
+
+Json worst_modules(const Json& modules, std::size_t count) {
+  const bool measured = std::any_of(modules.begin(), modules.end(),
+                                    [](const Json& module) { return module.contains("relative_output_error"); });
+  const char* key = measured ? "relative_output_error" : "weight_error";
+  std::vector<Json> groups;
+  for (const Json& module : modules) {
+    if (!module.contains(key)) continue;
+    const auto name = module["module"].get<std::string>();
+    // Linears that are solved together have one error.
+    if (measured && !groups.empty() && groups.back()[key] == module[key] &&
+        parent_name(groups.back()["modules"].back().get<std::string>()) == parent_name(name))
+      groups.back()["modules"].push_back(name);
+    else
+      groups.push_back({{"modules", {name}}, {key, module[key]}});
+  }
+  std::stable_sort(groups.begin(), groups.end(), [&](const Json& a, const Json& b) { return a[key] > b[key]; });
+  if (groups.size() > count) groups.resize(count);
+  return groups;
+}
+
+std::string announcement_text(const OneshotOptions& options, const setup::RunSetup& setup, const plan::RunPlan& plan,
+                              const Announcement& announcement) {
+  std::string text = fmt::format("{} to {}", model_name(options.model), scheme_names(setup));
+  text += announcement.samples > 0 ? fmt::format(", {} samples ({} tokens)", announcement.samples, announcement.tokens)
+                                   : ", without data";
+  text += fmt::format(", on {}; plan: {} of memory{}", place_text(setup), format_bytes(plan.memory.peak.host),
+                      setup.ranks > 1 ? " for each rank" : "");
+  if (plan.memory.peak.device > 0) text += fmt::format(", {} on the device", format_bytes(plan.memory.peak.device));
+  return text + ", " + time_text(announcement.seconds);
+}
+
+}  // namespace layerpress::run

@@ -133,7 +133,7 @@ std::string fold_label(const Folded& folded, const std::vector<std::string>& nam
   if (folded.count == 1)
     label += "as " + like;
   else if (folded.period == 1)
-    label += fmt::format("{} identical, each like {}", folded.count, like);
+    label += fmt::format("{} like {}", folded.count, like);
   else
     label += fmt::format("{} times as {}", folded.count / folded.period, like);
   return sizes.empty() ? label : label + kBreak + small(sizes);

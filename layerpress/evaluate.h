@@ -33,6 +33,7 @@ struct EvaluateOptions {
   bool trust_remote_code = false;
   bool download = false;
   std::string report;
+  bool card = false;
 
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {
@@ -56,6 +57,7 @@ struct EvaluateOptions {
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());
     field("report", self.report, "add the figures to a page that oneshot --report has drawn");
+    field("card", self.card, "write the figures into the model card (README.md) of MODEL, which oneshot wrote");
   }
 };
 

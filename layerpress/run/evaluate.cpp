@@ -13,6 +13,7 @@
 #include "layerpress/data/load_samples.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/image_geometry.h"
+#include "layerpress/run/card_quality.h"
 #include "layerpress/run/evaluation_tasks.h"
 #include "layerpress/run/model_head.h"
 #include "layerpress/run/run_report.h"
@@ -275,12 +276,14 @@ Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
   run::check_report(options, control);
   if (options.download)
     for (const std::string& name : {options.model, options.reference}) setup::download_model(name, control);
+  run::check_card(options);
   const Timer timer;
   Evaluation result;
   if (!options.dataset.empty()) result = measure_on_text(options, control);
   if (!options.tasks.empty()) result.tasks = run::run_tasks(options, control);
   result.seconds = timer.seconds();
   run::add_to_report(options, result, control);
+  run::add_to_card(options, result);
   return result;
 }
 

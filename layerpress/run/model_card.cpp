@@ -11,6 +11,9 @@
 #include "layerpress/base/text.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/recipe/yaml_to_json.h"
+#include "layerpress/run/card_quality.h"
+#include "layerpress/run/model_name.h"
+#include "layerpress/run/reproduction.h"
 #include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::run {
@@ -18,8 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCardName = "README.md";
-constexpr std::uintmax_t kLongestCard = 4 << 20;
 /// What is as true of the compressed model as of the original.
 constexpr const char* kCarriedOver[] = {"license", "license_name", "license_link", "language", "pipeline_tag"};
 
@@ -40,28 +41,6 @@ OrderedJson original_metadata(const fs::path& model) {
   } catch (const RecipeError&) {
     return {};
   }
-}
-
-/// A model's id on the hub, also where its folder in the hub's cache was named, or the name of its folder.
-std::string model_name(const std::string& model) {
-  std::error_code failure;
-  if (!fs::is_directory(model, failure)) return model.substr(0, model.find('@'));
-  const fs::path folder = fs::weakly_canonical(model, failure);
-  constexpr std::string_view kPrefix = "models--";
-  for (const fs::path& part : folder) {
-    std::string name = part.string();
-    if (!name.starts_with(kPrefix)) continue;
-    name.erase(0, kPrefix.size());
-    const std::size_t end = name.find("--");
-    return end == std::string::npos ? name : fmt::format("{}/{}", name.substr(0, end), name.substr(end + 2));
-  }
-  return folder.filename().string();
-}
-
-/// " of HuggingFaceH4/ultrachat_200k"; nothing for files, which readers of the card do not have.
-std::string of_dataset(const std::string& dataset) {
-  std::error_code failure;
-  return fs::exists(dataset, failure) ? "" : " of " + dataset;
 }
 
 /// A list of quantities by name: "4-bit int group 128 (210), ...", in the order of their first mention.
@@ -87,8 +66,9 @@ std::string algorithms(const recipe::Recipe& recipe) {
   return join(types, ", ");
 }
 
-OrderedJson metadata(const std::string& base, const fs::path& original) {
-  OrderedJson data = {{"base_model", base}, {"base_model_relation", "quantized"}};
+OrderedJson metadata(const ModelName& model, const fs::path& original) {
+  OrderedJson data = OrderedJson::object();
+  if (!model.hub_id.empty()) data = {{"base_model", model.hub_id}, {"base_model_relation", "quantized"}};
   const OrderedJson carried = original_metadata(original);
   data["library_name"] = "transformers";
   for (const char* key : kCarriedOver)
@@ -97,29 +77,49 @@ OrderedJson metadata(const std::string& base, const fs::path& original) {
   return data;
 }
 
-}  // namespace
+std::string calibration_text(const OneshotOptions& options, const Json& details) {
+  const std::string dataset = public_dataset(options.dataset);
+  return fmt::format("{} samples, {} tokens{}", details["samples"].get<std::int64_t>(),
+                     details["tokens"].get<std::int64_t>(), dataset.empty() ? "" : " of " + dataset);
+}
 
-std::string model_card(const OneshotOptions& options, const setup::RunSetup& setup, const OneshotSummary& summary) {
-  const std::string base = model_name(options.model);
+std::string size_text(std::uint64_t before, std::uint64_t after) {
+  return fmt::format("{} before, {} now ({:.3g} times smaller)", format_bytes(before), format_bytes(after),
+                     static_cast<double>(before) / static_cast<double>(after));
+}
+
+std::string facts(const OneshotOptions& options, const ModelName& model, const setup::RunSetup& setup,
+                  const OneshotSummary& summary) {
   const Json& details = summary.details;
-  std::string text = "---\n" + recipe::yaml_members(metadata(base, setup.model.checkpoint->directory())) + "---\n\n";
-  text += fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, in the compressed-tensors format.\n\n",
-                      base, LAYERPRESS_VERSION);
+  std::string text = "| | |\n|---|---|\n";
   const auto row = [&](const char* what, const std::string& value) {
     text += fmt::format("| {} | {} |\n", what, value);
   };
-  text += "| | |\n|---|---|\n";
-  row("base model", base);
+  row("base model", model.revision.empty() ? model.shown : fmt::format("{}, commit {}", model.shown, model.revision));
   row("architecture", setup.model.architecture);
   row("modifiers", algorithms(setup.recipe));
   row("weights", schemes_text(details["modules"]));
-  if (details["samples"].get<std::int64_t>() > 0)
-    row("calibration", fmt::format("{} samples, {} tokens{}", details["samples"].get<std::int64_t>(),
-                                   details["tokens"].get<std::int64_t>(), of_dataset(options.dataset)));
-  row("size of the weights", format_bytes(summary.output_bytes));
+  row("size of the weights", size_text(details["source_bytes"].get<std::uint64_t>(), summary.output_bytes));
+  if (details["samples"].get<std::int64_t>() > 0) row("calibration", calibration_text(options, details));
   if (summary.fallbacks > 0) row("modules with a fallback", fmt::format("{}", summary.fallbacks));
-  text += fmt::format("\nServe it, from this folder:\n\n    vllm serve .\n\nThe recipe:\n\n```yaml\n{}```\n",
-                      recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
+  return text;
+}
+
+}  // namespace
+
+std::string model_card(const OneshotOptions& options, const setup::RunSetup& setup, const OneshotSummary& summary) {
+  const ModelName model = name_of_model(options.model);
+  std::string text = "---\n" + recipe::yaml_members(metadata(model, setup.model.checkpoint->directory())) + "---\n\n";
+  text += fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, in the compressed-tensors format.\n\n",
+                      model.shown, LAYERPRESS_VERSION);
+  text += facts(options, model, setup, summary);
+  text += fmt::format("\n## Serve\n\nFrom this folder:\n\n    vllm serve .\n\nIt needs {}.\n\n",
+                      summary.details["serving"]["hardware"].get<std::string>());
+  text += unmeasured_quality(model);
+  text += fmt::format("\n## Reproduce\n\nWith Layerpress {}{}:\n\n    {}\n\nProducts were computed in {}.\n",
+                      LAYERPRESS_VERSION, options.recipe.empty() ? "" : ", in this folder",
+                      reproduction(options, model), setup::arithmetic_words(setup.placement));
+  text += fmt::format("\n## Recipe\n\n```yaml\n{}```\n", recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
   return text;
 }
 

@@ -8,6 +8,8 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/missing_folder.h"
 #include "layerpress/data/load_samples.h"
+#include "layerpress/run/model_name.h"
+#include "layerpress/run/reproduction.h"
 #include "layerpress/setup/helper_request.h"
 
 namespace layerpress::run {
@@ -49,11 +51,19 @@ void ask(Json request, const RunControl& control) {
   setup::ask_helper({"report.py", "[report]", request}, control);
 }
 
+/// A page may be passed on, so it names no folders of this machine.
+std::string shown_dataset(const std::string& dataset) {
+  const std::string known = public_dataset(dataset);
+  return known.empty() ? last_part(dataset) : known;
+}
+
 void draw(const fs::path& page, const OneshotOptions& options, const RunControl& control,
           const OneshotSummary& summary) {
   require_charts();
   Json details = summary.details;
-  details["dataset"] = options.dataset;
+  details["model"] = details["model_name"];
+  details["output"] = last_part(options.output);
+  details["dataset"] = shown_dataset(options.dataset);
   ask({{"action", "draw"},
        {"output", page.string()},
        {"replaces", is_asked_for(options) ? "anything" : "pages"},
@@ -110,8 +120,8 @@ void check_report(const EvaluateOptions& options, const RunControl& control) {
 void add_to_report(const EvaluateOptions& options, const Evaluation& evaluation, const RunControl& control) {
   if (options.report.empty()) return;
   Json figures = evaluation.to_json();
-  figures["dataset"] = options.dataset;
-  figures["reference"] = options.reference;
+  figures["dataset"] = shown_dataset(options.dataset);
+  figures["reference"] = options.reference.empty() ? "" : name_of_model(options.reference).shown;
   ask({{"action", "evaluate"}, {"output", options.report}, {"evaluation", std::move(figures)}}, control);
 }
 

@@ -1,11 +1,13 @@
 #include "layerpress/run/run_summary.h"
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "layerpress/base/machine.h"
 #include "layerpress/dist/peers.h"
 #include "layerpress/plan/plan_report.h"
+#include "layerpress/run/model_name.h"
 #include "layerpress/run/result_facts.h"
 #include "layerpress/setup/kept_weights.h"
 
@@ -100,8 +102,9 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
   }
   Json modules = modules_in_order(setup, ranks);
   return {{"model", options.model},
-          {"architecture", setup.model.architecture},
+          {"model_name", name_of_model(options.model).shown},
           {"source_bytes", setup.model.stored->total_bytes()},
+          {"architecture", setup.model.architecture},
           {"output", options.output},
           {"scheme", scheme_names(setup)},
           {"serving", serving(options.output, setup)},

@@ -227,6 +227,7 @@ def evaluate(
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     report: str | PathLike[str] | None = None,  # add the figures to a page that oneshot --report has drawn
+    card: bool | None = None,  # write the figures into the model card (README.md) of MODEL, which oneshot wrote
 ) -> Evaluation: ...
 def inspect(
     model: str | PathLike[str],

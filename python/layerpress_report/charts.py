@@ -8,20 +8,20 @@ from typing import Any
 from . import figures
 
 _TEXT, _LINES = "currentColor", "var(--lines)"
+_SIZES = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelColor": _TEXT, "titleColor": _TEXT}
 CONFIG = {
     "background": None, "padding": 5, "font": "system-ui, sans-serif", "view": {"stroke": None}, "mark": {"tooltip": True},
-    "axis": {"labelColor": _TEXT, "titleColor": _TEXT, "gridColor": _LINES, "domainColor": _LINES, "tickColor": _LINES,
-             "titleFontWeight": "normal", "labelOverlap": True},
-    "legend": {"labelColor": _TEXT, "titleColor": _TEXT, "titleFontWeight": "normal", "orient": "bottom", "columns": 8, "gradientLength": 240},
-    "header": {"labelColor": _TEXT, "titleColor": _TEXT},
+    "axis": {**_SIZES, "gridColor": _LINES, "domainColor": _LINES, "tickColor": _LINES, "labelOverlap": True, "labelSeparation": 6},
+    "legend": {**_SIZES, "orient": "bottom"},
+    "header": _SIZES,
 }
-_WIDTH = 860
+_FITTED = {"autosize": {"type": "fit-x", "contains": "padding"}}  # its width is the page's
 
 
 def timeline(summary: dict[str, Any]) -> dict[str, Any]:
     bars = figures.visible(list(figures.spans(summary)))
     ranks = list(dict.fromkeys(bar["rank"] for bar in bars))
-    return {"width": _WIDTH, "height": {"step": 26}, "data": {"values": bars}, "mark": {"type": "bar", "height": 18},
+    return {**_FITTED, "height": 26 * len(ranks), "data": {"values": bars}, "mark": {"type": "bar", "height": 18},
             "encoding": {"x": {"field": "start", "type": "quantitative", "title": "seconds"}, "x2": {"field": "end"},
                          "y": {"field": "rank", "type": "nominal", "title": None, "sort": ranks}, "color": _phases(summary)}}
 
@@ -29,10 +29,15 @@ def timeline(summary: dict[str, Any]) -> dict[str, Any]:
 def layers(summary: dict[str, Any]) -> dict[str, Any]:
     rows = figures.shares(summary)
     names = [name for _, name in sorted({(row["place"], row["section"]) for row in rows})]
-    return {"width": _WIDTH, "height": 200, "data": {"values": rows}, "mark": "bar",
-            "encoding": {"x": {"field": "section", "type": "nominal", "sort": names, "title": None,
-                               "axis": {"labelAngle": -45, "labelLimit": 140, "labelOverlap": True}},
+    return {**_FITTED, "height": 200, "data": {"values": rows}, "mark": "bar",
+            "encoding": {"x": _subgraphs("section", names),
                          "y": {"field": "seconds", "type": "quantitative", "title": "seconds"}, "color": _phases(summary)}}
+
+
+def _subgraphs(field: str, names: list[str]) -> dict[str, Any]:
+    """An axis of subgraphs. A layer is labelled with its number."""
+    return {"field": field, "type": "nominal", "sort": names, "title": "subgraph",
+            "axis": {"labelAngle": 0, "labelExpr": "slice(datum.label, 1 + lastindexof(datum.label, '.'))"}}
 
 
 def _phases(summary: dict[str, Any]) -> dict[str, Any]:
@@ -46,15 +51,15 @@ def memory(summary: dict[str, Any]) -> dict[str, Any]:
     ranks = len({row["rank"] for row in rows})
     chart = {"mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.6},
              "encoding": {"x": {"field": "seconds", "type": "quantitative", "title": "seconds"},
-                          "y": {"field": "mebibytes", "type": "quantitative", "title": "MiB"},
+                          "y": {"field": "megabytes", "type": "quantitative", "title": "MB"},
                           "color": {"field": "kind", "type": "nominal", "title": None,
                                     "scale": {"domain": ["measured", "planned"], "range": ["#4c78a8", "#e4572e"]}},
                           "strokeDash": {"field": "kind", "type": "nominal", "title": None,
                                          "scale": {"domain": ["measured", "planned"], "range": [[1, 0], [5, 3]]}}}}
     if ranks < 2:
-        return {"width": _WIDTH, "height": 200, "data": {"values": rows}, **chart}
-    return {"data": {"values": rows}, "columns": 2,
-            "facet": {"field": "rank", "type": "nominal", "title": None}, "spec": {"width": _WIDTH // 2 - 50, "height": 120, **chart}}
+        return {**_FITTED, "height": 200, "data": {"values": rows}, **chart}
+    return {"data": {"values": rows},
+            "facet": {"field": "rank", "type": "nominal", "title": None}, "spec": {"height": 120, **chart}}
 
 
 def errors(summary: dict[str, Any], measured: str, title: str) -> dict[str, Any]:
@@ -64,32 +69,31 @@ def errors(summary: dict[str, Any], measured: str, title: str) -> dict[str, Any]
     scale: dict[str, Any] = {"scheme": "viridis"}
     if values and max(values) > 30 * min(values):
         scale["type"] = "log"
-    return _map(rows, {"field": "kind", "type": "nominal", "title": None, "sort": kinds, "axis": {"labelLimit": 300}},
-                {"field": "error", "type": "quantitative", "title": title, "scale": scale})
+    return _map(rows, {"field": "kind", "type": "nominal", "title": None, "sort": kinds},
+                {"field": "error", "type": "quantitative", "title": title, "scale": scale, "legend": {"format": ".2~g"}})
 
 
 def schemes(summary: dict[str, Any]) -> dict[str, Any]:
     rows = figures.schemes_by_place(summary)
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
-    return _map(rows, {"field": "kind", "type": "nominal", "title": None, "sort": kinds, "axis": {"labelLimit": 300}},
-                {"field": "scheme", "type": "nominal", "title": None, "scale": {"scheme": "tableau10"}, "legend": {"columns": 3, "labelLimit": 300}})
+    return _map(rows, {"field": "kind", "type": "nominal", "title": None, "sort": kinds},
+                {"field": "scheme", "type": "nominal", "title": None, "scale": {"scheme": "tableau10"}, "legend": {"columns": 1}})
 
 
 def stream(evaluation: dict[str, Any]) -> dict[str, Any]:
     rows = [{"layer": layer["name"], "error": layer["relative_error"]} for layer in evaluation["layers"]]
-    return {"width": _WIDTH, "height": 160, "data": {"values": rows}, "mark": {"type": "line", "point": True, "color": "#4c78a8"},
-            "encoding": {"x": {"field": "layer", "type": "nominal", "sort": None, "title": None,
-                               "axis": {"labelAngle": -45, "labelLimit": 140, "labelOverlap": True}},
+    return {**_FITTED, "height": 160, "data": {"values": rows}, "mark": {"type": "line", "point": True, "color": "#4c78a8"},
+            "encoding": {"x": _subgraphs("layer", [row["layer"] for row in rows]),
                          "y": {"field": "error", "type": "quantitative", "title": "relative error"}}}
 
 
 def routed(summary: dict[str, Any]) -> dict[str, Any]:
-    return _map(figures.routed(summary), {"field": "expert", "type": "ordinal", "axis": {"labelOverlap": True}},
+    return _map(figures.routed(summary), {"field": "expert", "type": "ordinal"},
                 {"field": "tokens", "type": "quantitative", "title": "routed tokens", "scale": {"scheme": "viridis"}})
 
 
 def _map(rows: list[dict[str, Any]], y: dict[str, Any], color: dict[str, Any]) -> dict[str, Any]:
     lines = len({row[y["field"]] for row in rows})
-    return {"width": _WIDTH - 150, "height": {"step": 22 if lines < 30 else 8}, "data": {"values": rows}, "mark": "rect",
-            "encoding": {"x": {"field": "layer", "type": "ordinal", "title": "layer", "axis": {"labelAngle": 0, "labelOverlap": True}},
+    return {**_FITTED, "height": lines * (22 if lines < 30 else 8), "data": {"values": rows}, "mark": "rect",
+            "encoding": {"x": {"field": "layer", "type": "ordinal", "title": "layer", "axis": {"labelAngle": 0}},
                          "y": y, "color": color}}

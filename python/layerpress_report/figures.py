@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Iterator
 
-MIB = 1 << 20
+MEGABYTE = 10 ** 6
 _NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 
 
@@ -40,18 +40,18 @@ def shares(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def memory(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Measured maxima, and the plan for the subgraph that was worked on then: {"rank", "seconds", "mebibytes", "kind"}."""
+    """Measured maxima, and the plan for the subgraph that was worked on then: {"rank", "seconds", "megabytes", "kind"}."""
     rows = []
     for rank in summary.get("ranks", []):
         name = f"rank {rank['rank']}"
         history = rank.get("memory")
         for place, value in enumerate(history["bytes"] if history else ()):
-            rows.append({"rank": name, "seconds": place * history["interval_seconds"], "mebibytes": value / MIB, "kind": "measured"})
+            rows.append({"rank": name, "seconds": place * history["interval_seconds"], "megabytes": value / MEGABYTE, "kind": "measured"})
         for section in rank.get("sections", []):
             if not section.get("planned_bytes"):
                 continue
             for seconds in (section["start"], section["start"] + section["seconds"]):
-                rows.append({"rank": name, "seconds": seconds, "mebibytes": section["planned_bytes"] / MIB, "kind": "planned"})
+                rows.append({"rank": name, "seconds": seconds, "megabytes": section["planned_bytes"] / MEGABYTE, "kind": "planned"})
     return rows
 
 

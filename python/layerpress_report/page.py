@@ -6,23 +6,14 @@ import base64
 import hashlib
 import json
 from html import escape, unescape
-from typing import Any, Iterable, Optional, Sequence
+from typing import Any, Optional
 
 from . import charts, figures
+from .pieces import STYLE, chart, duration, filled_table, head, in_script, number, size, table, tiles
 
-STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1c1e21; --soft: #5d6470; --lines: #dcdfe4; }
-@media (prefers-color-scheme: dark) { :root { --paper: #16181c; --ink: #e6e8eb; --soft: #9aa2ad; --lines: #3a3f47; } }
-body { background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; max-width: 960px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .4rem; }
-p { color: var(--soft); margin: .2rem 0 .8rem; } .chart svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--lines);
-  vertical-align: top; } th { font-weight: 600; } table.facts td:first-child { width: 9rem; color: var(--soft); }
-pre { border: 1px solid var(--lines); border-radius: 6px; padding: .7rem 1rem; overflow-x: auto; font-size: 13px; }
-"""
-
-
+_FALLBACKS = 20  # that are listed
 _FIGURES = '<template id="figures">'
+Evaluation = dict[str, Any]
 
 
 def figures_of(page_text: str) -> dict[str, Any]:
@@ -34,28 +25,42 @@ def figures_of(page_text: str) -> dict[str, Any]:
     return summary
 
 
-# An interpreter of expressions, because the page allows no evaluation of texts.
+# An interpreter of expressions, because the page allows no evaluation of texts. Charts are as wide as the page, whose text
+# keeps its size.
 _DRAWING = """
 const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+const width = document.querySelector("h1").clientWidth, narrow = width < 600;
 const config = JSON.parse(document.getElementById("config").textContent);
+config.axisY = {labelLimit: narrow ? 160 : 300};
+config.legend.gradientLength = narrow ? 160 : 240;
+config.legend.labelLimit = narrow ? width - 200 : 300;
+config.legend.columns = Math.max(2, Math.floor(width / 125));
 for (const place of document.querySelectorAll(".chart")) {
-  const options = {mode: "vega-lite", renderer: "svg", ast: true, actions: false, config, tooltip: {theme: dark ? "dark" : "light"}};
-  vegaEmbed(place, JSON.parse(place.textContent), options);
+  const chart = JSON.parse(place.textContent);
+  if (chart.spec) {
+    chart.columns = narrow ? 1 : 2;
+    chart.spec.width = Math.floor((width - 60) / chart.columns) - 20;
+  } else {
+    chart.width = width;
+  }
+  vegaEmbed(place, chart, {mode: "vega-lite", renderer: "svg", ast: true, actions: false, config,
+                           tooltip: {theme: dark ? "dark" : "light"}});
 }
 """
 
 
-def page(summary: dict[str, Any], evaluation: Optional[dict[str, Any]], charts_script: str) -> str:
+def page(summary: dict[str, Any], evaluation: Optional[Evaluation], charts_script: str) -> str:
     """`charts_script` defines vegaEmbed."""
     title = f"{summary['model']}, compressed"
-    parts = [f"<h1>{escape(title)}</h1>", f"<p>Layerpress {escape(str(summary.get('layerpress', '')))}</p>", _table((), _facts(summary)),
-             "<noscript><p>The charts need JavaScript.</p></noscript>"]
+    parts = [f"<h1>{escape(title)}</h1>", f"<p>{escape(_schemes(summary))}. Layerpress {escape(str(summary.get('layerpress', '')))}.</p>",
+             *_result(summary, evaluation), "<noscript><p>The charts need JavaScript.</p></noscript>"]
     if evaluation:
         parts += _quality(evaluation)
-    parts += _time(summary) + _memory(summary) + _errors(summary)
-    parts += [_head("Recipe"), f"<pre>{escape(summary['recipe'])}</pre>", f"{_FIGURES}{escape(json.dumps(summary))}</template>"]
+    parts += _errors(summary) + _memory(summary) + _time(summary)
+    parts += [head("Run"), table((), _facts(summary)), head("Recipe"), f"<pre>{escape(summary['recipe'])}</pre>",
+              f"{_FIGURES}{escape(json.dumps(summary))}</template>"]
     script = charts_script + _DRAWING
-    parts += [f'<script type="application/json" id="config">{_json(charts.CONFIG)}</script>', f"<script>{script}</script>"]
+    parts += [f'<script type="application/json" id="config">{in_script(charts.CONFIG)}</script>', f"<script>{script}</script>"]
     return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">{_policy(script)}<meta name="viewport" content="width=device-width">'
             f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n")
 
@@ -67,27 +72,71 @@ def _policy(script: str) -> str:
     return f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
 
 
-def _json(value: Any) -> str:
-    """JSON inside of a script element, which nothing in it can end."""
-    return json.dumps(value).replace("<", "\\u003c")
+def _schemes(summary: dict[str, Any]) -> str:
+    return "; ".join(f"{scheme}: {count} {'module' if count == 1 else 'modules'}" for scheme, count in figures.schemes(summary).items())
 
 
-def _chart(chart: dict[str, Any]) -> str:
-    return f'<div class="chart"><script type="application/json">{_json(chart)}</script></div>'
+def _result(summary: dict[str, Any], evaluation: Optional[Evaluation]) -> list[str]:
+    """What a reader wants to know first."""
+    rows = [("size", size(summary["output_bytes"]), _size_before(summary)), _quality_tile(evaluation),
+            ("time", duration(summary["seconds"]), _calibration(summary)),
+            ("memory", size(summary["peak_anonymous_bytes"]), f"{size(summary['plan']['peak_bytes'])} planned")]
+    fallbacks = sum(1 for module in summary["modules"] if module.get("fallback"))
+    if fallbacks:
+        rows.append(("fallbacks", f"{fallbacks}", f"{'module' if fallbacks == 1 else 'modules'} with a fallback, listed below"))
+    parts = [tiles(rows)]
+    worst = figures.worst_modules(summary, 3)
+    if worst:
+        measured = figures.measure(summary)
+        listed = ", ".join(f"{module['module']} ({number(module[measured])})" for module in worst)
+        parts.append(f"<p>Largest {'errors of outputs' if measured == 'output_error' else 'errors of weights'}: {escape(listed)}</p>")
+    if summary.get("serving"):
+        parts.append(f"<p>Serving it needs {escape(summary['serving']['hardware'])}.</p>")
+    if not evaluation:
+        parts.append(f"<p>To measure the quality and add it to this page:</p><pre>{escape(_command(summary))}</pre>")
+    return parts
+
+
+def _size_before(summary: dict[str, Any]) -> str:
+    before = summary.get("source_bytes")
+    return f"{size(before)} before, {before / summary['output_bytes']:.3g} times smaller" if before else ""
+
+
+def _quality_tile(evaluation: Optional[Evaluation]) -> tuple[str, str, str]:
+    if not evaluation:
+        return "quality", "not measured", ""
+    if evaluation.get("kl_divergence") is not None:
+        return "KL divergence", number(evaluation["kl_divergence"]), f"perplexity {_perplexities(evaluation)}"
+    if evaluation.get("perplexity") is not None:
+        return "perplexity", number(evaluation["perplexity"]), ""
+    task, measured = next(iter((evaluation.get("tasks") or {"tasks": {"metrics": {}}}).items()))
+    metric, value = next(iter(measured["metrics"].items()), ("", None))
+    return f"{task} {metric}", number(value), ""
+
+
+def _perplexities(evaluation: Evaluation) -> str:
+    before = evaluation.get("reference_perplexity")
+    return number(evaluation["perplexity"]) + (f", before {number(before)}" if before is not None else "")
+
+
+def _calibration(summary: dict[str, Any]) -> str:
+    if not summary["tokens"]:
+        return "no calibration data"
+    return f"{summary['samples']:,} {'sample' if summary['samples'] == 1 else 'samples'}, {summary['tokens']:,} tokens"
+
+
+def _command(summary: dict[str, Any]) -> str:
+    return f"layerpress eval {summary['output']} --reference {summary['model']} --dataset TEXTS --report PAGE.html"
 
 
 def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    plan = summary["plan"]
     ranks = summary.get("ranks", [])
     hosts = list(dict.fromkeys(rank["host"] for rank in ranks))
     facts = [
         ("model", f"{summary['model']} ({summary['architecture']})"),
-        ("result", f"{summary['output']}, {_bytes(summary['output_bytes'])}"),
-        ("weights", "; ".join(f"{scheme}: {count} modules" for scheme, count in figures.schemes(summary).items())),
-        ("calibration", f"{summary['samples']} samples, {summary['tokens']} tokens"
-                        + (f" of {summary['dataset']}" if summary.get("dataset") else "") if summary["tokens"] else "none"),
-        ("time", f"{summary['seconds']:.1f} s, pipeline {plan['pipeline']}"),
-        ("memory", f"{_bytes(summary['peak_anonymous_bytes'])} at most, {_bytes(plan['peak_bytes'])} planned"),
+        ("result", f"{summary['output']}, {size(summary['output_bytes'])}"),
+        ("calibration", _calibration(summary) + (f" of {summary['dataset']}" if summary.get("dataset") else "")),
+        ("pipeline", summary["plan"]["pipeline"]),
         ("machine", f"{', '.join(hosts)}: {len(ranks)} {'rank' if len(ranks) == 1 else 'ranks'}, "
                     f"{summary['threads']} threads each, {summary['arithmetic']}"),
     ]
@@ -96,76 +145,66 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
-def _quality(evaluation: dict[str, Any]) -> list[str]:
-    rows = [(name.replace("_", " "), value if isinstance(value, str) else _number(value)) for name, value in evaluation.items()
-            if isinstance(value, (int, float, str)) and value != ""]
-    parts = [_head("Quality"), _table((), rows)]
-    tasks = [(f"{task} {metric}", _number(value), *(_number(figures[kind][metric]) if metric in figures.get(kind, ()) else ""
-                                                     for kind in ("reference", "recovery")))
-             for task, figures in (evaluation.get("tasks") or {}).items() for metric, value in figures["metrics"].items()]
+_MEASURED = {"dataset": "text", "reference": "compared with", "tokens": "tokens", "perplexity": "perplexity",
+             "reference_perplexity": "perplexity before", "kl_divergence": "KL divergence", "top1_agreement": "same most likely token",
+             "rounded_linears": "linears with quantized inputs", "engine": "engine of tasks"}
+
+
+def _quality(evaluation: Evaluation) -> list[str]:
+    rows = [(name, value if isinstance(value, str) else f"{value:.1%}" if key == "top1_agreement" else number(value))
+            for key, name in _MEASURED.items() if isinstance(value := evaluation.get(key), (int, float, str)) and value != ""]
+    parts = [head("Quality"), table((), rows)]
+    tasks = [(f"{task} {metric}", number(value), *(number(measured[kind][metric]) if metric in measured.get(kind, ()) else ""
+                                                    for kind in ("reference", "recovery")))
+             for task, measured in (evaluation.get("tasks") or {}).items() for metric, value in measured["metrics"].items()]
     if tasks:
-        parts.append(_table(("task", "", "reference", "recovery"), tasks))
+        parts.append(filled_table(("task", "result", "before", "recovery"), tasks))
     if evaluation.get("layers"):
-        parts += [_head("Error of the residual stream", "After each subgraph, relative to the reference."),
-                  _chart(charts.stream(evaluation))]
+        parts += [head("Error of the residual stream", "After each subgraph, relative to the original model's."),
+                  chart(charts.stream(evaluation))]
     return parts
-
-
-def _time(summary: dict[str, Any]) -> list[str]:
-    if not any(True for _ in figures.spans(summary)):
-        return []
-    return [_head("Time", "Phases of the subgraphs on each rank, from the start of the run. Inside of a subgraph the phases alternate; they are "
-                          "drawn one after the other."),
-            _chart(charts.timeline(summary)),
-            _head("Time by subgraph", "Mean of the ranks."), _chart(charts.layers(summary))]
-
-
-def _memory(summary: dict[str, Any]) -> list[str]:
-    if not figures.memory(summary):
-        return []
-    return [_head("Memory", "What the kernel cannot reclaim, beside the plan's peak for the subgraph that was worked on."),
-            _chart(charts.memory(summary))]
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:
     parts = []
     if figures.errors(summary, "output_error"):
-        parts += [_head("Error of outputs", "Mean squared error of an output per token, on the calibration data; the largest of alike experts. "
-                                            "Outputs of different linears have different sizes."),
-                  _chart(charts.errors(summary, "output_error", "mean squared error"))]
+        parts += [head("Error of outputs", "Mean squared error of an output per token, on the calibration data. Of the experts of a layer, the "
+                                           "largest error counts. Outputs of different linears differ in size."),
+                  chart(charts.errors(summary, "output_error", "mean squared error"))]
     if figures.errors(summary, "weight_error"):
-        parts += [_head("Error of weights", "Norm of the difference, relative to the weight's; the largest of alike experts."),
-                  _chart(charts.errors(summary, "weight_error", "relative error")), _head("Worst modules"),
-                  _table(("module", "scheme", "error of the output", "of the weight", "tokens", "fallback"),
-                         [(module["module"], module["scheme"], _number(module.get("output_error")), _number(module.get("weight_error")),
-                           f"{module['tokens']:,}", module.get("fallback") or "") for module in figures.worst_modules(summary)])]
+        parts += [head("Error of weights", "Norm of the difference, relative to the weight's norm. Of the experts of a layer, the largest error "
+                                           "counts."),
+                  chart(charts.errors(summary, "weight_error", "relative error"))]
+    if worst := figures.worst_modules(summary):
+        tokens = {module["tokens"] for module in worst}
+        several = len(figures.schemes(summary)) > 1
+        parts += [head("Worst modules"),
+                  filled_table(("module", "scheme", "error of the output", "of the weight", "tokens"),
+                               [(module["module"], module["scheme"] if several else "", number(module.get("output_error")),
+                                 number(module.get("weight_error")), f"{module['tokens']:,}" if len(tokens) > 1 else "") for module in worst])]
+    if fallbacks := [(module["module"], module["fallback"]) for module in summary["modules"] if module.get("fallback")]:
+        parts += [head("Fallbacks"), table(("module", "fallback"), fallbacks[:_FALLBACKS])]
+        if len(fallbacks) > _FALLBACKS:
+            parts.append(f"<p>and {len(fallbacks) - _FALLBACKS} more</p>")
     if len(figures.schemes(summary)) > 1:
-        parts += [_head("Schemes", "What the weights of each linear became."), _chart(charts.schemes(summary)),
-                  _table(("linear", "scheme", "layers", "modules"), figures.scheme_rows(summary))]
+        parts += [head("Schemes", "The scheme of each linear's weight."), chart(charts.schemes(summary)),
+                  table(("linear", "scheme", "layers", "modules"), figures.scheme_rows(summary))]
     if figures.routed(summary):
-        parts += [_head("Experts", "Tokens that the router sent to each expert."), _chart(charts.routed(summary))]
+        parts += [head("Experts", "Tokens that the router sent to each expert."), chart(charts.routed(summary))]
     return parts
 
 
-def _head(title: str, text: str = "") -> str:
-    return f"<h2>{escape(title)}</h2>" + (f"<p>{escape(text)}</p>" if text else "")
+def _memory(summary: dict[str, Any]) -> list[str]:
+    if not figures.memory(summary):
+        return []
+    return [head("Memory", "Memory that the kernel cannot reclaim, and the peak that the plan expected of each subgraph."),
+            chart(charts.memory(summary))]
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
-
-    return f"<table{'' if head else ' class=facts'}>" + (line(head, "th") if head else "") + "".join(line(row, "td") for row in rows) + "</table>"
-
-
-def _number(value: Optional[float]) -> str:
-    if value is None:
-        return ""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} B"
+def _time(summary: dict[str, Any]) -> list[str]:
+    if not any(True for _ in figures.spans(summary)):
+        return []
+    return [head("Time", "Phases of the subgraphs on each rank, from the start of the run. Phases alternate within a subgraph; the chart shows "
+                         "their sums one after the other."),
+            chart(charts.timeline(summary)),
+            head("Time by subgraph", "Mean of the ranks."), chart(charts.layers(summary))]

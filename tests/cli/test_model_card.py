@@ -1,6 +1,9 @@
 """README.md of an output: the hub's metadata, what was done, and how to serve it."""
 
+import shlex
+
 import pytest
+import torch
 from huggingface_hub import ModelCard
 from support import program, tiny_models
 
@@ -20,12 +23,15 @@ def test_card(tmp_path):
     (model / "LICENSE").write_text("terms")
     card, _ = compress(model, tmp_path, "--scheme", "W4A16", "--group-size", "32")
     assert card.data.to_dict() == {
-        "base_model": "tiny-llama", "base_model_relation": "quantized", "library_name": "transformers",
-        "license": "apache-2.0", "language": ["en", "no"], "tags": ["compressed-tensors", "layerpress"]}
+        "library_name": "transformers", "license": "apache-2.0", "language": ["en", "no"], "tags": ["compressed-tensors", "layerpress"]}
     assert (tmp_path / "out" / "LICENSE").read_text() == "terms"
     assert "vllm serve ." in card.text and (tmp_path / "out" / "recipe.yaml").read_text() in card.text
     assert "4-bit int, group 32: 14 modules" in card.text and "3 samples, 91 tokens |" in card.text
     assert str(tmp_path) not in card.content and "Tiny" not in card.content
+    before, after = (sum(tensor.nbytes for tensor in tiny_models.tensors(folder).values()) for folder in (model, tmp_path / "out"))
+    assert f"({before / after:.3g} times smaller)" in card.text and "It needs an NVIDIA GPU of the Ampere generation or later" in card.text
+    assert "    layerpress oneshot tiny-llama --output OUT --dataset DATA --scheme W4A16 --group-size 32 " in card.text
+    assert "--seed 0" in card.text and "--overwrite" not in card.text
 
 
 def test_model_of_the_hub(tmp_path, monkeypatch):
@@ -37,8 +43,10 @@ def test_model_of_the_hub(tmp_path, monkeypatch):
     (tmp_path / "by-id").mkdir(), (tmp_path / "by-folder").mkdir()
     for model, place in (("some/tiny-llama", "by-id"), (folder / "snapshots" / "0123", "by-folder")):
         card, _ = compress(model, tmp_path / place, "--algorithm", "rtn", "--group-size", "32")
-        assert card.data.base_model == "some/tiny-llama"
-        assert "license" not in card.data.to_dict() and "calibration" not in card.text
+        assert card.data.base_model == "some/tiny-llama" and card.data.base_model_relation == "quantized"
+        assert "layerpress oneshot some/tiny-llama " in card.text and "| some/tiny-llama, commit 0123 |" in card.text
+        assert "layerpress eval . --reference some/tiny-llama" in card.text
+        assert "license" not in card.data.to_dict() and "| calibration" not in card.text
 
 
 @pytest.mark.parametrize("text", ["no front matter", "---\nlicense: mit\n", "---\n[: }\n---\n", "---\n- license\n---\n", "\xff---"])
@@ -46,4 +54,54 @@ def test_unreadable_original_card(text, tmp_path):
     model = tiny_models.save(tmp_path / "model")
     (model / "README.md").write_bytes(text.encode("latin-1"))
     card, _ = compress(model, tmp_path, "--algorithm", "rtn", "--group-size", "32")
-    assert card.data.base_model == "model" and "license" not in card.data.to_dict()
+    assert card.data.base_model is None and "license" not in card.data.to_dict()
+
+
+def test_the_call_in_the_card_gives_the_same_weights(tmp_path):
+    """With a recipe, which is the one in the folder."""
+    model = tiny_models.save(tmp_path / "tiny-llama")
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("a_stage:\n  a_modifiers:\n    GPTQModifier: {scheme: W8A8, targets: ['re:.*down_proj', 're:.*o_proj']}\n")
+    card, _ = compress(model, tmp_path, "--recipe", recipe, "--max-seq-length", "30", "--threads", "1")
+    [call] = [line.strip() for line in card.text.splitlines() if line.startswith("    layerpress oneshot")]
+    words = shlex.split(call)
+    assert "mine.yaml" not in call and "--threads" not in words
+    again = [{"OUT": tmp_path / "again", "DATA": tmp_path / "samples.jsonl", "tiny-llama": model,
+              "recipe.yaml": tmp_path / "out" / "recipe.yaml"}.get(word, word) for word in words[2:]]
+    assert program.run("oneshot", *again, "--threads", "1").code == 0
+    first, second = tiny_models.tensors(tmp_path / "out"), tiny_models.tensors(tmp_path / "again")
+    assert first.keys() == second.keys() and all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def test_measured_quality(tmp_path):
+    """Only where it is asked for, and only in its place."""
+    model = tiny_models.save(tmp_path / "tiny-llama")
+    compress(model, tmp_path, "--algorithm", "rtn", "--group-size", "32")
+    file, data = tmp_path / "out" / "README.md", tmp_path / "samples.jsonl"
+    before = file.read_text()
+    assert "Not measured yet." in before
+    measure = ("eval", tmp_path / "out", "--dataset", data, "--reference", model)
+    program.run(*measure)
+    assert file.read_text() == before
+    for _ in range(2):
+        figures = program.run(*measure, "--card").json()
+        text = file.read_text()
+        assert "Not measured yet." not in text and f"| perplexity | {figures['perplexity']:.4g} |" in text
+        assert f"| KL divergence from the original | {figures['kl_divergence']:.4g} |" in text and str(tmp_path) not in text
+        for part in (before.partition("<!-- quality")[0], before.partition("<!-- end of quality -->")[2]):
+            assert part in text
+    card = ModelCard.load(file)
+    assert card.data.library_name == "transformers"
+
+
+def test_folders_without_our_card(tmp_path):
+    model = tiny_models.save(tmp_path / "tiny-llama")
+    data = program.write_samples(tmp_path / "samples.jsonl", SAMPLES)
+    (model / "README.md").write_text("# Mine")
+    program.fails("eval", model, "--dataset", data, "--card", fragments=["[options] --card", "README.md is not a model card"], code=2)
+    assert (model / "README.md").read_text() == "# Mine"
+    compress(model, tmp_path, "--algorithm", "rtn", "--group-size", "32")
+    card = tmp_path / "out" / "README.md"
+    card.rename(tmp_path / "elsewhere.md")
+    card.symlink_to(tmp_path / "elsewhere.md")
+    program.fails("eval", tmp_path / "out", "--dataset", data, "--card", fragments=["is a link"], code=2)

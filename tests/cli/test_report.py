@@ -84,6 +84,15 @@ def test_page_of_a_run(model, results, solving):
     drawn = " ".join(shown.charts)
     assert "mlp.down_proj" in drawn and "model.layers.1" in drawn and "planned" in drawn and "solve" in drawn
     assert {file.name for file in results.iterdir()} == {"out", "run.html", "run.json"}
+    assert str(results.parent) not in page.read_text(), "folders of this machine"
+    before, after = details["source_bytes"], details["output_bytes"]
+    assert before == (model / "model.safetensors").stat().st_size - header_bytes(model / "model.safetensors")
+    assert f"{before / after:.3g} times smaller" in shown.text and "quality not measured" in shown.text
+    assert shown.text.startswith(f"{model.name}, compressed") and worst["module"] in shown.text.partition("Error of outputs")[0]
+
+
+def header_bytes(file):
+    return 8 + int.from_bytes(file.read_bytes()[:8], "little")
 
 
 def test_default_place(model, results, rounding, tmp_path):
@@ -112,7 +121,7 @@ def test_default_place(model, results, rounding, tmp_path):
 
 def test_without_data(model, results, rounding):
     program.oneshot(model, results / "out", *rounding, "--report", results / "run.html")
-    assert "calibration none" in Page(results / "run.html").text
+    assert "no calibration data" in Page(results / "run.html").text
 
 
 def test_evaluation_joins_the_page(model, results, samples, rounding):
@@ -123,7 +132,9 @@ def test_evaluation_joins_the_page(model, results, samples, rounding):
     after = Page(page)
     assert after.is_closed()
     assert "Quality" not in before.words and "Quality" in after.words and f"{figures['perplexity']:.4g}" in after.words
-    assert len(after.charts) == len(before.charts) + 1 and set(before.words) <= set(after.words)
+    assert len(after.charts) == len(before.charts) + 1 and set(before.words) - set(after.words) <= {"quality", "not measured"} | {
+        word for word in before.words if "measure the quality" in word or "layerpress eval" in word}
+    assert f"KL divergence {figures['kl_divergence']:.4g}" in after.text and str(model) not in page.read_text()
     (results / "other.html").write_text("<p>other</p>")
     for name, fragment in (("none.html", "no such file"), ("other.html", "was not written by oneshot --report")):
         program.fails("eval", out, "--dataset", samples, "--report", results / name, fragments=["[report]", name, fragment])
@@ -159,10 +170,10 @@ def test_figures(figures):
         "model.layers.1.mlp.experts.1.down_proj", "model.layers.1.mlp.experts.0.down_proj"]
     assert {"layer": 1, "expert": 0, "tokens": 10} in figures.routed(summary)
     assert figures.schemes(summary) == {"4-bit": 4, "8-bit": 1}
-    section = {"name": "a", "start": 2.0, "seconds": 3.0, "phases": {"solve": 2.0, "forward": 1.0}, "planned_bytes": 1 << 20}
-    summary["ranks"] = [{"rank": 0, "sections": [section], "memory": {"interval_seconds": 0.5, "bytes": [0, 1 << 20]}}]
+    section = {"name": "a", "start": 2.0, "seconds": 3.0, "phases": {"solve": 2.0, "forward": 1.0}, "planned_bytes": 10 ** 6}
+    summary["ranks"] = [{"rank": 0, "sections": [section], "memory": {"interval_seconds": 0.5, "bytes": [0, 10 ** 6]}}]
     assert [(span["phase"], span["start"], span["end"]) for span in figures.spans(summary)] == [("forward", 2, 3), ("solve", 3, 5)]
-    assert [(row["kind"], row["seconds"], row["mebibytes"]) for row in figures.memory(summary)] == [
+    assert [(row["kind"], row["seconds"], row["megabytes"]) for row in figures.memory(summary)] == [
         ("measured", 0.0, 0), ("measured", 0.5, 1), ("planned", 2.0, 1), ("planned", 5.0, 1)]
 
 
@@ -179,7 +190,7 @@ def test_page_is_safe_and_takes_the_readers_colors(figures, tmp_path):
     file.write_text(page(summary, {"perplexity": 12.5, "layers": []}, CHARTS.read_text()))
     shown = Page(file)
     assert shown.is_closed() and "img" not in shown.tags and evil in shown.text
-    assert {"module", "scheme", "perplexity", "12.5"} <= set(shown.words)
+    assert {"module", "fallback", "perplexity", "12.5"} <= set(shown.words)
     assert any(json.loads(chart)["data"]["values"][0]["kind"] == evil for chart in shown.charts)
     assert figures_of(file.read_text()) == summary
     assert "currentColor" in file.read_text() and "prefers-color-scheme: dark" in file.read_text()

@@ -1,5 +1,6 @@
 """The page about a run, as Chromium shows it."""
 
+import html
 import json
 import shutil
 import subprocess
@@ -36,7 +37,7 @@ def test_charts_are_drawn(page, tmp_path):
     document = shown(page, tmp_path, "--dump-dom")
     charts = [rest.partition("<script")[0] for rest in document.split('<div class="chart')[1:]]
     assert len(charts) == 7 and all("<svg" in chart and "<path" in chart for chart in charts)
-    for words in (["seconds", "rank 0", "solve"], ["seconds", "solve"], ["MiB", "planned"], ["mean squared error", "mlp.down_proj"],
+    for words in (["seconds", "rank 0", "solve"], ["seconds", "solve"], ["MB", "planned"], ["mean squared error", "mlp.down_proj"],
                   ["relative error"], ["4-bit int, group 32", "8-bit int, channel"]):
         assert any(all(f">{word}</text>" in chart for word in words) for chart in charts), words
     assert not any("Infinity" in chart or "NaN" in chart for chart in charts)
@@ -55,6 +56,33 @@ def test_colors_follow_the_reader(preferred, is_dark, page, tmp_path):
     assert 'fill="currentColor"' in document and 'stroke="var(--lines)"' in document
     left = picture.crop((0, 400, 60, HEIGHT))  # labels of the charts' axes
     assert has_ink(left, paper)
+
+
+FRAME = """<meta charset="utf-8"><iframe style="border: 0; width: %dpx; height: 5000px" srcdoc="%s"></iframe><pre></pre><script>
+const frame = document.querySelector("iframe");
+function look() {
+  const page = frame.contentDocument, charts = [...page.querySelectorAll(".chart")];
+  if (charts.length == 0 || !charts.every(chart => chart.querySelector("svg"))) return setTimeout(look, 100);
+  const letters = [...page.querySelectorAll("svg text")].filter(text => text.textContent).map(text => {
+    const scale = text.ownerSVGElement.getBoundingClientRect().width / text.ownerSVGElement.width.baseVal.value;
+    return scale * parseFloat(page.defaultView.getComputedStyle(text).fontSize);
+  });
+  const widths = charts.map(chart => chart.querySelector("svg").getBoundingClientRect().right);
+  document.querySelector("pre").textContent = JSON.stringify(
+    {page: page.documentElement.scrollWidth, widest: Math.max(...widths), smallest: Math.min(...letters), count: charts.length});
+}
+look();
+</script>"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_charts_fit_and_can_be_read(width, page, tmp_path):
+    """In a frame, because a window of Chromium cannot be as narrow as a phone."""
+    framed = tmp_path / "framed.html"
+    framed.write_text(FRAME % (width, html.escape(page.read_text())))
+    document = shown(framed, tmp_path, "--dump-dom")
+    measured = json.loads(html.unescape(document.rpartition("<pre>")[2].partition("</pre>")[0]))
+    assert measured["count"] == 7 and measured["page"] <= width and measured["widest"] <= width and measured["smallest"] >= 11
 
 
 def has_ink(picture, paper):

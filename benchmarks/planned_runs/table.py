@@ -12,7 +12,7 @@ PROGRAM = ROOT / "build" / "layerpress"
 sys.path += [str(ROOT / folder) for folder in ("scripts", "benchmarks/peer_comparison", "examples/demo")]
 
 import transformers  # noqa: E402
-from hollow_checkpoints import LLAMA, MODELS, QWEN3_MOE, write_checkpoint  # noqa: E402
+from hollow_checkpoints import LLAMA, MODELS, write_checkpoint  # noqa: E402
 from report import machine, table  # noqa: E402
 
 LLAMA_1B = {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,

@@ -119,19 +119,24 @@ class StreamSearch {
     }
   }
 
-  /// What reads rows that a norm has made: linears, perhaps after a choice of rows.
+  /// Whether a row of the node's output is the row of this value times a number.
+  static bool keeps_only(const Node& node, ValueId value) {
+    std::vector<ValueId> kept;
+    for (std::size_t input = 0; input < node.inputs.size(); ++input)
+      if (keeps_rows(node.operation, input)) kept.push_back(node.inputs[input]);
+    return kept == std::vector<ValueId>{value} && std::count(node.inputs.begin(), node.inputs.end(), value) == 1;
+  }
+
+  /// What reads rows that a norm has made: linears, perhaps after a choice of rows or a product with numbers.
   void follow_normed(ValueId value, NodeId norm) {
     normed_[value] = norm;
     if (stream_values_.count(value) != 0 || value == graph_.output)
       hinder(graph_.nodes[norm], "is a norm whose result is added to the residual stream");
     for (const NodeId n : consumers_[value]) {
       const Node& node = graph_.nodes[n];
-      const bool chooses = std::holds_alternative<SelectTokens>(node.operation) ||
-                           std::holds_alternative<TakeRouted>(node.operation) ||
-                           std::holds_alternative<SelectIllustrated>(node.operation);
       if (std::holds_alternative<Linear>(node.operation))
         read(n, norm);
-      else if (chooses && node.inputs[0] == value)
+      else if (keeps_only(node, value))
         follow_normed(node.output, norm);
       else
         hinder(graph_.nodes[norm], fmt::format("is a norm that {} reads, which is no linear", name_of(node)));

@@ -98,9 +98,48 @@ def test_refusals(arguments, message, tmp_path):
     assert message in rotate(model, tmp_path / "out", code=1, **arguments).error
 
 
+def test_order(tmp_path):
+    model = tiny_models.save(tmp_path / "model")
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": {
+        "QuantizationModifier": {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]}, "SpinQuantModifier": {}}}}))
+    program.fails("oneshot", model, "--output", tmp_path / "out", "--recipe", recipe,
+                  fragments=["put SpinQuantModifier first"])
+
+
+def test_what_is_said(tmp_path):
+    """The plan, the log and the summary have the same line."""
+    model = tiny_models.save(tmp_path / "model", tie_word_embeddings=True)
+    outcome = rotate(model, tmp_path / "out", more={"QuantizationModifier": {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]}})
+    line = ("SpinQuantModifier: R1 of order 64 turns the residual stream, which 5 embeddings, linears and experts write and 11 "
+            "linears read; R2 of order 16 turns the values of 2 attentions")
+    assert line in outcome.errors
+    recipe = (tmp_path / "out.yaml")
+    planned = program.run("inspect", model, "--plan", "--json", "--recipe", recipe).json()
+    assert planned["rewrites"] == [line]
+    assert line in program.run("inspect", model, "--plan", "--recipe", recipe).output
+
+
 def test_a_tensor_that_the_graph_does_not_read(tmp_path):
     model = tiny_models.save(tmp_path / "model")
     tiny_models.rewrite_tensors(model, {**tiny_models.tensors(model), "mtp.norm.weight": torch.ones(64)})
     assert "mtp.norm.weight" in rotate(model, tmp_path / "out", code=1).error
     rotate(model, tmp_path / "heads", rotations=["R2"])
     assert torch.equal(tiny_models.tensors(tmp_path / "heads")["mtp.norm.weight"], torch.ones(64))
+
+
+# Families that no file of ours describes, and the rotations that their graphs allow.
+IMPORTED = {
+    "qwen3_5_text": ["R1"], "qwen3_5_moe_text": ["R1"], "qwen3_next": ["R1"], "gpt_oss": ["R1"], "glm4_moe": BOTH,
+    "minimax_m2": BOTH, "ministral3": BOTH, "lfm2": BOTH, "granitemoehybrid": HEADS,
+}
+
+
+@pytest.mark.parametrize("family", nightly_but(IMPORTED, "lfm2"))
+def test_imported_families(family, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = any_model.save(tmp_path / "model", family)
+    rotate(model, tmp_path / "out", rotations=IMPORTED[family])
+    samples = tiny_models.random_samples([19, 30], 256, seed=5)
+    assert_equal(model, tmp_path / "out", lambda folder: any_model.logits(folder, samples))
+    assert changed(model, tmp_path / "out")

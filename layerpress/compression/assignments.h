@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "layerpress/compression/edited_encoding.h"
 #include "layerpress/compression/modifier.h"
 #include "layerpress/compression/range_statistic.h"
 #include "layerpress/compression/transform.h"
@@ -13,8 +15,9 @@
 
 namespace layerpress::compression {
 
-/// The quantizer and the scheme of a linear node.
+/// The edits, the quantizer and the scheme of a linear node.
 struct Assignment {
+  /// What compresses it: the recipe's quantizer, or the edits and then that quantizer.
   const Quantizer* modifier = nullptr;
   const quant::QuantizationScheme* scheme = nullptr;
   at::ScalarType scale_dtype = at::kBFloat16;  ///< the stored weight's dtype, in which its scales are stored, too
@@ -25,6 +28,9 @@ struct Assignment {
   /// Whether later layers are calibrated with the compressed weight: Quantizer::propagates(), and always for a weight that a
   /// transform changes, because a resumed run finds only the compressed one.
   bool propagates = true;
+  const Quantizer* encoding = nullptr;  ///< the recipe's quantizer; null: the weight stays dense
+  const Modifier* first = nullptr;      ///< the first entry of the recipe that changes the weight
+  bool edited = false;                  ///< there are edits
 };
 
 /// An attention whose keys and values are quantized.
@@ -52,10 +58,11 @@ struct StoredParameters {
 
 /// The result of applying a recipe to a model.
 struct Assignments {
-  std::map<graph::NodeId, Assignment> linears{};  ///< those that are quantized
-  std::vector<PlannedTransform> transforms{};     ///< in the order in which they are applied
-  std::vector<QuantizedAttention> attentions{};   ///< those whose keys and values are quantized
-  std::vector<StoredParameters> stored{};         ///< in the order of their readers
+  std::map<graph::NodeId, Assignment> linears{};                ///< those that are edited or quantized
+  std::vector<std::shared_ptr<const EditedEncoding>> edited{};  ///< their edits, each with its encoding
+  std::vector<PlannedTransform> transforms{};                   ///< in the order in which they are applied
+  std::vector<QuantizedAttention> attentions{};                 ///< those whose keys and values are quantized
+  std::vector<StoredParameters> stored{};                       ///< in the order of their readers
   /// Targets that are not quantized because the source stores them in the same scheme.
   std::vector<std::string> stored_alike{};
   /// Routers and gates that stay as they are, although patterns among the targets match them (graph::weighing_linears).
@@ -64,7 +71,12 @@ struct Assignments {
   /// The scheme of a linear node; null if it is not quantized.
   const quant::QuantizationScheme* scheme_of(graph::NodeId linear) const {
     const auto found = linears.find(linear);
-    return found == linears.end() ? nullptr : found->second.scheme;
+    return found == linears.end() || quant::is_dense(*found->second.scheme) ? nullptr : found->second.scheme;
+  }
+  /// Whether anything is written in codes.
+  bool quantizes() const {
+    return !attentions.empty() || std::any_of(linears.begin(), linears.end(),
+                                              [](const auto& entry) { return !quant::is_dense(*entry.second.scheme); });
   }
   /// The parameters that transforms change.
   std::set<std::string> transformed(const graph::Graph& graph) const;

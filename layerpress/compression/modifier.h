@@ -33,6 +33,8 @@ struct LinearWeight {
   std::optional<double> shared{};
   /// It, or one that engines fuse with it, is stored in MXFP4, which NVFP4 can hold exactly.
   bool from_mxfp4 = false;
+  /// Weights that are exactly 0 stay 0, because an edit (edit.h) has pruned them.
+  bool keeps_zeros = false;
 };
 
 /// A linear in a plan, before any weight is read.
@@ -94,7 +96,7 @@ struct CompressionTask {
   const Statistics* statistics = nullptr;
 };
 
-/// An entry of a recipe: a transform (transform.h) or a quantizer. It knows nothing of batches, ranks, devices or files.
+/// An entry of a recipe: a transform (transform.h), edits (edit.h) or a quantizer. It knows nothing of batches, ranks, devices or files.
 class Modifier {
  public:
   virtual ~Modifier() = default;

@@ -22,7 +22,7 @@ using Stack = std::vector<const GptqWeight*>;
 bool continues(const Stack& stack, const GptqWeight& weight) {
   const GptqWeight& last = *stack.back();
   return last.weight.size(0) % last.scales.rows_per_group == 0 &&
-         weight.scales.rows_per_group == last.scales.rows_per_group;
+         weight.scales.rows_per_group == last.scales.rows_per_group && weight.keeps_zeros == last.keeps_zeros;
 }
 
 std::vector<Stack> cut_into_stacks(const std::vector<GptqWeight>& weights) {
@@ -152,8 +152,10 @@ class StackSolver {
     task.group_of_column = group_.const_data_ptr<std::int32_t>() + begin;
     task.columns_apart = residual_.size(2);
     task.element = element_;
+    task.keeps_zeros = stacks_.front().front()->keeps_zeros;
     task.loss = loss_.data_ptr<double>();
-    const ChosenScales candidates = search ? candidates_of(running.flatten(0, 1), *search) : ChosenScales();
+    const at::Tensor kept = task.keeps_zeros && search ? running.masked_fill(originals.eq(0), 0) : running;
+    const ChosenScales candidates = search ? candidates_of(kept.flatten(0, 1), *search) : ChosenScales();
     if (search) {
       task.candidates = static_cast<std::int32_t>(search->shrink.size());
       task.candidates_apart = loss_.numel();

@@ -141,7 +141,7 @@ class ColumnSolver {
   }
 
   void load(const Tile& tile, std::vector<float>& buffer, TileState& state) const {
-    const auto& [weight, scales] = weights_[tile.weight];
+    const auto& [weight, scales, keeps_zeros] = weights_[tile.weight];
     cpu::table().column_tile_load(wide_rows(weight, tile.first, tile.rows, buffer), tile.rows, columns_,
                                   place_.const_data_ptr<std::int64_t>(), state.residual.data_ptr<float>());
     state.loss = 0;
@@ -186,6 +186,7 @@ class ColumnSolver {
     task.group_of_column = group_.const_data_ptr<std::int32_t>();
     task.order = factor_.order.const_data_ptr<std::int64_t>();
     task.element = element_;
+    task.keeps_zeros = weights_[tile.weight].keeps_zeros;
     alignas(64) float running[cpu::kMaximumBlock * kTile];
     cpu::table().column_block_begin(task, running);
     if (search_) search_scales(task, running, state);
@@ -197,7 +198,9 @@ class ColumnSolver {
     const GroupSearch& search = *search_;
     std::array<Range, kTile> ranges;
     for (std::int64_t j = 0; j < task.end - task.begin; ++j)
-      for (std::int64_t lane = 0; lane < kTile; ++lane) ranges[lane].extend(running[j * kTile + lane]);
+      for (std::int64_t lane = 0; lane < kTile; ++lane)
+        if (!task.keeps_zeros || task.residual[(task.begin + j) * kTile + lane] != 0)
+          ranges[lane].extend(running[j * kTile + lane]);
     const std::int64_t group = group_.const_data_ptr<std::int32_t>()[task.begin] * kTile;
     float* scale = state.scale.data_ptr<float>() + group;
     float* zero_point = state.zero_point.defined() ? state.zero_point.data_ptr<float>() + group : nullptr;
@@ -262,10 +265,11 @@ double solve_columns(const std::vector<GptqWeight>& weights, const HessianFactor
                      std::int64_t block_size, const std::optional<GroupSearch>& search,
                      std::vector<at::Tensor>& codes) {
   std::vector<GptqWeight> contiguous;
-  for (const auto& [weight, scales] : weights) {
+  for (const auto& [weight, scales, keeps_zeros] : weights) {
     const at::Tensor zero_point = scales.zero_point.defined() ? scales.zero_point.contiguous() : at::Tensor();
     contiguous.push_back({weight.contiguous(),
-                          {scales.scale.contiguous(), zero_point, scales.columns_per_group, scales.rows_per_group}});
+                          {scales.scale.contiguous(), zero_point, scales.columns_per_group, scales.rows_per_group},
+                          keeps_zeros});
   }
   return ColumnSolver(contiguous, factor, element, block_size, search).solve(codes);
 }

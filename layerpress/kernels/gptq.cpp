@@ -17,6 +17,7 @@ class ColumnwiseSolver {
         factor_(factor),
         element_(element),
         residual_(task.weight.to(at::kFloat).index_select(1, factor.order)),
+        zeros_(task.keeps_zeros ? residual_.eq(0) : at::Tensor()),
         codes_(at::empty(residual_.sizes(), residual_.options().dtype(at::kChar))),
         groups_(factor.order.floor_divide(scales_.columns_per_group).cpu()),
         loss_(at::zeros({}, residual_.options().dtype(at::kDouble))) {}
@@ -44,6 +45,11 @@ class ColumnwiseSolver {
     return blocks.select(1, group).repeat_interleave(scales_.rows_per_group).narrow(0, 0, residual_.size(0));
   }
 
+  /// Columns [begin, end) without what the feedback has added to weights that stay 0.
+  at::Tensor without_zeros(const at::Tensor& running, std::int64_t begin, std::int64_t end) const {
+    return zeros_.defined() ? running.masked_fill(zeros_.slice(1, begin, end).view(running.sizes()), 0) : running;
+  }
+
   /// Quantizes columns of one group, starting from `running`, which is modified. Returns the loss of each row.
   at::Tensor quantize(at::Tensor running, std::int64_t begin, bool keeps) {
     const at::Tensor scale = per_row(scales_.scale, group_of(begin)),
@@ -52,7 +58,7 @@ class ColumnwiseSolver {
     at::Tensor loss = at::zeros({running.size(0)}, loss_.options());
     for (std::int64_t j = begin; j < end; ++j) {
       const at::Tensor own = running.select(1, j - begin);
-      const at::Tensor level = nearest_level(own, scale, zero, element_);
+      const at::Tensor level = nearest_level(without_zeros(own, j, j + 1), scale, zero, element_);
       const at::Tensor value = level_value(level, scale, zero);
       const at::Tensor left = residual_.select(1, j) - value;
       loss += (own - value).to(at::kDouble).square() * factor_.pivots[j];
@@ -65,7 +71,8 @@ class ColumnwiseSolver {
   }
 
   void search_scales(const GroupSearch& search, const at::Tensor& running, std::int64_t begin) {
-    const at::Tensor low = running.amin(1).clamp_max(0), high = running.amax(1).clamp_min(0);
+    const at::Tensor kept = without_zeros(running, begin, begin + running.size(1));
+    const at::Tensor low = kept.amin(1).clamp_max(0), high = kept.amax(1).clamp_min(0);
     at::Tensor least;
     ChosenScales best;
     for (const double shrink : search.shrink) {
@@ -93,7 +100,9 @@ class ColumnwiseSolver {
   const ColumnScales& scales_;
   const HessianFactor& factor_;
   const ElementType& element_;
-  at::Tensor residual_, codes_, groups_, loss_;
+  at::Tensor residual_;
+  at::Tensor zeros_;  // bool, in the order of quantization: what stays 0; undefined: nothing
+  at::Tensor codes_, groups_, loss_;
 };
 
 }  // namespace

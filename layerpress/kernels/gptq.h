@@ -24,6 +24,8 @@ struct ColumnScales {
 struct GptqWeight {
   at::Tensor weight;
   ColumnScales scales;
+  /// Weights that are exactly 0 get the code of 0, whatever the feedback of earlier columns adds to them; later columns answer for it.
+  bool keeps_zeros = false;
 };
 
 /// Whether the scales of such blocks can be chosen during the solve.
@@ -57,6 +59,6 @@ std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64
 /// one column at a time. `gram` as for factorize.
 GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
                       const ColumnScales& scales, const ElementType& element,
-                      const std::optional<GroupSearch>& search = {});
+                      const std::optional<GroupSearch>& search = {}, bool keeps_zeros = false);
 
 }  // namespace layerpress::kernels

@@ -10,8 +10,8 @@
 namespace layerpress::kernels {
 
 GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                      const ColumnScales& scales, const ElementType& element,
-                      const std::optional<GroupSearch>& search) {
+                      const ColumnScales& scales, const ElementType& element, const std::optional<GroupSearch>& search,
+                      bool keeps_zeros) {
   const at::Tensor order = column_order(gram.diagonal(), options);
   at::Tensor hessian = symmetric_from_upper(gram.to(at::kDouble)).index_select(0, order).index_select(1, order);
   at::Tensor diagonal = hessian.diagonal();
@@ -19,6 +19,7 @@ GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const Fa
   diagonal.add_(diagonal.mean() * options.dampening);
   const at::Tensor inverse_factor = at::linalg_cholesky(at::inverse(hessian), /*upper=*/true);
   at::Tensor w = weight.to(at::kDouble).index_select(1, order);
+  const at::Tensor zeros = keeps_zeros ? w.eq(0) : at::zeros_like(w, at::kBool);
   at::Tensor codes = at::empty(w.sizes(), w.options().dtype(at::kChar));
   const auto per_row = [&](const at::Tensor& blocks, std::int64_t group) {
     return blocks.select(1, group).repeat_interleave(scales.rows_per_group).slice(0, 0, w.size(0)).to(at::kDouble);
@@ -28,7 +29,7 @@ GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const Fa
     const std::int64_t group = order[j].item<std::int64_t>() / scales.columns_per_group;
     const at::Tensor scale = per_row(scales.scale, group);
     const at::Tensor zero = scales.zero_point.defined() ? per_row(scales.zero_point, group) : at::Tensor();
-    level = nearest_level(from.select(1, j), scale, zero, element);
+    level = nearest_level(from.select(1, j).masked_fill(zeros.select(1, j), 0), scale, zero, element);
     const at::Tensor error = (from.select(1, j) - level_value(level, scale, zero)) / inverse_factor[j][j];
     from.slice(1, j, last).sub_(error.outer(inverse_factor[j].slice(0, j, last)));
     return error.square();
@@ -37,7 +38,7 @@ GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const Fa
   const auto search_group = [&](const at::Tensor& from, std::int64_t first) {
     const std::int64_t group = order[first].item<std::int64_t>() / scales.columns_per_group;
     const std::int64_t last = std::min(first + scales.columns_per_group, from.size(1));
-    const at::Tensor part = from.slice(1, first, last).to(at::kFloat);
+    const at::Tensor part = from.slice(1, first, last).masked_fill(zeros.slice(1, first, last), 0).to(at::kFloat);
     const at::Tensor low = part.amin(1).clamp_max(0), high = part.amax(1).clamp_min(0);
     at::Tensor scale = scales.scale.select(1, group), best_scale = scale.clone();
     at::Tensor zero = scales.zero_point.defined() ? scales.zero_point.select(1, group) : at::Tensor();

@@ -12,7 +12,9 @@
 #include "layerpress/modifier/quantization.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/modifier/smoothquant.h"
+#include "layerpress/modifier/sparsegpt.h"
 #include "layerpress/modifier/spinquant.h"
+#include "layerpress/modifier/wanda.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -42,7 +44,9 @@ const std::vector<Kind>& kinds() {
        with_shared(gptq_arguments())},
       {"QuantizationModifier", make_quantization_modifier, with_shared({})},
       {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
+      {"SparseGPTModifier", make_sparsegpt_modifier, sparsegpt_arguments()},
       {"SpinQuantModifier", make_spinquant_modifier, spinquant_arguments()},
+      {"WandaPruningModifier", make_wanda_modifier, wanda_arguments()},
   };
   return kAll;
 }
@@ -52,8 +56,6 @@ const std::vector<Kind>& kinds() {
 const std::vector<std::string>& not_implemented() {
   static const std::vector<std::string> kNames = {"AutoRoundModifier",
                                                   "QuIPModifier",
-                                                  "SparseGPTModifier",
-                                                  "WandaPruningModifier",
                                                   "MagnitudePruningModifier",
                                                   "ConstantPruningModifier",
                                                   "LogarithmicEqualizationModifier",

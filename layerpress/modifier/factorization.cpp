@@ -14,13 +14,14 @@ kernels::FactorizeOptions factorize_options(const ColumnOrder& order, double dam
 
 std::string useless_inputs(double diagonal_sum) {
   // An all-zero or non-finite matrix contains no information about the inputs, and dampening does not help.
-  if (!std::isfinite(diagonal_sum)) return "round-to-nearest (non-finite inputs)";
-  return diagonal_sum == 0 ? "round-to-nearest (no tokens, or nothing but zeros)" : "";
+  if (!std::isfinite(diagonal_sum)) return "non-finite inputs";
+  return diagonal_sum == 0 ? "no tokens, or nothing but zeros" : "";
 }
 
-Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order) {
-  if (std::string useless = useless_inputs(gram.diagonal().sum().item<double>()); !useless.empty())
-    return {std::nullopt, std::move(useless)};
+Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order,
+                                       const char* otherwise) {
+  if (const std::string useless = useless_inputs(gram.diagonal().sum().item<double>()); !useless.empty())
+    return {std::nullopt, fmt::format("{} ({})", otherwise, useless)};
   for (const bool wide : {false, true}) {
     double damp = dampening;
     for (int attempt = 0; attempt<4; ++attempt, damp = damp> 0 ? damp * 10 : 0.01) {
@@ -32,7 +33,7 @@ Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening,
                 first ? "" : fmt::format("dampening {:g}{}", damp, wide ? ", double precision" : "")};
     }
   }
-  return {std::nullopt, "round-to-nearest (factorization failed)"};
+  return {std::nullopt, fmt::format("{} (factorization failed)", otherwise)};
 }
 
 }  // namespace layerpress::modifier

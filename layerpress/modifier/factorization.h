@@ -19,7 +19,8 @@ struct ColumnOrder {
 
 kernels::FactorizeOptions factorize_options(const ColumnOrder& order, double dampening);
 
-/// Why inputs with this sum of the Gram matrix's diagonal contain no information about a weight; "" if they do.
+/// Why inputs with this sum of the Gram matrix's diagonal contain no information about a weight, such as "non-finite inputs"; "" if
+/// they do.
 std::string useless_inputs(double diagonal_sum);
 
 /// A factorization and the fallback that produced it.
@@ -28,7 +29,8 @@ struct Factorization {
   std::string fallback;  ///< "" when the first attempt worked
 };
 
-/// Retries with dampening x10 up to three times, then the same in double precision.
-Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order);
+/// Retries with dampening x10 up to three times, then the same in double precision. `otherwise`: what is done without a factor.
+Factorization factorize_with_fallbacks(const at::Tensor& gram, double dampening, const ColumnOrder& order,
+                                       const char* otherwise = "round-to-nearest");
 
 }  // namespace layerpress::modifier

@@ -216,8 +216,9 @@ std::vector<kernels::GptqWeight> GptqModifier::problem_of(const std::vector<Line
   for (std::size_t i = 0; i < linears.size(); ++i) {
     const kernels::ScaleGrid grid =
         quant::scale_grid(*linears[i].scheme->weights, rows_of(linears[i]), columns_of(linears[i]));
-    weights.push_back(
-        {linears[i].weight, {scales[i].scale, scales[i].zero_point, grid.block_columns, grid.block_rows}});
+    weights.push_back({linears[i].weight,
+                       {scales[i].scale, scales[i].zero_point, grid.block_columns, grid.block_rows},
+                       linears[i].keeps_zeros});
   }
   return weights;
 }

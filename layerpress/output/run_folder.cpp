@@ -47,9 +47,8 @@ Json without_quantization(Json config) {
 
 Json output_config(const setup::RunSetup& setup) {
   Json config = without_quantization(setup.model.checkpoint->config());
-  if (setup.assignments.linears.empty() && setup.assignments.attentions.empty() && setup.model.kept.empty())
-    return config;  // transforms only
-  config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
+  if (setup.assignments.quantizes() || !setup.model.kept.empty())
+    config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
   const graph::Graph& graph = setup.model.traced.graph;
   for (const auto& [n, assignment] : setup.assignments.linears)
     if (setup.model.traced.tied_head &&

@@ -18,7 +18,7 @@ constexpr std::uint64_t kReportBytes = 1024;
 
 std::uint64_t part_bytes(const compression::LinearShape& linear, const schedule::RowPart& part) {
   const std::uint64_t bytes =
-      kReportBytes + quant::transfer_bytes(*linear.scheme->weights, part.rows(), linear.columns, linear.dtype);
+      kReportBytes + quant::transfer_bytes(*linear.scheme, part.rows(), linear.columns, linear.dtype);
   constexpr std::uint64_t kAlignment = 64;
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -98,6 +98,14 @@ void join_report(const compression::ModuleReport& part, double rows, compression
   error.rows += rows;
 }
 
+/// The dtype of what is not packed: the scales, or dense values.
+at::ScalarType stored_dtype(const quant::QuantizedWeight& weight) {
+  return (weight.scale.defined() ? weight.scale : weight.codes).scalar_type();
+}
+at::ScalarType expected_dtype(const compression::LinearShape& linear) {
+  return quant::is_dense(*linear.scheme) ? linear.dtype : quant::scale_dtype(*linear.scheme->weights, linear.dtype);
+}
+
 }  // namespace
 
 compression::CompressionTask own_rows(const execution::RunContext& run, const compression::CompressionTask& whole,
@@ -124,10 +132,10 @@ void ResultExchange::put(std::size_t group, const std::vector<compression::Compr
   const std::vector<schedule::RowPart>& parts = groups_[group].division->parts[rank];
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const compression::LinearShape& linear = groups_[group].linears[parts[i].linear];
-    if (own.at(i).weight.scale.scalar_type() != quant::scale_dtype(*linear.scheme->weights, linear.dtype))
-      throw InternalError("[pipeline.exchange] scales of {} have an unexpected dtype", own[i].report.module);
+    if (stored_dtype(own.at(i).weight) != expected_dtype(linear))
+      throw InternalError("[pipeline.exchange] scales or values of {} have an unexpected dtype", own[i].report.module);
     write_report(own[i].report, place);
-    quant::write_transfer(*linear.scheme->weights, own[i].weight, place + kReportBytes);
+    quant::write_transfer(*linear.scheme, own[i].weight, place + kReportBytes);
     place += part_bytes(linear, parts[i]);
   }
 }
@@ -159,8 +167,8 @@ std::vector<compression::CompressedModule> ResultExchange::take(
     std::uint8_t* place = received_[rank].data_ptr<std::uint8_t>() + place_of(groups_, group, rank);
     for (const schedule::RowPart& part : groups_[group].division->parts[rank]) {
       const compression::LinearShape& linear = shapes[part.linear];
-      rows[part.linear].push_back(quant::read_transfer(*linear.scheme->weights, part.rows(), linear.columns,
-                                                       linear.dtype, place + kReportBytes));
+      rows[part.linear].push_back(
+          quant::read_transfer(*linear.scheme, part.rows(), linear.columns, linear.dtype, place + kReportBytes));
       join_report(read_report(linears[part.linear].module, place), static_cast<double>(part.rows()),
                   modules[part.linear].report, errors[linear.scheme]);
       place += part_bytes(linear, part);

@@ -27,7 +27,7 @@ std::vector<compression::LinearShape> largest_parts(const pipeline::ResultExchan
 std::uint64_t result_bytes(const std::vector<compression::LinearShape>& linears) {
   std::uint64_t bytes = 0;
   for (const compression::LinearShape& shape : linears)
-    bytes += quant::quantized_bytes(*shape.scheme->weights, shape.rows, shape.columns, shape.dtype);
+    bytes += quant::quantized_bytes(*shape.scheme, shape.rows, shape.columns, shape.dtype);
   return bytes;
 }
 

@@ -64,6 +64,24 @@ void require_parameters(const QuantizationArgs& args, const QuantizedWeight& wei
                         shape_text(shape));
 }
 
+constexpr const char* kDenseSuffix = "weight";
+
+const at::Tensor& finite_values(const QuantizedWeight& weight) {
+  if (!at::isFloatingType(weight.codes.scalar_type()) || weight.scale.defined())
+    throw InternalError("[quant.compress] a dense weight has values and nothing else");
+  if (!kernels::all_finite(weight.codes))
+    throw RecipeError("[quant.compress] an edited weight is NaN or infinite; raise the dampening");
+  return weight.codes;
+}
+
+QuantizedWeight read_dense(const ModuleReader& reader) {
+  const std::optional<at::Tensor> values = reader.find(kDenseSuffix);
+  if (!values) reader.refuse(kDenseSuffix, "the tensor is missing");
+  if (values->dim() != 2 || !at::isFloatingType(values->scalar_type()))
+    reader.refuse(kDenseSuffix, "not a matrix of floating-point numbers");
+  return {.codes = *values, .scale = {}, .zero_point = {}};
+}
+
 }  // namespace
 
 std::vector<std::int64_t> scale_shape(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
@@ -82,8 +100,24 @@ std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows
   return static_cast<std::uint64_t>(rows * columns + scales * per_scale + global);  // a code is a byte
 }
 
+std::uint64_t quantized_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
+                              at::ScalarType weight_dtype) {
+  if (is_dense(scheme)) return static_cast<std::uint64_t>(rows * columns) * c10::elementSize(weight_dtype);
+  return quantized_bytes(*scheme.weights, rows, columns, weight_dtype);
+}
+
+const QuantizationScheme& dense_scheme() {
+  static const QuantizationScheme kScheme = [] {
+    QuantizationScheme scheme;
+    scheme.format = kDenseFormat;
+    return scheme;
+  }();
+  return kScheme;
+}
+
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype) {
+  if (is_dense(scheme)) return {{kDenseSuffix, weight_dtype, {rows, columns}}};
   return format_of(scheme).layout(weights_of(scheme), rows, columns, weight_dtype);
 }
 
@@ -99,6 +133,7 @@ std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme) {
 }
 
 std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
+  if (is_dense(scheme)) return {{kDenseSuffix, finite_values(weight).to(at::kCPU).contiguous()}};
   const QuantizationArgs& args = weights_of(scheme);
   require_codes(args, weight);
   require_parameters(args, weight);
@@ -107,6 +142,7 @@ std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const Quanti
 
 QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& module,
                            const ModuleReader::Tensors& tensor) {
+  if (is_dense(scheme)) return read_dense(ModuleReader(module, tensor));
   return format_of(scheme).read(weights_of(scheme), ModuleReader(module, tensor));
 }
 

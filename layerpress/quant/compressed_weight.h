@@ -46,5 +46,8 @@ double relative_error(const QuantizationScheme& scheme, const at::Tensor& origin
 /// Bytes that the codes, scales and zero points of a weight [rows, columns] of `weight_dtype` hold.
 std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype);
+/// The same for weights of any scheme, dense ones too.
+std::uint64_t quantized_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
+                              at::ScalarType weight_dtype);
 
 }  // namespace layerpress::quant

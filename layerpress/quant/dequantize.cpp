@@ -58,6 +58,7 @@ at::Tensor dequantize_on_device(const QuantizationArgs& args, const QuantizedWei
 }  // namespace
 
 at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype) {
+  if (is_dense(scheme)) return weight.codes.to(dtype);
   const QuantizationArgs& args = coded_weights(scheme);
   const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
   if (weight.codes.numel() == 0) return at::empty({rows, columns}, weight.codes.options().dtype(dtype));
@@ -76,6 +77,7 @@ std::uint64_t dequantize_workspace(std::int64_t rows, std::int64_t columns, at::
 }
 
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight) {
+  if (is_dense(scheme)) return kernels::relative_error(original, weight.codes);
   const QuantizationArgs& args = coded_weights(scheme);
   const at::ScalarType dtype = original.scalar_type();
   const bool fused = original.is_cpu() && (dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat);

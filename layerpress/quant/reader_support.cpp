@@ -113,4 +113,12 @@ std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std
   return packed_gap(*scheme.weights, rows, columns);
 }
 
+std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group) {
+  return fmt::format(
+      "{}:{} sparsity: vLLM has no kernels for it since 0.19 and runs such weights like dense ones; they are written "
+      "without a "
+      "sparsity_config, with which it would refuse them",
+      pruned, group);
+}
+
 }  // namespace layerpress::quant

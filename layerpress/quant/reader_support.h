@@ -19,4 +19,7 @@ std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std
 /// The same for an embedding: vLLM looks up rows only in packed symmetric weights of 2, 4 or 8 bits.
 std::optional<std::string> vllm_embedding_gap(const QuantizationScheme& scheme);
 
+/// What is lost when vLLM reads weights of which `pruned` of each `group` are zero and that are stored dense or in codes.
+std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group);
+
 }  // namespace layerpress::quant

@@ -44,16 +44,20 @@ at::Tensor take(const std::vector<std::int64_t>& shape, at::ScalarType dtype, st
 
 }  // namespace
 
-std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                              at::ScalarType weight_dtype) {
   if (rows == 0) return 0;
+  if (is_dense(scheme)) return quantized_bytes(scheme, rows, columns, weight_dtype);
+  const QuantizationArgs& weights = *scheme.weights;
   const std::uint64_t scales = scale_count(weights, rows, columns);
   const std::uint64_t per_scale = c10::elementSize(scale_dtype(weights, weight_dtype)) + (weights.symmetric ? 0 : 1);
   const std::uint64_t global = has_global_scale(weights) ? sizeof(float) : 0;
   return static_cast<std::uint64_t>(rows * row_bytes(weights, columns)) + scales * per_scale + global;
 }
 
-void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target) {
+void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& weight, std::uint8_t* target) {
+  if (is_dense(scheme)) return append(weight.codes, target);
+  const QuantizationArgs& weights = *scheme.weights;
   // The tensors with the largest alignment come first.
   if (has_global_scale(weights)) append(weight.global_scale, target);
   append(packed_codes(weights, weight.codes), target);
@@ -61,9 +65,14 @@ void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weig
   if (!weights.symmetric) append(weight.zero_point, target);
 }
 
-QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+QuantizedWeight read_transfer(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
+  if (is_dense(scheme)) {
+    weight.codes = take({rows, columns}, weight_dtype, source);
+    return weight;
+  }
+  const QuantizationArgs& weights = *scheme.weights;
   if (has_global_scale(weights)) weight.global_scale = take({1}, at::kFloat, source);
   if (has_nibbles(weights))
     weight.codes = unpack_nibbles(take({rows, row_bytes(weights, columns)}, at::kByte, source));
@@ -93,7 +102,7 @@ std::int64_t rows_per_scale(const QuantizationArgs& weights) {
 
 namespace {
 
-/// A dtype of the same size that all operations know.
+/// A dtype of the same size that all operations know; fp8 is not one.
 at::ScalarType bytes_like(const at::Tensor& tensor) {
   return tensor.element_size() == 1 ? at::kChar : tensor.scalar_type();
 }
@@ -103,14 +112,13 @@ at::ScalarType bytes_like(const at::Tensor& tensor) {
 QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts) {
   std::vector<at::Tensor> codes, scales, zero_points;
   for (const QuantizedWeight& part : parts) {
-    // As bytes, because not all operations support fp8.
-    codes.push_back(part.codes.view(at::kChar));
-    scales.push_back(part.scale.view(bytes_like(part.scale)));
+    codes.push_back(part.codes.view(bytes_like(part.codes)));
+    if (part.scale.defined()) scales.push_back(part.scale.view(bytes_like(part.scale)));
     if (part.zero_point.defined()) zero_points.push_back(part.zero_point);
   }
   QuantizedWeight joined;
   joined.codes = at::cat(codes).view(parts.front().codes.scalar_type());
-  joined.scale = at::cat(scales).view(parts.front().scale.scalar_type());
+  if (!scales.empty()) joined.scale = at::cat(scales).view(parts.front().scale.scalar_type());
   if (parts.front().global_scale.defined()) joined.global_scale = parts.front().global_scale.clone();
   if (!zero_points.empty()) joined.zero_point = at::cat(zero_points);
   return joined;

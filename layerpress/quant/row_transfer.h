@@ -1,22 +1,23 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::quant {
 
-/// The form in which a weight in codes, of `weight_dtype` in the original, travels between processes: integer and fp4
-/// codes packed to their bits, fp8 bytes, then scales and zero points unchanged. Only processes of the same program
+/// The form in which a compressed weight, of `weight_dtype` in the original, travels between processes: integer and fp4 codes packed
+/// to their bits, fp8 bytes, then scales and zero points unchanged; a dense weight as it is. Only processes of the same program
 /// read this layout.
-std::uint64_t transfer_bytes(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                              at::ScalarType weight_dtype);
 
 /// Writes transfer_bytes bytes.
-void write_transfer(const QuantizationArgs& weights, const QuantizedWeight& weight, std::uint8_t* target);
+void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& weight, std::uint8_t* target);
 
 /// Reads the weight back; tensors that need no unpacking are views of `source` (aligned to 8 bytes).
-QuantizedWeight read_transfer(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
+QuantizedWeight read_transfer(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype, std::uint8_t* source);
 
 /// The number of rows that share scales: a weight may be cut at its multiples; 0 if all rows share a scale.

@@ -68,6 +68,12 @@ QuantizationScheme parse_quantization_scheme(const Json& object, const std::stri
 /// The format of modules whose weights stay uncompressed.
 inline constexpr const char* kDenseFormat = "dense";
 
+/// Whether weights of the scheme stay dense: values in the stored dtype, without codes and scales.
+inline bool is_dense(const QuantizationScheme& scheme) { return !scheme.weights; }
+
+/// The scheme of weights that a run changes and writes dense. No config names it.
+const QuantizationScheme& dense_scheme();
+
 /// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules, with one
 /// exception. Symmetric 4-bit weights per group of 128 with fp8 activations per token (W4AFP8) give pack-quantized,
 /// where compressed-tensors gives int-quantized: vLLM reads them as `weight_packed` only. docs/formats.md has the

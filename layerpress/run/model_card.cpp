@@ -66,14 +66,21 @@ std::string algorithms(const recipe::Recipe& recipe) {
   return join(types, ", ");
 }
 
-OrderedJson metadata(const ModelName& model, const fs::path& original) {
+/// Whether all edited weights are written as values.
+bool is_dense(const setup::RunSetup& setup) {
+  return !setup.assignments.edited.empty() && !setup.assignments.quantizes() && setup.model.kept.empty();
+}
+
+OrderedJson metadata(const ModelName& model, const fs::path& original, bool dense) {
   OrderedJson data = OrderedJson::object();
-  if (!model.hub_id.empty()) data = {{"base_model", model.hub_id}, {"base_model_relation", "quantized"}};
+  if (!model.hub_id.empty())
+    data = {{"base_model", model.hub_id}, {"base_model_relation", dense ? "finetune" : "quantized"}};
   const OrderedJson carried = original_metadata(original);
   data["library_name"] = "transformers";
   for (const char* key : kCarriedOver)
     if (json_has(carried, key)) data[key] = carried[key];
   data["tags"] = {"compressed-tensors", "layerpress"};
+  if (dense) data["tags"] = {"layerpress"};
   return data;
 }
 
@@ -109,9 +116,10 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
 
 std::string model_card(const OneshotOptions& options, const setup::RunSetup& setup, const OneshotSummary& summary) {
   const ModelName model = name_of_model(options.model);
-  std::string text = "---\n" + recipe::yaml_members(metadata(model, setup.model.checkpoint->directory())) + "---\n\n";
-  text += fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, in the compressed-tensors format.\n\n",
-                      model.shown, LAYERPRESS_VERSION);
+  std::string text = "---\n" + recipe::yaml_members(metadata(model, setup.model.checkpoint->directory(), is_dense(setup))) + "---\n\n";
+  text +=
+      fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, {2}.\n\n", model.shown, LAYERPRESS_VERSION,
+                  is_dense(setup) ? "with dense weights as the original has them" : "in the compressed-tensors format");
   text += facts(options, model, setup, summary);
   text += fmt::format("\n## Serve\n\nFrom this folder:\n\n    vllm serve .\n\nIt needs {}.\n\n",
                       summary.details["serving"]["hardware"].get<std::string>());

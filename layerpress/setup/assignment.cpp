@@ -16,6 +16,7 @@
 #include "layerpress/quant/weight_numbers.h"
 #include "layerpress/recipe/inherited_schemes.h"
 #include "layerpress/recipe/separate_scaling.h"
+#include "layerpress/setup/edited_linears.h"
 #include "layerpress/setup/stored_parameters.h"
 #include "layerpress/setup/transform_sites.h"
 #include "layerpress/setup/unmatched_entries.h"
@@ -35,7 +36,7 @@ void check_calibrated(const Modifiers& modifiers, const compression::Assignments
     if (modifier == nullptr) continue;
     const auto compressed_by = [&](const compression::Quantizer* compressor) {
       return compressor != nullptr && std::any_of(linears.begin(), linears.end(), [&](const auto& assigned) {
-               return assigned.second.modifier == compressor;
+               return assigned.second.encoding == compressor;
              });
     };
     if (modifier->needs_data() && modifier->kv_cache() == nullptr && compressed_by(modifier->for_embeddings()) &&
@@ -87,8 +88,8 @@ void leave_stored_alike(const OpenedModel& model, compression::Assignments& assi
     const std::string weight = matrix_of(graph, assigned.first).weight;
     const auto stored = model.quantized.find(weight);
     const quant::QuantizationScheme& scheme = *assigned.second.scheme;
-    if (stored == model.quantized.end() || !stored->second.can_be_kept() || weight != module + ".weight" ||
-        transformed.count(weight) != 0 || quant::has_stored_inputs(scheme) ||
+    if (assigned.second.edited || stored == model.quantized.end() || !stored->second.can_be_kept() ||
+        weight != module + ".weight" || transformed.count(weight) != 0 || quant::has_stored_inputs(scheme) ||
         !same_numbers(&stored->second.scheme, &scheme))
       return false;
     assignments.stored_alike.push_back(module);
@@ -224,9 +225,12 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
       const std::string weight = matrix_of(graph, n).weight;
       assignments.linears[n] = {compressor, scheme, model.checkpoint->spec(weight).dtype};
       assignments.linears[n].computed = model.checkpoint->is_computed(weight);
+      assignments.linears[n].encoding = compressor;
+      assignments.linears[n].first = modifier;
       if (graph::is_linear(node.operation)) scheme_of[module.name] = scheme;
     }
   }
+  add_edits(model, modifiers, assignments);
   plan_transforms(graph, modifiers, assignments);
   leave_stored_alike(model, assignments);
   link_fused(model, assignments);
@@ -247,7 +251,13 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
 
 std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments) {
   std::vector<std::string> warnings;
+  for (const auto& edited : assignments.edited)
+    for (const compression::EditPtr& edit : edited->edits())
+      if (const std::string gap = edit->kernel_gap();
+          !gap.empty() && std::find(warnings.begin(), warnings.end(), gap) == warnings.end())
+        warnings.push_back(gap);
   for (const auto& [node, assignment] : assignments.linears) {
+    if (quant::is_dense(*assignment.scheme)) continue;
     const graph::WeightMatrix matrix = matrix_of(model.traced.graph, node);
     const auto gap = graph::is_linear(model.traced.graph.nodes[node].operation)
                          ? quant::vllm_kernel_gap(*assignment.scheme, matrix.rows, matrix.columns)

@@ -41,8 +41,8 @@ const schedule::Pipeline* choose_pipeline(const std::string& asked, const Modifi
     throw UsageError("[options] --pipeline: unknown value '{}'; {}", asked, nearest_or_all(asked, pipeline_names()));
   if (needs_data && !pipeline->takes_data)
     throw UsageError(
-        "[options] --pipeline {}: the recipe needs calibration data (GPTQ, AWQ, a hessian observer, smoothing, static "
-        "input scales, or a quantized cache of keys and values)",
+        "[options] --pipeline {}: the recipe needs calibration data (GPTQ, AWQ, pruning, a hessian observer, "
+        "smoothing, static input scales, or a quantized cache of keys and values)",
         asked);
   return pipeline;
 }
@@ -77,7 +77,8 @@ std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
   if (asked > 0) return asked;
   std::int64_t least = 256;
   for (const auto& [node, assignment] : setup.assignments.linears)
-    if (setup.model.traced.graph.values[setup.model.traced.graph.nodes[node].output].rows == graph::Rows::kSelected)
+    if (setup.model.traced.graph.values[setup.model.traced.graph.nodes[node].output].rows == graph::Rows::kSelected &&
+        !quant::is_dense(*assignment.scheme))
       least = std::max(least, 4 * assignment.scheme->weights->group_size.value_or(0));
   return least;
 }

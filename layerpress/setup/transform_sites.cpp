@@ -27,10 +27,10 @@ void require_before_quantizers(const graph::Graph& graph, const compression::Pla
   for (const auto& [n, assignment] : assignments.linears)
     if (std::find(names.begin(), names.end(), graph::weight_matrix(graph.nodes[n].operation).value().weight) !=
             names.end() &&
-        places.at(assignment.modifier) < places.at(planned.transform))
-      throw RecipeError("[recipe.check] {} changes {}, which {} has quantized before; put {} first",
-                        planned.transform->type(), graph.module_name(graph.nodes[n]), assignment.modifier->type(),
-                        planned.transform->type());
+        places.at(assignment.first) < places.at(planned.transform))
+      throw RecipeError("[recipe.check] {} changes {}, which {} has {} before; put {} first", planned.transform->type(),
+                        graph.module_name(graph.nodes[n]), assignment.first->type(),
+                        assignment.first == assignment.encoding ? "quantized" : "edited", planned.transform->type());
 }
 
 /// Values between a linear and its readers could not be compared with the original model's.

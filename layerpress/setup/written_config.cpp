@@ -30,8 +30,10 @@ struct Compressed {
   }
   /// The module's scheme, or -1.
   int group_of(graph::NodeId n, const std::string& module, const compression::Assignments& assignments) const {
-    if (const auto assigned = assignments.linears.find(n); assigned != assignments.linears.end())
-      return group_of(assigned->second.scheme);
+    if (assignments.linears.count(n) != 0) {
+      const quant::QuantizationScheme* scheme = assignments.scheme_of(n);
+      return scheme == nullptr ? -1 : group_of(scheme);
+    }
     const auto found = kept.find(module);
     return found == kept.end() ? -1 : found->second;
   }
@@ -66,7 +68,8 @@ Compressed compressed_of(const OpenedModel& model, const compression::Assignment
     found.schemes.push_back(scheme);
     found.targets.emplace_back(scheme->targets, "targets");
   };
-  for (const auto& [n, assignment] : assignments.linears) add(assignment.scheme, class_of(graph.nodes[n]));
+  for (const auto& [n, assignment] : assignments.linears)
+    if (!quant::is_dense(*assignment.scheme)) add(assignment.scheme, class_of(graph.nodes[n]));
   for (const compression::QuantizedAttention& attention : assignments.attentions)
     if (attention.group != nullptr) add(attention.group, graph.modules[graph.nodes[attention.node].module].class_name);
   found.recipe_schemes = static_cast<int>(found.schemes.size());

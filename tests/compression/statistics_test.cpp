@@ -11,6 +11,7 @@
 #include "layerpress/compression/minimum_maximum.h"
 #include "layerpress/compression/moving_range.h"
 #include "layerpress/compression/output_cross_statistic.h"
+#include "layerpress/compression/square_sum.h"
 
 namespace layerpress::compression {
 namespace {
@@ -23,7 +24,8 @@ std::vector<StatisticPtr> all() {
           std::make_shared<OutputCrossStatistic>(2, "weight", kRows, kernels::ResidualShares{0.5, 0.25}),
           std::make_shared<MinimumMaximum>(),
           std::make_shared<AbsoluteMaximum>(),
-          std::make_shared<MeanAbsolute>()};
+          std::make_shared<MeanAbsolute>(),
+          std::make_shared<SquareSum>()};
 }
 
 /// Figures of some tokens, the upper triangle where only that is defined.

@@ -63,6 +63,20 @@ def test_options(options, exact, alone, results):
     assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
 
 
+@pytest.mark.parametrize("modifiers", [
+    {"SparseGPTModifier": {"sparsity": 0.5}}, {"WandaPruningModifier": {"sparsity": None, "mask_structure": "2:4"}},
+    {"SparseGPTModifier": {"sparsity": None, "mask_structure": "2:4"}, "GPTQModifier": {"scheme": "W8A8"}},
+], ids=lambda modifiers: " ".join(modifiers))
+def test_pruning(modifiers, exact, alone, results, tmp_path):
+    """Dense rows travel between ranks, too."""
+    recipe = tmp_path / "recipe.yaml"
+    ignore = ["lm_head", "re:.*lm_head", *EXACT[1:]]
+    recipe.write_text(json.dumps({"prune_stage": {f"m{i}_modifiers": {kind: {**arguments, "ignore": ignore}}
+                                                  for i, (kind, arguments) in enumerate(modifiers.items())}}))
+    how = ["--recipe", recipe, *exact.data]
+    assert differing(ranked_runs.run(2, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []
+
+
 def test_embeddings(exact, alone, results):
     how = ["--targets", "Linear,Embedding", *ROUNDING]
     assert differing(ranked_runs.run(3, exact.folder, results / "out", *how), tiny_models.tensors(alone(*how))) == []

@@ -39,6 +39,19 @@ TEST_P(BlockSolverTest, AgreesWithTheTextbookAndTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Cases, BlockSolverTest, ::testing::ValuesIn(kGptqCases),
                          [](const auto& info) { return info.param.name; });
 
+TEST(BlockSolver, ZerosStayZeros) {
+  for (const bool symmetric : {true, false}) {
+    Problem problem = make_problem(40, 256, 64, symmetric, 7.5);
+    problem.weight.masked_fill_(at::rand({40, 256}).lt(0.5), 0);
+    const auto factor = factorize(problem.gram, {});
+    const std::vector<GptqWeight> weights = {{problem.weight, problem.scales, /*keeps_zeros=*/true}};
+    const GptqResult result = solve(weights, *factor), on_cpu = gptq(weights, *factor, {});
+    EXPECT_GT(equal_share(result.codes[0], on_cpu.codes[0]), 0.995);
+    const at::Tensor zero = symmetric ? at::zeros({40, 256}) : problem.scales.zero_point.repeat_interleave(64, 1);
+    EXPECT_TRUE(result.codes[0].eq(zero).masked_select(problem.weight.eq(0)).all().item<bool>());
+  }
+}
+
 TEST(BlockSolver, BlockSizeDoesNotMatter) {
   const Problem problem = make_problem(40, 256, 64, true, 7.5);
   const auto factor = factorize(problem.gram, {});

@@ -54,6 +54,54 @@ TEST_P(GptqCaseTest, AgreesWithTheTextbookInDoublePrecision) {
 INSTANTIATE_TEST_SUITE_P(Cases, GptqCaseTest, ::testing::ValuesIn(kGptqCases),
                          [](const auto& info) { return info.param.name; });
 
+/// Pruned weights: a third are 0.
+Problem make_pruned_problem(const GptqCase& c) {
+  Problem problem = make_problem(c.rows, c.columns, c.group, c.symmetric, c.fp8 ? 448 : 7.5);
+  problem.weight.masked_fill_(at::rand(problem.weight.sizes()).lt(0.33), 0);
+  return problem;
+}
+
+TEST_P(GptqCaseTest, ZerosStayZeros) {
+  const GptqCase& c = GetParam();
+  const ElementType element = c.fp8 ? kE4m3 : integers(4);
+  const Problem problem = make_pruned_problem(c);
+  const FactorizeOptions options{.dampening = 0.01, .activation_order = c.ordered};
+  const HessianFactor factor = factorize(problem.gram, options).value();
+  const std::vector<GptqWeight> weights = {{problem.weight, problem.scales, /*keeps_zeros=*/true}};
+  const GptqResult reference =
+      plain_gptq(problem.weight, problem.gram, options, problem.scales, element, {}, /*keeps_zeros=*/true);
+  for (const GptqResult& result : {gptq(weights, factor, element), gptq_by_columns(weights, factor, element)}) {
+    const at::Tensor value = dequantized(result.codes[0], problem.scales, c.fp8);
+    EXPECT_TRUE(value.masked_select(problem.weight.eq(0)).eq(0).all().item<bool>());
+    EXPECT_GT(equal_share(result.codes[0], reference.codes[0]), 0.995);
+    EXPECT_NEAR(result.loss / reference.loss, 1.0, 1e-3);
+  }
+  // Without the mask, the feedback fills places; with it, later columns answer, which is better than to clear them afterwards.
+  const at::Tensor free = dequantized(solve(problem, factor, element).codes[0], problem.scales, c.fp8);
+  EXPECT_FALSE(free.masked_select(problem.weight.eq(0)).eq(0).all().item<bool>());
+}
+
+TEST(Gptq, ZerosStayZerosWhileScalesAreSearched) {
+  for (const bool symmetric : {true, false}) {
+    SearchProblem made = make_search_problem(37, 128, 32, symmetric, true);
+    made.problem.weight.masked_fill_(at::rand({37, 128}).lt(0.5), 0);
+    ColumnScales plain = made.problem.scales;
+    plain.scale = plain.scale.clone();
+    if (!symmetric) plain.zero_point = plain.zero_point.clone();
+    const HessianFactor factor = factorize(made.problem.gram, made.options).value();
+    const GptqResult result =
+        gptq({{made.problem.weight, made.problem.scales, true}}, factor, made.search.rule.element, 128, made.search);
+    const GptqResult reference = plain_gptq(made.problem.weight, made.problem.gram, made.options, plain,
+                                            made.search.rule.element, made.search, true);
+    const at::Tensor value = dequantized(result.codes[0], made.problem.scales, false);
+    EXPECT_TRUE(value.masked_select(made.problem.weight.eq(0)).eq(0).all().item<bool>());
+    // As GptqSearch.AgreesWithTheTextbookInDoublePrecision.
+    EXPECT_NEAR(result.loss / reference.loss, 1.0, 0.06);
+    const at::Tensor first = column_order(made.problem.gram.diagonal(), made.options).slice(0, 0, 32);
+    EXPECT_GT(equal_share(result.codes[0].index_select(1, first), reference.codes[0].index_select(1, first)), 0.98);
+  }
+}
+
 TEST(Gptq, BlockSizeDoesNotMatter) {
   const Problem problem = make_problem(40, 256, 64, true, 7.5);
   const auto factor = factorize(problem.gram, {});

@@ -23,6 +23,7 @@ struct Case {
   const char* type;
   Json arguments;
   std::vector<std::array<std::int64_t, 2>> shapes;
+  Json edit{};  ///< arguments of a SparseGPTModifier before it; with "" as type, nothing follows the edit
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -54,6 +55,10 @@ std::vector<Case> cases() {
       {"NearestMinMax", "QuantizationModifier", {{"scheme", "FP8_DYNAMIC"}, {"observer", "minmax"}}, {{8192, 4096}}},
       {"NearestBlock", "QuantizationModifier", {{"config_groups", config(block)}}, {{6144, 3072}}},
       {"NearestTensor", "QuantizationModifier", {{"config_groups", config(tensor)}}, {{6144, 3072}}},
+      {"SparseGpt", "", {}, {{4096, 2048}, {2048, 2048}}, {{"sparsity", 0.5}}},
+      {"SparseGptGroups", "", {}, {{6144, 2048}}, {{"sparsity", 0.5}, {"mask_structure", "2:4"}}},
+      {"SparseGptThenGptq", "GPTQModifier", {{"scheme", "W4A16"}}, {{4096, 2048}}, {{"sparsity", 0.5}}},
+      {"SparseGptThenNearest", "QuantizationModifier", {{"scheme", "W8A16"}}, {{4096, 2048}}, {{"sparsity", 0.5}}},
   };
 }
 
@@ -61,7 +66,11 @@ class CostTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
-    modifier_ = test::make_quantizer(GetParam().type, GetParam().arguments, "test");
+    if (*GetParam().type != '\0') modifier_ = test::make_quantizer(GetParam().type, GetParam().arguments, "test");
+    if (!GetParam().edit.is_null()) {
+      encoding_ = std::move(modifier_);
+      modifier_ = test::make_edited("SparseGPTModifier", GetParam().edit, GetParam().shapes[0][1], encoding_.get());
+    }
     at::manual_seed(61);
     const quant::QuantizationScheme* scheme = modifier_->scheme_for({"m", {"Linear"}});
     for (const auto& [rows, columns] : GetParam().shapes) {
@@ -83,7 +92,7 @@ class CostTest : public ::testing::TestWithParam<Case> {
     return modifier_->compress(linears_, modifier_->needs_data() ? &statistics_ : nullptr, times);
   }
 
-  std::unique_ptr<compression::Quantizer> modifier_;
+  std::unique_ptr<compression::Quantizer> encoding_, modifier_;
   std::vector<compression::LinearShape> shapes_;
   std::vector<compression::LinearWeight> linears_;
   compression::Statistics statistics_;

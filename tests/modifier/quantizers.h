@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "layerpress/compression/edited_encoding.h"
 #include "layerpress/modifier/all_modifiers.h"
 
 namespace layerpress::test {
@@ -14,6 +15,16 @@ inline std::unique_ptr<compression::Quantizer> make_quantizer(const std::string&
   auto* quantizer = dynamic_cast<compression::Quantizer*>(modifier.get());
   if (quantizer != nullptr) (void)modifier.release();
   return std::unique_ptr<compression::Quantizer>(quantizer);
+}
+
+/// The edit that a modifier makes of a linear "m", and then `encoding`, or none.
+inline std::unique_ptr<compression::Quantizer> make_edited(const std::string& type, const OrderedJson& arguments,
+                                                           std::int64_t columns,
+                                                           const compression::Quantizer* encoding) {
+  const std::unique_ptr<compression::Modifier> modifier = modifier::make_modifier(type, arguments, "test");
+  const auto edits =
+      dynamic_cast<const compression::EditingModifier&>(*modifier).edits_of({{{"m", {"Linear"}}, true, columns}});
+  return std::make_unique<compression::EditedEncoding>(std::vector{edits.at("m")}, encoding);
 }
 
 }  // namespace layerpress::test

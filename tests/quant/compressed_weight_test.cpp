@@ -236,10 +236,10 @@ TEST(RowTransferTest, EverySchemeArrivesAsItWas) {
   for (const QuantizationScheme& scheme : all_schemes()) {
     const QuantizationArgs& args = *scheme.weights;
     const QuantizedWeight weight = random_weight(scheme, 24, 64);
-    std::vector<std::uint64_t> buffer(transfer_bytes(args, 24, 64, at::kBFloat16) / 8 + 1);
-    write_transfer(args, weight, reinterpret_cast<std::uint8_t*>(buffer.data()));
+    std::vector<std::uint64_t> buffer(transfer_bytes(scheme, 24, 64, at::kBFloat16) / 8 + 1);
+    write_transfer(scheme, weight, reinterpret_cast<std::uint8_t*>(buffer.data()));
     const QuantizedWeight back =
-        read_transfer(args, 24, 64, at::kBFloat16, reinterpret_cast<std::uint8_t*>(buffer.data()));
+        read_transfer(scheme, 24, 64, at::kBFloat16, reinterpret_cast<std::uint8_t*>(buffer.data()));
     EXPECT_TRUE(same_bytes(back.codes, weight.codes)) << to_json(args).dump();
     EXPECT_TRUE(same_bytes(back.scale, weight.scale)) << to_json(args).dump();
     if (weight.global_scale.defined()) {
@@ -250,6 +250,34 @@ TEST(RowTransferTest, EverySchemeArrivesAsItWas) {
     EXPECT_TRUE(same_bytes(joined.scale.narrow(0, 24, 24), weight.scale)) << to_json(args).dump();
     EXPECT_EQ(joined.global_scale.defined(), weight.global_scale.defined());
   }
+}
+
+TEST(DenseWeightTest, IsItsValues) {
+  at::manual_seed(3);
+  const QuantizationScheme& scheme = dense_scheme();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    QuantizedWeight weight;
+    weight.codes = at::randn({6, 10}).to(dtype);
+    const std::vector<NamedTensorSpec> layout = compressed_layout(scheme, 6, 10, dtype);
+    ASSERT_EQ(layout.size(), 1u);
+    EXPECT_EQ(full_name("a.q_proj", layout[0]), "a.q_proj.weight");
+    const Tensors tensors = stored(scheme, weight);
+    EXPECT_TRUE(at::equal(tensors.at("weight"), weight.codes));
+    const QuantizedWeight back = decompress(scheme, "a.q_proj", [&](const std::string& suffix) {
+      return suffix == "weight" ? std::optional(tensors.at("weight")) : std::nullopt;
+    });
+    EXPECT_TRUE(at::equal(dequantize(scheme, back, dtype), weight.codes));
+    EXPECT_EQ(relative_error(scheme, weight.codes, back), 0);
+    std::vector<std::uint64_t> buffer(transfer_bytes(scheme, 6, 10, dtype) / 8 + 1);
+    write_transfer(scheme, weight, reinterpret_cast<std::uint8_t*>(buffer.data()));
+    const QuantizedWeight arrived = read_transfer(scheme, 6, 10, dtype, reinterpret_cast<std::uint8_t*>(buffer.data()));
+    EXPECT_TRUE(at::equal(join_rows({arrived, arrived}).codes, at::cat({weight.codes, weight.codes})));
+    EXPECT_EQ(quantized_bytes(scheme, 6, 10, dtype), weight.codes.nbytes());
+  }
+  EXPECT_THROW(compress(scheme, {.codes = at::full({1, 2}, NAN), .scale = {}, .zero_point = {}}), RecipeError);
+  EXPECT_THROW(decompress(scheme, "m", [](const std::string&) { return std::nullopt; }), CheckpointError);
+  EXPECT_THROW(decompress(scheme, "m", [](const std::string&) { return std::optional(at::ones({4})); }),
+               CheckpointError);
 }
 
 TEST(NamedTensorTest, StandsUnderItsModuleOrTheOneAroundIt) {

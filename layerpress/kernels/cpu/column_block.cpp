@@ -73,9 +73,11 @@ void quantize_column(const ColumnBlockTask& task, const Levels& levels, std::int
   const float* scales = task.scales + group;
   const float* zero_points = task.zero_points == nullptr ? kNoZeroPoints : task.zero_points + group;
   const float pivot = task.pivots[j];
+  const bool keeps_zeros = task.keeps_zeros;
   for (std::int64_t lane = 0; lane < kColumnTile; ++lane) {
     const float scale = scales[lane], zero_point = zero_points[lane], x = running[lane];
-    const float level = levels.level(x / scale, zero_point);
+    const float wanted = keeps_zeros && residual[lane] == 0 ? 0.0f : x;
+    const float level = levels.level(wanted / scale, zero_point);
     const float value = levels.value(level, zero_point) * scale;
     residual[lane] -= value;
     chosen[lane] = level;

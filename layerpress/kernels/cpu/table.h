@@ -70,6 +70,7 @@ struct ColumnBlockTask {
   const std::int32_t* group_of_column = nullptr;  ///< [end]
   const std::int64_t* order = nullptr;            ///< [end]
   ElementType element;
+  bool keeps_zeros = false;  ///< originals that are 0 get the code of 0
 };
 
 /// The scales of a row: one for each `group` columns, and one for fewer at its end.

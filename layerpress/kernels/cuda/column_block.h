@@ -40,7 +40,8 @@ struct ColumnBlockTask {
   const float* candidate_zero_points = nullptr;  ///< the same, or null
   std::int64_t candidates_apart = 0;
   ElementType element;
-  double* loss = nullptr;  ///< [rows], added to
+  bool keeps_zeros = false;  ///< originals that are 0 get the code of 0
+  double* loss = nullptr;    ///< [rows], added to
 };
 
 /// Queues the block on `stream`, a cudaStream_t of the current device. Returns null, or CUDA's error message.

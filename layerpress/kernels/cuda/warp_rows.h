@@ -34,6 +34,7 @@ struct Lane {
   float running[kSlots];  ///< the same plus the feedback of the block's own columns
   float scale[kSlots], zero_point[kSlots], pivot[kSlots];
   float residual[kSlots], level[kSlots];
+  bool stays_zero[kSlots];
   float loss;
 };
 
@@ -41,7 +42,7 @@ struct Lane {
 template <typename Levels>
 LAYERPRESS_LANES float quantize_column(Lane& lane, std::int32_t slot, const Levels& levels) {
   const float x = lane.running[slot], scale = lane.scale[slot], zero_point = lane.zero_point[slot];
-  const float level = levels.level(x / scale, zero_point);
+  const float level = levels.level((lane.stays_zero[slot] ? 0.0f : x) / scale, zero_point);
   const float value = levels.value(level, zero_point) * scale;
   lane.level[slot] = level;
   lane.residual[slot] = lane.original[slot] - value;
@@ -113,6 +114,7 @@ LAYERPRESS_LANES void load_lane(const ColumnBlockTask& task, std::int64_t row, s
     const std::int32_t column = slot * kWarp + index;
     const bool exists = column < task.columns;
     lane.original[slot] = exists ? task.residual[row * task.residual_stride + column] : 0.0f;
+    lane.stays_zero[slot] = task.keeps_zeros && lane.original[slot] == 0;
     lane.before[slot] = exists ? task.running[row * task.columns + column] : 0.0f;
     lane.pivot[slot] = exists ? task.pivots[column] : 0.0f;
     lane.scale[slot] = 1;

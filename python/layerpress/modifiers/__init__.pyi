@@ -117,6 +117,34 @@ class SmoothQuantModifier(Modifier):
         update: float | None = ...,
     ) -> None: ...
 
+class SparseGPTModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        sparsity: float | list[float] | None = ...,
+        sparsity_profile: str | None = ...,
+        mask_structure: str = ...,
+        owl_m: int | None = ...,
+        owl_lmbda: float | None = ...,
+        targets: str | list[str] = ...,
+        ignore: str | list[str] = ...,
+        block_size: int = ...,
+        dampening_frac: float | None = ...,
+        preserve_sparsity_mask: bool = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
 class SpinQuantModifier(Modifier):
     def __init__(
         self,
@@ -144,16 +172,35 @@ class SpinQuantModifier(Modifier):
         update: float | None = ...,
     ) -> None: ...
 
+class WandaPruningModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        sparsity: float | list[float] | None = ...,
+        sparsity_profile: str | None = ...,
+        mask_structure: str = ...,
+        owl_m: int | None = ...,
+        owl_lmbda: float | None = ...,
+        targets: str | list[str] = ...,
+        ignore: str | list[str] = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
 class AutoRoundModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class QuIPModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
-class SparseGPTModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
-class WandaPruningModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class MagnitudePruningModifier(Modifier):

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layerpress/compression/edit.h"
+#include "layerpress/kernels/sparsify.h"
+#include "layerpress/modifier/argument.h"
+#include "layerpress/quant/matching.h"
+
+namespace layerpress::modifier {
+
+/// What every modifier that prunes shares, with LLM Compressor's arguments and defaults: sparsity (a number, or one for each module
+/// that is a target), mask_structure ("0:0": anywhere; "n:m": n of m consecutive weights of a row become zero, whatever the sparsity),
+/// targets (["Linear"]; a module around linears means all of them), ignore ([]). sparsity_profile, owl_m and owl_lmbda are refused.
+/// Parsing throws RecipeError naming `where` and the argument.
+class PruningModifier : public compression::EditingModifier {
+ public:
+  bool needs_data() const override { return true; }
+  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
+  std::map<std::string, compression::EditPtr> edits_of(
+      const std::vector<compression::ModelModule>& modules) const override;
+
+  /// The arguments of every modifier that prunes.
+  static const std::vector<Argument>& shared_arguments();
+
+ protected:
+  /// `own_arguments` are the derived class's.
+  PruningModifier(const OrderedJson& arguments, const std::string& where, const std::vector<Argument>& own_arguments);
+
+  /// The edit that makes weights sparse.
+  virtual compression::EditPtr make_edit(const kernels::SparsePattern& pattern) const = 0;
+
+  const std::string& where() const { return where_; }
+  std::int64_t group() const { return group_; }
+
+ private:
+  void read_sparsity(const Json& arguments);
+  void read_structure(const Json& arguments);
+  /// For each linear, the place of its target among all targets; the innermost counts.
+  std::map<std::string, std::size_t> targeted(const std::vector<compression::ModelModule>& modules) const;
+
+  std::string where_;
+  std::vector<double> sparsities_;
+  bool one_for_all_ = true;
+  std::int64_t pruned_ = 0, group_ = 0;
+  std::optional<quant::TargetList> targets_, ignore_;
+  std::vector<std::string> without_effect_;
+};
+
+/// "50 % sparse" or "2:4 sparse".
+std::string describe(const kernels::SparsePattern& pattern);
+
+/// As Edit::kernel_gap.
+std::string kernel_gap(const kernels::SparsePattern& pattern);
+
+/// Bytes of a linear's edited weight.
+std::uint64_t edited_bytes(const compression::LinearShape& linear);
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,116 @@
+#include "layerpress/setup/edited_linears.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "layerpress/compression/edit.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/weight_names.h"
+
+namespace layerpress::setup {
+namespace {
+
+using compression::EditPtr;
+
+/// The modules of the graph, with the linears that have a node.
+std::vector<compression::ModelModule> modules_of(const model::TracedModel& traced) {
+  const graph::Graph& graph = traced.graph;
+  std::map<std::string, std::int64_t> columns;
+  for (const graph::Node& node : graph.nodes)
+    if (graph::is_linear(node.operation))
+      columns[graph.module_name(node)] = graph::weight_matrix(node.operation)->columns;
+  std::vector<compression::ModelModule> modules;
+  for (const graph::Module& module : graph.modules) {
+    const auto linear = columns.find(module.name);
+    const bool is_linear = linear != columns.end();
+    modules.push_back(
+        {{module.name, {is_linear ? "Linear" : module.class_name}, model::other_names(traced, module.name)},
+         is_linear,
+         is_linear ? linear->second : 0});
+  }
+  return modules;
+}
+
+/// The edits of a linear, in the order of the recipe.
+struct LinearEdits {
+  std::vector<EditPtr> edits;
+  const compression::Modifier* first = nullptr;
+};
+
+/// Adds an entry's edits. What the recipe has quantized before cannot be edited.
+void add_entry(const compression::EditingModifier& modifier, const std::vector<compression::ModelModule>& modules,
+               const std::map<std::string, const compression::Modifier*>& quantized,
+               std::map<std::string, LinearEdits>& edits) {
+  const std::map<std::string, EditPtr> own = modifier.edits_of(modules);
+  if (own.empty())
+    throw RecipeError("[recipe.check] {}: its targets match no linear module; nothing would be edited",
+                      modifier.type());
+  for (const auto& [module, edit] : own) {
+    if (const auto before = quantized.find(module); before != quantized.end())
+      throw RecipeError("[recipe.check] {} edits {}, which {} has quantized before; put {} first", modifier.type(),
+                        module, before->second->type(), modifier.type());
+    LinearEdits& linear = edits[module];
+    linear.edits.push_back(edit);
+    if (linear.first == nullptr) linear.first = &modifier;
+  }
+}
+
+std::map<std::string, LinearEdits> edits_of(const OpenedModel& model, const Modifiers& modifiers,
+                                            const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const std::vector<compression::ModelModule> modules = modules_of(model.traced);
+  std::map<std::string, const compression::Modifier*> quantized;  // by the entries so far
+  std::map<std::string, LinearEdits> edits;
+  for (const auto& entry : modifiers) {
+    if (const auto* editing = dynamic_cast<const compression::EditingModifier*>(entry.get()))
+      add_entry(*editing, modules, quantized, edits);
+    for (const auto& [n, assignment] : assignments.linears)
+      if (assignment.first == entry.get()) quantized[graph.module_name(graph.nodes[n])] = entry.get();
+  }
+  return edits;
+}
+
+/// Error propagation would move zeros, and its targets are those of the weights before the edits.
+void refuse_propagation(const compression::Assignment& assignment, const compression::Modifier& editing,
+                        const std::string& module) {
+  if (assignment.encoding != nullptr && assignment.encoding->wants_original())
+    throw RecipeError(
+        "[recipe.check] {}: {} edits it, and the error_propagation of {} would fill the zeros again; leave "
+        "error_propagation out (--quality best asks for it), or ignore it in one of them",
+        module, editing.type(), assignment.encoding->type());
+}
+
+}  // namespace
+
+void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const std::map<std::string, LinearEdits> edits = edits_of(model, modifiers, assignments);
+  std::map<std::pair<std::vector<EditPtr>, const compression::Quantizer*>, const compression::EditedEncoding*> known;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    const auto found = edits.find(graph.module_name(node));
+    if (found == edits.end() || !graph::is_linear(node.operation)) continue;
+    const std::string weight = graph::weight_matrix(node.operation)->weight;
+    auto assigned = assignments.linears.find(n);
+    if (assigned == assignments.linears.end()) {
+      assigned = assignments.linears.emplace(n, compression::Assignment()).first;
+      assigned->second.scheme = &quant::dense_scheme();
+      assigned->second.scale_dtype = model.checkpoint->spec(weight).dtype;
+      assigned->second.computed = model.checkpoint->is_computed(weight);
+    }
+    compression::Assignment& assignment = assigned->second;
+    refuse_propagation(assignment, *found->second.first, found->first);
+    const compression::EditedEncoding*& both = known[{found->second.edits, assignment.encoding}];
+    if (both == nullptr) {
+      assignments.edited.push_back(
+          std::make_shared<compression::EditedEncoding>(found->second.edits, assignment.encoding));
+      both = assignments.edited.back().get();
+    }
+    assignment.modifier = both;
+    assignment.first = found->second.first;
+    assignment.edited = true;
+  }
+}
+
+}  // namespace layerpress::setup

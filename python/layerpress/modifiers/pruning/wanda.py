@@ -1,0 +1,5 @@
+"""The place where LLM Compressor has it."""
+
+from .. import WandaPruningModifier
+
+__all__ = ["WandaPruningModifier"]

@@ -1,0 +1,131 @@
+"""Pruned models: dense ones that transformers loads, and pruned ones in codes whose zeros are exact."""
+
+import json
+
+import pytest
+import torch
+from support import deep_model, program, tiny_models
+from support.watched_runs import check_resumed, killed
+
+TWO_OF_FOUR = {"sparsity": 0.5, "mask_structure": "2:4", "ignore": ["re:.*lm_head"]}
+
+
+def recipe(folder, *modifiers):
+    """A recipe of (type, arguments) in order."""
+    path = folder / "recipe.yaml"
+    path.write_text(json.dumps({"prune_stage": {f"m{i}_modifiers": {kind: arguments} for i, (kind, arguments) in enumerate(modifiers)}}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return tiny_models.save(tmp_path_factory.mktemp("source") / "model")
+
+
+def is_two_of_four(weight):
+    return bool((weight.reshape(-1, 4).eq(0).sum(1) == 2).all())
+
+
+def linears(tensors):
+    return [name for name in tensors if name.endswith("_proj.weight")]
+
+
+@pytest.mark.parametrize("kind", ["SparseGPTModifier", "WandaPruningModifier"])
+def test_dense(kind, source, samples, results, tmp_path):
+    summary = tmp_path / "summary.json"
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, (kind, TWO_OF_FOUR)), "--dataset", samples,
+                          "--summary", summary)
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    found, original = tiny_models.tensors(out), tiny_models.tensors(source)
+    assert found.keys() == original.keys()
+    assert len(linears(found)) == 14
+    for name, tensor in found.items():
+        assert tensor.dtype == original[name].dtype
+        assert is_two_of_four(tensor) if name in linears(found) else torch.equal(tensor, original[name]), name
+        if kind.startswith("Wanda"):
+            assert torch.equal(tensor, torch.where(tensor == 0, 0, original[name]))
+    texts = tiny_models.random_samples([9, 20], seed=4)
+    for ours, theirs in zip(program.logits(out, texts, tmp_path), tiny_models.logits(out, texts)):
+        assert abs(ours - theirs).max() < 2e-4
+    modules = {module["module"]: module for module in json.loads(summary.read_text())["modules"]}
+    assert {module["scheme"] for module in modules.values()} == {"2:4 sparse"}
+    assert all(0.1 < module["weight_error"] < 1 for module in modules.values())
+    assert all((module["output_error"] is not None) == kind.startswith("Sparse") for module in modules.values())
+
+
+@pytest.mark.parametrize("kind, encoding", [
+    ("SparseGPTModifier", ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]})),
+    ("WandaPruningModifier", ("QuantizationModifier", {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]})),
+], ids=["gptq", "fp8"])
+def test_in_codes(kind, encoding, source, samples, results, tmp_path):
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, (kind, TWO_OF_FOUR), encoding), "--dataset", samples)
+    found = tiny_models.tensors(out)
+    assert len(linears(found)) == 14
+    for name in linears(found):
+        assert found[name].element_size() == 1
+        zeros = found[name].float().reshape(-1, 4).eq(0).sum(1)
+        assert bool((zeros >= 2).all()) and zeros.float().mean() < 3, name
+    config = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert config["ignore"] == ["lm_head"] and not config.get("sparsity_config")
+
+
+def test_some_linears_stay_dense(source, samples, results, tmp_path):
+    """The readers' ignore list names what is pruned and not quantized."""
+    quantized = ("QuantizationModifier", {"scheme": "FP8_DYNAMIC", "targets": ["re:.*mlp.*_proj$"]})
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, ("WandaPruningModifier", TWO_OF_FOUR), quantized),
+                          "--dataset", samples)
+    found = tiny_models.tensors(out)
+    for name in linears(found):
+        assert ("mlp" in name) == (found[name].dtype == torch.float8_e4m3fn)
+        assert bool((found[name].float().reshape(-1, 4).eq(0).sum(1) >= 2).all())
+    texts = tiny_models.random_samples([12], seed=4)
+    import transformers
+    model = tiny_models.load(out, quantization_config=transformers.CompressedTensorsConfig(dequantize=True))
+    for module in model.modules():
+        if getattr(module, "quantization_scheme", None) is not None:
+            module.quantization_enabled = False
+    with torch.no_grad():
+        theirs = model(torch.tensor([list(texts[0])])).logits[0].float().numpy()
+    assert abs(program.logits(out, texts, tmp_path)[0] - theirs).max() < 2e-4
+
+
+def test_a_tied_head_gets_weights_of_its_own(samples, results, tmp_path):
+    model = tiny_models.save(tmp_path / "tied", tie_word_embeddings=True)
+    pruned = recipe(tmp_path, ("WandaPruningModifier", {"sparsity": 0.5, "targets": ["lm_head"]}))
+    out = program.oneshot(model, results / "out", "--recipe", pruned, "--dataset", samples)
+    found, original = tiny_models.tensors(out), tiny_models.tensors(model)
+    assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is False
+    assert torch.equal(found["model.embed_tokens.weight"], original["model.embed_tokens.weight"])
+    assert found["lm_head.weight"].eq(0).float().mean() == pytest.approx(0.5)
+    texts = tiny_models.random_samples([9], seed=4)
+    assert abs(program.logits(out, texts, tmp_path)[0] - tiny_models.logits(out, texts)[0]).max() < 2e-4
+
+
+def test_resumed(results, tmp_path):
+    model = deep_model.save(tmp_path / "deep")
+    pruned = recipe(tmp_path, ("SparseGPTModifier", TWO_OF_FOUR))
+    how = ["--recipe", pruned, "--dataset", model.with_name("tokens.safetensors"), "--threads", "1"]
+    whole = tiny_models.tensors(program.oneshot(model, results / "whole", *how))
+    killed(model, results / "out", *how)
+    program.oneshot(model, results / "out", *how, "--resume")
+    found = tiny_models.tensors(results / "out")
+    assert found.keys() == whole.keys() and all(torch.equal(found[name], whole[name]) for name in whole)
+
+
+@pytest.mark.parametrize("modifiers, fragments", [
+    ([("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]}), ("SparseGPTModifier", TWO_OF_FOUR)],
+     ["SparseGPTModifier edits model.layers.0.mlp.down_proj", "GPTQModifier has quantized before"]),
+    ([("WandaPruningModifier", {"sparsity": 0.5, "targets": ["re:.*nothing"]})], ["WandaPruningModifier", "match no linear"]),
+    ([("WandaPruningModifier", {"mask_structure": "5:7", "sparsity": None})], ["5:7", "model.layers.0"]),
+    ([("SparseGPTModifier", TWO_OF_FOUR), ("SmoothQuantModifier", {})], ["SmoothQuantModifier", "SparseGPTModifier has edited before"]),
+    ([("WandaPruningModifier", {**TWO_OF_FOUR, "ignore": ["re:.*k_proj"]}),
+      ("QuantizationModifier", {"scheme": "FP8_DYNAMIC", "ignore": ["re:.*q_proj"]})], ["q_proj", "fuse them"]),
+])
+def test_refusals(modifiers, fragments, source, samples, results, tmp_path):
+    program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, *modifiers), "--dataset", samples,
+                  fragments=fragments)
+
+
+def test_data_free_is_refused(source, results, tmp_path):
+    program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, ("SparseGPTModifier", TWO_OF_FOUR)),
+                  "--pipeline", "datafree", fragments=["needs calibration data", "pruning"], code=2)

@@ -20,7 +20,8 @@ std::vector<quant::QuantizationScheme> schemes_of(const setup::RunSetup& setup) 
   const auto add = [&](const quant::QuantizationScheme& scheme) {
     if (std::find(schemes.begin(), schemes.end(), scheme) == schemes.end()) schemes.push_back(scheme);
   };
-  for (const auto& [node, assignment] : setup.assignments.linears) add(*assignment.scheme);
+  for (const auto& [node, assignment] : setup.assignments.linears)
+    if (!quant::is_dense(*assignment.scheme)) add(*assignment.scheme);
   for (const std::string& name : setup.model.kept) add(setup.model.quantized.at(name).scheme);
   return schemes;
 }
@@ -55,7 +56,7 @@ std::string scheme_names(const setup::RunSetup& setup) {
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   }
   if (!setup.assignments.attentions.empty()) names.emplace_back("scales of keys and values");
-  if (names.empty()) return "no scheme";
+  if (names.empty()) return setup.assignments.edited.empty() ? "no scheme" : "dense weights";
   const std::string last = names.back();
   names.pop_back();
   return names.empty() ? last : join(names) + " and " + last;

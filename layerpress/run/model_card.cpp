@@ -116,7 +116,8 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
 
 std::string model_card(const OneshotOptions& options, const setup::RunSetup& setup, const OneshotSummary& summary) {
   const ModelName model = name_of_model(options.model);
-  std::string text = "---\n" + recipe::yaml_members(metadata(model, setup.model.checkpoint->directory(), is_dense(setup))) + "---\n\n";
+  std::string text =
+      "---\n" + recipe::yaml_members(metadata(model, setup.model.checkpoint->directory(), is_dense(setup))) + "---\n\n";
   text +=
       fmt::format("# {0}, compressed\n\n{0}, compressed by Layerpress {1}, {2}.\n\n", model.shown, LAYERPRESS_VERSION,
                   is_dense(setup) ? "with dense weights as the original has them" : "in the compressed-tensors format");
@@ -127,7 +128,8 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
   text += fmt::format("\n## Reproduce\n\nWith Layerpress {}{}:\n\n    {}\n\nProducts were computed in {}.\n",
                       LAYERPRESS_VERSION, options.recipe.empty() ? "" : ", in this folder",
                       reproduction(options, model), setup::arithmetic_words(setup.placement));
-  text += fmt::format("\n## Recipe\n\n```yaml\n{}```\n", recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
+  text += fmt::format("\n## Recipe\n\n```yaml\n{}```\n",
+                      recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
   return text;
 }
 

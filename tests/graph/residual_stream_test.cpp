@@ -80,9 +80,8 @@ std::string hindrance_of(const std::function<Symbol(Tracer&, Symbol)>& block) {
 TEST(ResidualStream, IsHinderedByWhatDoesNotTurnWithIt) {
   const auto linear = [](Tracer& t, Symbol x) { return t.linear("own", x, kWidth); };
   EXPECT_EQ(hindrance_of(linear), "");
-  EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) {
-              return linear(t, t.scale(whole_norm(t, "before", x), {.factor = 0.5}));
-            }),
+  EXPECT_EQ(hindrance_of(
+                [&](Tracer& t, Symbol x) { return linear(t, t.scale(whole_norm(t, "before", x), {.factor = 0.5})); }),
             "");
   EXPECT_EQ(hindrance_of([&](Tracer& t, Symbol x) { return whole_norm(t, "after", linear(t, x)); }),
             "after is a norm whose result is added to the residual stream");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "layerpress/compression/edit.h"
@@ -81,11 +82,25 @@ void refuse_propagation(const compression::Assignment& assignment, const compres
         module, editing.type(), assignment.encoding->type());
 }
 
+/// Weights that the source holds in stacked or fused tensors.
+std::set<std::string> held_together(const OpenedModel& model) {
+  std::set<std::string> names;
+  for (const std::vector<model::StackedTensor>& layer : model.traced.stacked_tensors)
+    for (const model::StackedTensor& stacked : layer)
+      if (model.stored->contains(stacked.name))
+        for (const std::vector<std::string>& expert : stacked.members) names.insert(expert.begin(), expert.end());
+  for (const checkpoint::FusedTensor& fused : model.traced.fused_tensors)
+    if (model.stored->contains(fused.name))
+      for (const checkpoint::FusedTensor::Member& member : fused.members) names.insert(member.name);
+  return names;
+}
+
 }  // namespace
 
 void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   const std::map<std::string, LinearEdits> edits = edits_of(model, modifiers, assignments);
+  const std::set<std::string> together = held_together(model);
   std::map<std::pair<std::vector<EditPtr>, const compression::Quantizer*>, const compression::EditedEncoding*> known;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
@@ -94,6 +109,11 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
     const std::string weight = graph::weight_matrix(node.operation)->weight;
     auto assigned = assignments.linears.find(n);
     if (assigned == assignments.linears.end()) {
+      if (together.count(weight) != 0)
+        throw RecipeError(
+            "[recipe.check] {} edits {}, which is a part of a larger tensor in the source, where readers of dense weights "
+            "look for it; quantize it, too, or ignore it",
+            found->second.first->type(), found->first);
       assigned = assignments.linears.emplace(n, compression::Assignment()).first;
       assigned->second.scheme = &quant::dense_scheme();
       assigned->second.scale_dtype = model.checkpoint->spec(weight).dtype;

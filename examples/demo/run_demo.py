@@ -5,6 +5,7 @@
 Everything it makes is under .cache/; a second run fetches nothing and replaces its outputs.
 """
 import json
+import os
 import sys
 import textwrap
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from measured_process import Measured, ProcessFailed, run_measured
 from python_docs_text import write_files
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build" / "layerpress"
+PROGRAM = os.environ.get("LAYERPRESS_PROGRAM", str(ROOT / "build" / "layerpress"))
 MODEL = ROOT / ".cache" / "models" / "SmolLM2-135M-Instruct"
 RESULTS = ROOT / ".cache" / "demo"
 
@@ -35,14 +36,14 @@ class Row:
 
 def compress(name: str, arguments: list[str]) -> tuple[Path, Measured]:
     folder = RESULTS / name
-    command = [str(PROGRAM), "oneshot", str(MODEL), "--output", str(folder), "--overwrite", "--algorithm", name,
+    command = [PROGRAM, "oneshot", str(MODEL), "--output", str(folder), "--overwrite", "--algorithm", name,
                "--scheme", "W4A16", "--group-size", str(GROUP_SIZE), "--ignore", "lm_head",
                "--summary", str(RESULTS / f"{name}.summary.json"), *arguments]
     return folder, run_measured(command)
 
 
 def evaluate(folder: Path, text: Path, reference: Path | None) -> dict:
-    command = [str(PROGRAM), "eval", str(folder), "--dataset", str(text), "--num-samples", str(EVALUATION_SAMPLES),
+    command = [PROGRAM, "eval", str(folder), "--dataset", str(text), "--num-samples", str(EVALUATION_SAMPLES),
                "--max-seq-length", str(LENGTH)]
     if reference:
         command += ["--reference", str(reference)]

@@ -143,7 +143,8 @@ class _PlainRows:
     """Text, messages and token ids, as the helper reads them."""
 
     def __init__(self, reader: ImageReader, options: dict[str, Any]):
-        self._reader, self._column, self._tokenizer = reader, options.get("text_column") or "text", None
+        self._reader, self._column = reader, options.get("text_column") or "text"
+        self._tokenizer: Any = None
 
     def content(self, place: str, row: Any) -> Any:
         from layerpress_data.content import row_content

@@ -100,13 +100,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         module.__doc__ = "The place where LLM Compressor has these names."
-        module.__all__ = []
-        place = module.__name__.partition(".")[2]
-        for source, names in origins(place):
-            origin = importlib.import_module(f"{self._package}.{source}")
-            for name in names:
-                setattr(module, name, getattr(origin, name))
-                module.__all__.append(name)
+        found = {name: getattr(importlib.import_module(f"{self._package}.{source}"), name)
+                 for source, names in origins(module.__name__.partition(".")[2]) for name in names}
+        vars(module).update(found, __all__=list(found))
 
 
 class _LastFinder(importlib.abc.MetaPathFinder):

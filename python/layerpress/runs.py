@@ -205,10 +205,15 @@ def _removing_waiting_folder(request: _Request) -> Iterator[None]:
                                "pass output=FOLDER to continue such a run with resume=True") from None
 
 
+def _origin(tokenizer: Any) -> str:
+    """The folder or id that a tokenizer, or a processor's, was loaded from."""
+    return str(getattr(getattr(tokenizer, "tokenizer", tokenizer), "name_or_path", ""))
+
+
 def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> str:
     """If every rank was given the same data, the program divides it. Otherwise each rank's rows are its own: they stand at a place of
     their own in its file, which the split names."""
-    if request.tokenizer is not None:
+    if request.tokenizer is not None and _origin(request.tokenizer) != request.model:
         raise UsageError("[python.oneshot] tokenizer: on several ranks, pass tokenized data, or leave it out for the model's own")
     ranks = current_ranks()
     request.own_dataset = True
@@ -259,7 +264,7 @@ def _dataset_by_name(dataset: str | os.PathLike, own: dict[str, Any], options: d
 
 def _tokens(path: Path, options: dict[str, Any], request: _Request, folder: Path) -> str:
     """The token file that the helper makes of rows without images."""
-    if request.tokenizer is None:
+    if request.tokenizer is None and request.loaded is not None:
         request.tokenizer = request.loaded.tokenizer()
     return _done(str(tokenized_by(request.tokenizer, path, options, folder)), options)
 
@@ -279,7 +284,7 @@ def _model_takes_images(request: _Request) -> bool:
 
 
 def _image_reader(request: _Request, folder: Path) -> ImageReader:
-    if request.loaded is None:
+    if not isinstance(request.loaded, LoadedModel):
         return ImageReader(Path(request.model), request.tokenizer)
     processor = request.tokenizer
     if not hasattr(processor, "image_processor"):

@@ -51,8 +51,9 @@ def rows_with_images(pictures):
 
 @pytest.mark.parametrize("form", ["images", "file", "processed", "collator"])
 def test_in_graph(form, mllama, pictures, tmp_path):
-    import layerpress
     import torch
+
+    import layerpress
 
     folder, file, expected = mllama
     model, processor = loaded(folder)
@@ -106,8 +107,9 @@ def test_refused(options, rows, fragment, mllama, pictures, tmp_path):
 @pytest.mark.parametrize("family", ["llava", "qwen3_vl", "gemma3"])
 def test_outside_of_the_graph(family, tmp_path):
     """The model in memory embeds the images that a processor has read."""
-    import layerpress
     import torch
+
+    import layerpress
 
     folder = tiny_illustrated.save(tmp_path / "model", family, dtype=torch.bfloat16)
     samples = [tiny_illustrated.sample(family, 20 + number, number % 2 + (number == 0), seed=number) for number in range(4)]

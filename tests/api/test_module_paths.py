@@ -67,8 +67,9 @@ def test_sessions_and_experts_change_nothing():
 
 def test_recipes_as_objects():
     from layerpress.modifiers import QuantizationModifier
-    from layerpress.recipe import Recipe
     from layerpress.recipes import recipe_text
+
+    from layerpress.recipe import Recipe
 
     modifier = QuantizationModifier(scheme="FP8_DYNAMIC", ignore=["lm_head"])
     assert recipe_text(Recipe.create_instance([modifier])) == recipe_text(modifier)

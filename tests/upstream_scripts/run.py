@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,8 @@ class Machine:
             text = path.read_text(encoding="utf-8").replace("llmcompressor", "layerpress")
             script, log = Path(place) / path.name, Path(place) / "log.txt"
             script.write_text(text, encoding="utf-8")
+            for beside in path.parent.glob("*.json"):
+                shutil.copy(beside, place)
             start = time.monotonic()
             code = self._by_torchrun(script, log) if "init_dist" in text or "WORLD_SIZE" in text else self._by_server(script, log)
             message = "took too long" if code == -9 else last_words(log.read_text(errors="replace")) if code else ""

@@ -14,8 +14,9 @@ import traceback
 import accelerate  # noqa: F401
 import compressed_tensors.offload  # noqa: F401
 import datasets  # noqa: F401
-import layerpress  # noqa: F401
 import transformers  # noqa: F401
+
+import layerpress  # noqa: F401
 
 
 def script_process(request):

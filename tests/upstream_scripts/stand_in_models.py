@@ -14,11 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from stand_in_processors import save_processor, save_tokenizer, special_ids, vocabulary_size  # noqa: E402
-from support import any_model  # noqa: E402
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
+import torch
+import transformers
+from stand_in_processors import save_processor, save_tokenizer, special_ids, vocabulary_size
+from support import any_model
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 # Groups of 128 columns fit.
@@ -36,7 +36,7 @@ TYPES = (
     (r"Qwen3\.[568].*A\d", "qwen3_5_moe"), (r"Qwen3\.[58]", "qwen3_5"), ("Qwen3-Next", "qwen3_next"),
     ("Qwen3.*A3B", "qwen3_moe"), ("Qwen3", "qwen3"), ("Qwen2", "qwen2"),
     ("gemma-4", "gemma4"), ("gemma-3", "gemma3"), ("medgemma", "gemma3"), ("gemma-2", "gemma2"),
-    ("llava", "llava"), ("pixtral", "llava"), ("Mistral-Small-3", "mistral3"), ("Mixtral", "mixtral"),
+    ("llava", "llava"), ("pixtral", "llava of mistral"), ("Mistral-Small-3", "mistral3"), ("Mixtral", "mixtral"),
     ("Idefics3", "idefics3"), ("InternVL3", "internvl"), ("whisper", "whisper"), ("Phi-3", "phi3"),
     ("Kimi-K3", "kimi_linear"), ("DeepSeek-V4", "deepseek_v4"), ("DeepSeek-V3.2", "deepseek_v32"), ("DeepSeek|Kimi|Moonlight", "deepseek_v3"),
     ("GLM-5.3-Flash", "glm5_next"), ("GLM-5", "glm_moe_dsa"), ("GLM-4", "glm4_moe"), ("granite-4", "granitemoehybrid"),
@@ -73,6 +73,7 @@ ILLUSTRATED = {
                  {**VISION, "model_type": "pixtral", "head_dim": 16, "image_size": 56, "patch_size": 14},
                  {"spatial_merge_size": 2, "vision_feature_layer": -1}),
     "llava": ({**TEXT, "model_type": "llama"}, CLIP, {"vision_feature_layer": -2}),
+    "llava of mistral": ({**TEXT, "model_type": "mistral"}, CLIP, {"vision_feature_layer": -2}),
     "llama4": ({**TEXT, "num_local_experts": 4, "intermediate_size_mlp": 256, "attention_chunk_size": 64, "layer_types": None,
                 "num_hidden_layers": 4},
                {"hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 56,
@@ -102,7 +103,7 @@ def model_type(model_id: str) -> str:
 def illustrated_model(kind: str):
     text, vision, other = copy.deepcopy(ILLUSTRATED[kind])
     text["vocab_size"] = vocabulary_size()
-    config = CONFIG_MAPPING[kind](text_config=text, vision_config=vision, **special_ids(kind), **other)
+    config = CONFIG_MAPPING[kind.split()[0]](text_config=text, vision_config=vision, **special_ids(kind.split()[0]), **other)
     return transformers.AutoModelForImageTextToText.from_config(config)
 
 
@@ -125,12 +126,12 @@ def save(cache: Path, model_id: str) -> None:
     model = model_of(kind)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(5)
-        for name, parameter in model.named_parameters():
+        for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0, 1.2 / parameter[0].numel() ** 0.5, generator=generator)
     model.to(torch.bfloat16).save_pretrained(folder)
     save_tokenizer(folder)
-    save_processor(folder, kind)
+    save_processor(folder, kind.split()[0])
     (home / "refs").mkdir(exist_ok=True)
     (home / "refs" / "main").write_text(COMMIT)
 

@@ -103,6 +103,12 @@ def _with_a_picture(requests):
         def raise_for_status(self):
             pass
 
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
     requests.get = lambda *arguments, **options: Answer()
 
 

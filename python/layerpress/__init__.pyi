@@ -15,16 +15,16 @@ from .errors import IoError as IoError
 from .errors import MemoryError as MemoryError
 from .errors import RecipeError as RecipeError
 from .errors import UsageError as UsageError
-from .model_free import model_free_ptq as model_free_ptq
 from .reports import Evaluation as Evaluation
 from .reports import Inspection as Inspection
 from .reports import Plan as Plan
 from .reports import Report as Report
 from .reports import Summary as Summary
-from .runs import Picture
 from .sessions import active_session as active_session
 from .sessions import create_session as create_session
 from .sessions import reset_session as reset_session
+from .model_free import model_free_ptq as model_free_ptq
+from .runs import Picture
 
 __version__: str
 
@@ -104,14 +104,14 @@ def oneshot(
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
-    memory_budget: str | None = None,  # memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
+    memory_budget: str | None = None,  # memory the run may take on this machine: 4G and 4GiB are 4 * 2^30 bytes, 4GB is 4 * 10^9 (default: what machine, container and ulimit leave)
     device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
     sequential_offload_device: str | None = None,  # where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
     offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
-    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file
+    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -185,14 +185,14 @@ def plan(
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
-    memory_budget: str | None = None,  # memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
+    memory_budget: str | None = None,  # memory the run may take on this machine: 4G and 4GiB are 4 * 2^30 bytes, 4GB is 4 * 10^9 (default: what machine, container and ulimit leave)
     device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
     sequential_offload_device: str | None = None,  # where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
     offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
-    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file
+    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -221,7 +221,7 @@ def evaluate(
     batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
     quantize_activations: bool | None = None,  # round the inputs of linears by the checkpoint's scheme, as an engine that serves it does
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
-    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS)
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
@@ -236,7 +236,7 @@ def inspect(
     graph: bool | None = None,  # print the traced graph, node by node, instead
     svg: str | PathLike[str] | None = None,  # draw the graph into this file instead; needs Graphviz
     dot: str | PathLike[str] | None = None,  # write the graph in Graphviz's language into this file instead
-    full: bool | None = None,  # with --svg or --dot: every layer and every expert, not one of those that are alike
+    full: bool | None = None,  # with --svg or --dot: every layer and every expert, not one of several identical ones
     plan: bool | None = None,  # show memory, disk and time of a one-shot run instead
     recipe: str | None = None,  # with --plan: LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...
     algorithm: str | None = None,  # with --plan: gptq or rtn (round-to-nearest)
@@ -261,11 +261,11 @@ def inspect(
     sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
     sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
     batch_tokens: int | None = None,  # with --plan: tokens packed into one batch (default: chosen from the model's size)
-    memory_budget: str | None = None,  # with --plan: memory the run may take on this machine, such as 4GiB (default: what machine, container and ulimit leave)
+    memory_budget: str | None = None,  # with --plan: memory the run may take on this machine: 4G and 4GiB are 4 * 2^30 bytes, 4GB is 4 * 10^9 (default: what machine, container and ulimit leave)
     device_memory_budget: str | None = None,  # with --plan: the same for the device's memory (default: nine tenths of what is free)
     sequential_offload_device: str | None = None,  # with --plan: where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
     device: str | None = None,  # with --plan: cpu, cuda, cuda:1 (default: cuda where there is one)
-    dtype: str | None = None,  # bfloat16, float16 or float32 to compute in (default: the checkpoint's)
+    dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # with --plan: CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
@@ -293,8 +293,8 @@ def prepare(
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
 ) -> Report: ...
-def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...
+def dispatch_for_generation(model: Any) -> Any: ...
 def init_dist(timeout: int = 600) -> Distributed: ...
 def get_rank_partition(split: str, num_samples: int) -> str: ...
-def load_context(model_class: Any = None) -> AbstractContextManager[None]: ...
-def load_offloaded_model(model_class: Any = None) -> AbstractContextManager[None]: ...
+def load_context() -> AbstractContextManager[None]: ...
+def load_offloaded_model() -> AbstractContextManager[None]: ...

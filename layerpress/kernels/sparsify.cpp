@@ -189,10 +189,11 @@ SparseWeight sparsify(const at::Tensor& weight, const HessianFactor& factor, con
 
 std::uint64_t sparsify_workspace(std::int64_t rows, std::int64_t columns, const SparsifyOptions& options) {
   const std::int64_t block = std::min(columns, options.block_size);
+  constexpr std::int64_t kPacked = 2 << 20;  // by matrix products
   const std::int64_t per_block =
-      options.pattern.group > 0 ? 4 + 4 + 1 : 4 + 4 + 4 + 1;  // running, feedback or scores, sorted, mask
+      options.pattern.group > 0 ? 4 + 4 + 1 + 1 : 4 + 4 + 4 + 1 + 1;  // running, feedback or scores, sorted, masks
   return static_cast<std::uint64_t>(rows * (4 * columns + per_block * block + (options.keeps_zeros ? block : 0) + 8) +
-                                    3 * 4 * block * block);
+                                    3 * 4 * block * block + kPacked);
 }
 
 }  // namespace layerpress::kernels

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "layerpress/modifier/gptq_modifier.h"
+#include "layerpress/modifier/output_power.h"
 
 namespace layerpress::modifier {
 
@@ -35,6 +36,8 @@ void GptqModifier::add_stack_cost(const std::vector<compression::LinearShape>& l
                                   std::uint64_t held, compression::CompressionCost& cost) const {
   for (const Stack& batch : batches_of(linears, stack, propagation_.has_value()))
     add_batch_cost(linears, batch, held, cost);
+  cost.workspace_bytes =
+      std::max(cost.workspace_bytes, held + cost.result_bytes + output_power_workspace(linears[stack.front()].columns));
 }
 
 void GptqModifier::add_batch_cost(const std::vector<compression::LinearShape>& linears, const Stack& batch,

@@ -10,4 +10,7 @@ namespace layerpress::modifier {
 /// at most 256 of the rows, evenly spaced, so that it takes next to no time. `gram` is that of the inputs, its upper triangle.
 double mean_output_power(const at::Tensor& weight, const at::Tensor& gram, std::int64_t tokens);
 
+/// Bytes that it allocates at most.
+std::uint64_t output_power_workspace(std::int64_t columns);
+
 }  // namespace layerpress::modifier

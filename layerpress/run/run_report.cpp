@@ -7,6 +7,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/missing_folder.h"
+#include "layerpress/base/shell_word.h"
 #include "layerpress/data/load_samples.h"
 #include "layerpress/run/model_name.h"
 #include "layerpress/run/reproduction.h"
@@ -63,6 +64,7 @@ void draw(const fs::path& page, const OneshotOptions& options, const RunControl&
   Json details = summary.details;
   details["model"] = details["model_name"];
   details["output"] = last_part(options.output);
+  details["serving"]["command"] = "vllm serve " + shell_word(last_part(options.output));
   details["dataset"] = shown_dataset(options.dataset);
   ask({{"action", "draw"},
        {"output", page.string()},

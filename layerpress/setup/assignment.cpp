@@ -177,8 +177,8 @@ std::string nothing_to_do(const OpenedModel& model, const Modifiers& modifiers) 
   }
   return targets.empty() ? fmt::format("the recipe's targets match no module of {}{}{}", model.architecture, hints,
                                        unreachable(model.traced))
-                         : fmt::format("the recipe ignores all modules that its targets match ({})",
-                                       join({targets.begin(), targets.end()}));
+                         : fmt::format("the recipe ignores all modules that its targets match ({}){}",
+                                       join({targets.begin(), targets.end()}), unreachable(model.traced));
 }
 
 }  // namespace

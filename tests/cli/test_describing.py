@@ -23,7 +23,7 @@ def test_help(command):
 
 
 @pytest.mark.parametrize("arguments, fragments", [
-    ([], ["--help"]), (["compress"], ["--help"]), (["oneshot"], ["MODEL"]), (["oneshot", "m"], ["--output"]),
+    ([], ["a command is required", "oneshot"]), (["compress"], ["'compress'", "choose from oneshot"]), (["oneshot"], ["MODEL"]), (["oneshot", "m"], ["--output"]),
     (["oneshot", "m", "--output", "o", "--bits", "4"], ["--bits"]), (["eval", "m"], ["--dataset"]),
     (["oneshot", "m", "--output", "o", "--threads", "many"], ["--threads"]), (["inspect", "m", "--log-level", "loud"], ["loud"]),
     (["inspect"], ["MODEL"]), (["inspect", "m", "--architectures"], ["--architectures", "MODEL"]),
@@ -143,9 +143,9 @@ def test_graph_without_graphviz(model, tmp_path):
 @pytest.mark.parametrize("option", ["--svg", "--dot"])
 def test_picture_that_cannot_be_written(option, model, tmp_path):
     (tmp_path / "taken").mkdir()
-    for place in ("missing/graph", "taken"):
+    for place, named, code in (("missing/graph", "missing", 2), ("taken", "taken", 1)):
         if option == "--dot" or shutil.which("dot"):
-            program.fails("inspect", model, option, tmp_path / place, fragments=[str(tmp_path / place)])
+            program.fails("inspect", model, option, tmp_path / place, code=code, fragments=[str(tmp_path / named)])
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 

@@ -141,8 +141,8 @@ def test_evaluation_joins_the_page(model, results, samples, rounding):
 
 
 def test_refused_places(model, refused, rounding, results, tmp_path):
-    for place in (tmp_path / "none" / "run.html", tmp_path):
-        refused(model, "--report", place, *rounding, fragments=["--report", str(place), "cannot be written"], code=2)
+    for place, fault in ((tmp_path / "none" / "run.html", "does not exist"), (tmp_path, "cannot be written")):
+        refused(model, "--report", place, *rounding, fragments=["--report", str(tmp_path), fault], code=2)
     same = tmp_path / "run"
     refused(model, "--report", same, "--summary", same, *rounding, fragments=["--report and --summary name the same file"], code=2)
 

@@ -59,9 +59,10 @@ def package_stub() -> str:
     lines = [HEAD, "from contextlib import AbstractContextManager", "from os import PathLike", "from typing import Any, Callable", ""]
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.Error)]
     lines += [f"from .errors import {name} as {name}" for name in sorted(names)]
+    lines += ["from .model_free import model_free_ptq as model_free_ptq"]
     lines += [f"from .reports import {name} as {name}" for name in ("Evaluation", "Inspection", "Plan", "Report", "Summary")]
-    lines += [f"from .sessions import {name} as {name}" for name in ("active_session", "create_session", "reset_session")]
-    lines += ["from .model_free import model_free_ptq as model_free_ptq", "from .runs import Picture", "", "__version__: str", "", "class Distributed:"]
+    sessions = [f"from .sessions import {name} as {name}" for name in ("active_session", "create_session", "reset_session")]
+    lines += ["from .runs import Picture", *sessions, "", "__version__: str", "", "class Distributed:"]
     lines += [f"    @property\n    def {name}(self) -> {kind}: ..." for name, kind in
               (("rank", "int"), ("size", "int"), ("local_rank", "int"), ("is_first", "bool"))]
     lines += ["    def barrier(self) -> None: ...", "    def failure(self) -> str: ...", "    def reports_failure(self) -> bool: ...",
@@ -76,11 +77,11 @@ def package_stub() -> str:
     lines += function("picture", [f"model: {PATH}", "**arguments: Any"], [], "Picture")
     lines += function("prepare", [f"model: {PATH}", "dataset: Any", f"output: {PATH}", "*", "progress: bool = False"],
                       option_lines("prepare", ("dataset", "output")), "Report")
-    lines += ["def dispatch_for_generation(model: Any) -> Any: ...",
+    lines += ["def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...",
               "def init_dist(timeout: int = 600) -> Distributed: ...",
               "def get_rank_partition(split: str, num_samples: int) -> str: ...",
-              "def load_context() -> AbstractContextManager[None]: ...",
-              "def load_offloaded_model() -> AbstractContextManager[None]: ..."]
+              "def load_context(model_class: Any = None) -> AbstractContextManager[None]: ...",
+              "def load_offloaded_model(model_class: Any = None) -> AbstractContextManager[None]: ..."]
     return "\n".join(lines) + "\n"
 
 

@@ -15,16 +15,16 @@ from .errors import IoError as IoError
 from .errors import MemoryError as MemoryError
 from .errors import RecipeError as RecipeError
 from .errors import UsageError as UsageError
+from .model_free import model_free_ptq as model_free_ptq
 from .reports import Evaluation as Evaluation
 from .reports import Inspection as Inspection
 from .reports import Plan as Plan
 from .reports import Report as Report
 from .reports import Summary as Summary
+from .runs import Picture
 from .sessions import active_session as active_session
 from .sessions import create_session as create_session
 from .sessions import reset_session as reset_session
-from .model_free import model_free_ptq as model_free_ptq
-from .runs import Picture
 
 __version__: str
 
@@ -293,8 +293,8 @@ def prepare(
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
 ) -> Report: ...
-def dispatch_for_generation(model: Any) -> Any: ...
+def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...
 def init_dist(timeout: int = 600) -> Distributed: ...
 def get_rank_partition(split: str, num_samples: int) -> str: ...
-def load_context() -> AbstractContextManager[None]: ...
-def load_offloaded_model() -> AbstractContextManager[None]: ...
+def load_context(model_class: Any = None) -> AbstractContextManager[None]: ...
+def load_offloaded_model(model_class: Any = None) -> AbstractContextManager[None]: ...

@@ -23,7 +23,8 @@ def test_help(command):
 
 
 @pytest.mark.parametrize("arguments, fragments", [
-    ([], ["a command is required", "oneshot"]), (["compress"], ["'compress'", "choose from oneshot"]), (["oneshot"], ["MODEL"]), (["oneshot", "m"], ["--output"]),
+    ([], ["a command is required", "oneshot"]), (["compress"], ["'compress'", "choose from oneshot"]),
+    (["oneshot"], ["MODEL"]), (["oneshot", "m"], ["--output"]),
     (["oneshot", "m", "--output", "o", "--bits", "4"], ["--bits"]), (["eval", "m"], ["--dataset"]),
     (["oneshot", "m", "--output", "o", "--threads", "many"], ["--threads"]), (["inspect", "m", "--log-level", "loud"], ["loud"]),
     (["inspect"], ["MODEL"]), (["inspect", "m", "--architectures"], ["--architectures", "MODEL"]),

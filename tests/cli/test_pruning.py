@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from support import deep_model, program, tiny_models
-from support.watched_runs import check_resumed, killed
+from support.watched_runs import killed
 
 TWO_OF_FOUR = {"sparsity": 0.5, "mask_structure": "2:4", "ignore": ["re:.*lm_head"]}
 

@@ -5,7 +5,7 @@ import json
 import numpy
 import pytest
 import torch
-from support import program, tiny_models
+from support import any_model, program, tiny_models
 from support.selection import nightly_but
 
 SAMPLES = tiny_models.random_samples([19, 30], seed=5)

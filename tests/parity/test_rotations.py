@@ -117,7 +117,7 @@ def test_what_is_said(tmp_path):
     recipe = (tmp_path / "out.yaml")
     planned = program.run("inspect", model, "--plan", "--json", "--recipe", recipe).json()
     assert planned["rewrites"] == [line]
-    assert line in program.run("inspect", model, "--plan", "--recipe", recipe).output
+    assert line in " ".join(program.run("inspect", model, "--plan", "--recipe", recipe).output.split())
 
 
 def test_a_tensor_that_the_graph_does_not_read(tmp_path):

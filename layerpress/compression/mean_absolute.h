@@ -3,39 +3,25 @@
 #include <ATen/ops/abs.h>
 #include <ATen/ops/sum.h>
 
-#include <algorithm>
-
-#include "layerpress/compression/statistic.h"
+#include "layerpress/compression/channel_sum.h"
 
 namespace layerpress::compression {
 
 /// The sum of absolute values of every channel [1, features]; the mean is this sum divided by the number of tokens.
-class MeanAbsolute final : public Statistic {
+class MeanAbsolute final : public ChannelSum {
  public:
   static constexpr const char* kName = "mean_absolute";
 
   std::string_view name() const override { return kName; }
-  std::int64_t rows(std::int64_t) const override { return 1; }
-  Merge merge() const override { return Merge::kSum; }
-  bool everywhere() const override { return true; }
-
-  void add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const override {
-    const at::Tensor& x = input.values[0];
-    for (std::int64_t first = 0; first < x.size(0); first += kTokensAtOnce) {
-      const at::Tensor some = x.narrow(0, first, std::min(kTokensAtOnce, x.size(0) - first));
-      figures.add_(at::sum(at::abs(some), {0}, /*keepdim=*/true, at::kFloat));
-    }
-  }
-  double flops(double tokens, std::int64_t features, const RowRange&) const override {
-    return 2 * tokens * static_cast<double>(features);
-  }
   std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device, int) const override {
     return static_cast<std::uint64_t>(features) * (kTokensAtOnce * c10::elementSize(dtype) + sizeof(float));
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
 
  private:
-  static constexpr std::int64_t kTokensAtOnce = 256;
+  at::Tensor sum_of(const at::Tensor& tokens) const override {
+    return at::sum(at::abs(tokens), {0}, /*keepdim=*/true, at::kFloat);
+  }
 };
 
 }  // namespace layerpress::compression

@@ -33,8 +33,7 @@ void refuse_profiles(const Json& arguments, const std::string& where) {
     if (json_has(arguments, key))
       throw RecipeError(
           "[recipe.modifier] {}: {} is not implemented: it needs figures of all layers before the first one is pruned; "
-          "give a list "
-          "of sparsities, one for each target",
+          "give a list of sparsities, one for each target",
           where, key);
 }
 
@@ -140,13 +139,13 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
   return edits;
 }
 
-std::string describe(const kernels::SparsePattern& pattern) {
-  if (pattern.group > 0) return fmt::format("{}:{} sparse", pattern.pruned, pattern.group);
-  return fmt::format("{:.6g} % sparse", 100 * pattern.sparsity);
+std::string PruningEdit::describe() const {
+  if (pattern_.group > 0) return fmt::format("{}:{} sparse", pattern_.pruned, pattern_.group);
+  return fmt::format("{:.6g} % sparse", 100 * pattern_.sparsity);
 }
 
-std::string kernel_gap(const kernels::SparsePattern& pattern) {
-  return pattern.group > 0 ? quant::vllm_sparsity_gap(pattern.pruned, pattern.group) : "";
+std::string PruningEdit::kernel_gap() const {
+  return pattern_.group > 0 ? quant::vllm_sparsity_gap(pattern_.pruned, pattern_.group) : "";
 }
 
 std::uint64_t edited_bytes(const compression::LinearShape& linear) {

@@ -49,11 +49,17 @@ class PruningModifier : public compression::EditingModifier {
   std::vector<std::string> without_effect_;
 };
 
-/// "50 % sparse" or "2:4 sparse".
-std::string describe(const kernels::SparsePattern& pattern);
+/// An edit that makes weights sparse.
+class PruningEdit : public compression::Edit {
+ public:
+  explicit PruningEdit(const kernels::SparsePattern& pattern) : pattern_(pattern) {}
 
-/// As Edit::kernel_gap.
-std::string kernel_gap(const kernels::SparsePattern& pattern);
+  std::string describe() const override;  ///< "50 % sparse" or "2:4 sparse"
+  std::string kernel_gap() const override;
+
+ protected:
+  const kernels::SparsePattern pattern_;
+};
 
 /// Bytes of a linear's edited weight.
 std::uint64_t edited_bytes(const compression::LinearShape& linear);

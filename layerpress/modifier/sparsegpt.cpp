@@ -18,14 +18,12 @@ struct SparseGptSettings {
   bool preserves_zeros = false;
 };
 
-class SparseGptEdit : public compression::Edit {
+class SparseGptEdit : public PruningEdit {
  public:
   SparseGptEdit(const kernels::SparsePattern& pattern, const SparseGptSettings& settings)
-      : pattern_(pattern), settings_(settings) {}
+      : PruningEdit(pattern), settings_(settings) {}
 
   std::string type() const override { return "SparseGPTModifier"; }
-  std::string describe() const override { return modifier::describe(pattern_); }
-  std::string kernel_gap() const override { return modifier::kernel_gap(pattern_); }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override {
     return {std::make_shared<compression::GramStatistic>()};
   }
@@ -97,12 +95,10 @@ class SparseGptEdit : public compression::Edit {
     if (found > asked)
       throw RecipeError(
           "[modifier.sparsegpt] {}: {:.3g} % of its weights are zero already, more than the {:.3g} % that "
-          "preserve_sparsity_mask "
-          "may extend; raise the sparsity, ignore it, or leave preserve_sparsity_mask out",
+          "preserve_sparsity_mask may extend; raise the sparsity, ignore it, or leave preserve_sparsity_mask out",
           linear.module, 100 * found, 100 * asked);
   }
 
-  kernels::SparsePattern pattern_;
   SparseGptSettings settings_;
 };
 

@@ -183,8 +183,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
       if (json_has(arguments, key))
         throw RecipeError(
             "[recipe.modifier] {}: {} are not needed, because the model's graph says what reads and writes the "
-            "residual "
-            "stream; leave it out",
+            "residual stream; leave it out",
             where_, key);
     if (json_has(arguments, "transform_config"))
       throw RecipeError(
@@ -200,8 +199,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
       if (name == "R3" || name == "R4")
         throw RecipeError(
             "[recipe.modifier] {}: rotation {} is computed while a model is served, which engines other than vLLM do "
-            "not "
-            "do: they would compute nonsense; use R1 and R2",
+            "not do: they would compute nonsense; use R1 and R2",
             where_, name);
       if (name != "R1" && name != "R2")
         throw RecipeError("[recipe.modifier] {}: rotation '{}' is not known; R1 and R2 are", where_, name);
@@ -269,8 +267,7 @@ class SpinQuantModifier : public compression::Modifier, public rewrite::Rewrite 
       if (std::find(shape.begin(), shape.end(), width) != shape.end())
         throw RecipeError(
             "[recipe.check] {}: {} has the residual stream's width {}, but the model's graph does not read it, so that "
-            "R1 "
-            "could leave it wrong; use rotations: [R2], or remove the tensor",
+            "R1 could leave it wrong; use rotations: [R2], or remove the tensor",
             where_, name, width);
     }
   }

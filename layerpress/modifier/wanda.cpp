@@ -13,13 +13,11 @@ namespace {
 
 constexpr std::int64_t kElementsAtOnce = 1 << 22;
 
-class WandaEdit : public compression::Edit {
+class WandaEdit : public PruningEdit {
  public:
-  explicit WandaEdit(const kernels::SparsePattern& pattern) : pattern_(pattern) {}
+  using PruningEdit::PruningEdit;
 
   std::string type() const override { return "WandaPruningModifier"; }
-  std::string describe() const override { return modifier::describe(pattern_); }
-  std::string kernel_gap() const override { return modifier::kernel_gap(pattern_); }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override {
     return {std::make_shared<compression::SquareSum>()};
   }
@@ -72,8 +70,6 @@ class WandaEdit : public compression::Edit {
     }
     return result;
   }
-
-  kernels::SparsePattern pattern_;
 };
 
 class WandaPruningModifier : public PruningModifier {

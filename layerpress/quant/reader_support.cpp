@@ -116,8 +116,7 @@ std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std
 std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group) {
   return fmt::format(
       "{}:{} sparsity: vLLM has no kernels for it since 0.19 and runs such weights like dense ones; they are written "
-      "without a "
-      "sparsity_config, with which it would refuse them",
+      "without a sparsity_config, with which it would refuse them",
       pruned, group);
 }
 

@@ -79,8 +79,8 @@ OrderedJson metadata(const ModelName& model, const fs::path& original, bool dens
   data["library_name"] = "transformers";
   for (const char* key : kCarriedOver)
     if (json_has(carried, key)) data[key] = carried[key];
-  data["tags"] = {"compressed-tensors", "layerpress"};
-  if (dense) data["tags"] = {"layerpress"};
+  data["tags"] = {"layerpress"};
+  if (!dense) data["tags"].insert(data["tags"].begin(), "compressed-tensors");
   return data;
 }
 

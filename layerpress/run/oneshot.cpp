@@ -249,7 +249,7 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
   }
 }
 
-/// Says what is done before the data is read.
+/// Says what rewrites have changed in the model.
 void say_rewrites(const Rank& rank, const setup::OpenedModel& model) {
   for (const std::string& line : model.rewrites)
     if (rank.group.is_first()) rank.control.message(LogLevel::kInfo, line);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
+#include "layerpress/base/shell_word.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress::run {
@@ -59,17 +59,6 @@ Values values_of(const OneshotOptions& options) {
       values.emplace_back(name, value);
   });
   return values;
-}
-
-/// A word of a command, in quotes where a shell would take it apart.
-std::string shell_word(const std::string& word) {
-  const auto is_plain = [](unsigned char c) {
-    return std::isalnum(c) || std::string_view("._-+/:,=@%").find(static_cast<char>(c)) != std::string_view::npos;
-  };
-  if (!word.empty() && std::all_of(word.begin(), word.end(), is_plain)) return word;
-  std::string text;
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return "'" + text + "'";
 }
 
 std::string shell_value(const Json& value) {

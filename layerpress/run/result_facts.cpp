@@ -1,7 +1,6 @@
 #include "layerpress/run/result_facts.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <vector>
 
 #include "layerpress/base/duration.h"
@@ -10,6 +9,7 @@
 #include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/quant/scheme_name.h"
 #include "layerpress/quant/serving_hardware.h"
+#include "layerpress/run/model_name.h"
 
 namespace layerpress::run {
 namespace {
@@ -29,12 +29,6 @@ std::vector<quant::QuantizationScheme> schemes_of(const setup::RunSetup& setup) 
 std::string name_of(const quant::QuantizationScheme& scheme) {
   const std::string name = quant::scheme_name(scheme);
   return name.empty() ? modifier::describe(scheme) : name;
-}
-
-/// The last part of a path or an id, also where it ends with a slash.
-std::string model_name(const std::string& model) {
-  const std::filesystem::path path(model);
-  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 std::string place_text(const setup::RunSetup& setup) {
@@ -88,7 +82,7 @@ Json worst_modules(const Json& modules, std::size_t count) {
 
 std::string announcement_text(const OneshotOptions& options, const setup::RunSetup& setup, const plan::RunPlan& plan,
                               const Announcement& announcement) {
-  std::string text = fmt::format("{} to {}", model_name(options.model), scheme_names(setup));
+  std::string text = fmt::format("{} to {}", last_part(std::filesystem::path(options.model)), scheme_names(setup));
   text += announcement.samples > 0 ? fmt::format(", {} samples ({} tokens)", announcement.samples, announcement.tokens)
                                    : ", without data";
   text += fmt::format(", on {}; plan: {} of memory{}", place_text(setup), format_bytes(plan.memory.peak.host),

@@ -1,7 +1,6 @@
 #include "layerpress/run/run_summary.h"
 
 #include <map>
-#include <set>
 #include <utility>
 
 #include "layerpress/base/machine.h"

@@ -112,8 +112,7 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
       if (together.count(weight) != 0)
         throw RecipeError(
             "[recipe.check] {} edits {}, which is a part of a larger tensor in the source, where readers of dense "
-            "weights "
-            "look for it; quantize it, too, or ignore it",
+            "weights look for it; quantize it, too, or ignore it",
             found->second.first->type(), found->first);
       assigned = assignments.linears.emplace(n, compression::Assignment()).first;
       assigned->second.scheme = &quant::dense_scheme();

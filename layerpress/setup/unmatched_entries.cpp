@@ -110,12 +110,12 @@ std::string hint_for_pattern(const std::string& expression, const Modules& modul
 
 std::vector<UnmatchedEntry> unmatched_entries(const OpenedModel& model, const Modifiers& modifiers) {
   const Modules modules = known_modules(model);
-  const std::vector<std::string> names = names_of(modules);
   std::vector<UnmatchedEntry> unmatched;
   std::set<std::string> visited;
   const auto add = [&](const char* list, const std::vector<std::string>& entries) {
     for (const std::string& entry : entries) {
       if (!visited.insert(list + entry).second || matches_any(entry, modules)) continue;
+      const std::vector<std::string> names = names_of(modules);  // only here, because models have many
       const bool is_pattern = entry.starts_with("re:");
       unmatched.push_back(
           {list, entry, is_pattern ? hint_for_pattern(entry.substr(3), modules, names) : hint_for_name(entry, names)});

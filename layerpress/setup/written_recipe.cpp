@@ -24,9 +24,10 @@ std::optional<std::string> known_observer(const quant::QuantizationArgs& weights
 
 /// Says in the description of a group's weights how they were compressed.
 void complete_group(const quant::QuantizationArgs& chosen, OrderedJson& weights) {
-  const bool names_own = json_has(weights, "observer") && !known_observer(chosen);
-  if (const auto observer = known_observer(chosen)) weights["observer"] = *observer;
-  if (!names_own && !known_observer(chosen)) weights.erase("observer");
+  if (const auto observer = known_observer(chosen))
+    weights["observer"] = *observer;
+  else if (!json_has(weights, "observer"))
+    weights.erase("observer");
   if (chosen.actorder)
     weights["actorder"] = *chosen.actorder;
   else

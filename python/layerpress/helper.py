@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from pathlib import Path
 
 
@@ -12,6 +13,8 @@ def helper_script() -> str:
     return here or str(Path(inspect.getfile(helper_script)).resolve().parents[1] / "prepare.py")
 
 
-def helper_folder() -> str:
-    """Of its packages."""
-    return str(Path(helper_script()).parent)
+def import_helper() -> None:
+    """Lets this process import the helper's packages."""
+    folder = str(Path(helper_script()).parent)
+    if folder not in sys.path:
+        sys.path.append(folder)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from .errors import DataError, UsageError
-from .helper import helper_folder
+from .helper import import_helper
 from .wording import in_python
 
 # What processors make of images, beside the ids of tokens.
@@ -73,7 +72,7 @@ def refuse_sound(row: Any, number: int) -> None:
 def write_tokens(rows: Iterable[Any], reader: ImageReader, options: dict[str, Any], written: Path) -> Path:
     """Tokenizes rows, some of which have images, into a token file. The options are oneshot()'s."""
     _refuse(options)
-    _import_helper()
+    import_helper()
     from layerpress_data.errors import PrepareError
     from layerpress_data.pixel_spool import PixelSpool
     from layerpress_data.token_file import write_token_file
@@ -92,11 +91,6 @@ def _refuse(options: dict[str, Any]) -> None:
     for name in ("concatenate", "use_loss_mask"):
         if options.get(name):
             raise UsageError(f"[python.oneshot] {name}: is not possible with rows that have images; leave it out")
-
-
-def _import_helper() -> None:
-    if helper_folder() not in sys.path:
-        sys.path.append(helper_folder())
 
 
 def _selected(rows: Iterable[Any], options: dict[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -230,7 +224,7 @@ def _with_images(processor: Any) -> Any:
 
 def rows_of_file(name: str, reader: ImageReader, options: dict[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The rows of a file, or of an id of the datasets package."""
-    _import_helper()
+    import_helper()
     from layerpress_data.dataset import open_dataset
     from layerpress_data.errors import PrepareError
     from layerpress_data.request import Request

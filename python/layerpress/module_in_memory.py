@@ -13,7 +13,7 @@ from typing import Any
 
 from . import _native
 from .errors import CheckpointError, UsageError
-from .helper import helper_folder
+from .helper import import_helper
 from .loaded_model import copy_result
 from .progress import logger
 
@@ -60,8 +60,7 @@ class ModuleInMemory:
 
 def _exported(module: Any, folder: Path) -> list[str]:
     """Writes the module's graph into the folder; returns the names of its tensors, each once."""
-    if helper_folder() not in sys.path:
-        sys.path.append(helper_folder())
+    import_helper()
     from layerpress_graph.errors import ExportError
     from layerpress_graph.modules import export_module, stored_names
 

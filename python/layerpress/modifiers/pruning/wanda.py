@@ -1,5 +1,0 @@
-"""The place where LLM Compressor has it."""
-
-from .. import WandaPruningModifier
-
-__all__ = ["WandaPruningModifier"]

@@ -27,10 +27,10 @@ EXPERTS = {"Mixtral": {"num_local_experts": 4}, "Olmoe": {"num_experts": 4, "num
            "Qwen3Moe": {"num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16}}
 IMPORTED = ["lfm2", "glm4", "qwen3_next", "granitemoehybrid", "mamba2", "nemotron_h"]
 MODIFIERS = {
-    "smoothquant": ["SmoothQuantModifier", {"smoothing_strength": 0.7}, "GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]}],
-    "smoothquant alone": ["SmoothQuantModifier", {}],
-    "awq": ["AWQModifier", {}, "QuantizationModifier", {"scheme": "W4A16_ASYM", "ignore": ["lm_head"]}],
-    "awq and gptq": ["AWQModifier", {"duo_scaling": "both"}, "GPTQModifier", {"scheme": "W4A16", "ignore": ["lm_head"]}],
+    "smoothquant": {"SmoothQuantModifier": {"smoothing_strength": 0.7}, "GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}},
+    "smoothquant alone": {"SmoothQuantModifier": {}},
+    "awq": {"AWQModifier": {}, "QuantizationModifier": {"scheme": "W4A16_ASYM", "ignore": ["lm_head"]}},
+    "awq and gptq": {"AWQModifier": {"duo_scaling": "both"}, "GPTQModifier": {"scheme": "W4A16", "ignore": ["lm_head"]}},
 }
 # Of the model of compressed_cases.
 RUNS = {
@@ -45,7 +45,7 @@ ROUTED = ["--no-moe-calibrate-all-experts", "--min-tokens-per-expert", "20"]
 
 
 class Case:
-    """A run that both programs make: `how` are options, `environments` one per rank, `killed` ends it once and resumes it."""
+    """A run that both programs make: `how` are options; `killed` ends it once and resumes it."""
 
     def __init__(self, name, model, data, how, ranks=1, killed=False):
         self.name, self.model, self.data, self.how, self.ranks, self.killed = name, model, data, how, ranks, killed
@@ -98,9 +98,8 @@ def presets_and_recipes(folder):
     plain = models["{}"]
     for name, how in RUNS.items():
         yield Case(f"run: {name}", plain, None if name == "datafree" else data, how)
-    for name, (*modifiers,) in MODIFIERS.items():
-        stage = {"quant_stage": {"quant_modifiers": dict(zip(modifiers[::2], modifiers[1::2], strict=True))}}
-        yield Case(f"run: {name}", plain, data, recipe(folder, name, stage))
+    for name, modifiers in MODIFIERS.items():
+        yield Case(f"run: {name}", plain, data, recipe(folder, name, {"quant_stage": {"quant_modifiers": modifiers}}))
     for quality in ("balanced", "best"):
         yield Case(f"ranks: two, {quality}", plain, data, ["--quality", quality], ranks=2)
         yield Case(f"resumed: {quality}", plain, data, ["--quality", quality], killed=True)

@@ -4,15 +4,14 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string>
 #include <variant>
 
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/run_plan.h"
-#include "tests/checkpoint/temporary_folder.h"
 #include "tests/modifier/quantizers.h"
+#include "tests/setup/zero_model.h"
 
 namespace layerpress::plan {
 
@@ -31,13 +30,7 @@ class SmallSetup {
                          {"num_key_value_heads", 2},
                          {"vocab_size", 160},
                          {"tie_word_embeddings", false}};
-    std::map<std::string, at::Tensor> tensors;
-    for (const graph::Node& node : model::trace_model(config).graph.nodes)
-      for (const graph::WeightUse& use : graph::weights_of(node.operation))
-        tensors[use.name] = at::zeros(use.shape, at::kBFloat16);
-    folder_.write("model/config.json", config.dump());
-    checkpoint::write_safetensors(folder_ / "model/model.safetensors", tensors);
-    run.model = setup::open_model((folder_ / "model").string());
+    run.model = setup::open_zero_model(folder_, config);
     run.subgraphs = setup::cut_model(run.model.traced, {});
     run.placement = placement;
     run.budget = run.device_budget = std::numeric_limits<std::uint64_t>::max();

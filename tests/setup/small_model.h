@@ -2,16 +2,13 @@
 
 #include <ATen/ATen.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "layerpress/checkpoint/safetensors.h"
-#include "layerpress/model/architecture.h"
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/setup/run_setup.h"
-#include "tests/checkpoint/temporary_folder.h"
+#include "tests/setup/zero_model.h"
 
 namespace layerpress::setup {
 
@@ -44,15 +41,7 @@ inline Json small_mixture() {
 /// A setup up to the assignments.
 class SmallRun {
  public:
-  explicit SmallRun(const Json& config) {
-    std::map<std::string, at::Tensor> tensors;
-    for (const graph::Node& node : model::trace_model(config).graph.nodes)
-      for (const graph::WeightUse& use : graph::weights_of(node.operation))
-        tensors[use.name] = at::zeros(use.shape, at::kBFloat16);
-    folder_.write("model/config.json", config.dump());
-    checkpoint::write_safetensors(folder_ / "model/model.safetensors", tensors);
-    setup.model = open_model((folder_ / "model").string());
-  }
+  explicit SmallRun(const Json& config) { setup.model = open_zero_model(folder_, config); }
 
   void assign_by(const OneshotOptions& options) {
     setup.modifiers = make_modifiers(recipe::recipe_of(options));

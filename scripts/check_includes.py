@@ -19,6 +19,7 @@ MAY_INCLUDE = {
     "data": {"base", "checkpoint"},
     "kernels": {"base"},
     "graph": {"base"},
+    "gguf": {"base", "kernels"},
     "quant": {"base", "kernels"},
     "source": {"base", "checkpoint", "kernels", "quant"},
     "model": {"base", "graph", "checkpoint"},

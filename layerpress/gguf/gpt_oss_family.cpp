@@ -1,0 +1,48 @@
+// gpt-oss: experts with biases, attention sinks, a window in every other layer.
+#include "layerpress/gguf/decoder_architecture.h"
+#include "layerpress/gguf/families.h"
+
+namespace layerpress::gguf {
+namespace {
+
+/// The checkpoint's stacks have inputs as rows, and gate and up in turn.
+void stacked_names(DecoderArchitecture& made, std::int64_t width) {
+  const auto stack = [&](const std::string& module, const std::string& tensor, RowRange rows, bool matrix) {
+    made.layer("mlp.experts." + module, TensorPlace{.name = tensor, .transposed_first = matrix, .rows = rows});
+  };
+  stack("gate_up_proj", "ffn_gate_exps.weight", {width, 0, 1}, true);
+  stack("gate_up_proj", "ffn_up_exps.weight", {width, 1, 1}, true);
+  stack("gate_up_proj_bias", "ffn_gate_exps.bias", {width, 0, 1}, false);
+  stack("gate_up_proj_bias", "ffn_up_exps.bias", {width, 1, 1}, false);
+  stack("down_proj", "ffn_down_exps.weight", {}, true);
+  stack("down_proj_bias", "ffn_down_exps.bias", {}, false);
+}
+
+}  // namespace
+
+Architecture gpt_oss_architecture(const ModelConfig& config) {
+  DecoderArchitecture made(config, {.name = "gpt-oss",
+                                    .kv_heads = 8,
+                                    .head_dim = 64,
+                                    .context = 131072,
+                                    .epsilon = 1e-5,
+                                    .needs_output = true,
+                                    .rope = {150000, 1}});
+  made.rope_scaling_keys();
+  made.expert_keys("num_local_experts", 128, 4);
+  const std::uint32_t width = config.count("intermediate_size");
+  made.set("expert_feed_forward_length", width);
+  made.set("attention.sliding_window", config.count("sliding_window", 128));
+  made.window_pattern([](std::int64_t layer) { return layer % 2 == 0; });
+  made.layer("input_layernorm", "attn_norm");
+  made.attention_names(/*paired=*/false, /*output_bias=*/true);
+  made.layer("self_attn.sinks", "attn_sinks.weight");
+  made.layer("post_attention_layernorm", "post_attention_norm");
+  made.layer_with_bias("mlp.router", "ffn_gate_inp");
+  for (const std::string part : {"gate", "up", "down"})
+    made.layer_with_bias("mlp.experts.#." + part + "_proj", "ffn_" + part + "_exps");
+  stacked_names(made, width);
+  return made.take();
+}
+
+}  // namespace layerpress::gguf

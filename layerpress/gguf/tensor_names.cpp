@@ -1,0 +1,107 @@
+#include "layerpress/gguf/tensor_names.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::gguf {
+namespace {
+
+/// A checkpoint's name with # for its numbers, and the numbers.
+struct NumberedName {
+  std::string pattern;
+  std::vector<std::int64_t> numbers;
+};
+
+std::optional<std::int64_t> number_of(std::string_view part) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+  if (part.empty() || error != std::errc() || end != part.data() + part.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+NumberedName numbered(std::string_view name) {
+  NumberedName result;
+  while (true) {
+    const std::size_t dot = name.find('.');
+    const std::string_view part = name.substr(0, dot);
+    if (const auto number = number_of(part)) {
+      result.numbers.push_back(*number);
+      result.pattern += '#';
+    } else {
+      result.pattern += part;
+    }
+    if (dot == std::string_view::npos) return result;
+    result.pattern += '.';
+    name.remove_prefix(dot + 1);
+  }
+}
+
+void replace_prefix(std::string& name, std::string_view prefix, std::string_view by) {
+  if (name.starts_with(prefix)) name.replace(0, prefix.size(), by);
+}
+
+/// The name that the tensor has in a checkpoint that holds a language model only.
+std::string text_name(std::string name) {
+  replace_prefix(name, "model.language_model.", "model.");
+  replace_prefix(name, "language_model.model.", "model.");
+  replace_prefix(name, "language_model.lm_head.", "lm_head.");
+  return name;
+}
+
+/// Why tensors beside the language model, and buffers that follow from config.json, are left out; "" for others.
+std::string general_reason(const std::string& name) {
+  if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias"))
+    return "readers compute it";
+  if (name.starts_with("mtp.") || name.starts_with("model.mtp.")) return "a layer that predicts several tokens";
+  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower."}) {
+    if (name.starts_with(part) || name.starts_with("model." + std::string(part))) return "not a part of the language model";
+  }
+  return "";
+}
+
+TensorPlace filled_in(TensorPlace place, const NumberedName& name, std::string_view suffix) {
+  if (const std::size_t mark = place.name.find('#'); mark != std::string::npos)
+    place.name.replace(mark, 1, std::to_string(name.numbers.at(0)));
+  place.name += suffix;
+  if (name.numbers.size() > 1) place.expert = name.numbers[1];
+  return place;
+}
+
+}  // namespace
+
+void TensorNames::add(const std::string& name, TensorPlace place) {
+  rules_[name].push_back({.place = std::move(place)});
+}
+
+void TensorNames::add_with_bias(const std::string& name, TensorPlace place) {
+  rules_[name].push_back({.place = std::move(place), .bias = true});
+}
+
+void TensorNames::set_added(const std::string& name, float added) {
+  for (Rule& rule : rules_.at(name)) rule.place.added = added;
+}
+
+Placement TensorNames::find(const std::string& full_name) const {
+  const std::string name = text_name(full_name);
+  if (const std::string reason = general_reason(name); !reason.empty()) return {.left_out = reason};
+  const NumberedName parts = numbered(name);
+  if (name.starts_with("model.layers.") && !parts.numbers.empty() && parts.numbers[0] >= num_layers_)
+    return {.left_out = "a layer that predicts several tokens"};
+  for (const std::string_view suffix : {"", ".weight", ".bias"}) {
+    if (!parts.pattern.ends_with(suffix)) continue;
+    const std::string key = parts.pattern.substr(0, parts.pattern.size() - suffix.size());
+    if (const auto reason = left_out_.find(key); reason != left_out_.end()) return {.left_out = reason->second};
+    const auto rules = rules_.find(key);
+    if (rules == rules_.end()) continue;
+    Placement placement;
+    for (const Rule& rule : rules->second)
+      if (suffix != ".bias" || rule.bias) placement.places.push_back(filled_in(rule.place, parts, suffix));
+    if (!placement.places.empty()) return placement;
+  }
+  throw CheckpointError("[gguf.names] {}: llama.cpp has no tensor for it; write compressed-tensors instead", full_name);
+}
+
+}  // namespace layerpress::gguf

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace layerpress::gguf {
+
+/// Of a matrix whose rows are `parts` equal parts: `count` rows of each, from `first` on. A count of 0 means all rows.
+struct RowRange {
+  std::int64_t parts = 1;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  bool operator==(const RowRange&) const = default;
+};
+
+/// A tensor of a GGUF that a checkpoint's tensor goes to, and what becomes of its values on the way, in the order of the members.
+/// For a stacked tensor [experts, rows, columns] this happens to every matrix.
+struct TensorPlace {
+  std::string name;                       ///< in the GGUF
+  std::optional<std::int64_t> expert{};   ///< the tensor becomes this matrix of a stack
+  bool transposed_first = false;          ///< rows and columns change places
+  RowRange rows{};                        ///< only these rows are taken
+  bool stacked_parts = false;             ///< the parts of `rows` become the matrices of a stack [parts, count, columns]
+  bool transposed_last = false;           ///< rows and columns (of each matrix) change places
+  std::int64_t paired_heads = 0;          ///< rows are this many heads; the halves of each are interleaved, row by row
+  float added = 0;                        ///< to every value
+  bool squeezed = false;                  ///< dimensions of size 1 vanish
+};
+
+/// Where a checkpoint's tensor goes: to one place or several, or nowhere for a reason.
+struct Placement {
+  std::vector<TensorPlace> places{};
+  std::string left_out{};  ///< the reason, if there are no places
+};
+
+/// The names of a family's tensors. Names of checkpoints have # for the numbers of a layer and of an expert; names of GGUFs have #
+/// for the layer: "model.layers.#.mlp.experts.#.up_proj" goes to "blk.#.ffn_up_exps".
+class TensorNames {
+ public:
+  /// A module's weight, or a tensor whose name ends otherwise ("...A_log", "blk.#.ssm_a"). A second line for a name adds a place.
+  void add(const std::string& name, TensorPlace place);
+  void add(const std::string& name, const std::string& place) { add(name, TensorPlace{.name = place}); }
+  /// The module's weight and bias.
+  void add_with_bias(const std::string& name, TensorPlace place);
+  /// A tensor or module that has no place, and why.
+  void leave_out(const std::string& name, const std::string& reason) { left_out_[name] = reason; }
+  /// Adds a number to all values of a module's weight.
+  void set_added(const std::string& name, float added);
+  void leave_out_layers_from(std::int64_t layer) { num_layers_ = layer; }
+
+  /// The placement of a checkpoint's tensor. Throws CheckpointError if it has none.
+  Placement find(const std::string& name) const;
+
+ private:
+  struct Rule {
+    TensorPlace place;
+    bool bias = false;  ///< the module's bias has a place, too
+  };
+  std::map<std::string, std::vector<Rule>> rules_;
+  std::map<std::string, std::string> left_out_;
+  std::int64_t num_layers_ = 0;
+};
+
+}  // namespace layerpress::gguf

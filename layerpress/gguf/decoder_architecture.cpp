@@ -23,8 +23,10 @@ DecoderArchitecture::DecoderArchitecture(const ModelConfig& config, const Decode
   read_sizes(traits);
   check_activation(traits);
   set("rope.freq_base", static_cast<float>(rope_.theta));
+  if (rope_.local_theta > 0) set("rope.freq_base_swa", static_cast<float>(rope_.local_theta));
   const double epsilon = config.number(traits.epsilon_key, traits.epsilon);
-  set(traits.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", static_cast<float>(epsilon));
+  set(traits.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+      static_cast<float>(epsilon));
   set("attention.key_length", head_dim_);
   set("attention.value_length", head_dim_);
   end_names(traits);
@@ -37,7 +39,8 @@ void DecoderArchitecture::read_sizes(const DecoderTraits& traits) {
   const std::uint32_t even_share = hidden_size_ / heads_;
   head_dim_ = config_.count("head_dim", traits.head_dim > 0 ? traits.head_dim : std::max(even_share, 1U));
   if (!traits.own_head_dim)
-    config_.require(head_dim_ == even_share && hidden_size_ % heads_ == 0, "head_dim", "has heads of equal shares of hidden_size");
+    config_.require(head_dim_ == even_share && hidden_size_ % heads_ == 0, "head_dim",
+                    "has heads of equal shares of hidden_size");
   result_.layers = config_.count("num_hidden_layers");
   result_.heads = heads_;
   result_.kv_heads = kv_heads_;
@@ -115,7 +118,8 @@ void DecoderArchitecture::mlp_names(bool bias) {
   }
 }
 
-void DecoderArchitecture::expert_keys(const char* count_key, std::uint32_t otherwise_count, std::uint32_t otherwise_used) {
+void DecoderArchitecture::expert_keys(const char* count_key, std::uint32_t otherwise_count,
+                                      std::uint32_t otherwise_used) {
   const std::uint32_t count = config_.count(count_key, config_.count("num_local_experts", otherwise_count));
   const std::uint32_t used = config_.count("num_experts_per_tok", otherwise_used);
   config_.require(used <= count, "num_experts_per_tok", "chooses among num_experts");
@@ -128,25 +132,31 @@ void DecoderArchitecture::expert_names(const std::string& module, std::int64_t i
   for (const char* part : {"gate", "up", "down"})
     layer(module + ".experts.#." + part + "_proj", std::string("ffn_") + part + "_exps");
   layer(module + ".experts.down_proj", TensorPlace{.name = "ffn_down_exps.weight"});
-  layer(module + ".experts.gate_up_proj", TensorPlace{.name = "ffn_gate_exps.weight", .rows = {1, 0, intermediate_size}});
-  layer(module + ".experts.gate_up_proj", TensorPlace{.name = "ffn_up_exps.weight", .rows = {1, intermediate_size, intermediate_size}});
+  layer(module + ".experts.gate_up_proj",
+        TensorPlace{.name = "ffn_gate_exps.weight", .rows = {1, 0, intermediate_size}});
+  layer(module + ".experts.gate_up_proj",
+        TensorPlace{.name = "ffn_up_exps.weight", .rows = {1, intermediate_size, intermediate_size}});
 }
 
 void DecoderArchitecture::rope_scaling_keys() {
   const std::string& kind = rope_.kind;
   if (kind == "default" || kind == "none") return;
   if (kind == "llama3") return llama3_factors();
-  config_.require(kind == "linear" || kind == "yarn", config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling",
+  config_.require(kind == "linear" || kind == "yarn",
+                  config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling",
                   "stretches positions by linear, yarn or llama3 scaling");
   set("rope.scaling.type", kind);
   set("rope.scaling.factor", static_cast<float>(rope_.number("factor", 1)));
   if (kind == "linear") return;
-  const double original = rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
+  const double original =
+      rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
   if (!(original >= 1 && original < 2147483648.0))
     throw CheckpointError("[gguf.config] config.json: original_max_position_embeddings {} is out of range", original);
   set("rope.scaling.original_context_length", static_cast<std::uint32_t>(original));
-  for (const auto& [from, to] : {std::pair{"extrapolation_factor", "yarn_ext_factor"}, {"attention_factor", "yarn_attn_factor"},
-                                 {"beta_fast", "yarn_beta_fast"}, {"beta_slow", "yarn_beta_slow"}}) {
+  for (const auto& [from, to] : {std::pair{"extrapolation_factor", "yarn_ext_factor"},
+                                 {"attention_factor", "yarn_attn_factor"},
+                                 {"beta_fast", "yarn_beta_fast"},
+                                 {"beta_slow", "yarn_beta_slow"}}) {
     if (rope_.has(from)) set(std::string("rope.scaling.") + to, static_cast<float>(rope_.number(from, 0)));
   }
 }
@@ -154,7 +164,8 @@ void DecoderArchitecture::rope_scaling_keys() {
 /// By what each frequency is divided: nothing for short wavelengths, `factor` for long ones, a blend between them.
 void DecoderArchitecture::llama3_factors() {
   const double factor = rope_.number("factor", 8), low = rope_.number("low_freq_factor", 1);
-  const double high = rope_.number("high_freq_factor", 4), original = rope_.number("original_max_position_embeddings", 8192);
+  const double high = rope_.number("high_freq_factor", 4),
+               original = rope_.number("original_max_position_embeddings", 8192);
   MadeTensor tensor{.name = "rope_freqs.weight", .values = {}};
   for (std::uint32_t i = 0; i < head_dim_; i += 2) {
     const double wavelength = 2 * kPi * std::pow(rope_.theta, static_cast<double>(i) / head_dim_);
@@ -173,12 +184,14 @@ void DecoderArchitecture::llama3_factors() {
 void DecoderArchitecture::window_pattern(bool (*otherwise)(std::int64_t layer)) {
   std::vector<bool> slides, assumed;
   const std::vector<std::string> kinds = config_.texts("layer_types");
-  config_.require(kinds.empty() || static_cast<std::int64_t>(kinds.size()) == layers(), "layer_types", "has a kind for each layer");
+  config_.require(kinds.empty() || static_cast<std::int64_t>(kinds.size()) == layers(), "layer_types",
+                  "has a kind for each layer");
   const std::uint32_t pattern = config_.count_or_none("sliding_window_pattern");
   for (std::int64_t i = 0; i < layers(); ++i) {
     assumed.push_back(otherwise(i));
     if (!kinds.empty()) {
-      config_.require(kinds[i] == "sliding_attention" || kinds[i] == "full_attention", "layer_types", "has no other kinds");
+      config_.require(kinds[i] == "sliding_attention" || kinds[i] == "full_attention", "layer_types",
+                      "has no other kinds");
       slides.push_back(kinds[i] == "sliding_attention");
     } else {
       slides.push_back(pattern > 0 ? (i + 1) % pattern != 0 : otherwise(i));

@@ -11,17 +11,17 @@ namespace layerpress::gguf {
 
 /// What families assume where config.json says nothing, and how they differ in the parts that they share.
 struct DecoderTraits {
-  std::string name;  ///< general.architecture
+  std::string name;            ///< general.architecture
   std::uint32_t kv_heads = 0;  ///< 0: as many as heads
   std::uint32_t head_dim = 0;  ///< 0: hidden_size / num_attention_heads
   std::uint32_t context = 2048;
   const char* width_key = "intermediate_size";
   const char* epsilon_key = "rms_norm_eps";
   double epsilon = 1e-6;
-  bool layer_norm = false;      ///< norms subtract the mean
-  bool tied = false;            ///< tie_word_embeddings
-  bool needs_output = false;    ///< llama.cpp wants output.weight even if it is the embeddings
-  bool own_head_dim = true;     ///< llama.cpp takes a head_dim other than hidden_size / num_attention_heads
+  bool layer_norm = false;    ///< norms subtract the mean
+  bool tied = false;          ///< tie_word_embeddings
+  bool needs_output = false;  ///< llama.cpp wants output.weight even if it is the embeddings
+  bool own_head_dim = true;   ///< llama.cpp takes a head_dim other than hidden_size / num_attention_heads
   const char* activation_key = "hidden_act";
   std::string activation = "silu";  ///< "silu" or "gelu_pytorch_tanh"
   RopeDefaults rope{};

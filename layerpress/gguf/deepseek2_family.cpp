@@ -26,8 +26,11 @@ void latent_attention(DecoderArchitecture& made) {
   made.set_first_kv_heads(1);
   const std::int64_t heads = made.heads(), rows = sizes.plain + sizes.value;
   const std::string module = "self_attn.kv_b_proj";
-  made.layer(module, TensorPlace{.name = "attn_k_b", .rows = {heads, 0, sizes.plain}, .stacked_parts = true, .transposed_last = true});
-  made.layer(module, TensorPlace{.name = "attn_v_b", .rows = {heads, sizes.plain, rows - sizes.plain}, .stacked_parts = true});
+  made.layer(
+      module,
+      TensorPlace{.name = "attn_k_b", .rows = {heads, 0, sizes.plain}, .stacked_parts = true, .transposed_last = true});
+  made.layer(module,
+             TensorPlace{.name = "attn_v_b", .rows = {heads, sizes.plain, rows - sizes.plain}, .stacked_parts = true});
   made.layer("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa");
   made.layer("self_attn.kv_a_layernorm", "attn_kv_a_norm");
   made.layer("self_attn.o_proj", "attn_output");
@@ -39,7 +42,8 @@ void query_latent(DecoderArchitecture& made) {
   const bool plain = config.given("q_lora_rank") && !config.has("q_lora_rank");
   const std::int64_t layers = made.layers();
   const bool lite = layers == 26 || layers == 27 || (layers == 48 && config.count("vocab_size") == 128256);
-  config.require(plain == lite, "q_lora_rank", "of " + std::to_string(layers) + " layers has " + (lite ? "no" : "a") + " latent of q");
+  config.require(plain == lite, "q_lora_rank",
+                 "of " + std::to_string(layers) + " layers has " + (lite ? "no" : "a") + " latent of q");
   if (plain) {
     made.layer("self_attn.q_proj", "attn_q");
     return;
@@ -59,7 +63,8 @@ void routing_keys(DecoderArchitecture& made, bool v3) {
   config.require(groups <= 1 || config.text("topk_method", v3 ? "noaux_tc" : "greedy") == "noaux_tc", "topk_method",
                  "chooses groups of experts by their best two");
   if (groups > 0) made.set("expert_group_count", groups);
-  if (const std::uint32_t used = config.count_or_none("topk_group"); used > 0) made.set("expert_group_used_count", used);
+  if (const std::uint32_t used = config.count_or_none("topk_group"); used > 0)
+    made.set("expert_group_used_count", used);
   made.set("expert_weights_scale", static_cast<float>(config.number("routed_scaling_factor", v3 ? 2.5 : 1)));
   if (config.flag("norm_topk_prob", v3)) made.set("expert_weights_norm", true);
 }
@@ -67,8 +72,11 @@ void routing_keys(DecoderArchitecture& made, bool v3) {
 void experts(DecoderArchitecture& made, bool v3) {
   const ModelConfig& config = made.config();
   made.expert_keys("n_routed_experts", v3 ? 256 : 64, v3 ? 8 : 6);
-  config.require(config.count("moe_layer_freq", 1) == 1, "moe_layer_freq", "has experts in every layer behind the dense ones");
-  made.set("leading_dense_block_count", config.has("first_k_dense_replace") ? config.natural("first_k_dense_replace") : v3 ? 3U : 0U);
+  config.require(config.count("moe_layer_freq", 1) == 1, "moe_layer_freq",
+                 "has experts in every layer behind the dense ones");
+  made.set("leading_dense_block_count", config.has("first_k_dense_replace") ? config.natural("first_k_dense_replace")
+                                        : v3                                ? 3U
+                                                                            : 0U);
   const std::uint32_t width = config.count("moe_intermediate_size", v3 ? 2048 : 1407);
   made.set("expert_feed_forward_length", width);
   made.set("expert_shared_count", config.count("n_shared_experts", v3 ? 1 : 2));

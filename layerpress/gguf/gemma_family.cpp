@@ -1,6 +1,4 @@
 // Gemma 2 and 3 (text): norms that multiply with 1 + weight, whose sum the GGUF holds.
-#include <cmath>
-
 #include "layerpress/gguf/decoder_architecture.h"
 #include "layerpress/gguf/families.h"
 
@@ -62,9 +60,9 @@ Architecture gemma2_architecture(const ModelConfig& config) {
 Architecture gemma3_architecture(const ModelConfig& config) {
   DecoderArchitecture made(config, gemma_traits("gemma3", 131072, 1e6));
   check_query_scale(made, 62);
+  if (made.rope().local_theta == 0) made.set("rope.freq_base_swa", 10000.0F);
   config.require(config.number("attn_logit_softcapping", 0) == 0, "attn_logit_softcapping", "has no cap of scores");
   made.rope_scaling_keys();
-  if (made.rope().local_theta > 0) made.set("rope.freq_base_swa", static_cast<float>(made.rope().local_theta));
   if (const double cap = config.number("final_logit_softcapping", 0); cap > 0)
     made.set("final_logit_softcapping", static_cast<float>(cap));
   if (config.count_or_none("sliding_window_pattern") != 1) {

@@ -5,13 +5,11 @@
 namespace layerpress::gguf {
 
 Architecture glm4_architecture(const ModelConfig& config) {
-  DecoderArchitecture made(config, {.name = "glm4",
-                                    .kv_heads = 2,
-                                    .head_dim = 128,
-                                    .context = 131072,
-                                    .epsilon = 1.5625e-7,
-                                    .rope = {10000, 0.5}});
-  config.require(!made.rope().has("mrope_section"), "rope_parameters", "of a language model has positions of one dimension");
+  DecoderArchitecture made(
+      config,
+      {.name = "glm4", .kv_heads = 2, .head_dim = 128, .context = 131072, .epsilon = 1.5625e-7, .rope = {10000, 0.5}});
+  config.require(!made.rope().has("mrope_section"), "rope_parameters",
+                 "of a language model has positions of one dimension");
   made.rope_scaling_keys();
   made.set("rope.dimension_count", static_cast<std::uint32_t>(made.head_dim() * made.rope().rotated_part));
   made.layer("input_layernorm", "attn_norm");

@@ -17,10 +17,12 @@ std::uint32_t mlp_width(const ModelConfig& config) {
 
 std::vector<std::int32_t> kv_heads_of_layers(const DecoderArchitecture& made) {
   const std::vector<std::string> kinds = made.config().texts("layer_types");
-  made.config().require(static_cast<std::int64_t>(kinds.size()) == made.layers(), "layer_types", "has a kind for each layer");
+  made.config().require(static_cast<std::int64_t>(kinds.size()) == made.layers(), "layer_types",
+                        "has a kind for each layer");
   std::vector<std::int32_t> heads;
   for (const std::string& kind : kinds) {
-    made.config().require(kind == "conv" || kind == "full_attention", "layer_types", "has convolutions and full attention");
+    made.config().require(kind == "conv" || kind == "full_attention", "layer_types",
+                          "has convolutions and full attention");
     heads.push_back(kind == "conv" ? 0 : static_cast<std::int32_t>(made.kv_heads()));
   }
   return heads;

@@ -24,10 +24,9 @@ void llama_layer_names(DecoderArchitecture& made, bool biases) {
 
 Architecture llama_architecture(const ModelConfig& config) {
   const bool mistral = config.model_type() == "mistral";
-  DecoderArchitecture made(config, {.name = "llama",
-                                    .kv_heads = mistral ? 8U : 0,
-                                    .context = mistral ? 131072U : 2048U,
-                                    .own_head_dim = true});
+  DecoderArchitecture made(
+      config,
+      {.name = "llama", .kv_heads = mistral ? 8U : 0, .context = mistral ? 131072U : 2048U, .own_head_dim = true});
   llama_keys(made);
   if (mistral) made.end_context_at_window();
   llama_layer_names(made, true);
@@ -36,7 +35,8 @@ Architecture llama_architecture(const ModelConfig& config) {
 }
 
 Architecture mixtral_architecture(const ModelConfig& config) {
-  DecoderArchitecture made(config, {.name = "llama", .kv_heads = 8, .context = 131072, .epsilon = 1e-5, .rope = {1e6, 1}});
+  DecoderArchitecture made(config,
+                           {.name = "llama", .kv_heads = 8, .context = 131072, .epsilon = 1e-5, .rope = {1e6, 1}});
   llama_keys(made);
   made.end_context_at_window();
   made.expert_keys("num_local_experts", 8, 2);
@@ -65,13 +65,16 @@ Architecture granite_architecture(const ModelConfig& config) {
 }
 
 Architecture smollm3_architecture(const ModelConfig& config) {
-  DecoderArchitecture made(config, {.name = "smollm3", .kv_heads = 4, .context = 32768, .tied = true, .rope = {2e6, 1}});
+  DecoderArchitecture made(config,
+                           {.name = "smollm3", .kv_heads = 4, .context = 32768, .tied = true, .rope = {2e6, 1}});
   llama_keys(made);
   config.require(!config.flag("use_sliding_window", false), "use_sliding_window", "has no sliding window");
-  config.require(config.count("no_rope_layer_interval", 4) == 4, "no_rope_layer_interval", "leaves out positions in every 4th layer");
+  config.require(config.count("no_rope_layer_interval", 4) == 4, "no_rope_layer_interval",
+                 "leaves out positions in every 4th layer");
   const Json listed = config.list("no_rope_layers");
   for (std::size_t i = 0; i < listed.size(); ++i)
-    config.require(listed[i] == ((i + 1) % 4 != 0 ? 1 : 0), "no_rope_layers", "leaves out positions in every 4th layer");
+    config.require(listed[i] == ((i + 1) % 4 != 0 ? 1 : 0), "no_rope_layers",
+                   "leaves out positions in every 4th layer");
   llama_layer_names(made, false);
   made.mlp_names();
   return made.take();

@@ -94,8 +94,9 @@ void ModelConfig::require(bool holds, const char* key, const std::string& what) 
   if (holds) return;
   const auto found = values_.find(key);
   const std::string value = found == values_.end() ? "missing" : found->dump().substr(0, 60);
-  throw CheckpointError("[gguf.config] config.json: '{}' is {}, but llama.cpp's {} {}; write compressed-tensors instead", key,
-                        value, model_type_, what);
+  throw CheckpointError(
+      "[gguf.config] config.json: '{}' is {}, but llama.cpp's {} {}; write compressed-tensors instead", key, value,
+      model_type_, what);
 }
 
 double RopeConfig::number(const char* key, double otherwise) const {
@@ -106,14 +107,14 @@ RopeConfig read_rope(const ModelConfig& config, const RopeDefaults& defaults) {
   RopeConfig rope;
   const Json all = config.has("rope_parameters") ? config.object("rope_parameters") : config.object("rope_scaling");
   const Json local = of_layers(all, "sliding_attention");
-  rope.parameters = all.contains("full_attention") || all.contains("sliding_attention") ? of_layers(all, "full_attention") : all;
+  rope.parameters =
+      all.contains("full_attention") || all.contains("sliding_attention") ? of_layers(all, "full_attention") : all;
   const Json& parameters = rope.parameters;
   constexpr const char* kWhere = "config.json: rope parameters";
   rope.kind = json_get_or<std::string>(parameters, "rope_type", kWhere,
                                        json_get_or<std::string>(parameters, "type", kWhere, "default"));
   rope.theta = checked_theta(rope.number("rope_theta", config.number("rope_theta", defaults.theta)));
-  const double local_theta =
-      json_get_or<double>(local, "rope_theta", kWhere, config.number("rope_local_base_freq", 0));
+  const double local_theta = json_get_or<double>(local, "rope_theta", kWhere, config.number("rope_local_base_freq", 0));
   if (local_theta != 0) rope.local_theta = checked_theta(local_theta);
   rope.rotated_part =
       rope.number("partial_rotary_factor", config.number("partial_rotary_factor", defaults.rotated_part));

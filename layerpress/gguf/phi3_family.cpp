@@ -10,7 +10,8 @@ namespace {
 std::vector<float> rope_factors(const RopeConfig& rope, const char* key, std::uint32_t rotated) {
   const auto values = json_get<std::vector<float>>(rope.parameters, key, "config.json: rope parameters");
   if (values.size() * 2 != rotated)
-    throw CheckpointError("[gguf.config] config.json: '{}' has {} entries, expected {}", key, values.size(), rotated / 2);
+    throw CheckpointError("[gguf.config] config.json: '{}' has {} entries, expected {}", key, values.size(),
+                          rotated / 2);
   return values;
 }
 
@@ -23,7 +24,8 @@ double longrope_magnitude(double context, double original) {
 void longrope_keys(DecoderArchitecture& made, std::uint32_t context, std::uint32_t original, std::uint32_t rotated) {
   const RopeConfig& rope = made.rope();
   if (rope.kind == "default") return;
-  made.config().require(rope.kind == "longrope" || rope.kind == "su", "rope_scaling", "stretches positions by longrope only");
+  made.config().require(rope.kind == "longrope" || rope.kind == "su", "rope_scaling",
+                        "stretches positions by longrope only");
   const double magnitude = rope.number("attention_factor", longrope_magnitude(context, original));
   made.set("rope.scaling.attn_factor", static_cast<float>(magnitude));
   made.set_made({.name = "rope_factors_long.weight", .values = rope_factors(rope, "long_factor", rotated)});
@@ -35,14 +37,15 @@ void longrope_keys(DecoderArchitecture& made, std::uint32_t context, std::uint32
 Architecture phi3_architecture(const ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "phi3", .context = 4096, .epsilon = 1e-5, .own_head_dim = false});
   const std::uint32_t context = config.count("max_position_embeddings", 4096);
-  const std::uint32_t original = config.count(
-      "original_max_position_embeddings",
-      static_cast<std::uint32_t>(made.rope().number("original_max_position_embeddings", context)));
+  const std::uint32_t original =
+      config.count("original_max_position_embeddings",
+                   static_cast<std::uint32_t>(made.rope().number("original_max_position_embeddings", context)));
   const auto rotated = static_cast<std::uint32_t>(made.rope().rotated_part * made.head_dim());
   config.require(rotated > 0 && rotated % 2 == 0, "partial_rotary_factor", "rotates an even number of features");
   made.set("rope.dimension_count", rotated);
   made.set("rope.scaling.original_context_length", original);
   longrope_keys(made, context, original, rotated);
+  made.set("attention.sliding_window", config.count_or_none("sliding_window"));
   made.end_context_at_window();
   made.layer("input_layernorm", "attn_norm");
   made.layer("self_attn.qkv_proj", "attn_qkv");

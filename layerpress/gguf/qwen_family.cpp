@@ -25,8 +25,9 @@ void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_
   made.set("expert_feed_forward_length", width);
   config.require(config.count("decoder_sparse_step", 1) == 1, "decoder_sparse_step", "has experts in every layer");
   config.require(config.list("mlp_only_layers").empty(), "mlp_only_layers", "has experts in every layer");
-  config.require(config.flag("norm_topk_prob", false) == normalized, "norm_topk_prob",
-                 normalized ? "makes the weights of the chosen experts add up to 1" : "takes the weights of experts as they are");
+  config.require(
+      config.flag("norm_topk_prob", false) == normalized, "norm_topk_prob",
+      normalized ? "makes the weights of the chosen experts add up to 1" : "takes the weights of experts as they are");
   made.layer("mlp.gate", "ffn_gate_inp");
   made.expert_names("mlp", width);
 }

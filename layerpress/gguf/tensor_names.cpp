@@ -53,11 +53,13 @@ std::string text_name(std::string name) {
 
 /// Why tensors beside the language model, and buffers that follow from config.json, are left out; "" for others.
 std::string general_reason(const std::string& name) {
-  if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attention.bias") || name.ends_with(".attention.masked_bias"))
+  if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attention.bias") ||
+      name.ends_with(".attention.masked_bias"))
     return "readers compute it";
   if (name.starts_with("mtp.") || name.starts_with("model.mtp.")) return "a layer that predicts several tokens";
   for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector.", "audio_tower."}) {
-    if (name.starts_with(part) || name.starts_with("model." + std::string(part))) return "not a part of the language model";
+    if (name.starts_with(part) || name.starts_with("model." + std::string(part)))
+      return "not a part of the language model";
   }
   return "";
 }

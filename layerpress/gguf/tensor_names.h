@@ -19,15 +19,15 @@ struct RowRange {
 /// A tensor of a GGUF that a checkpoint's tensor goes to, and what becomes of its values on the way, in the order of the members.
 /// For a stacked tensor [experts, rows, columns] this happens to every matrix.
 struct TensorPlace {
-  std::string name;                       ///< in the GGUF
-  std::optional<std::int64_t> expert{};   ///< the tensor becomes this matrix of a stack
-  bool transposed_first = false;          ///< rows and columns change places
-  RowRange rows{};                        ///< only these rows are taken
-  bool stacked_parts = false;             ///< the parts of `rows` become the matrices of a stack [parts, count, columns]
-  bool transposed_last = false;           ///< rows and columns (of each matrix) change places
-  std::int64_t paired_heads = 0;          ///< rows are this many heads; the halves of each are interleaved, row by row
-  float added = 0;                        ///< to every value
-  bool squeezed = false;                  ///< dimensions of size 1 vanish
+  std::string name;                      ///< in the GGUF
+  std::optional<std::int64_t> expert{};  ///< the tensor becomes this matrix of a stack
+  bool transposed_first = false;         ///< rows and columns change places
+  RowRange rows{};                       ///< only these rows are taken
+  bool stacked_parts = false;            ///< the parts of `rows` become the matrices of a stack [parts, count, columns]
+  bool transposed_last = false;          ///< rows and columns (of each matrix) change places
+  std::int64_t paired_heads = 0;         ///< rows are this many heads; the halves of each are interleaved, row by row
+  float added = 0;                       ///< to every value
+  bool squeezed = false;                 ///< dimensions of size 1 vanish
 };
 
 /// Where a checkpoint's tensor goes: to one place or several, or nowhere for a reason.

@@ -16,7 +16,10 @@ const BlockType* first_type(Predicate&& is_wanted) {
 }  // namespace
 
 const std::vector<const BlockType*>& block_types() {
-  static const std::vector<const BlockType*> types{&f32_type(), &f16_type(), &bf16_type()};
+  static const std::vector<const BlockType*> types{
+      &f32_type(),    &f16_type(),    &q4_0_type(), &q4_1_type(),  &q5_0_type(), &q5_1_type(),
+      &q8_0_type(),   &q2_k_type(),   &q3_k_type(), &q4_k_type(),  &q5_k_type(), &q6_k_type(),
+      &iq4_nl_type(), &iq4_xs_type(), &bf16_type(), &mxfp4_type(), &nvfp4_type()};
   return types;
 }
 

@@ -39,61 +39,6 @@ struct CheckpointWriter::Shard {
 
 namespace {
 
-struct ShardSpecs {
-  int set = 0;
-  std::vector<TensorSpec> tensors{};
-};
-
-void check_sets(const std::vector<TensorSpec>& specs, const CheckpointWriter::Options& options) {
-  const bool complete = options.sets > 0 && (options.own.empty() || std::ssize(options.own) == options.sets) &&
-                        (options.set_of_spec.empty() || options.set_of_spec.size() == specs.size());
-  const auto outside = [&](int set) { return set < 0 || set >= options.sets; };
-  if (!complete || std::any_of(options.set_of_spec.begin(), options.set_of_spec.end(), outside))
-    throw InternalError("[writer.open] {} tensors do not divide into {} sets as given", specs.size(), options.sets);
-}
-
-/// The tensors of each set, beginning with set 0.
-std::vector<ShardSpecs> divide_into_sets(const std::vector<TensorSpec>& specs,
-                                         const CheckpointWriter::Options& options) {
-  std::vector<ShardSpecs> sets;
-  for (int set = 0; set < options.sets; ++set) sets.push_back({set});
-  for (std::size_t i = 0; i < specs.size(); ++i)
-    sets[options.set_of_spec.empty() ? 0 : options.set_of_spec[i]].tensors.push_back(specs[i]);
-  return sets;
-}
-
-std::vector<ShardSpecs> divide_into_shards(const std::vector<TensorSpec>& specs,
-                                           const CheckpointWriter::Options& options) {
-  std::vector<ShardSpecs> shards;
-  for (const ShardSpecs& set : divide_into_sets(specs, options)) {
-    std::uint64_t filled = 0;
-    for (const TensorSpec& spec : set.tensors) {
-      if (shards.empty() || shards.back().set != set.set || filled + spec.nbytes() > options.max_shard_bytes) {
-        shards.push_back({set.set});
-        filled = 0;
-      }
-      shards.back().tensors.push_back(spec);
-      filled += spec.nbytes();
-    }
-  }
-  if (shards.empty()) shards.emplace_back();  // a checkpoint without tensors still has a file
-  for (ShardSpecs& shard : shards)
-    std::stable_sort(shard.tensors.begin(), shard.tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
-      return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
-    });
-  return shards;
-}
-
-std::string shard_name(std::size_t number, std::size_t count) {
-  return count == 1 ? kSingleFileName : fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
-}
-
-std::uint64_t data_bytes(const std::vector<TensorSpec>& specs) {
-  std::uint64_t bytes = 0;
-  for (const TensorSpec& spec : specs) bytes += spec.nbytes();
-  return bytes;
-}
-
 void check_matches(const TensorSpec& spec, const at::Tensor& tensor) {
   if (tensor.scalar_type() != spec.dtype || tensor.sizes() != at::IntArrayRef(spec.shape))
     throw InternalError("[writer.write] tensor {} was announced as {} [{}] but is {} [{}]", in_quotes(spec.name),
@@ -145,38 +90,36 @@ std::string stored_checksum(const OutputFile& file, std::uint64_t offset, std::u
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(std::filesystem::path directory, const std::vector<TensorSpec>& specs,
-                                   Options options)
-    : directory_(std::move(directory)) {
-  check_sets(specs, options);
-  const std::vector<ShardSpecs> divided = divide_into_shards(specs, options);
-  for (const ShardSpecs& shard : divided) {
-    const bool own = options.own.empty() || options.own[shard.set];
-    add_shard({shard_name(shards_.size() + 1, divided.size())}, shard.tensors, own, options.reopen);
-  }
+CheckpointWriter::CheckpointWriter(std::filesystem::path directory, const CheckpointLayout& layout,
+                                   const Options& options)
+    : directory_(std::move(directory)), has_index_(layout.has_index) {
+  int sets = 0;
+  for (const FileLayout& file : layout.files) sets = std::max(sets, file.set + 1);
+  if (!options.own.empty() && std::ssize(options.own) < sets)
+    throw InternalError("[writer.open] files of {} sets, of which {} are known to be own or not", sets,
+                        options.own.size());
+  for (const FileLayout& file : layout.files)
+    add_shard(file, options.own.empty() || options.own[static_cast<std::size_t>(file.set)], options.reopen);
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-void CheckpointWriter::add_shard(Shard shard, const std::vector<TensorSpec>& specs, bool own, bool reopen) {
-  const std::string header = safetensors_header(specs);
-  shard.size = header.size() + data_bytes(specs);
+void CheckpointWriter::add_shard(const FileLayout& layout, bool own, bool reopen) {
+  Shard shard{layout.name, layout.size};
   if (own) {
     const std::filesystem::path path = directory_ / shard.name;
-    const bool reused = reopen && is_reusable(path, shard.size, header);
+    const bool reused = reopen && is_reusable(path, shard.size, layout.header);
     if (reopen && !reused) remove_file(path);
     const auto mode = reused ? OutputFile::Mode::kReopen : OutputFile::Mode::kCreate;
     shard.file = std::make_unique<OutputFile>(path, shard.size, mode);
-    if (!reused) shard.file->write_at(0, header.data(), header.size());
+    if (!reused) shard.file->write_at(0, layout.header.data(), layout.header.size());
   }
   shards_.push_back(std::make_unique<Shard>(std::move(shard)));
-  std::uint64_t offset = header.size();
-  for (const TensorSpec& spec : specs) {
-    if (!places_.emplace(spec.name, Place{spec, shards_.back().get(), offset}).second)
-      throw InternalError("[writer.open] tensor {} is announced twice", in_quotes(spec.name));
-    offset += spec.nbytes();
-    total_bytes_ += spec.nbytes();
-    total_parameters_ += static_cast<std::uint64_t>(spec.numel());
+  for (const StoredTensor& tensor : layout.tensors) {
+    if (!places_.emplace(tensor.name, Place{tensor, shards_.back().get(), tensor.offset}).second)
+      throw InternalError("[writer.open] tensor {} is announced twice", in_quotes(tensor.name));
+    total_bytes_ += tensor.nbytes();
+    total_parameters_ += static_cast<std::uint64_t>(tensor.numel());
   }
 }
 
@@ -308,7 +251,7 @@ void CheckpointWriter::finish() {
 
 void CheckpointWriter::write_index() {
   const std::lock_guard lock(mutex_);
-  if (shards_.size() == 1 || index_written_) return;
+  if (!has_index_ || shards_.size() == 1 || index_written_) return;
   Json weight_map = Json::object();
   for (const auto& [name, place] : places_) weight_map[name] = place.shard->name;
   const Json index = {{"metadata", {{"total_parameters", total_parameters_}, {"total_size", total_bytes_}}},

@@ -13,6 +13,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/json.h"
 #include "layerpress/checkpoint/checkpoint.h"
+#include "layerpress/checkpoint/file_layout.h"
 #include "layerpress/checkpoint/safetensors.h"
 
 namespace layerpress::checkpoint {
@@ -21,32 +22,27 @@ namespace layerpress::checkpoint {
 /// position before the first byte is written: tensors may arrive in any order and from several threads, nothing is held
 /// back, and a disk that is too small is noticed at the start.
 ///
-///   CheckpointWriter writer(pending_directory, specs, {.max_shard_bytes = 5'000'000'000});
+///   CheckpointWriter writer(pending_directory, safetensors_layout(specs, {}), {});
 ///   writer.write("model.layers.0.self_attn.q_proj.weight_packed", packed);   // once for every spec
 ///   writer.finish();                                                         // checks, syncs, writes the index
 ///
-/// Shards: greedy in the order of `specs`; a tensor larger than the limit gets its own shard. A single shard is
-/// `model.safetensors` without an index, else `model-00001-of-0000N.safetensors` and `model.safetensors.index.json`
-/// ({"metadata": {"total_parameters", "total_size"}, "weight_map"}, indent 2, sorted, newline at the end). Inside a
-/// shard tensors are ordered by element size, largest first, so that each one is aligned to its element size.
+/// The index of several files is `model.safetensors.index.json` ({"metadata": {"total_parameters", "total_size"}, "weight_map"},
+/// indent 2, sorted, newline at the end).
 ///
 /// Several writers, one per process, can write one checkpoint into a shared folder. The tensors are divided into sets,
 /// and no file contains tensors of two sets. Each writer creates, writes and closes the files of its own sets. All
-/// writers get the same specs in the same order, so all of them know the position of every tensor.
+/// writers get the same layout, so all of them know the position of every tensor.
 class CheckpointWriter {
  public:
   struct Options {
-    std::uint64_t max_shard_bytes = 5'000'000'000;
-    bool reopen = false;  ///< continue the files of an earlier writer with the same specs; missing files are created
-    int sets = 1;
-    std::vector<int> set_of_spec{};  ///< from 0 to `sets` - 1 for every spec; empty: all 0. Files of set 0 come first
-    std::vector<bool> own{};         ///< for each set, whether this writer writes it; empty: all
+    bool reopen = false;  ///< continue the files of an earlier writer with the same layout; missing files are created
+    std::vector<bool> own{};  ///< for each set, whether this writer writes it; empty: all
   };
 
   /// REQUIRES: `directory` exists. Throws IoError if files cannot be created or the disk is too small, and
-  /// InternalError if a name occurs twice or the sets are invalid. With `reopen`, an own file with another size or
-  /// header is created again. Files of other writers are not examined.
-  CheckpointWriter(std::filesystem::path directory, const std::vector<TensorSpec>& specs, Options options);
+  /// InternalError if a name occurs twice. With `reopen`, an own file with another size or header is created again. Files of
+  /// other writers are not examined.
+  CheckpointWriter(std::filesystem::path directory, const CheckpointLayout& layout, const Options& options);
   ~CheckpointWriter();
 
   /// Writes one tensor (any device, made contiguous). Throws InternalError if it has no spec, differs from its spec in
@@ -96,12 +92,13 @@ class CheckpointWriter {
  private:
   struct Place;
   struct Shard;
-  void add_shard(Shard shard, const std::vector<TensorSpec>& specs, bool own, bool reopen);
+  void add_shard(const FileLayout& layout, bool own, bool reopen);
   const Place& announced_place(const std::string& name, const char* doing) const;
   Place& claim(const std::string& name, const char* doing, bool own);
   void read_from_other(Shard& shard, std::uint64_t offset, void* bytes, std::uint64_t length) const;
   const Place& written_place(const std::string& name) const;
   std::filesystem::path directory_;
+  const bool has_index_;
   std::map<std::string, Place> places_;
   std::vector<std::unique_ptr<Shard>> shards_;
   std::uint64_t total_bytes_ = 0;

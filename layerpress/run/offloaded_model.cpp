@@ -97,9 +97,8 @@ void OffloadedModel::save(const std::string& directory, const std::string& max_s
     const at::Tensor value = parameter(name);
     specs.push_back({name, value.scalar_type(), value.sizes().vec()});
   }
-  checkpoint::CheckpointWriter::Options options;
-  options.max_shard_bytes = parse_bytes(max_shard_size, "max_shard_size");
-  checkpoint::CheckpointWriter writer(pending.path(), specs, options);
+  const checkpoint::FileDivision division{.max_shard_bytes = parse_bytes(max_shard_size, "max_shard_size")};
+  checkpoint::CheckpointWriter writer(pending.path(), checkpoint::safetensors_layout(specs, division), {});
   for (const std::string& name : names()) {
     writer.write(name, parameter(name));
     state_->weights.release(name);

@@ -30,12 +30,16 @@ at::Tensor value_of(const TensorSpec& spec) {
   return at::arange(spec.numel()).add(spec.name.back()).remainder(251).to(spec.dtype).reshape(spec.shape);
 }
 
-/// Tensor i is in set i modulo `sets`; of them the sets w, w + writers, ... are own.
-CheckpointWriter::Options division(std::size_t tensors, int sets, int writer, int writers) {
+/// Tensor i is in set i modulo `sets`.
+CheckpointLayout layout(const std::vector<TensorSpec>& specs, int sets) {
+  FileDivision division{.max_shard_bytes = 2000, .sets = sets};
+  for (std::size_t i = 0; i < specs.size(); ++i) division.set_of_spec.push_back(static_cast<int>(i) % sets);
+  return safetensors_layout(specs, division);
+}
+
+/// The sets w, w + writers, ... are own.
+CheckpointWriter::Options own_sets(int sets, int writer, int writers) {
   CheckpointWriter::Options options;
-  options.max_shard_bytes = 2000;
-  options.sets = sets;
-  for (std::size_t i = 0; i < tensors; ++i) options.set_of_spec.push_back(static_cast<int>(i) % sets);
   for (int set = 0; set < sets; ++set) options.own.push_back(set % writers == writer);
   return options;
 }
@@ -78,16 +82,15 @@ TEST(ShardSets, WritersAtOnceMakeOneCheckpoint) {
     std::vector<std::thread> threads;
     for (int w = 0; w < writers; ++w)
       threads.emplace_back([&, w] {
-        CheckpointWriter writer(folder.path(), specs, division(specs.size(), writers, w, writers));
+        CheckpointWriter writer(folder.path(), layout(specs, writers), own_sets(writers, w, writers));
         write_own(writer, specs);
         writer.sync();
         writer.finish();
       });
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(fs::exists(folder / kIndex), writers == 1);  // none of several knows that the others are done
-    CheckpointWriter::Options options = division(specs.size(), writers, 0, writers);
-    options.own.assign(options.own.size(), false);
-    CheckpointWriter onlooker(folder.path(), specs, options);
+    const std::vector<bool> none(static_cast<std::size_t>(writers), false);
+    CheckpointWriter onlooker(folder.path(), layout(specs, writers), {.own = none});
     onlooker.write_index();
     expect_complete(folder, specs);
     expect_files_by_set(folder / kIndex, specs, writers);
@@ -99,8 +102,8 @@ TEST(ShardSets, FilesAreNumberedOverAllSets) {
   const TemporaryFolder folder;
   const std::vector<TensorSpec> specs = {
       {"a", at::kByte, {60}}, {"b", at::kByte, {90}}, {"c", at::kByte, {60}}, {"d", at::kByte, {5}}};
-  CheckpointWriter::Options options{.max_shard_bytes = 100, .sets = 3, .set_of_spec = {2, 0, 2, 0}};
-  CheckpointWriter writer(folder.path(), specs, options);
+  const FileDivision division{.max_shard_bytes = 100, .sets = 3, .set_of_spec = {2, 0, 2, 0}};
+  CheckpointWriter writer(folder.path(), safetensors_layout(specs, division), {});
   for (const TensorSpec& spec : specs) writer.write(spec.name, value_of(spec));
   writer.finish();
   const Json expected = {{"a", "model-00002-of-00003.safetensors"},
@@ -114,13 +117,13 @@ TEST(ShardSets, FilesAreNumberedOverAllSets) {
 TEST(ShardSets, OneFileInAllNeedsNoIndex) {
   const TemporaryFolder alone, divided;
   const std::vector<TensorSpec> specs = many_specs();
-  CheckpointWriter plain(alone.path(), specs, {});
+  CheckpointWriter plain(alone.path(), safetensors_layout(specs, {}), {});
   write_own(plain, specs);
   plain.finish();
-  CheckpointWriter first(divided.path(), specs,
-                         {.sets = 2, .set_of_spec = std::vector<int>(specs.size(), 1), .own = {true, false}});
-  CheckpointWriter second(divided.path(), specs,
-                          {.sets = 2, .set_of_spec = std::vector<int>(specs.size(), 1), .own = {false, true}});
+  const CheckpointLayout layout =
+      safetensors_layout(specs, {.sets = 2, .set_of_spec = std::vector<int>(specs.size(), 1)});
+  CheckpointWriter first(divided.path(), layout, {.own = {true, false}});
+  CheckpointWriter second(divided.path(), layout, {.own = {false, true}});
   write_own(second, specs);
   second.finish();
   first.finish();
@@ -134,7 +137,7 @@ constexpr const char* kOtherFile = "model-00002-of-00002.safetensors";
 
 TEST(ShardSets, LeavesWhatIsNotItsOwnAlone) {
   const TemporaryFolder folder;
-  CheckpointWriter writer(folder.path(), kTwoSpecs, division(2, 2, 0, 2));
+  CheckpointWriter writer(folder.path(), layout(kTwoSpecs, 2), own_sets(2, 0, 2));
   EXPECT_FALSE(fs::exists(folder / kOtherFile));
   EXPECT_TRUE(writer.owns("mine"));
   EXPECT_FALSE(writer.owns("other"));
@@ -153,7 +156,7 @@ TEST(ShardSets, LeavesWhatIsNotItsOwnAlone) {
 
 TEST(ShardSets, ReadsWhatAnotherWrote) {
   const TemporaryFolder folder;
-  CheckpointWriter writer(folder.path(), kTwoSpecs, division(2, 2, 0, 2));
+  CheckpointWriter writer(folder.path(), layout(kTwoSpecs, 2), own_sets(2, 0, 2));
   writer.adopt("other", "00");
   EXPECT_EQ(writer.checksum("other"), "00");
   EXPECT_THROW(writer.adopt("other", "00"), InternalError);
@@ -161,7 +164,7 @@ TEST(ShardSets, ReadsWhatAnotherWrote) {
   folder.write(kOtherFile, "short");
   expect_says(message_of<IoError>([&] { writer.read("other"); }), {kOtherFile, "5 bytes"});
   fs::remove(folder / kOtherFile);
-  CheckpointWriter other(folder.path(), kTwoSpecs, division(2, 2, 1, 2));
+  CheckpointWriter other(folder.path(), layout(kTwoSpecs, 2), own_sets(2, 1, 2));
   other.write("other", value_of(kTwoSpecs[1]));
   EXPECT_TRUE(at::equal(writer.read("other"), value_of(kTwoSpecs[1])));
   fs::resize_file(folder / kOtherFile, fs::file_size(folder / kOtherFile) - 1);
@@ -175,7 +178,7 @@ TEST(ShardSets, AnotherNumberOfWritersGoesOn) {
   const TemporaryFolder folder;
   std::map<std::string, std::string> checksums;
   for (int w = 0; w < 3; ++w) {
-    CheckpointWriter writer(folder.path(), specs, division(specs.size(), 3, w, 3));
+    CheckpointWriter writer(folder.path(), layout(specs, 3), own_sets(3, w, 3));
     for (std::size_t i = 0; i < 20; ++i) {
       if (!writer.owns(specs[i].name)) continue;
       writer.write(specs[i].name, value_of(specs[i]));
@@ -183,9 +186,9 @@ TEST(ShardSets, AnotherNumberOfWritersGoesOn) {
     }
   }
   for (int w = 0; w < 2; ++w) {
-    CheckpointWriter::Options options = division(specs.size(), 3, w, 2);
+    CheckpointWriter::Options options = own_sets(3, w, 2);
     options.reopen = true;
-    CheckpointWriter writer(folder.path(), specs, options);
+    CheckpointWriter writer(folder.path(), layout(specs, 3), options);
     for (const TensorSpec& spec : specs) {
       const auto known = checksums.find(spec.name);
       if (!writer.owns(spec.name)) continue;
@@ -204,20 +207,21 @@ TEST(ShardSets, ADiskIsTooSmallForOwnFilesOnly) {
   const TemporaryFolder folder;
   const std::vector<TensorSpec> specs = {{"small", at::kByte, {60}}, {"large", at::kByte, {100000}}};
   const test::FileSizeLimit limit(4096);
-  CheckpointWriter small(folder.path(), specs, division(2, 2, 0, 2));
+  CheckpointWriter small(folder.path(), layout(specs, 2), own_sets(2, 0, 2));
   small.write("small", value_of(specs[0]));
-  expect_says(message_of<IoError>([&] { CheckpointWriter(folder.path(), specs, division(2, 2, 1, 2)); }),
+  expect_says(message_of<IoError>([&] { CheckpointWriter(folder.path(), layout(specs, 2), own_sets(2, 1, 2)); }),
               {kOtherFile, "cannot reserve", "free some space"});
   EXPECT_FALSE(fs::exists(folder / kOtherFile));
 }
 
 TEST(ShardSets, RefusesADivisionThatIsNone) {
+  for (const FileDivision& division : {FileDivision{.sets = 0}, FileDivision{.set_of_spec = {0}},
+                                       FileDivision{.set_of_spec = {0, 1}}, FileDivision{.set_of_spec = {0, -1}}})
+    expect_says(message_of<InternalError>([&] { safetensors_layout(kTwoSpecs, division); }), {"2 tensors", "sets"});
   const TemporaryFolder folder;
-  using Options = CheckpointWriter::Options;
-  for (const Options& options : {Options{.sets = 0}, Options{.set_of_spec = {0}}, Options{.set_of_spec = {0, 1}},
-                                 Options{.set_of_spec = {0, -1}}, Options{.sets = 2, .own = {true}}})
-    expect_says(message_of<InternalError>([&] { CheckpointWriter(folder.path(), kTwoSpecs, options); }),
-                {"2 tensors", "sets"});
+  expect_says(
+      message_of<InternalError>([&] { CheckpointWriter(folder.path(), layout(kTwoSpecs, 2), {.own = {true}}); }),
+      {"2 sets", "1"});
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 

@@ -57,7 +57,7 @@ void expect_holds(const Checkpoint& checkpoint, const std::map<std::string, at::
 TEST(CheckpointWriter, OneShardInAnyOrder) {
   const TemporaryFolder folder;
   const auto tensors = sample_tensors();
-  CheckpointWriter writer(folder.path(), specs_of(tensors), {});
+  CheckpointWriter writer(folder.path(), safetensors_layout(specs_of(tensors), {}), {});
   for (auto tensor = tensors.rbegin(); tensor != tensors.rend(); ++tensor) writer.write(tensor->first, tensor->second);
   writer.finish();
   EXPECT_TRUE(fs::exists(folder / "model.safetensors"));
@@ -73,7 +73,7 @@ TEST(CheckpointWriter, ShardsAreFilledInOrderAndIndexed) {
                                          {"b", at::kByte, {1}},
                                          {"z", at::kByte, {500}},
                                          {"d", at::kByte, {2}}};
-  CheckpointWriter writer(folder.path(), specs, {.max_shard_bytes = 100});
+  CheckpointWriter writer(folder.path(), safetensors_layout(specs, {.max_shard_bytes = 100}), {});
   for (const TensorSpec& spec : specs) writer.write(spec.name, at::full(spec.shape, spec.name[0], at::kByte));
   writer.finish();
   const std::string index = read_bytes(folder / "model.safetensors.index.json");
@@ -100,7 +100,7 @@ TEST(CheckpointWriter, SeveralThreadsWriteAtOnce) {
   const TemporaryFolder folder;
   std::map<std::string, at::Tensor> tensors;
   for (int i = 0; i < 64; ++i) tensors["t" + std::to_string(i)] = at::full({997 + i}, i, i % 2 ? at::kInt : at::kShort);
-  CheckpointWriter writer(folder.path(), specs_of(tensors), {.max_shard_bytes = 20000});
+  CheckpointWriter writer(folder.path(), safetensors_layout(specs_of(tensors), {.max_shard_bytes = 20000}), {});
   std::vector<std::thread> threads;
   for (int part = 0; part < 4; ++part)
     threads.emplace_back([&, part] {
@@ -113,7 +113,7 @@ TEST(CheckpointWriter, SeveralThreadsWriteAtOnce) {
 
 TEST(CheckpointWriter, RefusesWhatWasNotAnnounced) {
   const TemporaryFolder folder;
-  CheckpointWriter writer(folder.path(), {{"a", at::kFloat, {2}}, {"b", at::kFloat, {2}}}, {});
+  CheckpointWriter writer(folder.path(), safetensors_layout({{"a", at::kFloat, {2}}, {"b", at::kFloat, {2}}}, {}), {});
   const auto write = [&](const char* name, const at::Tensor& tensor) {
     return message_of<InternalError>([&] { writer.write(name, tensor); });
   };
@@ -123,18 +123,19 @@ TEST(CheckpointWriter, RefusesWhatWasNotAnnounced) {
   writer.write("a", at::zeros({2}));
   expect_says(write("a", at::zeros({2})), {"'a'", "second time"});
   expect_says(message_of<InternalError>([&] { writer.finish(); }), {"1 tensors", "'b'"});
-  expect_says(message_of<InternalError>([&] {
-                const TemporaryFolder other;
-                CheckpointWriter(other.path(), {{"a", at::kFloat, {1}}, {"a", at::kFloat, {1}}}, {});
-              }),
-              {"'a'", "twice"});
+  expect_says(
+      message_of<InternalError>([&] {
+        const TemporaryFolder other;
+        CheckpointWriter(other.path(), safetensors_layout({{"a", at::kFloat, {1}}, {"a", at::kFloat, {1}}}, {}), {});
+      }),
+      {"'a'", "twice"});
 }
 
 TEST(CheckpointWriter, DiskFullIsNoticedAtTheStart) {
   const TemporaryFolder folder;
   const FileSizeLimit limit(4096);
   expect_says(message_of<IoError>([&] {
-                CheckpointWriter(folder.path(), {{"a", at::kByte, {100000}}}, {});
+                CheckpointWriter(folder.path(), safetensors_layout({{"a", at::kByte, {100000}}}, {}), {});
               }),
               {(folder / "model.safetensors").string(), "cannot reserve", "free some space"});
   EXPECT_FALSE(fs::exists(folder / "model.safetensors"));
@@ -142,7 +143,7 @@ TEST(CheckpointWriter, DiskFullIsNoticedAtTheStart) {
 
 TEST(CheckpointWriter, FailingWritesNameTheFile) {
   const TemporaryFolder folder;
-  CheckpointWriter writer(folder.path(), {{"a", at::kByte, {100000}}}, {});
+  CheckpointWriter writer(folder.path(), safetensors_layout({{"a", at::kByte, {100000}}}, {}), {});
   const FileSizeLimit limit(4096);
   expect_says(message_of<IoError>([&] { writer.write("a", at::zeros({100000}, at::kByte)); }),
               {(folder / "model.safetensors").string(), "File too large"});
@@ -162,15 +163,18 @@ TEST(CheckpointWriter, DiskFullLeavesNoSmallFile) {
 TEST(CheckpointWriter, RefusesAFolderThatIsNotThereAndFilesThatAre) {
   const TemporaryFolder folder;
   const std::vector<TensorSpec> specs = {{"a", at::kByte, {1}}};
-  expect_says(message_of<IoError>([&] { CheckpointWriter(folder / "none", specs, {}); }), {"none"});
+  expect_says(message_of<IoError>([&] { CheckpointWriter(folder / "none", safetensors_layout(specs, {}), {}); }),
+              {"none"});
   folder.write("model.safetensors", "precious");
-  expect_says(message_of<IoError>([&] { CheckpointWriter(folder.path(), specs, {}); }), {"model.safetensors"});
+  expect_says(message_of<IoError>([&] { CheckpointWriter(folder.path(), safetensors_layout(specs, {}), {}); }),
+              {"model.safetensors"});
   EXPECT_EQ(read_bytes(folder / "model.safetensors"), "precious");
 }
 
 /// A writer that goes on with what is in `folder`.
 std::unique_ptr<CheckpointWriter> reopened(const TemporaryFolder& folder, const std::vector<TensorSpec>& specs) {
-  return std::make_unique<CheckpointWriter>(folder.path(), specs, CheckpointWriter::Options{100, true});
+  return std::make_unique<CheckpointWriter>(folder.path(), safetensors_layout(specs, {.max_shard_bytes = 100}),
+                                            CheckpointWriter::Options{.reopen = true});
 }
 
 const std::vector<TensorSpec> kTwoShards = {{"a", at::kByte, {60}}, {"b", at::kFloat, {10}}, {"c", at::kByte, {50}}};
@@ -181,7 +185,7 @@ at::Tensor short_value_of(const TensorSpec& spec) { return at::arange(spec.numel
 
 /// Writes kTwoShards without finishing and returns the checksums.
 std::map<std::string, std::string> write_and_stop(const TemporaryFolder& folder) {
-  CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
+  CheckpointWriter writer(folder.path(), safetensors_layout(kTwoShards, {.max_shard_bytes = 100}), {});
   std::map<std::string, std::string> checksums;
   for (const TensorSpec& spec : kTwoShards) {
     writer.write(spec.name, short_value_of(spec));
@@ -202,7 +206,7 @@ void flip_byte(const fs::path& path, std::uint64_t offset) {
 TEST(CheckpointWriter, ReadsBackWhatWasWritten) {
   const TemporaryFolder folder;
   const auto tensors = sample_tensors();
-  CheckpointWriter writer(folder.path(), specs_of(tensors), {});
+  CheckpointWriter writer(folder.path(), safetensors_layout(specs_of(tensors), {}), {});
   expect_says(message_of<InternalError>([&] { writer.read("model.embed"); }), {"'model.embed'", "was not written"});
   expect_says(message_of<InternalError>([&] { writer.checksum("none"); }), {"'none'", "was not written"});
   for (const auto& [name, tensor] : tensors) {
@@ -256,7 +260,7 @@ TEST(CheckpointWriter, LargeTensorsAreAcceptedPieceByPiece) {
   const std::vector<TensorSpec> specs = {{"large", at::kByte, {kLength}}};
   std::string checksum;
   {
-    CheckpointWriter writer(folder.path(), specs, {});
+    CheckpointWriter writer(folder.path(), safetensors_layout(specs, {}), {});
     writer.write("large", at::arange(kLength).remainder(251).to(at::kByte));
     checksum = writer.checksum("large");
   }
@@ -290,7 +294,7 @@ TEST(CheckpointWriter, SyncFailsWhenTheDiskDoes) {
   const TemporaryFolder folder;
   test::ChildProcess child([&](test::ChildProcess&) {
     if (!test::deny_system_call(SYS_fdatasync, EIO)) return test::kNotAllowed;
-    CheckpointWriter writer(folder.path(), kTwoShards, {.max_shard_bytes = 100});
+    CheckpointWriter writer(folder.path(), safetensors_layout(kTwoShards, {.max_shard_bytes = 100}), {});
     writer.sync();  // nothing written, nothing to wait for
     writer.write("c", short_value_of(kTwoShards[2]));
     expect_says(message_of<IoError>([&] { writer.sync(); }), {kSecondShard, "Input/output error"});
@@ -305,7 +309,7 @@ TEST(CheckpointWriter, SyncsWhileOthersWrite) {
   const TemporaryFolder folder;
   std::map<std::string, at::Tensor> tensors;
   for (int i = 0; i < 40; ++i) tensors["t" + std::to_string(i)] = at::full({5000 + i}, i, at::kInt);
-  CheckpointWriter writer(folder.path(), specs_of(tensors), {.max_shard_bytes = 100'000});
+  CheckpointWriter writer(folder.path(), safetensors_layout(specs_of(tensors), {.max_shard_bytes = 100'000}), {});
   std::atomic<bool> done{false};
   std::thread syncing([&] {
     while (!done) writer.sync();

@@ -1,0 +1,75 @@
+#include "layerpress/checkpoint/file_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "layerpress/base/error.h"
+#include "layerpress/checkpoint/shard_index.h"
+
+namespace layerpress::checkpoint {
+namespace {
+
+void check_sets(const std::vector<TensorSpec>& specs, const FileDivision& division) {
+  const bool complete =
+      division.sets > 0 && (division.set_of_spec.empty() || division.set_of_spec.size() == specs.size());
+  const auto outside = [&](int set) { return set < 0 || set >= division.sets; };
+  if (!complete || std::any_of(division.set_of_spec.begin(), division.set_of_spec.end(), outside))
+    throw InternalError("[writer.open] {} tensors do not divide into {} sets as given", specs.size(), division.sets);
+}
+
+/// The tensors of each set, beginning with set 0.
+std::vector<FileContent> divide_into_sets(const std::vector<TensorSpec>& specs, const FileDivision& division) {
+  std::vector<FileContent> sets;
+  for (int set = 0; set < division.sets; ++set) sets.push_back({set});
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    sets[static_cast<std::size_t>(division.set_of_spec.empty() ? 0 : division.set_of_spec[i])].tensors.push_back(
+        specs[i]);
+  return sets;
+}
+
+std::string file_name(std::size_t number, std::size_t count) {
+  return count == 1 ? kSingleFileName : fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
+}
+
+}  // namespace
+
+std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs, const FileDivision& division) {
+  check_sets(specs, division);
+  std::vector<FileContent> files;
+  for (const FileContent& set : divide_into_sets(specs, division)) {
+    std::uint64_t filled = 0;
+    for (const TensorSpec& spec : set.tensors) {
+      if (files.empty() || files.back().set != set.set || filled + spec.nbytes() > division.max_shard_bytes) {
+        files.push_back({set.set});
+        filled = 0;
+      }
+      files.back().tensors.push_back(spec);
+      filled += spec.nbytes();
+    }
+  }
+  if (files.empty()) files.emplace_back();  // a checkpoint without tensors still has a file
+  return files;
+}
+
+CheckpointLayout safetensors_layout(const std::vector<TensorSpec>& specs, const FileDivision& division) {
+  std::vector<FileContent> contents = divide_into_files(specs, division);
+  CheckpointLayout layout;
+  for (FileContent& content : contents) {
+    std::stable_sort(content.tensors.begin(), content.tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
+      return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
+    });
+    FileLayout file{
+        file_name(layout.files.size() + 1, contents.size()), content.set, safetensors_header(content.tensors), {}, 0};
+    file.size = file.header.size();
+    for (const TensorSpec& spec : content.tensors) {
+      file.tensors.push_back({spec, file.size});
+      file.size += spec.nbytes();
+    }
+    layout.files.push_back(std::move(file));
+  }
+  return layout;
+}
+
+}  // namespace layerpress::checkpoint

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/checkpoint/safetensors.h"
+
+namespace layerpress::checkpoint {
+
+/// A weight file before any tensor is there: its first bytes, and the place of each tensor. Bytes that belong to neither are 0.
+struct FileLayout {
+  std::string name;
+  int set = 0;  ///< of the sets of tensors: no file contains tensors of two sets
+  std::string header;
+  std::vector<StoredTensor> tensors;
+  std::uint64_t size = 0;
+};
+
+/// All files of a checkpoint.
+struct CheckpointLayout {
+  std::vector<FileLayout> files;
+  bool has_index = true;  ///< more than one file have a model.safetensors.index.json
+};
+
+/// How tensors are divided into files.
+struct FileDivision {
+  std::uint64_t max_shard_bytes = 5'000'000'000;
+  int sets = 1;
+  std::vector<int> set_of_spec{};  ///< from 0 to `sets` - 1 for every spec; empty: all 0. Files of set 0 come first
+};
+
+/// A file's tensors before they have places, greedily in the order of `specs`; a tensor larger than the limit gets its own file.
+struct FileContent {
+  int set = 0;
+  std::vector<TensorSpec> tensors{};
+};
+/// Throws InternalError if the sets are invalid.
+std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs, const FileDivision& division);
+
+/// Safetensors files. A single one is `model.safetensors`, else `model-00001-of-0000N.safetensors`. Inside a file tensors are ordered
+/// by element size, largest first, so that each one is aligned to its element size.
+CheckpointLayout safetensors_layout(const std::vector<TensorSpec>& specs, const FileDivision& division);
+
+}  // namespace layerpress::checkpoint

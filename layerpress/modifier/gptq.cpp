@@ -5,9 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "layerpress/compression/cross_statistic.h"
 #include "layerpress/compression/gram_statistic.h"
-#include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/modifier/gptq_modifier.h"
 #include "layerpress/modifier/output_power.h"
 
@@ -128,9 +126,7 @@ Factorization GptqModifier::factorize(const at::Tensor& gram, const ColumnOrder&
 
 Propagation GptqModifier::propagation_of(const std::vector<LinearWeight>& linears,
                                          const compression::Statistics& statistics, PhaseTimes& times) const {
-  const bool differs = statistics.of<compression::CrossStatistic>().defined() ||
-                       statistics.of<compression::OutputCrossStatistic>().defined();
-  if (!propagation_ || !differs) return {};
+  if (!propagation_ || !compares_with_original(statistics)) return {};
   return {statistics, rows_of_group(linears), *propagation_, times};
 }
 

@@ -50,6 +50,11 @@ compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts
       kernels::ResidualShares{.inputs = options.strength, .stream = options.residual / write.factor});
 }
 
+bool compares_with_original(const compression::Statistics& statistics) {
+  return statistics.of<compression::CrossStatistic>().defined() ||
+         statistics.of<compression::OutputCrossStatistic>().defined();
+}
+
 Propagation::Propagation(const compression::Statistics& statistics, std::int64_t group_rows,
                          const kernels::ErrorPropagation& options, PhaseTimes& times) {
   const auto phase = times.measure("propagate");

@@ -18,6 +18,9 @@ std::optional<kernels::ErrorPropagation> parse_error_propagation(const Json& arg
 compression::StatisticPtr difference_wanted(const compression::ValueFacts& facts,
                                             const kernels::ErrorPropagation& options);
 
+/// Whether the statistics have one that compares with the original model.
+bool compares_with_original(const compression::Statistics& statistics);
+
 /// Moves weights towards the original model's outputs, or leaves them as they are: by default, and where the statistics
 /// do not allow it.
 class Propagation {

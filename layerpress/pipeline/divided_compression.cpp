@@ -98,12 +98,13 @@ void join_report(const compression::ModuleReport& part, double rows, compression
   error.rows += rows;
 }
 
-/// The dtype of what is not packed: the scales, or dense values.
+/// The dtype of what is not packed: the scales, or the values or blocks of a weight without them.
 at::ScalarType stored_dtype(const quant::QuantizedWeight& weight) {
   return (weight.scale.defined() ? weight.scale : weight.codes).scalar_type();
 }
 at::ScalarType expected_dtype(const compression::LinearShape& linear) {
-  return quant::is_dense(*linear.scheme) ? linear.dtype : quant::scale_dtype(*linear.scheme->weights, linear.dtype);
+  if (linear.scheme->weights) return quant::scale_dtype(*linear.scheme->weights, linear.dtype);
+  return quant::compressed_layout(*linear.scheme, linear.rows, linear.columns, linear.dtype).front().dtype;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
@@ -64,7 +65,21 @@ void require_parameters(const QuantizationArgs& args, const QuantizedWeight& wei
                         shape_text(shape));
 }
 
-constexpr const char* kDenseSuffix = "weight";
+/// Of a weight that is one tensor.
+constexpr const char* kOnlySuffix = "weight";
+
+std::int64_t block_row_bytes(const gguf::BlockType& type, std::int64_t columns) {
+  if (columns % type.block_values() != 0)
+    throw RecipeError("[quant.compress] {} stores {} values together, which do not divide {} columns", type.name(),
+                      type.block_values(), columns);
+  return type.row_bytes(columns);
+}
+
+const at::Tensor& blocks_of(const QuantizedWeight& weight) {
+  if (weight.codes.scalar_type() != at::kByte || weight.codes.dim() != 2 || weight.scale.defined())
+    throw InternalError("[quant.compress] a weight in blocks has their bytes and nothing else");
+  return weight.codes;
+}
 
 const at::Tensor& finite_values(const QuantizedWeight& weight) {
   if (!at::isFloatingType(weight.codes.scalar_type()) || weight.scale.defined())
@@ -75,10 +90,10 @@ const at::Tensor& finite_values(const QuantizedWeight& weight) {
 }
 
 QuantizedWeight read_dense(const ModuleReader& reader) {
-  const std::optional<at::Tensor> values = reader.find(kDenseSuffix);
-  if (!values) reader.refuse(kDenseSuffix, "the tensor is missing");
+  const std::optional<at::Tensor> values = reader.find(kOnlySuffix);
+  if (!values) reader.refuse(kOnlySuffix, "the tensor is missing");
   if (values->dim() != 2 || !at::isFloatingType(values->scalar_type()))
-    reader.refuse(kDenseSuffix, "not a matrix of floating-point numbers");
+    reader.refuse(kOnlySuffix, "not a matrix of floating-point numbers");
   return {.codes = *values, .scale = {}, .zero_point = {}};
 }
 
@@ -102,6 +117,8 @@ std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows
 
 std::uint64_t quantized_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype) {
+  if (const gguf::BlockType* type = block_type(scheme))
+    return static_cast<std::uint64_t>(rows * block_row_bytes(*type, columns));
   if (is_dense(scheme)) return static_cast<std::uint64_t>(rows * columns) * c10::elementSize(weight_dtype);
   return quantized_bytes(*scheme.weights, rows, columns, weight_dtype);
 }
@@ -117,12 +134,15 @@ const QuantizationScheme& dense_scheme() {
 
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype) {
-  if (is_dense(scheme)) return {{kDenseSuffix, weight_dtype, {rows, columns}}};
+  if (const gguf::BlockType* type = block_type(scheme))
+    return {{kOnlySuffix, at::kByte, {rows, block_row_bytes(*type, columns)}}};
+  if (is_dense(scheme)) return {{kOnlySuffix, weight_dtype, {rows, columns}}};
   return format_of(scheme).layout(weights_of(scheme), rows, columns, weight_dtype);
 }
 
 std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme) {
   std::vector<std::string> suffixes;
+  if (!scheme.weights) return {kOnlySuffix};
   constexpr std::int64_t kAnySize = 1;
   for (const NamedTensorSpec& spec : compressed_layout(scheme, kAnySize, kAnySize, at::kFloat))
     suffixes.push_back(spec.suffix);
@@ -133,7 +153,8 @@ std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme) {
 }
 
 std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
-  if (is_dense(scheme)) return {{kDenseSuffix, finite_values(weight).to(at::kCPU).contiguous()}};
+  if (block_type(scheme) != nullptr) return {{kOnlySuffix, blocks_of(weight).to(at::kCPU).contiguous()}};
+  if (is_dense(scheme)) return {{kOnlySuffix, finite_values(weight).to(at::kCPU).contiguous()}};
   const QuantizationArgs& args = weights_of(scheme);
   require_codes(args, weight);
   require_parameters(args, weight);
@@ -142,6 +163,8 @@ std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const Quanti
 
 QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& module,
                            const ModuleReader::Tensors& tensor) {
+  if (block_type(scheme) != nullptr)
+    return {.codes = ModuleReader(module, tensor).get(kOnlySuffix, at::kByte), .scale = {}, .zero_point = {}};
   if (is_dense(scheme)) return read_dense(ModuleReader(module, tensor));
   return format_of(scheme).read(weights_of(scheme), ModuleReader(module, tensor));
 }

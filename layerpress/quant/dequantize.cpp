@@ -3,9 +3,12 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "layerpress/base/error.h"
+#include "layerpress/gguf/block_rows.h"
 #include "layerpress/kernels/relative_error.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/observer.h"
 #include "layerpress/quant/weight_numbers.h"
@@ -55,9 +58,41 @@ at::Tensor dequantize_on_device(const QuantizationArgs& args, const QuantizedWei
   return result;
 }
 
+std::int64_t columns_of(const gguf::BlockType& type, const QuantizedWeight& weight) {
+  return weight.codes.size(1) / type.block_bytes() * type.block_values();
+}
+
+/// Calls use(first row, fp32 values) for some rows of a weight in blocks at a time.
+template <typename Function>
+void for_decoded_rows(const gguf::BlockType& type, const QuantizedWeight& weight, Function&& use) {
+  const std::int64_t rows = weight.codes.size(0), columns = columns_of(type, weight);
+  const at::Tensor blocks = weight.codes.to(at::kCPU).contiguous();
+  const std::int64_t step = std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, columns));
+  for (std::int64_t first = 0; first < rows; first += step)
+    use(first, gguf::decode_rows(type, blocks.narrow(0, first, std::min(step, rows - first)), columns));
+}
+
+at::Tensor decoded(const gguf::BlockType& type, const QuantizedWeight& weight, at::ScalarType dtype) {
+  at::Tensor result = at::empty({weight.codes.size(0), columns_of(type, weight)}, weight.codes.options().dtype(dtype));
+  for_decoded_rows(type, weight, [&](std::int64_t first, const at::Tensor& values) {
+    result.narrow(0, first, values.size(0)).copy_(values);
+  });
+  return result;
+}
+
+double error_of_blocks(const gguf::BlockType& type, const at::Tensor& original, const QuantizedWeight& weight) {
+  std::vector<kernels::SquareSums> sums;
+  for_decoded_rows(type, weight, [&](std::int64_t first, const at::Tensor& values) {
+    const at::Tensor rows = original.narrow(0, first, values.size(0)).to(at::kCPU, at::kFloat).contiguous();
+    sums.push_back(kernels::square_sums(rows.const_data_ptr(), values.const_data_ptr(), at::kFloat, rows.numel()));
+  });
+  return kernels::relative_error(sums);
+}
+
 }  // namespace
 
 at::Tensor dequantize(const QuantizationScheme& scheme, const QuantizedWeight& weight, at::ScalarType dtype) {
+  if (const gguf::BlockType* type = block_type(scheme)) return decoded(*type, weight, dtype);
   if (is_dense(scheme)) return weight.codes.to(dtype);
   const QuantizationArgs& args = coded_weights(scheme);
   const std::int64_t rows = weight.codes.size(0), columns = weight.codes.size(1);
@@ -77,6 +112,7 @@ std::uint64_t dequantize_workspace(std::int64_t rows, std::int64_t columns, at::
 }
 
 double relative_error(const QuantizationScheme& scheme, const at::Tensor& original, const QuantizedWeight& weight) {
+  if (const gguf::BlockType* type = block_type(scheme)) return error_of_blocks(*type, original, weight);
   if (is_dense(scheme)) return kernels::relative_error(original, weight.codes);
   const QuantizationArgs& args = coded_weights(scheme);
   const at::ScalarType dtype = original.scalar_type();

@@ -47,7 +47,7 @@ at::Tensor take(const std::vector<std::int64_t>& shape, at::ScalarType dtype, st
 std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                              at::ScalarType weight_dtype) {
   if (rows == 0) return 0;
-  if (is_dense(scheme)) return quantized_bytes(scheme, rows, columns, weight_dtype);
+  if (!scheme.weights) return quantized_bytes(scheme, rows, columns, weight_dtype);
   const QuantizationArgs& weights = *scheme.weights;
   const std::uint64_t scales = scale_count(weights, rows, columns);
   const std::uint64_t per_scale = c10::elementSize(scale_dtype(weights, weight_dtype)) + (weights.symmetric ? 0 : 1);
@@ -56,7 +56,7 @@ std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows
 }
 
 void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& weight, std::uint8_t* target) {
-  if (is_dense(scheme)) return append(weight.codes, target);
+  if (!scheme.weights) return append(weight.codes, target);
   const QuantizationArgs& weights = *scheme.weights;
   // The tensors with the largest alignment come first.
   if (has_global_scale(weights)) append(weight.global_scale, target);
@@ -68,8 +68,9 @@ void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& wei
 QuantizedWeight read_transfer(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
-  if (is_dense(scheme)) {
-    weight.codes = take({rows, columns}, weight_dtype, source);
+  if (!scheme.weights) {  // one tensor
+    const NamedTensorSpec spec = compressed_layout(scheme, rows, columns, weight_dtype).front();
+    weight.codes = take(spec.shape, spec.dtype, source);
     return weight;
   }
   const QuantizationArgs& weights = *scheme.weights;

@@ -69,7 +69,7 @@ QuantizationScheme parse_quantization_scheme(const Json& object, const std::stri
 inline constexpr const char* kDenseFormat = "dense";
 
 /// Whether weights of the scheme stay dense: values in the stored dtype, without codes and scales.
-inline bool is_dense(const QuantizationScheme& scheme) { return !scheme.weights; }
+bool is_dense(const QuantizationScheme& scheme);
 
 /// The scheme of weights that a run changes and writes dense. No config names it.
 const QuantizationScheme& dense_scheme();

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/metadata.h"
+
+namespace layerpress::gguf {
+
+/// A tensor of a GGUF file.
+struct TensorInfo {
+  std::string name;
+  std::vector<std::int64_t> shape;  ///< as in torch: [rows, columns], and [experts, rows, columns] of stacked experts
+  const BlockType* type = nullptr;
+  std::uint64_t offset = 0;  ///< from the start of the file's data
+
+  std::int64_t rows() const;     ///< of blocks, over all dimensions but the last
+  std::uint64_t nbytes() const;  ///< REQUIRES: the type's blocks divide the columns
+};
+
+/// Every tensor begins at a multiple of this, and so does the data.
+inline constexpr std::uint64_t kAlignment = 32;
+
+/// Places the tensors one after the other and returns all bytes before the data, padded to the alignment. Throws CheckpointError for a
+/// name of more than 63 bytes, which readers refuse.
+std::string file_header(const Metadata& metadata, std::vector<TensorInfo>& tensors);
+
+/// What a file says before its data.
+struct FileHeader {
+  Metadata metadata;
+  std::vector<TensorInfo> tensors;
+  std::uint64_t data = 0;  ///< where the data begins
+};
+
+/// Reads the header of a file of `size` bytes, version 2 or 3, of which `bytes` is the beginning or all. Throws CheckpointError naming
+/// `path` for what is no such file: lengths beyond the bytes, unknown types of values or tensors, overlapping tensors or such that end
+/// beyond the file.
+FileHeader read_header(const std::byte* bytes, std::uint64_t size, const std::string& path);
+
+}  // namespace layerpress::gguf

@@ -20,7 +20,7 @@ MAY_INCLUDE = {
     "kernels": {"base"},
     "graph": {"base"},
     "gguf": {"base", "kernels"},
-    "quant": {"base", "kernels"},
+    "quant": {"base", "kernels", "gguf"},
     "source": {"base", "checkpoint", "kernels", "quant"},
     "model": {"base", "graph", "checkpoint"},
     "importer": {"base", "graph", "checkpoint", "kernels", "model"},
@@ -30,8 +30,9 @@ MAY_INCLUDE = {
     "schedule": {"base", "dist", "graph", "compression"},
     "execution": {"base", "dist", "graph", "kernels", "residency"},
     "pipeline": {"base", "dist", "graph", "kernels", "quant", "compression", "residency", "schedule", "execution"},
-    "modifier": {"base", "quant", "kernels", "graph", "compression", "rewrite"},
-    "recipe": {"base", "quant", PUBLIC},
+    "modifier": {"base", "quant", "kernels", "graph", "compression", "rewrite", "gguf"},
+    "recipe": {"base", "quant", "gguf", PUBLIC},
+    "target": {"base", "checkpoint", "quant", "gguf"},
 }
 # Each of these stands on the ones above it and on all of the table so far.
 for room in ("setup", "plan", "output", "run"):

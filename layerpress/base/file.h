@@ -103,6 +103,9 @@ class PendingDirectory {
     bool resume = false;     ///< an unfinished folder is kept and filled further, even with `overwrite`
     /// The file that makes an unfinished folder worth keeping. A folder without it is emptied.
     std::string marker;
+    /// The file of the folder that commit() moves to the target, which is then a file; the rest of the folder is removed. "": the
+    /// folder itself.
+    std::string only_file{};
   };
   /// REQUIRES: the parent of `target` exists or can be created. Throws UsageError for an existing non-empty `target`
   /// without `overwrite`, for an unfinished folder with the marker without `overwrite` or `resume`, and for a folder
@@ -129,11 +132,13 @@ class PendingDirectory {
   void make_parents();
   void take_over(const Options& options);
   void replace_target();
+  void commit_file();
   void release_lock();
   std::filesystem::path target_;
   std::filesystem::path pending_;
   std::filesystem::path made_parent_;  // the outermost parent folder that was created, or empty
   int lock_ = -1;                      // descriptor of the folder, flock'ed
+  std::string only_file_;
   bool overwrite_ = false;
   bool continued_ = false;
   bool keep_ = false;

@@ -25,10 +25,18 @@ fs::path normalized(const fs::path& target) {
   return path.filename().empty() ? path.parent_path() : path;
 }
 
-void check_target(const fs::path& target, bool overwrite) {
+void check_file(const fs::path& target, const fs::file_status& status, bool overwrite) {
+  if (!fs::is_regular_file(status))
+    throw UsageError("[output] {}: exists and is not a file; choose another --output", target.string());
+  if (!overwrite)
+    throw UsageError("[output] {}: the file exists; choose another --output or pass --overwrite", target.string());
+}
+
+void check_target(const fs::path& target, bool overwrite, bool is_file) {
   std::error_code failure;
   const auto status = fs::status(target, failure);
   if (!fs::exists(status)) return;
+  if (is_file) return check_file(target, status, overwrite);
   if (!fs::is_directory(status))
     throw UsageError("[output] {}: exists and is not a directory; choose another --output", target.string());
   if (!fs::is_empty(target, failure) && !overwrite)
@@ -115,7 +123,8 @@ PendingDirectory::PendingDirectory(const fs::path& target)
 // The constructor below delegates to a complete object, so that the destructor cleans up when it throws.
 PendingDirectory::PendingDirectory(const fs::path& target, const Options& options) : PendingDirectory(target) {
   overwrite_ = options.overwrite;
-  check_target(target_, overwrite_);
+  only_file_ = options.only_file;
+  check_target(target_, overwrite_, !only_file_.empty());
   make_parents();
   lock_ = lock_folder(pending_, target_);
   take_over(options);
@@ -132,7 +141,7 @@ void PendingDirectory::make_parents() {
 void PendingDirectory::take_over(const Options& options) {
   const bool unfinished = !options.marker.empty() && fs::exists(pending_ / options.marker);
   keep_ = unfinished;
-  check_target(target_, overwrite_);  // again: the run that held the lock may have finished since
+  check_target(target_, overwrite_, !only_file_.empty());  // again: the run that held the lock may have finished since
   if (unfinished && !options.resume && !options.overwrite)
     throw UsageError("[output] {}: an earlier run did not finish; continue it with --resume or start over with {}",
                      target_.string(), "--overwrite");
@@ -159,8 +168,21 @@ void PendingDirectory::release_lock() {
   lock_ = -1;
 }
 
+void PendingDirectory::commit_file() {
+  std::error_code failure;
+  if (!overwrite_ && fs::exists(target_))
+    throw UsageError("[output] {}: another run has made the file meanwhile; pass --overwrite", target_.string());
+  fs::rename(pending_ / only_file_, target_, failure);
+  if (failure) throw IoError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
+  committed_ = true;
+  sync_directory(target_.parent_path());
+  fs::remove_all(pending_, failure);
+  release_lock();
+}
+
 void PendingDirectory::commit() {
   sync_directory(pending_);
+  if (!only_file_.empty()) return commit_file();
   if (overwrite_ && fs::exists(target_)) {
     replace_target();
     return;

@@ -55,8 +55,10 @@ std::set<std::string> replaced_weights(const graph::Graph& graph, const compress
   return replaced;
 }
 
-std::vector<OutputPart> all_parts(const setup::OpenedModel& model, const compression::Assignments& assignments,
-                                  const std::vector<graph::Subgraph>& subgraphs) {
+std::vector<OutputPart> all_parts(const setup::RunSetup& setup) {
+  const setup::OpenedModel& model = setup.model;
+  const compression::Assignments& assignments = setup.assignments;
+  const std::vector<graph::Subgraph>& subgraphs = setup.subgraphs;
   const graph::Graph& graph = model.traced.graph;
   std::vector<std::size_t> subgraph_of(graph.nodes.size(), subgraphs.size());
   for (std::size_t s = 0; s < subgraphs.size(); ++s)
@@ -66,8 +68,9 @@ std::vector<OutputPart> all_parts(const setup::OpenedModel& model, const compres
   left_out.insert(model.written_stacked.begin(), model.written_stacked.end());
   const std::set<std::string> changed = assignments.changed_plain(graph);
   const auto add_plain = [&](std::size_t subgraph, const std::string& name) {
-    if (left_out.insert(name).second)
-      parts.push_back({subgraph, std::nullopt, copied_specs(model, name), changed.count(name) != 0, name});
+    if (!left_out.insert(name).second || setup.target->left_out(name)) return;
+    parts.push_back({subgraph, std::nullopt, copied_specs(model, name), changed.count(name) != 0, name});
+    for (checkpoint::TensorSpec& tensor : parts.back().tensors) tensor = setup.target->plain_form(tensor);
   };
   auto stored = assignments.stored.begin();  // in the order of the nodes
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
@@ -81,6 +84,8 @@ std::vector<OutputPart> all_parts(const setup::OpenedModel& model, const compres
     for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation)) add_plain(subgraph_of[n], use.name);
   }
   for (const std::string& name : model.checkpoint->names()) add_plain(subgraphs.size(), name);
+  for (const auto& [spec, value] : setup.target->own_tensors())
+    parts.push_back({subgraphs.size(), std::nullopt, {spec}, /*made=*/true, ""});
   for (OutputPart& part : parts)
     for (const checkpoint::TensorSpec& tensor : part.tensors) part.bytes += tensor.nbytes();
   return parts;
@@ -111,11 +116,27 @@ void divide_into_sets(std::vector<OutputPart>& parts, const SetDivision& divisio
 
 }  // namespace
 
-std::vector<OutputPart> output_parts(const setup::OpenedModel& model, const compression::Assignments& assignments,
-                                     const std::vector<graph::Subgraph>& subgraphs, const SetDivision& division) {
-  std::vector<OutputPart> parts = all_parts(model, assignments, subgraphs);
+std::vector<OutputPart> output_parts(const setup::RunSetup& setup, const SetDivision& division) {
+  std::vector<OutputPart> parts = all_parts(setup);
   divide_into_sets(parts, division);
   return parts;
+}
+
+checkpoint::CheckpointLayout layout_of(const setup::RunSetup& setup, const std::vector<OutputPart>& parts,
+                                       std::uint64_t max_shard_bytes, int sets) {
+  checkpoint::FileDivision division{max_shard_bytes, sets};
+  std::vector<checkpoint::TensorSpec> specs;
+  std::map<std::string, const quant::QuantizationScheme*> schemes;
+  for (const OutputPart& part : parts)
+    for (const checkpoint::TensorSpec& spec : part.tensors) {
+      specs.push_back(spec);
+      division.set_of_spec.push_back(part.set);
+      if (part.linear) schemes[spec.name] = setup.assignments.linears.at(*part.linear).scheme;
+    }
+  return setup.target->layout(specs, division, [&](const std::string& tensor) {
+    const auto found = schemes.find(tensor);
+    return found == schemes.end() ? nullptr : found->second;
+  });
 }
 
 }  // namespace layerpress::output

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/checkpoint/safetensors.h"
+#include "layerpress/checkpoint/file_layout.h"
 #include "layerpress/compression/assignments.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/setup/run_setup.h"
 
 namespace layerpress::output {
 
@@ -35,8 +35,11 @@ struct SetDivision {
 std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
                                                      const compression::Assignment& assignment);
 
-/// All tensors of the output in the order of the graph, then those that the graph does not read.
-std::vector<OutputPart> output_parts(const setup::OpenedModel& model, const compression::Assignments& assignments,
-                                     const std::vector<graph::Subgraph>& subgraphs, const SetDivision& division);
+/// All tensors of the output in the order of the graph, then those that the graph does not read, then the target's own.
+std::vector<OutputPart> output_parts(const setup::RunSetup& setup, const SetDivision& division);
+
+/// The files of these parts.
+checkpoint::CheckpointLayout layout_of(const setup::RunSetup& setup, const std::vector<OutputPart>& parts,
+                                       std::uint64_t max_shard_bytes, int sets);
 
 }  // namespace layerpress::output

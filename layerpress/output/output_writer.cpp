@@ -25,26 +25,22 @@ void require_finite(const std::string& name, const at::Tensor& tensor) {
 
 }  // namespace
 
-OutputWriter::OutputWriter(const setup::OpenedModel& model, const compression::Assignments& assignments,
-                           const std::vector<graph::Subgraph>& subgraphs, const Options& options)
-    : model_(model),
-      assignments_(assignments),
-      subgraphs_(subgraphs),
+OutputWriter::OutputWriter(const setup::RunSetup& setup, const Options& options)
+    : setup_(setup),
+      model_(setup.model),
+      assignments_(setup.assignments),
+      subgraphs_(setup.subgraphs),
+      target_(*setup.target),
       options_(options),
-      finished_(subgraphs.size(), false) {
+      finished_(setup.subgraphs.size(), false) {
   lay_out();
   if (options_.reopen && options_.rank == 0) remove_leftovers();
 }
 
 void OutputWriter::lay_out() {
-  const std::vector<OutputPart> parts =
-      output_parts(model_, assignments_, subgraphs_, {options_.shard_sets, options_.linears_first});
-  checkpoint::CheckpointWriter::Options files;
-  files.max_shard_bytes = options_.max_shard_bytes;
-  files.reopen = options_.reopen;
-  files.sets = options_.shard_sets;
+  const std::vector<OutputPart> parts = output_parts(setup_, {options_.shard_sets, options_.linears_first});
+  checkpoint::CheckpointWriter::Options files{.reopen = options_.reopen};
   for (int set = 0; set < options_.shard_sets; ++set) files.own.push_back(is_own(set));
-  std::vector<checkpoint::TensorSpec> specs;
   for (const OutputPart& part : parts) {
     if (part.linear) {
       set_of_linear_[*part.linear] = part.set;
@@ -58,13 +54,10 @@ void OutputWriter::lay_out() {
         plain_.insert(spec.name);
       }
     }
-    for (const checkpoint::TensorSpec& spec : part.tensors) {
-      specs.push_back(spec);
-      announced_.insert(spec.name);
-      files.set_of_spec.push_back(part.set);
-    }
+    for (const checkpoint::TensorSpec& spec : part.tensors) announced_.insert(spec.name);
   }
-  writer_ = std::make_unique<checkpoint::CheckpointWriter>(options_.directory, specs, std::move(files));
+  const checkpoint::CheckpointLayout layout = layout_of(setup_, parts, options_.max_shard_bytes, options_.shard_sets);
+  writer_ = std::make_unique<checkpoint::CheckpointWriter>(options_.directory, layout, files);
 }
 
 /// All other leftovers of an earlier run are incomplete or will be written again.
@@ -183,17 +176,19 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
                                  const compression::CompressedModule& result) {
   const std::string& module = model_.traced.graph.module_name(node);
   if (own_modules_.count(module) == 0) return;
-  for (const quant::NamedTensor& part : quant::compress(scheme, result.weight)) {
-    written_.push_back(quant::full_name(module, part));
-    writer_->write(written_.back(), part.tensor);
-  }
+  for (const quant::NamedTensor& part : quant::compress(scheme, result.weight))
+    write_tensor(quant::full_name(module, part), part.tensor);
   reports_.push_back(result.report);
 }
 
 void OutputWriter::on_tensor(const std::string& name, const at::Tensor& parameter) {
-  if (!writer_->owns(name)) return;
+  if (target_.left_out(name) || !writer_->owns(name)) return;
+  write_tensor(name, parameter.to(at::kCPU).contiguous());
+}
+
+void OutputWriter::write_tensor(const std::string& name, const at::Tensor& value) {
+  writer_->write(name, target_.stored(name, value));
   written_.push_back(name);
-  writer_->write(name, parameter.to(at::kCPU).contiguous());
 }
 
 bool OutputWriter::is_missing(const std::string& name) const {
@@ -203,9 +198,8 @@ bool OutputWriter::is_missing(const std::string& name) const {
 
 void OutputWriter::copy(const std::string& name) {
   const auto write = [&](const std::string& copied, const at::Tensor& tensor) {
-    writer_->write(copied, tensor);
+    write_tensor(copied, tensor);
     plain_.erase(copied);
-    written_.push_back(copied);
   };
   if (model_.kept.count(name) != 0) {
     for (const quant::NamedTensor& part : model_.quantized.at(name).compressed())
@@ -265,6 +259,8 @@ void OutputWriter::finish() {
   if (committer_) committer_->finish();
   for (const auto& [name, copied] : copies_)
     if (is_missing(name)) copy(name);
+  for (const auto& [spec, value] : target_.own_tensors())
+    if (writer_->owns(spec.name)) writer_->write(spec.name, value);
   writer_->finish();
 }
 

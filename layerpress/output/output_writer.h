@@ -12,7 +12,7 @@
 #include "layerpress/compression/assignments.h"
 #include "layerpress/output/subgraph_committer.h"
 #include "layerpress/pipeline/result_sink.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/setup/run_setup.h"
 
 namespace layerpress::output {
 
@@ -41,8 +41,7 @@ class OutputWriter : public pipeline::ResultSink {
   /// Reserves all files of this rank at once; throws IoError if the disk is too small. With `reopen`, rank 0
   /// also removes leftovers of earlier runs other than weight files, journals and scratch files; it must call this
   /// before the others.
-  OutputWriter(const setup::OpenedModel& model, const compression::Assignments& assignments,
-               const std::vector<graph::Subgraph>& subgraphs, const Options& options);
+  OutputWriter(const setup::RunSetup& setup, const Options& options);
 
   /// Takes over the subgraphs in an earlier run's records (Journal::read_all) if this rank's tensors still have the
   /// same bytes; tensors of other ranks are not checked. Returns the names of damaged subgraphs, which have to be done
@@ -81,13 +80,17 @@ class OutputWriter : public pipeline::ResultSink {
   /// Where this rank's values after an accepted or finished subgraph are stored (ActivationStore::boundary). Null if
   /// they are not stored, or if another number of ranks stored them, because samples were then divided differently.
   Json boundary(std::size_t index) const;
+  /// Whether this rank writes the tensor.
+  bool owns_tensor(const std::string& tensor) const { return writer_->owns(tensor); }
+  std::vector<std::string> file_names() const { return writer_->file_names(); }
   bool has(const std::string& tensor) const { return announced_.count(tensor) != 0; }
+  /// A tensor that is written, as the run knows it.
+  at::Tensor read(const std::string& tensor) const { return target_.restored(tensor, writer_->read(tensor)); }
   /// Reports of the modules that this rank writes, in the order of the subgraphs. Together, the ranks report each
   /// module once.
   std::vector<compression::ModuleReport> reports() const;
   /// Over all ranks.
   std::uint64_t total_bytes() const { return writer_->total_bytes(); }
-  const checkpoint::CheckpointWriter& files() const { return *writer_; }
 
  private:
   bool is_own(int set) const { return set % options_.ranks == options_.rank; }
@@ -96,13 +99,16 @@ class OutputWriter : public pipeline::ResultSink {
   /// Writes the tensors of the output that stand for an uncompressed tensor of the original, unless they are written.
   void copy(const std::string& name);
   bool is_missing(const std::string& name) const;
+  void write_tensor(const std::string& name, const at::Tensor& value);
   /// Tensors of a subgraph that are not copied from the original.
   std::set<std::string> made_names(std::size_t index) const;
   bool names_tensors_of(std::size_t index, const Json& tensors) const;
   bool accept_tensors(std::size_t index, const Json& tensors);
+  const setup::RunSetup& setup_;
   const setup::OpenedModel& model_;
   const compression::Assignments& assignments_;
   const std::vector<graph::Subgraph>& subgraphs_;
+  const target::Target& target_;
   const Options options_;
   std::map<graph::NodeId, int> set_of_linear_;
   std::set<std::string> own_modules_;                       // compressed modules that this rank writes

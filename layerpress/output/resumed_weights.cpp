@@ -36,13 +36,13 @@ ResumedWeights::ResumedWeights(const setup::OpenedModel& model, const compressio
 
 at::Tensor ResumedWeights::load(const std::string& name) const {
   const auto found = compressed_.find(name);
-  if (changed_.count(name) != 0) return output_.files().read(name);
+  if (changed_.count(name) != 0) return output_.read(name);
   if (found == compressed_.end()) return model_.checkpoint->tensor(name);
   const auto& [module, scheme] = found->second;
   const auto part = [&](const std::string& suffix) -> std::optional<at::Tensor> {
     const std::string full = module + "." + suffix;
     if (!output_.has(full)) return std::nullopt;
-    return output_.files().read(full);
+    return output_.read(full);
   };
   return quant::dequantize(*scheme, quant::decompress(*scheme, module, part), dtype_);
 }

@@ -2,12 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <cstring>
+#include <limits>
 #include <optional>
 #include <system_error>
 
 #include "layerpress/base/checksum.h"
 #include "layerpress/base/missing_folder.h"
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
 #include "layerpress/setup/rank_agreement.h"
 #include "layerpress/setup/written_config.h"
@@ -67,9 +70,10 @@ bool RunFolder::is_complete() const {
   const auto looks_complete = [&] {
     std::error_code failure;
     const fs::path target = options_.output;
-    if (!options_.resume || !fs::is_directory(target, failure) || fs::is_empty(target, failure)) return false;
-    if (fs::exists(path_ / Journal::kFileName)) return false;
-    if (holds_this_output()) return true;
+    if (is_file() ? !fs::is_regular_file(target, failure) : !fs::is_directory(target, failure)) return false;
+    if (!options_.resume || fs::is_empty(target, failure)) return false;
+    if (!is_file() && fs::exists(path_ / Journal::kFileName)) return false;
+    if (is_file() ? is_this_file() : holds_this_output()) return true;
     if (options_.overwrite) return false;
     throw UsageError(
         "[output] {}: already holds something else than this run's result (another model, another recipe, or no "
@@ -77,6 +81,14 @@ bool RunFolder::is_complete() const {
         options_.output);
   };
   return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";
+}
+
+/// Compares everything before the tensors, which includes recipe and config.
+bool RunFolder::is_this_file() const {
+  const checkpoint::FileLayout layout =
+      layout_of(setup_, output_parts(setup_, {}), std::numeric_limits<std::uint64_t>::max(), 1).files.front();
+  const auto file = MappedFile::open(options_.output);
+  return file->size() == layout.size && std::memcmp(file->data(), layout.header.data(), layout.header.size()) == 0;
 }
 
 /// Compares config, recipe, and all copied weights. The calibration data can no longer be determined.
@@ -109,7 +121,8 @@ void RunFolder::open() {
     pending_ = std::make_unique<PendingDirectory>(
         options_.output, PendingDirectory::Options{.overwrite = options_.overwrite,
                                                    .resume = options_.resume || !options_.overwrite,
-                                                   .marker = Journal::kFileName});
+                                                   .marker = Journal::kFileName,
+                                                   .only_file = setup_.target->only_file()});
     continued_ = pending_->continued();
     if (continued_) read_journal();
   }
@@ -145,7 +158,7 @@ void RunFolder::commit() {
   if (!pending_) return;
   pending_->commit();
   // The last step, because the journal is needed until the folder has its name.
-  Journal::remove_all(options_.output);
+  if (!is_file()) Journal::remove_all(options_.output);
 }
 
 void RunFolder::keep() {

@@ -41,6 +41,8 @@ class RunFolder {
   void remove_scratch() const;
 
  private:
+  bool is_file() const { return !setup_.target->only_file().empty(); }
+  bool is_this_file() const;
   bool holds_this_output() const;
   void read_journal();
   const OneshotOptions& options_;

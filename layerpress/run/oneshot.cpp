@@ -83,8 +83,7 @@ int shard_sets(const Rank& rank, const run::EarlierRun& earlier) {
 std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, const dist::Group& group, int sets) {
   if (setup.pipeline->takes_data || group.size() == 1) return {};
   std::set<graph::NodeId> own;
-  for (const output::OutputPart& part :
-       output::output_parts(setup.model, setup.assignments, setup.subgraphs, {sets, /*linears_first=*/true}))
+  for (const output::OutputPart& part : output::output_parts(setup, {sets, /*linears_first=*/true}))
     if (part.linear && part.set % group.size() == group.rank()) own.insert(*part.linear);
   return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
 }
@@ -101,7 +100,7 @@ std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, 
   std::unique_ptr<OutputWriter> output;
   rank_0_first(rank.group, [&] {
     if (rank.group.is_first() && !earlier.same_ranks) OutputWriter::remove_scratch(options.directory);
-    output = std::make_unique<OutputWriter>(setup.model, setup.assignments, setup.subgraphs, options);
+    output = std::make_unique<OutputWriter>(setup, options);
   });
   return output;
 }
@@ -301,7 +300,7 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
                     left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
                     left.size() > 4 ? ", ..." : ""));
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
-  for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments))
+  for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments, *setup.target))
     control.message(LogLevel::kWarning, warning);
 }
 

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "layerpress/base/file.h"
-#include "layerpress/checkpoint/writer.h"
 #include "layerpress/output/journal.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/run/filled_experts.h"
@@ -110,11 +109,12 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
   OneshotSummary summary = summarize(rank, work, spilled_bytes, output);  // here all ranks' files are complete
   if (rank.group.is_first()) {
     output.write_index();
-    checkpoint::write_companions(*work.setup.model.checkpoint, output::output_config(work.setup), folder.path(),
-                                 {"recipe.yaml", "README.md"});
-    write_text_file(folder.path() / "recipe.yaml",
-                    recipe::to_yaml(setup::written_recipe(work.setup.recipe, work.setup.modifiers)));
-    write_text_file(folder.path() / "README.md", model_card(rank.options, work.setup, summary));
+    const target::Finished finished{
+        .source = *work.setup.model.checkpoint,
+        .config = output::output_config(work.setup),
+        .recipe = recipe::to_yaml(setup::written_recipe(work.setup.recipe, work.setup.modifiers)),
+        .card = model_card(rank.options, work.setup, summary)};
+    work.setup.target->write_others(finished, folder.path());
     output::OutputWriter::remove_scratch(folder.path());
     rank.control.check_stop();
     folder.commit();
@@ -125,7 +125,8 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
 }
 
 OneshotSummary already_complete(const Rank& rank) {
-  if (rank.group.is_first()) output::Journal::remove_all(rank.options.output);
+  if (rank.group.is_first() && std::filesystem::is_directory(rank.options.output))
+    output::Journal::remove_all(rank.options.output);
   OneshotSummary summary;
   summary.already_complete = true;
   summary.output = rank.options.output;

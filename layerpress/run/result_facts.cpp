@@ -4,11 +4,9 @@
 #include <vector>
 
 #include "layerpress/base/duration.h"
-#include "layerpress/base/shell_word.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/quant/scheme_name.h"
-#include "layerpress/quant/serving_hardware.h"
 #include "layerpress/run/model_name.h"
 
 namespace layerpress::run {
@@ -27,7 +25,7 @@ std::vector<quant::QuantizationScheme> schemes_of(const setup::RunSetup& setup) 
 }
 
 std::string name_of(const quant::QuantizationScheme& scheme) {
-  const std::string name = quant::scheme_name(scheme);
+  const std::string name = scheme.weights ? quant::scheme_name(scheme) : scheme.format;
   return name.empty() ? modifier::describe(scheme) : name;
 }
 
@@ -57,7 +55,8 @@ std::string scheme_names(const setup::RunSetup& setup) {
 }
 
 Json serving(const std::string& output, const setup::RunSetup& setup) {
-  return {{"command", "vllm serve " + shell_word(output)}, {"hardware", quant::serving_hardware(schemes_of(setup))}};
+  const target::Serving serving = setup.target->serving(output, schemes_of(setup));
+  return {{"command", serving.command}, {"hardware", serving.hardware}};
 }
 
 Json worst_modules(const Json& modules, std::size_t count) {

@@ -58,13 +58,21 @@ std::string shown_dataset(const std::string& dataset) {
   return known.empty() ? last_part(dataset) : known;
 }
 
+/// A command that names the output, as it is written beside the output.
+std::string beside(std::string command, const std::string& output) {
+  const std::string full = shell_word(output);
+  if (const std::size_t place = command.rfind(full); place != std::string::npos)
+    command.replace(place, full.size(), shell_word(last_part(output)));
+  return command;
+}
+
 void draw(const fs::path& page, const OneshotOptions& options, const RunControl& control,
           const OneshotSummary& summary) {
   require_charts();
   Json details = summary.details;
   details["model"] = details["model_name"];
   details["output"] = last_part(options.output);
-  details["serving"]["command"] = "vllm serve " + shell_word(last_part(options.output));
+  details["serving"]["command"] = beside(details["serving"]["command"].get<std::string>(), options.output);
   details["dataset"] = shown_dataset(options.dataset);
   ask({{"action", "draw"},
        {"output", page.string()},

@@ -11,7 +11,6 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
-#include "layerpress/quant/reader_support.h"
 #include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 #include "layerpress/recipe/inherited_schemes.h"
@@ -53,6 +52,7 @@ bool same_numbers(const quant::QuantizationScheme* a, const quant::QuantizationS
   if (a == nullptr || b == nullptr) return a == b;
   const auto essential = [](quant::QuantizationScheme scheme) {
     scheme.targets.clear();
+    if (!scheme.weights) return scheme;
     scheme.weights->observer.reset();
     scheme.weights->observer_kwargs = Json::object();
     scheme.weights->actorder.reset();
@@ -125,6 +125,15 @@ void find_mxfp4(const OpenedModel& model, compression::Assignments& assignments)
   }
 }
 
+void check_held(const graph::Graph& graph, const compression::Assignments& assignments, const target::Target& target) {
+  for (const auto& [n, assignment] : assignments.linears)
+    if (const std::string refusal = target.refusal(*assignment.scheme); !refusal.empty())
+      throw RecipeError("[recipe.check] {}: {}", graph.module_name(graph.nodes[n]), refusal);
+  if (!assignments.stored.empty() && !target.holds_activation_scales())
+    throw RecipeError("[recipe.check] {} has no place for scales of activations; leave them out of the recipe",
+                      target.format());
+}
+
 void find_propagating(const graph::Graph& graph, compression::Assignments& assignments) {
   const std::set<std::string> transformed = assignments.transformed(graph);
   for (auto& [n, assignment] : assignments.linears)
@@ -192,7 +201,7 @@ Modifiers make_modifiers(const recipe::Recipe& recipe) {
   return modifiers;
 }
 
-compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers) {
+compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers, const target::Target& target) {
   const graph::Graph& graph = model.traced.graph;
   const std::set<graph::NodeId> weighing = graph::weighing_linears(graph);
   compression::Assignments assignments;
@@ -233,7 +242,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   add_edits(model, modifiers, assignments);
   plan_transforms(graph, modifiers, assignments);
   leave_stored_alike(model, assignments);
-  link_fused(model, assignments);
+  if (target.fuses_linears()) link_fused(model, assignments);
   find_mxfp4(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty() &&
@@ -242,14 +251,18 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
         ? RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers))
         : RecipeError("[recipe.check] all {} targets are already stored in the recipe's scheme; nothing would be done",
                       assignments.stored_alike.size());
+  check_held(graph, assignments, target);
   check_calibrated(modifiers, assignments);
-  check_fused(model, scheme_of);
-  check_uniform(model, scheme_of);
+  if (target.fuses_linears()) {
+    check_fused(model, scheme_of);
+    check_uniform(model, scheme_of);
+  }
   find_propagating(graph, assignments);
   return assignments;
 }
 
-std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments) {
+std::vector<std::string> kernel_warnings(const OpenedModel& model, const compression::Assignments& assignments,
+                                         const target::Target& target) {
   std::vector<std::string> warnings;
   for (const auto& edited : assignments.edited)
     for (const compression::EditPtr& edit : edited->edits())
@@ -259,9 +272,8 @@ std::vector<std::string> kernel_warnings(const OpenedModel& model, const compres
   for (const auto& [node, assignment] : assignments.linears) {
     if (quant::is_dense(*assignment.scheme)) continue;
     const graph::WeightMatrix matrix = matrix_of(model.traced.graph, node);
-    const auto gap = graph::is_linear(model.traced.graph.nodes[node].operation)
-                         ? quant::vllm_kernel_gap(*assignment.scheme, matrix.rows, matrix.columns)
-                         : quant::vllm_embedding_gap(*assignment.scheme);
+    const bool is_embedding = !graph::is_linear(model.traced.graph.nodes[node].operation);
+    const auto gap = target.kernel_gap(*assignment.scheme, matrix.rows, matrix.columns, is_embedding);
     if (!gap) continue;
     const std::string text =
         fmt::format("{}: {}", model.traced.graph.module_name(model.traced.graph.nodes[node]), *gap);

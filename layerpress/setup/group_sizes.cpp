@@ -19,7 +19,7 @@ using OddModules = std::map<std::pair<const quant::QuantizationScheme*, std::int
 OddModules odd_modules(const graph::Graph& graph, const compression::Assignments& assignments) {
   OddModules odd;
   for (const auto& [node, assignment] : assignments.linears) {
-    if (quant::is_dense(*assignment.scheme)) continue;
+    if (!assignment.scheme->weights) continue;
     const std::int64_t size = assignment.scheme->weights->group_size.value_or(0);
     const std::int64_t columns = graph::weight_matrix(graph.nodes[node].operation).value().columns;
     if (size > 0 && columns % size != 0)

@@ -49,7 +49,7 @@ std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::Node& node = model.traced.graph.nodes[n];
     const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
-    if (found == model.quantized.end() || quant::is_dense(*assignment.scheme)) continue;
+    if (found == model.quantized.end() || !assignment.scheme->weights) continue;
     const int bits = found->second.scheme.weights->num_bits;
     if (bits > kFewBits && bits > assignment.scheme->weights->num_bits) continue;
     modules.push_back({model.traced.graph.module_name(node),

@@ -78,7 +78,7 @@ std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
   std::int64_t least = 256;
   for (const auto& [node, assignment] : setup.assignments.linears)
     if (setup.model.traced.graph.values[setup.model.traced.graph.nodes[node].output].rows == graph::Rows::kSelected &&
-        !quant::is_dense(*assignment.scheme))
+        assignment.scheme->weights)
       least = std::max(least, 4 * assignment.scheme->weights->group_size.value_or(0));
   return least;
 }
@@ -154,13 +154,16 @@ RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const R
                  control);
   if (options.model_in_memory && group.size() > 1)
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
+  setup.target = target::compressed_tensors_target();
+  if (!setup.target->can_be_divided() && group.size() > 1)
+    throw UsageError("[options] --output {}: several ranks cannot write one file yet; run one process", options.output);
   apply_rewrites(setup.modifiers, setup.model);
-  setup.assignments = assign(setup.model, setup.modifiers);
+  setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   check_group_sizes(options, setup.model, setup.modifiers, setup.assignments);
   if (options.model_in_memory) require_own_weights(setup.model, setup.assignments);
   setup.source = source_tensors(setup.model, setup.assignments);
   apply(setup.source.changes(), setup.model);
-  apply(untied_embeddings(setup.model, setup.assignments), setup.model);
+  if (!setup.target->keeps_ties()) apply(untied_embeddings(setup.model, setup.assignments), setup.model);
   keep_quantized_weights(setup.model, setup.assignments);
   keep_stacked_experts(setup.model, setup.assignments);
   check_propagation(options, setup);

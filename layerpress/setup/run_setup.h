@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "layerpress/dist/division.h"
@@ -11,6 +12,7 @@
 #include "layerpress/setup/assignment.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/source_tensors.h"
+#include "layerpress/target/target.h"
 
 namespace layerpress::setup {
 
@@ -31,6 +33,7 @@ struct RunSetup {
   Modifiers modifiers;
   const schedule::Pipeline* pipeline = &schedule::kPipelines.front();
   OpenedModel model;
+  std::shared_ptr<const target::Target> target;
   compression::Assignments assignments;
   SourceTensors source;
   std::vector<graph::Subgraph> subgraphs;

@@ -69,7 +69,7 @@ Compressed compressed_of(const OpenedModel& model, const compression::Assignment
     found.targets.emplace_back(scheme->targets, "targets");
   };
   for (const auto& [n, assignment] : assignments.linears)
-    if (!quant::is_dense(*assignment.scheme)) add(assignment.scheme, class_of(graph.nodes[n]));
+    if (assignment.scheme->weights) add(assignment.scheme, class_of(graph.nodes[n]));
   for (const compression::QuantizedAttention& attention : assignments.attentions)
     if (attention.group != nullptr) add(attention.group, graph.modules[graph.nodes[attention.node].module].class_name);
   found.recipe_schemes = static_cast<int>(found.schemes.size());

@@ -42,6 +42,7 @@ class OutputWriterTest : public ::testing::Test {
     checkpoint::write_safetensors(folder_ / "model/model.safetensors", tensors);
     model_ = setup::open_model((folder_ / "model").string());
     subgraphs_ = setup::cut_model(model_.traced, {});
+    setup_.target = target::compressed_tensors_target();
     scheme_ = quant::preset_scheme("W4A16");
     scheme_.weights->group_size = 32;
     compress();
@@ -79,7 +80,7 @@ class OutputWriterTest : public ::testing::Test {
   }
 
   std::unique_ptr<OutputWriter> open(const OutputWriter::Options& options) const {
-    return std::make_unique<OutputWriter>(model_, assignments_, subgraphs_, options);
+    return std::make_unique<OutputWriter>(setup_, options);
   }
 
   std::unique_ptr<OutputWriter> open_again(int rank, int ranks, int sets) const {
@@ -158,7 +159,7 @@ class OutputWriterTest : public ::testing::Test {
   std::uint64_t own_bytes(const OutputWriter& writer, const std::string& with = "") const {
     std::uint64_t bytes = 0;
     for (const auto& [name, tensor] : expected_)
-      if (writer.files().owns(name) && name.find(with) != std::string::npos) bytes += tensor.nbytes();
+      if (writer.owns_tensor(name) && name.find(with) != std::string::npos) bytes += tensor.nbytes();
     return bytes;
   }
 
@@ -178,10 +179,11 @@ class OutputWriterTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  setup::OpenedModel model_;
+  setup::RunSetup setup_;
+  setup::OpenedModel& model_ = setup_.model;
   quant::QuantizationScheme scheme_;
-  compression::Assignments assignments_;
-  std::vector<graph::Subgraph> subgraphs_;
+  compression::Assignments& assignments_ = setup_.assignments;
+  std::vector<graph::Subgraph>& subgraphs_ = setup_.subgraphs;
   std::map<graph::NodeId, compression::CompressedModule> results_;
   std::map<std::string, at::Tensor> expected_;  // all tensors of the output
 };
@@ -197,7 +199,7 @@ TEST_F(OutputWriterTest, RanksMakeOneCheckpoint) {
       for (const auto& writer : writers) {
         owners += writer->owns(n) ? 1 : 0;
         for (const char* suffix : {".weight_packed", ".weight_scale", ".weight_shape"})
-          EXPECT_EQ(writer->files().owns(module_name(n) + suffix), writer->owns(n));
+          EXPECT_EQ(writer->owns_tensor(module_name(n) + suffix), writer->owns(n));
       }
       EXPECT_EQ(owners, 1);
     }
@@ -221,7 +223,8 @@ TEST_F(OutputWriterTest, OneSetLiesInTheOrderOfTheGraph) {
   }
   add("model.inv_freq");
   fs::create_directory(folder_ / "plain");
-  checkpoint::CheckpointWriter writer(folder_ / "plain", specs, {.max_shard_bytes = 20'000});
+  checkpoint::CheckpointWriter writer(folder_ / "plain",
+                                      checkpoint::safetensors_layout(specs, {.max_shard_bytes = 20'000}), {});
   for (const checkpoint::TensorSpec& spec : specs) writer.write(spec.name, expected_.at(spec.name));
   writer.finish();
   EXPECT_GT(writer.file_names().size(), 2u);
@@ -349,7 +352,7 @@ TEST_F(OutputWriterTest, TheFirstRankClearsUp) {
   EXPECT_FALSE(fs::exists(out / "x.tmp.17") || fs::exists(out / "notes"));
   for (const char* name : {".activations", ".activations-1"}) EXPECT_TRUE(fs::exists(out / name));
   for (const int rank : {0, 1}) EXPECT_TRUE(fs::exists(out / Journal::file_name(rank)));
-  for (const std::string& name : first->files().file_names()) EXPECT_TRUE(fs::exists(out / name));
+  for (const std::string& name : first->file_names()) EXPECT_TRUE(fs::exists(out / name));
   OutputWriter::remove_scratch(out);
   for (const char* name : {".activations", ".activations-1"}) EXPECT_FALSE(fs::exists(out / name));
   EXPECT_TRUE(fs::exists(out / Journal::file_name(1)));

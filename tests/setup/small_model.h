@@ -41,11 +41,14 @@ inline Json small_mixture() {
 /// A setup up to the assignments.
 class SmallRun {
  public:
-  explicit SmallRun(const Json& config) { setup.model = open_zero_model(folder_, config); }
+  explicit SmallRun(const Json& config) {
+    setup.model = open_zero_model(folder_, config);
+    setup.target = target::compressed_tensors_target();
+  }
 
   void assign_by(const OneshotOptions& options) {
     setup.modifiers = make_modifiers(recipe::recipe_of(options));
-    setup.assignments = assign(setup.model, setup.modifiers);
+    setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   }
 
   RunSetup setup;

@@ -1,0 +1,55 @@
+#include "layerpress/base/shell_word.h"
+#include "layerpress/checkpoint/writer.h"
+#include "layerpress/quant/block_scheme.h"
+#include "layerpress/quant/reader_support.h"
+#include "layerpress/quant/serving_hardware.h"
+#include "layerpress/target/target.h"
+
+namespace layerpress::target {
+namespace {
+
+class CompressedTensorsTarget final : public Target {
+ public:
+  std::string format() const override { return "the compressed-tensors format"; }
+  std::string refusal(const quant::QuantizationScheme& scheme) const override {
+    if (quant::block_type(scheme) == nullptr) return "";
+    return scheme.format + " is a type of GGUF files; name an --output that ends in .gguf";
+  }
+
+  bool holds_activation_scales() const override { return true; }
+  bool fuses_linears() const override { return true; }
+  bool keeps_ties() const override { return false; }
+  bool can_be_divided() const override { return true; }
+
+  std::optional<std::string> left_out(const std::string&) const override { return std::nullopt; }
+  checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override { return original; }
+  at::Tensor stored(const std::string&, const at::Tensor& value) const override { return value; }
+  at::Tensor restored(const std::string&, const at::Tensor& stored) const override { return stored; }
+  std::vector<std::pair<checkpoint::TensorSpec, at::Tensor>> own_tensors() const override { return {}; }
+
+  checkpoint::CheckpointLayout layout(const std::vector<checkpoint::TensorSpec>& specs,
+                                      const checkpoint::FileDivision& division, const SchemeOf&) const override {
+    return checkpoint::safetensors_layout(specs, division);
+  }
+
+  void write_others(const Finished& finished, const std::filesystem::path& folder) const override {
+    checkpoint::write_companions(finished.source, finished.config, folder, {"recipe.yaml", "README.md"});
+    write_text_file(folder / "recipe.yaml", finished.recipe);
+    write_text_file(folder / "README.md", finished.card);
+  }
+  std::string only_file() const override { return ""; }
+
+  std::optional<std::string> kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
+                                        std::int64_t columns, bool is_embedding) const override {
+    return is_embedding ? quant::vllm_embedding_gap(scheme) : quant::vllm_kernel_gap(scheme, rows, columns);
+  }
+  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const override {
+    return {"vllm serve " + shell_word(output), quant::serving_hardware(schemes)};
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Target> compressed_tensors_target() { return std::make_unique<CompressedTensorsTarget>(); }
+
+}  // namespace layerpress::target

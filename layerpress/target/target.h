@@ -1,0 +1,91 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/checkpoint/checkpoint.h"
+#include "layerpress/checkpoint/file_layout.h"
+#include "layerpress/quant/scheme.h"
+
+namespace layerpress::target {
+
+/// What a finished run has besides tensors.
+struct Finished {
+  const checkpoint::Checkpoint& source;
+  Json config;         ///< config.json
+  std::string recipe;  ///< as YAML
+  std::string card;    ///< the model card
+};
+
+/// How a result is served.
+struct Serving {
+  std::string command;
+  std::string hardware;  ///< follows "needs"
+};
+
+/// What is written where, for some engines: the names and forms of tensors, the files, and what the engines can run. A run's tensors have
+/// the model's names everywhere but in the files.
+class Target {
+ public:
+  Target() = default;
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+  virtual ~Target() = default;
+
+  /// "in ..."; for people.
+  virtual std::string format() const = 0;
+
+  /// Why it cannot hold weights of a scheme; "": it can.
+  virtual std::string refusal(const quant::QuantizationScheme& scheme) const = 0;
+
+  /// Whether it has a place for scales of inputs, keys and values.
+  virtual bool holds_activation_scales() const = 0;
+
+  /// Whether its engines run some linears as one, which then need one scheme and common parameters.
+  virtual bool fuses_linears() const = 0;
+  /// Whether a head that shares the embedding's weight has none of its own in the result, even if the embedding is compressed.
+  virtual bool keeps_ties() const = 0;
+  /// Whether several ranks can write it.
+  virtual bool can_be_divided() const = 0;
+
+  /// Why a tensor of the model is not in the result; nothing: it is. Throws CheckpointError naming a tensor that the result cannot hold.
+  virtual std::optional<std::string> left_out(const std::string& tensor) const = 0;
+  /// The form of a tensor that is not compressed.
+  virtual checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const = 0;
+  /// A tensor, compressed or not, as it is stored, and back.
+  virtual at::Tensor stored(const std::string& name, const at::Tensor& value) const = 0;
+  virtual at::Tensor restored(const std::string& name, const at::Tensor& stored) const = 0;
+  /// Tensors that the result has besides the model's.
+  virtual std::vector<std::pair<checkpoint::TensorSpec, at::Tensor>> own_tensors() const = 0;
+
+  /// The scheme of a compressed tensor; null: it is plain.
+  using SchemeOf = std::function<const quant::QuantizationScheme*(const std::string& tensor)>;
+  /// The files of tensors in the forms above.
+  virtual checkpoint::CheckpointLayout layout(const std::vector<checkpoint::TensorSpec>& specs,
+                                              const checkpoint::FileDivision& division,
+                                              const SchemeOf& scheme_of) const = 0;
+
+  /// Writes what the folder of the result holds besides weight files.
+  virtual void write_others(const Finished& finished, const std::filesystem::path& folder) const = 0;
+  /// The file that is the whole result; "": the folder is.
+  virtual std::string only_file() const = 0;
+
+  /// Why its engines cannot run modules of this scheme fast, or at all; nothing: they can.
+  virtual std::optional<std::string> kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
+                                                std::int64_t columns, bool is_embedding) const = 0;
+  /// `schemes`: of all compressed modules.
+  virtual Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const = 0;
+};
+
+/// A folder in the format of compressed-tensors, for vLLM and transformers.
+std::unique_ptr<Target> compressed_tensors_target();
+
+}  // namespace layerpress::target

@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/text.h"
+#include "layerpress/base/json.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -40,6 +40,9 @@ template <typename T>
 struct IsVector : std::false_type {};
 template <typename T>
 struct IsVector<std::vector<T>> : std::true_type {};
+
+/// A name for messages, whatever bytes it has.
+std::string in_words(const std::string& name) { return Json(name).dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 std::uint64_t aligned(std::uint64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -77,7 +80,7 @@ class Writer {
       number(kArray);
       number(type_number<Element>());
       number(static_cast<std::uint64_t>(value.size()));
-      for (const Element element : value) plain<Element>(element);
+      for (std::size_t i = 0; i < value.size(); ++i) plain<Element>(value[i]);
     } else {
       number(type_number<T>());
       plain(value);
@@ -185,21 +188,21 @@ TensorInfo read_tensor(Reader& reader) {
   const auto dimensions = reader.number<std::uint32_t>();
   constexpr std::uint32_t kMostDimensions = 4;
   if (dimensions < 1 || dimensions > kMostDimensions)
-    reader.refuse(fmt::format("tensor {} has {} dimensions", in_quotes(tensor.name), dimensions));
+    reader.refuse(fmt::format("tensor {} has {} dimensions", in_words(tensor.name), dimensions));
   std::int64_t elements = 1;
   for (std::uint32_t d = 0; d < dimensions; ++d) {
     const auto size = reader.number<std::int64_t>();
     if (size < 1 || elements > std::numeric_limits<std::int64_t>::max() / 8 / size)
-      reader.refuse(fmt::format("tensor {} has an impossible shape", in_quotes(tensor.name)));
+      reader.refuse(fmt::format("tensor {} has an impossible shape", in_words(tensor.name)));
     elements *= size;
     tensor.shape.insert(tensor.shape.begin(), size);
   }
   const auto type = reader.number<std::uint32_t>();
   tensor.type = find_block_type(type);
   if (tensor.type == nullptr)
-    reader.refuse(fmt::format("tensor {} has type {}, which is not known", in_quotes(tensor.name), type));
+    reader.refuse(fmt::format("tensor {} has type {}, which is not known", in_words(tensor.name), type));
   if (tensor.shape.back() % tensor.type->block_values() != 0)
-    reader.refuse(fmt::format("tensor {} has {} columns, which blocks of {} do not divide", in_quotes(tensor.name),
+    reader.refuse(fmt::format("tensor {} has {} columns, which blocks of {} do not divide", in_words(tensor.name),
                               tensor.shape.back(), tensor.type->name()));
   tensor.offset = reader.number<std::uint64_t>();
   return tensor;
@@ -210,14 +213,14 @@ void check_places(const FileHeader& header, std::uint64_t size, const Reader& re
   std::set<std::string> names;
   for (const TensorInfo& tensor : header.tensors) {
     order.push_back(&tensor);
-    if (!names.insert(tensor.name).second) reader.refuse(fmt::format("two tensors are {}", in_quotes(tensor.name)));
+    if (!names.insert(tensor.name).second) reader.refuse(fmt::format("two tensors are {}", in_words(tensor.name)));
   }
   std::sort(order.begin(), order.end(), [](const TensorInfo* a, const TensorInfo* b) { return a->offset < b->offset; });
   std::uint64_t end = 0;
   for (const TensorInfo* tensor : order) {
     if (header.data > size || tensor->offset < end || tensor->offset > size - header.data ||
         tensor->nbytes() > size - header.data - tensor->offset)
-      reader.refuse(fmt::format("tensor {} lies outside the file or on another tensor", in_quotes(tensor->name)));
+      reader.refuse(fmt::format("tensor {} lies outside the file or on another tensor", in_words(tensor->name)));
     end = tensor->offset + tensor->nbytes();
   }
 }
@@ -246,7 +249,7 @@ std::string file_header(const Metadata& metadata, std::vector<TensorInfo>& tenso
   for (TensorInfo& tensor : tensors) {
     if (tensor.name.size() > kLongestName)
       throw CheckpointError("[gguf.write] the name {} has more than {} bytes, which llama.cpp refuses",
-                            in_quotes(tensor.name), kLongestName);
+                            in_words(tensor.name), kLongestName);
     tensor.offset = offset;
     offset = aligned(offset + tensor.nbytes());
     writer.text(tensor.name);

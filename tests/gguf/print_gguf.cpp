@@ -1,4 +1,5 @@
 // print_gguf architecture CONFIG.json: for the tensor names on stdin, one a line, what the room gguf says of the model, as JSON.
+// print_gguf tokenizer MODEL_FOLDER VOCAB_SIZE: the tokenizer's keys.
 // For tests that compare it with what other programs write.
 #include <cstdio>
 #include <iostream>
@@ -8,6 +9,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/gguf/architecture.h"
+#include "layerpress/gguf/tokenizer.h"
 
 namespace {
 
@@ -84,7 +86,9 @@ Json architecture(const std::string& config_file) {
 
 Json run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "architecture") return architecture(arguments[1]);
-  throw UsageError("[print_gguf] usage: print_gguf architecture CONFIG.json");
+  if (arguments.size() == 3 && arguments[0] == "tokenizer")
+    return printed(gguf::tokenizer_metadata(arguments[1], std::stoll(arguments[2])));
+  throw UsageError("[print_gguf] usage: print_gguf architecture CONFIG.json | tokenizer MODEL_FOLDER VOCAB_SIZE");
 }
 
 }  // namespace

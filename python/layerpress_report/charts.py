@@ -51,7 +51,7 @@ def memory(summary: dict[str, Any]) -> dict[str, Any]:
     ranks = len({row["rank"] for row in rows})
     chart = {"mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 1.6},
              "encoding": {"x": {"field": "seconds", "type": "quantitative", "title": "seconds"},
-                          "y": {"field": "megabytes", "type": "quantitative", "title": "MB"},
+                          "y": {"field": "mebibytes", "type": "quantitative", "title": "MiB"},
                           "color": {"field": "kind", "type": "nominal", "title": None,
                                     "scale": {"domain": ["measured", "planned"], "range": ["#4c78a8", "#e4572e"]}},
                           "strokeDash": {"field": "kind", "type": "nominal", "title": None,

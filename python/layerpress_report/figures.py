@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Iterator
 
-MEGABYTE = 10 ** 6
+MEBIBYTE = 2 ** 20
 _NUMBER = re.compile(r"\.(\d+)(?=\.|$)")
 
 
@@ -40,24 +40,25 @@ def shares(summary: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def memory(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Measured maxima, and the plan for the subgraph that was worked on then: {"rank", "seconds", "megabytes", "kind"}."""
+    """Measured maxima, and the plan for the subgraph that was worked on then: {"rank", "seconds", "mebibytes", "kind"}."""
     rows = []
     for rank in summary.get("ranks", []):
         name = f"rank {rank['rank']}"
         history = rank.get("memory")
         for place, value in enumerate(history["bytes"] if history else ()):
-            rows.append({"rank": name, "seconds": place * history["interval_seconds"], "megabytes": value / MEGABYTE, "kind": "measured"})
+            rows.append({"rank": name, "seconds": place * history["interval_seconds"], "mebibytes": value / MEBIBYTE, "kind": "measured"})
         for section in rank.get("sections", []):
             if not section.get("planned_bytes"):
                 continue
             for seconds in (section["start"], section["start"] + section["seconds"]):
-                rows.append({"rank": name, "seconds": seconds, "megabytes": section["planned_bytes"] / MEGABYTE, "kind": "planned"})
+                rows.append({"rank": name, "seconds": seconds, "mebibytes": section["planned_bytes"] / MEBIBYTE, "kind": "planned"})
     return rows
 
 
 def measure(summary: dict[str, Any]) -> str:
-    """What modules are compared by: the error of their outputs, or of their weights where no statistics were collected."""
-    return "output_error" if any(module.get("output_error") is not None for module in summary.get("modules", [])) else "weight_error"
+    """What modules are compared by: the error of their outputs, relative to them, or of their weights where no statistics were collected."""
+    measured = any(module.get("relative_output_error") is not None for module in summary.get("modules", []))
+    return "relative_output_error" if measured else "weight_error"
 
 
 def place_of(name: str) -> tuple[int, str]:
@@ -79,6 +80,7 @@ def errors(summary: dict[str, Any], measured: str) -> list[dict[str, Any]]:
 
 
 def worst_modules(summary: dict[str, Any], count: int = 10) -> list[dict[str, Any]]:
+    """In the order of the summary's own list, which is shorter."""
     measured = measure(summary)
     known = [module for module in summary.get("modules", []) if module.get(measured) is not None]
     return sorted(known, key=lambda module: module[measured], reverse=True)[:count]

@@ -85,11 +85,10 @@ def _result(summary: dict[str, Any], evaluation: Optional[Evaluation]) -> list[s
     if fallbacks:
         rows.append(("fallbacks", f"{fallbacks}", f"{'module' if fallbacks == 1 else 'modules'} with a fallback, listed below"))
     parts = [tiles(rows)]
-    worst = figures.worst_modules(summary, 3)
-    if worst:
+    if worst := summary.get("worst_modules"):
         measured = figures.measure(summary)
-        listed = ", ".join(f"{module['module']} ({number(module[measured])})" for module in worst)
-        parts.append(f"<p>Largest {'errors of outputs' if measured == 'output_error' else 'errors of weights'}: {escape(listed)}</p>")
+        listed = ", ".join(f"{', '.join(group['modules'])} ({number(group[measured])})" for group in worst)
+        parts.append(f"<p>Largest errors, relative to {'outputs' if measured == 'relative_output_error' else 'weights'}: {escape(listed)}</p>")
     if summary.get("serving"):
         parts.append(f"<p>Serving it needs {escape(summary['serving']['hardware'])}.</p>")
     if not evaluation:
@@ -178,9 +177,9 @@ def _errors(summary: dict[str, Any]) -> list[str]:
     if worst := figures.worst_modules(summary):
         tokens = {module["tokens"] for module in worst}
         several = len(figures.schemes(summary)) > 1
-        parts += [head("Worst modules"),
+        parts += [head("Worst modules", "Errors are relative to outputs and weights."),
                   filled_table(("module", "scheme", "error of the output", "of the weight", "tokens"),
-                               [(module["module"], module["scheme"] if several else "", number(module.get("output_error")),
+                               [(module["module"], module["scheme"] if several else "", number(module.get("relative_output_error")),
                                  number(module.get("weight_error")), f"{module['tokens']:,}" if len(tokens) > 1 else "") for module in worst])]
     if fallbacks := [(module["module"], module["fallback"]) for module in summary["modules"] if module.get("fallback")]:
         parts += [head("Fallbacks"), table(("module", "fallback"), fallbacks[:_FALLBACKS])]

@@ -70,11 +70,11 @@ def number(value: Optional[float]) -> str:
 
 def size(count: float) -> str:
     """As the program writes it."""
-    units = ["B", "kB", "MB", "GB", "TB"]
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
     unit = 0
     while count >= 999.5 and unit + 1 < len(units):
-        count, unit = count / 1000, unit + 1
-    return f"{count:.0f} B" if unit == 0 else f"{count:.{2 if count < 10 else 1}f} {units[unit]}"
+        count, unit = count / 1024, unit + 1
+    return f"{count:.{0 if unit == 0 else 2 if count < 9.995 else 1}f} {units[unit]}"
 
 
 def duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ import hashlib
 import html.parser
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,8 +80,8 @@ def test_page_of_a_run(model, results, solving):
     assert 0 < max(rank["memory"]["bytes"]) <= rank["peak_anonymous_bytes"]
     shown = Page(page)
     assert shown.is_closed() and len(shown.charts) == 5
-    worst = max(details["modules"], key=lambda module: module["output_error"])
-    assert worst["module"] in shown.text and "4-bit int, group 32" in shown.text and "GPTQModifier" in shown.text
+    worst = details["worst_modules"][0]
+    assert "4-bit int, group 32" in shown.text and "GPTQModifier" in shown.text
     drawn = " ".join(shown.charts)
     assert "mlp.down_proj" in drawn and "model.layers.1" in drawn and "planned" in drawn and "solve" in drawn
     assert {file.name for file in results.iterdir()} == {"out", "run.html", "run.json"}
@@ -88,7 +89,10 @@ def test_page_of_a_run(model, results, solving):
     before, after = details["source_bytes"], details["output_bytes"]
     assert before == (model / "model.safetensors").stat().st_size - header_bytes(model / "model.safetensors")
     assert f"{before / after:.3g} times smaller" in shown.text and "quality not measured" in shown.text
-    assert shown.text.startswith(f"{model.name}, compressed") and worst["module"] in shown.text.partition("Error of outputs")[0]
+    assert shown.text.startswith(f"{model.name}, compressed") and ", ".join(worst["modules"]) in shown.text.partition("Error of outputs")[0]
+    first = max(details["modules"], key=lambda module: module["relative_output_error"])
+    assert shown.words[shown.words.index("Worst modules"):].index(first["module"]) < 12, "the table begins with it"
+    assert re.search(r"size [\d.]+ KiB .*memory [\d.]+ MiB [\d.]+ MiB planned", shown.text)
 
 
 def header_bytes(file):
@@ -160,20 +164,21 @@ def figures(monkeypatch):
 def test_figures(figures):
     module = {"scheme": "4-bit", "weight_error": 0.5, "output_error": None, "tokens": 8, "fallback": None}
     modules = [{**module, "module": f"model.layers.{layer}.mlp.experts.{expert}.down_proj", "output_error": 0.1 * expert + layer,
-                "routed_tokens": 10 * layer + expert} for layer in (0, 1) for expert in (0, 1)]
+                "relative_output_error": 0.1 * expert + 0.5 / (1 + layer), "routed_tokens": 10 * layer + expert}
+               for layer in (0, 1) for expert in (0, 1)]
     modules.append({**module, "module": "lm_head", "scheme": "8-bit"})
     summary = {"modules": modules}
     assert figures.errors(summary, "output_error") == [{"layer": 0, "kind": "mlp.experts.*.down_proj", "error": 0.1},
                                                        {"layer": 1, "kind": "mlp.experts.*.down_proj", "error": 1.1}]
     assert {"layer": -1, "kind": "lm_head", "error": 0.5} in figures.errors(summary, "weight_error")
     assert [each["module"] for each in figures.worst_modules(summary, 2)] == [
-        "model.layers.1.mlp.experts.1.down_proj", "model.layers.1.mlp.experts.0.down_proj"]
+        "model.layers.0.mlp.experts.1.down_proj", "model.layers.0.mlp.experts.0.down_proj"], "relative to their outputs"
     assert {"layer": 1, "expert": 0, "tokens": 10} in figures.routed(summary)
     assert figures.schemes(summary) == {"4-bit": 4, "8-bit": 1}
-    section = {"name": "a", "start": 2.0, "seconds": 3.0, "phases": {"solve": 2.0, "forward": 1.0}, "planned_bytes": 10 ** 6}
-    summary["ranks"] = [{"rank": 0, "sections": [section], "memory": {"interval_seconds": 0.5, "bytes": [0, 10 ** 6]}}]
+    section = {"name": "a", "start": 2.0, "seconds": 3.0, "phases": {"solve": 2.0, "forward": 1.0}, "planned_bytes": 2 ** 20}
+    summary["ranks"] = [{"rank": 0, "sections": [section], "memory": {"interval_seconds": 0.5, "bytes": [0, 2 ** 20]}}]
     assert [(span["phase"], span["start"], span["end"]) for span in figures.spans(summary)] == [("forward", 2, 3), ("solve", 3, 5)]
-    assert [(row["kind"], row["seconds"], row["megabytes"]) for row in figures.memory(summary)] == [
+    assert [(row["kind"], row["seconds"], row["mebibytes"]) for row in figures.memory(summary)] == [
         ("measured", 0.0, 0), ("measured", 0.5, 1), ("planned", 2.0, 1), ("planned", 5.0, 1)]
 
 
@@ -185,7 +190,8 @@ def test_page_is_safe_and_takes_the_readers_colors(figures, tmp_path):
     module = {"module": f"model.layers.0.{evil}", "scheme": evil, "output_error": 0.1, "weight_error": 0.1, "tokens": 1, "fallback": evil}
     summary = {"model": evil, "architecture": evil, "output": evil, "output_bytes": 1, "samples": 1, "tokens": 1, "seconds": 1.0,
                "dataset": evil, "plan": {"pipeline": "basic", "peak_bytes": 1}, "peak_anonymous_bytes": 1, "threads": 1,
-               "arithmetic": "x", "recipe": evil, "modules": [module], "ranks": [{"rank": 0, "host": evil}]}
+               "arithmetic": "x", "recipe": evil, "modules": [module], "ranks": [{"rank": 0, "host": evil}],
+               "worst_modules": [{"modules": [evil], "weight_error": 0.1}]}
     file = tmp_path / "page.html"
     file.write_text(page(summary, {"perplexity": 12.5, "layers": []}, CHARTS.read_text()))
     shown = Page(file)

@@ -48,6 +48,8 @@ def _mask_kind(mask_function) -> tuple[str, int]:
             return [("sliding", int(cells[0]))]
         if name.startswith("chunked_overlay"):
             return [("chunked", next(cell for cell in cells if isinstance(cell, int)))]
+        if name.startswith("remap_positions_for_packed_sequence"):  # each sample counts from 0
+            return [part for cell in cells if callable(cell) for part in parts(cell)]
         if name.startswith("packed_sequence_mask_function"):
             return []  # attention nodes keep samples apart
         raise ExportError(f"a mask of kind '{name}' is not known")
@@ -114,6 +116,9 @@ def _convolution(x, weight, bias=None, activation=None, **options):
 def _gated_delta_rule(query, key, value, g, beta, chunk_size=64, initial_state=None, output_final_state=False,
                       use_qk_l2norm_in_kernel=False, **options):
     _refuse(initial_state is not None or output_final_state, "a recurrent state")
+    groups = value.shape[2] // key.shape[2]
+    if groups > 1:  # newer releases of transformers leave it to the kernel
+        query, key = (heads.repeat_interleave(groups, dim=2) for heads in (query, key))
     return OPS.gated_delta_rule(query, key, value, g, beta, use_qk_l2norm_in_kernel), None
 
 

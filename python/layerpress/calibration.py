@@ -98,6 +98,8 @@ class Rows:
                         f"{self._column} or messages: name the text with text_column")
 
     def _row_of_ids(self, item: Any, number: int) -> dict[str, Any]:
+        if hasattr(item["input_ids"], "keys"):  # what apply_chat_template of transformers 5 returns
+            item = {**item, **item["input_ids"]}
         ids = _ids(_list(item["input_ids"]), number)
         mask = _list(item.get("loss_mask")) if self._masked else None
         keep = _list(item.get("attention_mask"))  # 0 marks padding

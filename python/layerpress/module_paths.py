@@ -22,6 +22,7 @@ _PRUNING = ("modifiers: ConstantPruningModifier MagnitudePruningModifier REAPPru
             "WandaPruningModifier")
 _MODELS = "loaded_model: dispatch_for_generation; ranks: load_context"
 _MOE = "experts: moe_calibration_context replace_modules_for_calibration"
+_DEEPSEEK = "model_classes: DeepseekV32ForCausalLM"
 _SESSION = "sessions: active_session create_session reset_session"
 
 # Path: "module of this package: names; ...".
@@ -34,6 +35,8 @@ PATHS = {
     "entrypoints.oneshot": "runs: oneshot",
     "entrypoints.model_free": "model_free: model_free_ptq",
     "modeling": _MOE,
+    "modeling.deepseekv32": _DEEPSEEK,
+    "modeling.deepseekv32.model": _DEEPSEEK,
     "modeling.moe": _MOE,
     "modeling.moe.context": "experts: moe_calibration_context",
     "modeling.prepare": _MOE,

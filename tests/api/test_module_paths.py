@@ -16,7 +16,7 @@ IMPORTED = [
     ("datasets.utils", "get_rank_partition"), ("datasets", "get_rank_partition"), ("transformers", "oneshot"),
     ("entrypoints", "oneshot model_free_ptq"), ("entrypoints.model_free", "model_free_ptq"),
     ("modeling", "replace_modules_for_calibration moe_calibration_context"), ("core", "active_session create_session reset_session"),
-    ("recipe", "Recipe"), ("modifiers", "Modifier"),
+    ("recipe", "Recipe"), ("modifiers", "Modifier"), ("modeling.deepseekv32.model", "DeepseekV32ForCausalLM"),
 ]
 
 

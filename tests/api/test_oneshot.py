@@ -50,6 +50,7 @@ FORMS = {
     "texts": lambda samples: [words(sample) for sample in samples],
     "messages": lambda samples: [{"messages": [{"role": "user", "content": words(sample)}]} for sample in samples],
     "padded": padded,
+    "results of a chat template": lambda samples: [{"input_ids": row} for row in padded(samples)],
     "loader": batches,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,8 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from stand_in_processors import save_processor, save_tokenizer, special_ids, vocabulary_size
 from support import any_model
+from support.quantized_sources import fp8_block
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -30,14 +33,14 @@ any_model.SIZES.update({**dict.fromkeys(("hidden_size", "n_embd", "d_model"), 12
 
 # The type of a model by its id; the first that fits.
 TYPES = (
-    ("Llama-3.2-11B-Vision", "mllama"), ("Llama-4", "llama4"), ("(?i)llama", "llama"),
+    ("Llama-3.2-11B-Vision", "mllama"), ("Llama-4", "llama4"), ("Idefics3", "idefics3"), ("(?i)llama", "llama"),
     ("Qwen3-VL-.*A", "qwen3_vl_moe"), ("Qwen3-VL", "qwen3_vl"), ("Qwen2.5-VL", "qwen2_5_vl"), ("Qwen2-VL", "qwen2_vl"),
     ("Qwen3-Omni", "qwen3_omni_moe"), ("Qwen2-Audio", "qwen2_audio"), ("Qwen1.5-MoE", "qwen2_moe"),
     (r"Qwen3\.[568].*A\d", "qwen3_5_moe"), (r"Qwen3\.[58]", "qwen3_5"), ("Qwen3-Next", "qwen3_next"),
     ("Qwen3.*A3B", "qwen3_moe"), ("Qwen3", "qwen3"), ("Qwen2", "qwen2"),
     ("gemma-4", "gemma4"), ("gemma-3", "gemma3"), ("medgemma", "gemma3"), ("gemma-2", "gemma2"),
     ("llava", "llava"), ("pixtral", "llava of mistral"), ("Mistral-Small-3", "mistral3"), ("Mixtral", "mixtral"),
-    ("Idefics3", "idefics3"), ("InternVL3", "internvl"), ("whisper", "whisper"), ("Phi-3", "phi3"),
+    ("InternVL3", "internvl"), ("whisper", "whisper"), ("Phi-3", "phi3"),
     ("Kimi-K3", "kimi_linear"), ("DeepSeek-V4", "deepseek_v4"), ("DeepSeek-V3.2", "deepseek_v32"), ("DeepSeek|Kimi|Moonlight", "deepseek_v3"),
     ("GLM-5.3-Flash", "glm5_next"), ("GLM-5", "glm_moe_dsa"), ("GLM-4", "glm4_moe"), ("granite-4", "granitemoehybrid"),
     ("PowerMoE", "granitemoe"), ("Hy3", "hy_v3"), ("MiniMax", "minimax_m2"), ("Mellum", "mellum"), ("Trinity", "afmoe"),
@@ -96,6 +99,11 @@ ILLUSTRATED = {
 }
 
 
+# Models that are published quantized, and what does it.
+QUANTIZED = {"moonshotai/Kimi-K2.6": "W4A16", "moonshotai/Kimi-K3": "MXFP4A16", "deepseek-ai/DeepSeek-V3.2": "blocks of FP8"}
+DENSE = ["lm_head", "re:.*gate$", "re:.*self_attn.*", "re:.*res_proj.*", "re:.*embed_tokens.*"]
+
+
 def model_type(model_id: str) -> str:
     return next(kind for pattern, kind in TYPES if re.search(pattern, model_id))
 
@@ -132,8 +140,35 @@ def save(cache: Path, model_id: str) -> None:
     model.to(torch.bfloat16).save_pretrained(folder)
     save_tokenizer(folder)
     save_processor(folder, kind.split()[0])
+    if (scheme := QUANTIZED.get(model_id)) == "blocks of FP8":
+        save_blocks(folder)
+    elif scheme:
+        save_compressed(folder, scheme)
     (home / "refs").mkdir(exist_ok=True)
     (home / "refs" / "main").write_text(COMMIT)
+
+
+def save_compressed(folder: Path, scheme: str) -> None:
+    """As compressed-tensors stores it."""
+    import layerpress
+
+    dense = folder.with_name("dense")
+    folder.rename(dense)
+    layerpress.model_free_ptq(dense, folder, scheme=scheme, ignore=DENSE, progress=False)
+    shutil.rmtree(dense)
+
+
+def save_blocks(folder: Path) -> None:
+    """As DeepSeek V3.2 is stored: FP8 with a scale for each block, and a second file of settings."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in [name for name in tensors if name.endswith(("_proj.weight", "_with_mqa.weight", "wk.weight", "wq_b.weight"))
+                 and not name.endswith("weights_proj.weight")]:
+        module = name.removesuffix(".weight")
+        tensors |= {f"{module}.{part}": value for part, value in fp8_block(module, tensors[name], (128, 128))[0].items()}
+    save_file(tensors, file, {"format": "pt"})
+    (folder / "inference").mkdir()
+    (folder / "inference" / "config_671B_v3.2.json").write_text(json.dumps({"dtype": "fp8"}))
 
 
 def main() -> int:

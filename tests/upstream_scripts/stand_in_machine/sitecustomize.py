@@ -121,9 +121,21 @@ def _without_a_gpu(torch):
     to = torch.Tensor.to
 
     def moved(self, *arguments, **options):
-        return to(self, *("cpu" if isinstance(one, str) and one.startswith("cuda") else one for one in arguments), **options)
+        if _is_cuda(options.get("device")):
+            options["device"] = "cpu"
+        return to(self, *("cpu" if _is_cuda(one) else one for one in arguments), **options)
 
     torch.Tensor.to = moved
+
+
+def _is_cuda(device):
+    return isinstance(device, str) and device.startswith("cuda")
+
+
+def _generating_on_cpus(dispatching):
+    """Scripts of several ranks name the GPU and its memory."""
+    dispatch = dispatching.dispatch_model
+    dispatching.dispatch_model = lambda model, device_memory=None, **options: dispatch(model, **options)
 
 
 def _with_cached_files(listing):
@@ -151,4 +163,5 @@ def _on_cpus(utils):
 
 sys.meta_path[:0] = [_Torchvision(), _After({"datasets": _with_small_datasets, "requests": _with_a_picture, "torch": _without_a_gpu,
                                             "compressed_tensors.distributed.utils": _on_cpus,
+                                            "compressed_tensors.offload.dispatch": _generating_on_cpus,
                                             "compressed_tensors.utils.safetensors_load": _with_cached_files})]

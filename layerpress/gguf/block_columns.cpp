@@ -15,10 +15,15 @@ struct GroupLanes {
   TileLanes scales, minimums;
 };
 
-void load_group(const std::array<BlockContents, kLaneCount>& contents, int group, GroupLanes& lanes) {
-  for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-    lanes.scales[lane] = contents[lane].scale_of(group);
-    lanes.minimums[lane] = contents[lane].minimum_of(group);
+using BlockGrid = std::array<GroupLanes, kMostGroups>;
+
+void load_grid(const GridShape& shape, const std::array<BlockContents, kLaneCount>& contents, BlockGrid& grid) {
+  for (int g = 0; g < shape.groups(); ++g) {
+    GroupLanes& group = grid[static_cast<std::size_t>(g)];
+    for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+      group.scales[lane] = contents[lane].scale_of(g);
+      group.minimums[lane] = contents[lane].minimum_of(g);
+    }
   }
 }
 
@@ -77,14 +82,15 @@ void round_columns(const GridShape& shape, const BlockColumns& columns, const Bl
   Recursion state;
   std::memcpy(state.work, tile.running, sizeof(TileLanes) * static_cast<std::size_t>(columns.count));
   rounded.loss.fill(0);
-  GroupLanes group;
+  BlockGrid grid;
+  load_grid(shape, rounded.contents, grid);
   for (int begin = 0; begin < columns.count; begin += kStrip) {
-    if (begin % shape.group == 0) load_group(rounded.contents, begin / shape.group, group);
     kernels::add_earlier_columns({state.work[0], columns.feedback, columns.stride, begin, begin + kStrip},
                                  state.strip[0]);
     for (int j = begin; j < begin + kStrip; ++j) {
       float* residual = state.work[j];
       std::memcpy(rounded.fed[j], state.strip[j - begin], sizeof(TileLanes));
+      const GroupLanes& group = grid[columns.place(j) / static_cast<std::size_t>(shape.group)];
       round_column(shape, group, state.strip[j - begin], columns.pivots[j], tile.originals[j], residual,
                    rounded.loss.data(), state.codes[j]);
       for (int later = j + 1; later < begin + kStrip; ++later) {
@@ -96,8 +102,7 @@ void round_columns(const GridShape& shape, const BlockColumns& columns, const Bl
   }
   std::memcpy(rounded.residual, state.work, sizeof(TileLanes) * static_cast<std::size_t>(columns.count));
   for (std::size_t lane = 0; lane < kLaneCount; ++lane)
-    for (int j = 0; j < columns.count; ++j)
-      rounded.contents[lane].codes[static_cast<std::size_t>(j)] = state.codes[j][lane];
+    for (int j = 0; j < columns.count; ++j) rounded.contents[lane].codes[columns.place(j)] = state.codes[j][lane];
 }
 
 void keep_better(int columns, const RoundedTile& other, RoundedTile& kept) {

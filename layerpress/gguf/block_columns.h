@@ -14,12 +14,16 @@ constexpr std::size_t kLaneCount = kernels::kTileRows;
 using TileLanes = float[kLaneCount];
 using BlockLanes = TileLanes[kMostBlockValues];
 
-/// The columns of one block.
+/// The columns of one block, in the order in which they are rounded.
 struct BlockColumns {
   int count = 0;
-  const float* feedback = nullptr;  ///< of the first column for itself and those after it, [count, stride]
+  const std::int64_t* order = nullptr;  ///< [count]: of a row; they fill one block
+  const float* feedback = nullptr;      ///< of the first column for itself and those after it, [count, stride]
   std::int64_t stride = 0;
   const float* pivots = nullptr;  ///< [count]
+
+  /// The place in the block of the column that is rounded as number j.
+  std::size_t place(int j) const { return static_cast<std::size_t>(order[j] % count); }
 };
 
 /// The columns of a block on their way to codes, for some rows.

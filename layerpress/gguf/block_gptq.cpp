@@ -52,6 +52,8 @@ class BlockSolver {
               at::Tensor& blocks)
       : type_(type),
         weight_(weight),
+        order_(factor.order.const_data_ptr<std::int64_t>()),
+        place_(at::argsort(factor.order)),
         feedback_(factor.feedback.const_data_ptr<float>()),
         pivots_(factor.pivots.const_data_ptr<float>()),
         passes_(passes),
@@ -85,7 +87,7 @@ class BlockSolver {
       tile.count = std::min(kernels::kTileRows, weight_.size(0) - tile.first);
       if (!tile.state.defined()) tile.state = at::empty({columns_, kernels::kTileRows}, at::kFloat);
       kernels::load_tile(kernels::wide_rows(weight_, tile.first, tile.count, buffer), tile.count, columns_,
-                         tile.state.data_ptr<float>());
+                         place_.const_data_ptr<std::int64_t>(), tile.state.data_ptr<float>());
     }
   }
 
@@ -125,7 +127,7 @@ class BlockSolver {
 
   /// The first pass chooses grids for the columns as they are before the block, the others for what the pass before rounded.
   void solve_block(std::int64_t first, SpanWorkspace& workspace) const {
-    const BlockColumns columns{type_.shape().values, feedback_at(first), columns_, pivots_ + first};
+    const BlockColumns columns{type_.shape().values, order_ + first, feedback_at(first), columns_, pivots_ + first};
     RoundedTile &rounded = workspace.rounded, &trial = workspace.trial;
     choose_grids(columns, workspace.tile.running, workspace, rounded);
     round_columns(type_.shape(), columns, workspace.tile, rounded);
@@ -142,15 +144,17 @@ class BlockSolver {
     const auto count = static_cast<std::size_t>(columns.count);
     float *values = workspace.values[0], *weights = workspace.weights[0];
     for (std::size_t lane = 0; lane < kLaneCount; ++lane)
-      for (std::size_t j = 0; j < count; ++j) values[lane * count + j] = wanted[j][lane];
-    for (std::size_t b = 0; b < kBlocksTogether; ++b) std::copy_n(columns.pivots, count, weights + b * count);
+      for (int j = 0; j < columns.count; ++j) values[lane * count + columns.place(j)] = wanted[j][lane];
+    for (std::size_t b = 0; b < kBlocksTogether; ++b)
+      for (int j = 0; j < columns.count; ++j) weights[b * count + columns.place(j)] = columns.pivots[j];
     rounded.contents.fill({});
     for (std::size_t lane = 0; lane < kLaneCount; lane += kBlocksTogether)
       type_.choose_blocks(values + lane * count, weights, {rounded.contents.data() + lane, kBlocksTogether});
   }
 
   void store(const TileRows& rows, std::int64_t first, const RoundedTile& rounded) {
-    const std::int64_t place = first / type_.block_values() * type_.block_bytes(), bytes = type_.row_bytes(columns_);
+    const std::int64_t place = order_[first] / type_.block_values() * type_.block_bytes(),
+                       bytes = type_.row_bytes(columns_);
     for (std::int64_t r = 0; r < rows.count; ++r) {
       const auto lane = static_cast<std::size_t>(r);
       losses_[static_cast<std::size_t>(rows.first) + lane] += static_cast<double>(rounded.loss[lane]);
@@ -163,6 +167,8 @@ class BlockSolver {
 
   const GridType& type_;
   const at::Tensor& weight_;
+  const std::int64_t* order_;
+  at::Tensor place_;  // of each column in the order
   const float *feedback_, *pivots_;
   int passes_;
   std::uint8_t* blocks_;
@@ -178,7 +184,9 @@ BlockGptqResult gptq_blocks(const GridType& type, const at::Tensor& weight, cons
   if (columns % type.block_values() != 0 || factor.pivots.numel() != columns)
     throw InternalError("[gguf.gptq_blocks] {} columns do not fit {} or a factor of {} columns", columns, type.name(),
                         factor.pivots.numel());
-  if (!factor.order.equal(at::arange(columns))) throw InternalError("[gguf.gptq_blocks] columns are out of order");
+  const at::Tensor block = factor.order.floor_divide(type.block_values()).view({-1, type.block_values()});
+  if (!block.eq(block.select(1, 0).unsqueeze(1)).all().item<bool>())
+    throw InternalError("[gguf.gptq_blocks] the factor's order tears blocks of {} apart", type.name());
   const at::Tensor rows = weight.contiguous();
   BlockGptqResult result{at::empty({rows.size(0), type.row_bytes(columns)}, at::kByte)};
   result.loss = BlockSolver(type, rows, factor, passes, result.blocks).solve();

@@ -20,7 +20,8 @@ struct BlockGptqResult {
 /// they are then, each other pass for what the pass before it had to round, which includes the feedback inside the block. A row keeps the pass with
 /// the least loss.
 ///
-/// `factor` has its columns in natural order. Threads share the rows, and no row's bytes depend on the others. Throws InternalError if
+/// The columns of a block are consecutive in the factor's order: FactorizeOptions::group_columns is block_values(), or there is no
+/// activation order, with which the loss is a third less. Threads share the rows, and no row's bytes depend on the others. Throws InternalError if
 /// shapes do not fit.
 BlockGptqResult gptq_blocks(const GridType& type, const at::Tensor& weight, const kernels::HessianFactor& factor,
                             int passes = 2);

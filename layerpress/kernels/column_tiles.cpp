@@ -1,18 +1,13 @@
 #include "layerpress/kernels/column_tiles.h"
 
-#include <numeric>
-#include <vector>
-
 #include "layerpress/kernels/cpu/table.h"
 
 namespace layerpress::kernels {
 
 static_assert(kTileRows == cpu::kColumnTile && kMostTileColumns == cpu::kMaximumBlock);
 
-void load_tile(const float* weights, std::int64_t rows, std::int64_t columns, float* tile) {
-  std::vector<std::int64_t> place(static_cast<std::size_t>(columns));
-  std::iota(place.begin(), place.end(), 0);
-  cpu::table().column_tile_load(weights, rows, columns, place.data(), tile);
+void load_tile(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place, float* tile) {
+  cpu::table().column_tile_load(weights, rows, columns, place, tile);
 }
 
 void add_earlier_columns(const TileFeedback& columns, float* running) {

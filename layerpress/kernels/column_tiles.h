@@ -9,8 +9,9 @@ namespace layerpress::kernels {
 constexpr std::int64_t kTileRows = 32;
 constexpr std::int64_t kMostTileColumns = 128;
 
-/// Transposes rows [rows, columns], at most kTileRows of them, into a tile, whose lanes beyond the last row repeat it.
-void load_tile(const float* weights, std::int64_t rows, std::int64_t columns, float* tile);
+/// Transposes rows [rows, columns], at most kTileRows of them, into a tile, whose lanes beyond the last row repeat it. Column j becomes
+/// row place[j] of the tile.
+void load_tile(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place, float* tile);
 
 /// Columns of a tile, and what columns before them feed back.
 struct TileFeedback {

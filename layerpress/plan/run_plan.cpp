@@ -8,6 +8,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/graph/image_geometry.h"
 #include "layerpress/plan/plan_maker.h"
+#include "layerpress/setup/rank_agreement.h"
 
 namespace layerpress::plan {
 namespace {
@@ -224,6 +225,14 @@ RunPlan plan_run(const PlanInput& input) {
   if (!chosen) refuse(input, *least, needed);
   chosen->smallest_budget = needed * kMebibyte;
   return std::move(*chosen);
+}
+
+RunPlan agreed_plan(PlanInput& input, dist::Group& group) {
+  RunPlan plan = plan_run(input);
+  const std::int64_t least = setup::agree_on_least(plan.batch_tokens, group);
+  if (least == plan.batch_tokens) return plan;
+  input.batch_tokens = least;
+  return plan_run(input);
 }
 
 }  // namespace layerpress::plan

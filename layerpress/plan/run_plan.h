@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "layerpress/dist/group.h"
 #include "layerpress/plan/memory_plan.h"
 #include "layerpress/plan/plan_input.h"
 
@@ -23,6 +24,10 @@ struct RunPlan {
 /// Chooses batches, places of values and recomputation so that the run stays within its budgets and is fast. Throws
 /// MemoryError if no choice fits, naming the smallest budget that works and other remedies.
 RunPlan plan_run(const PlanInput& input);
+
+/// The plan of plan_run() with batches of a size that fits all ranks, because the order of summation depends on it.
+/// Collective.
+RunPlan agreed_plan(PlanInput& input, dist::Group& group);
 
 /// Host memory that the process holds beside what a plan counts: now, and what its libraries add while they work.
 std::uint64_t process_baseline(const schedule::Pipeline& pipeline, const graph::Graph& graph);

@@ -22,7 +22,7 @@ void limit_memory(Rank& rank, const Work& work) {
 }
 
 /// Returns how many bytes went to disk.
-std::uint64_t run_schedule(const execution::RunContext& run, Work& work, output::OutputWriter& output) {
+std::uint64_t run_schedule(const execution::RunContext& run, Work& work, pipeline::ResultSink& sink) {
   const at::Device device = work.setup.placement.device;
   const plan::RunPlan& plan = work.plan;
   // The store is destroyed before its file is removed.
@@ -32,9 +32,9 @@ std::uint64_t run_schedule(const execution::RunContext& run, Work& work, output:
   store.live_on(plan.activation_home);
   if (plan.activation_home.is_cpu()) store.copy_by(residency::host_copies(device));
   if (device.is_cpu()) {
-    pipeline::run_schedule(run, plan.schedule, work.setup.assignments, store, output);
+    pipeline::run_schedule(run, plan.schedule, work.setup.assignments, store, sink);
   } else {
-    pipeline::BackgroundSink results(output, residency::host_copies(device));
+    pipeline::BackgroundSink results(sink, residency::host_copies(device));
     pipeline::run_schedule(run, plan.schedule, work.setup.assignments, store, results);
     results.finish();
   }
@@ -43,7 +43,16 @@ std::uint64_t run_schedule(const execution::RunContext& run, Work& work, output:
 
 }  // namespace
 
-std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output) {
+void make_batches(const data::CalibrationSet& set, const std::filesystem::path& scratch, Work& work) {
+  if (set.sample_count() > 0)
+    work.batches = setup::make_batches(set, work.plan.batch_tokens, work.setup.model.traced.graph);
+  if (work.store) return;
+  residency::ActivationStore::Options options;
+  options.scratch = scratch;
+  work.store = std::make_unique<residency::ActivationStore>(work.batches.size(), std::move(options));
+}
+
+std::uint64_t compress(Rank& rank, Work& work, pipeline::ResultSink& sink) {
   const setup::RunSetup& setup = work.setup;
   limit_memory(rank, work);
   if (!work.weights) work.weights = setup.model.weights();
@@ -60,7 +69,7 @@ std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output) {
                                   .min_tokens_per_expert = setup.min_tokens_per_expert,
                                   .original = original.get(),
                                   .all_samples = work.all_samples};
-  return run_schedule(run, work, output);
+  return run_schedule(run, work, sink);
 }
 
 }  // namespace layerpress::run

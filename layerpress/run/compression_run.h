@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <vector>
 
-#include "layerpress/output/output_writer.h"
+#include "layerpress/data/calibration_set.h"
+#include "layerpress/pipeline/result_sink.h"
 #include "layerpress/plan/run_plan.h"
 #include "layerpress/residency/activation_store.h"
 #include "layerpress/residency/weight_source.h"
@@ -25,8 +27,12 @@ struct Work {
       store{};  ///< values between stages; may already have those of an earlier run
 };
 
-/// Compresses the model into `output`, in the order that the setup names. Returns how many bytes of activations went to
-/// disk. Collective.
-std::uint64_t compress(Rank& rank, Work& work, output::OutputWriter& output);
+/// Makes the planned batches of the data, and the store for values between stages, unless the work has one. `scratch`: the
+/// store's file; empty: none may be used.
+void make_batches(const data::CalibrationSet& set, const std::filesystem::path& scratch, Work& work);
+
+/// Goes through the model in the order that the setup names and passes the results to `sink`. Returns how many bytes of
+/// activations went to disk. Collective.
+std::uint64_t compress(Rank& rank, Work& work, pipeline::ResultSink& sink);
 
 }  // namespace layerpress::run

@@ -21,13 +21,14 @@
 #include "layerpress/plan/division_rates.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/plan/plan_report.h"
+#include "layerpress/run/announcement.h"
 #include "layerpress/run/calibration.h"
 #include "layerpress/run/compression_run.h"
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/hub_transfers.h"
 #include "layerpress/run/publication.h"
-#include "layerpress/run/result_facts.h"
 #include "layerpress/run/run_report.h"
+#include "layerpress/run/run_together.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
 #include "layerpress/setup/recipe_notes.h"
@@ -105,15 +106,6 @@ std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, 
   return output;
 }
 
-/// All ranks use the same size of batches, because the order of summation depends on it. Collective.
-plan::RunPlan agreed_plan(const Rank& rank, plan::PlanInput& input) {
-  plan::RunPlan plan = plan::plan_run(input);
-  const std::int64_t least = setup::agree_on_least(plan.batch_tokens, rank.group);
-  if (least == plan.batch_tokens) return plan;
-  input.batch_tokens = least;
-  return plan::plan_run(input);
-}
-
 /// The planned run and its output files.
 struct Planned {
   std::unique_ptr<OutputWriter> output;
@@ -138,17 +130,7 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
       work.store = std::move(leftovers.store);
     }
   }
-  work.plan = agreed_plan(rank, input);
-}
-
-/// Makes the batches, and the store for values between stages.
-void make_batches(const Claim& claim, const data::CalibrationSet& set, run::Work& work) {
-  if (set.sample_count() > 0)
-    work.batches = setup::make_batches(set, work.plan.batch_tokens, claim.setup.model.traced.graph);
-  if (work.store) return;
-  residency::ActivationStore::Options options;
-  options.scratch = claim.folder->scratch();
-  work.store = std::make_unique<residency::ActivationStore>(work.batches.size(), std::move(options));
+  work.plan = plan::agreed_plan(input, rank.group);
 }
 
 /// The journals of all ranks begin with the identity of the run, which includes the plan.
@@ -159,20 +141,6 @@ void start_journal(const Rank& rank, const Planned& planned, setup::RunIdentity 
   identity.plan = {
       {"ranks", rank.group.size()}, {"threads", threads}, {"batch_tokens", planned.work.plan.batch_tokens}};
   rank_0_first(rank.group, [&] { planned.output->start_journal(identity.to_json()); });
-}
-
-/// The first line of the log, and how the run computes.
-void announce(const Rank& rank, const setup::RunSetup& setup, const plan::RunPlan& plan,
-              const run::Calibration& calibration) {
-  if (!rank.group.is_first()) return;
-  const run::Announcement announcement{.samples = calibration.all_samples,
-                                       .tokens = calibration.all_tokens,
-                                       .seconds = plan::planned_seconds(setup, plan, rank.options.output)};
-  rank.control.message(LogLevel::kInfo, run::announcement_text(rank.options, setup, plan, announcement));
-  if (setup.pipeline->takes_data)
-    rank.control.message(LogLevel::kInfo, fmt::format("products in {}, values in {}, batches of {} tokens",
-                                                      setup::arithmetic_words(setup.placement),
-                                                      setup::dtype_word(setup.placement.dtype), plan.batch_tokens));
 }
 
 Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier, const run::Calibration& calibration,
@@ -188,10 +156,10 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
     rank.control.step(planned.work.resumed_subgraphs, claim.setup.subgraphs.size(), "plan");
   }
   choose_plan(rank, claim, earlier, calibration.set, planned);
-  announce(rank, claim.setup, planned.work.plan, calibration);
+  run::announce(rank, planned.work, run::compressed_words(rank.options, claim.setup), rank.options.output);
   output::require_scratch_space(claim.setup, planned.work.plan, claim.folder->scratch(),
                                 rank.options.offload_dir.empty(), rank.group, rank.control);
-  make_batches(claim, calibration.set, planned.work);
+  run::make_batches(calibration.set, claim.folder->scratch(), planned.work);
   if (!planned.output) planned.output = open_output(rank, claim, earlier);
   start_journal(rank, planned, identity);
   return planned;
@@ -329,42 +297,14 @@ OneshotSummary go_through(Rank& rank, Claim& claim) {
   return carry_out(rank, claim, planned);
 }
 
-/// The first rank reports events, and all ranks watch each other.
-RunControl control_of(const RunControl& control, dist::Group& group) {
-  if (group.size() == 1) return control;
-  RunControl own = control;
-  own.supervisor = &group;
-  if (!group.is_first()) own.events = nullptr;
-  return own;
-}
-
-/// Runs `function` and tells the other ranks if it throws.
-template <typename Function>
-auto run_together(dist::Group& group, Function&& function) {
-  try {
-    return function();
-  } catch (const InterruptedError& error) {
-    // The end of another rank can look like a stop request, because its launcher stops the others.
-    if (!group.failure().empty()) group.check();
-    group.fail(error.what(), dist::FailureKind::kOnRequest);
-    throw;
-  } catch (const DamagedWeightsError& error) {
-    group.fail(error.what(), dist::FailureKind::kHopeless);
-    throw;
-  } catch (const std::exception& error) {
-    group.fail(error.what());
-    throw;
-  }
-}
-
 }  // namespace
 
 OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
-  const RunControl own = control_of(control, group);
+  const RunControl own = run::control_of(control, group);
   Claim claim;  // outlives the message to the other ranks, which write into its folder until then
-  return run_together(group, [&] {
+  return run::run_together(group, [&] {
     if (options.output.empty()) throw UsageError("[options] --output is required");
     run::check_upload(options, group, own);
     run::check_report(options);
@@ -380,8 +320,8 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
-  return run_together(group, [&] {
-    const RunControl own = control_of(control, group);
+  return run::run_together(group, [&] {
+    const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
     setup::RunSetup setup = setup::set_up(options, group, own);
     setup::require_same_request(options, setup, group);

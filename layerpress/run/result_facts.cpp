@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/quant/scheme_name.h"
-#include "layerpress/run/model_name.h"
 
 namespace layerpress::run {
 namespace {
@@ -27,16 +25,6 @@ std::vector<quant::QuantizationScheme> schemes_of(const setup::RunSetup& setup) 
 std::string name_of(const quant::QuantizationScheme& scheme) {
   const std::string name = scheme.weights ? quant::scheme_name(scheme) : scheme.format;
   return name.empty() ? modifier::describe(scheme) : name;
-}
-
-std::string place_text(const setup::RunSetup& setup) {
-  const std::string ranks = setup.ranks > 1 ? fmt::format("{} ranks, each on ", setup.ranks) : "";
-  if (!setup.placement.device.is_cpu()) return ranks + setup.placement.device.str();
-  return fmt::format("{}{} CPU {}", ranks, setup.threads, setup.threads == 1 ? "thread" : "threads");
-}
-
-std::string time_text(double seconds) {
-  return seconds > 0 ? "about " + format_duration(seconds) : "under a minute or two";
 }
 
 }  // namespace
@@ -77,17 +65,6 @@ Json worst_modules(const Json& modules, std::size_t count) {
   std::stable_sort(groups.begin(), groups.end(), [&](const Json& a, const Json& b) { return a[key] > b[key]; });
   if (groups.size() > count) groups.resize(count);
   return groups;
-}
-
-std::string announcement_text(const OneshotOptions& options, const setup::RunSetup& setup, const plan::RunPlan& plan,
-                              const Announcement& announcement) {
-  std::string text = fmt::format("{} to {}", last_part(std::filesystem::path(options.model)), scheme_names(setup));
-  text += announcement.samples > 0 ? fmt::format(", {} samples ({} tokens)", announcement.samples, announcement.tokens)
-                                   : ", without data";
-  text += fmt::format(", on {}; plan: {} of memory{}", place_text(setup), format_bytes(plan.memory.peak.host),
-                      setup.ranks > 1 ? " for each rank" : "");
-  if (plan.memory.peak.device > 0) text += fmt::format(", {} on the device", format_bytes(plan.memory.peak.device));
-  return text + ", " + time_text(announcement.seconds);
 }
 
 }  // namespace layerpress::run

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "layerpress/oneshot.h"
-#include "layerpress/plan/run_plan.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::run {
@@ -17,14 +16,5 @@ Json serving(const std::string& output, const setup::RunSetup& setup);
 /// Of a summary's "modules" those with the greatest relative errors, at most `count`, worst first: [{"modules": names that have one
 /// error, "relative_output_error": it}], or with "weight_error" where nothing was measured with data.
 Json worst_modules(const Json& modules, std::size_t count = 3);
-
-/// The first line of a run: model, scheme, samples, where it runs, and what it takes. `seconds`: the time planned; 0: short.
-struct Announcement {
-  std::int64_t samples = 0;  ///< of all ranks
-  std::int64_t tokens = 0;
-  double seconds = 0;
-};
-std::string announcement_text(const OneshotOptions& options, const setup::RunSetup& setup, const plan::RunPlan& plan,
-                              const Announcement& announcement);
 
 }  // namespace layerpress::run

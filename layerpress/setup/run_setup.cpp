@@ -135,11 +135,18 @@ ActivationPlace parse_activation_place(const std::string& name) {
 }
 
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
+  recipe::Recipe recipe = recipe_for(options);
+  RunSetup setup = set_up(options, make_modifiers(recipe), group, control);
+  setup.recipe = std::move(recipe);
+  return setup;
+}
+
+RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
+                const RunControl& control) {
   RunSetup setup;
   setup.ranks = group.size();
   setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
-  setup.recipe = recipe_for(options);
-  setup.modifiers = make_modifiers(setup.recipe);
+  setup.modifiers = std::move(modifiers);
   setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
   setup.place = parse_activation_place(options.sequential_offload_device);
   setup.budget = host_budget(options.memory_budget);

@@ -50,6 +50,10 @@ struct RunSetup {
 /// default or given memory, are divided among the ranks of this machine.
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control);
 
+/// The same for these modifiers instead of those of the options' recipe; the setup's recipe is empty.
+RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
+                const RunControl& control);
+
 /// Collective: lets ranks exchange data directly between their GPUs if that is possible, and reports the decision. The
 /// GPU memory that this takes is subtracted from the budget.
 void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control);

@@ -10,16 +10,17 @@
 
 namespace layerpress {
 
-TemporaryDirectory::TemporaryDirectory() {
+TemporaryDirectory::TemporaryDirectory(std::filesystem::path parent) {
   std::error_code failure;
-  const std::filesystem::path parent = std::filesystem::temp_directory_path(failure);
+  const bool own = parent.empty();
+  if (own) parent = std::filesystem::temp_directory_path(failure);
   if (failure)
     throw IoError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
                   failure.message());
   std::string pattern = (parent / "layerpress-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
-    throw IoError("[file.temporary] {}: {}; set TMPDIR to a writable folder", pattern,
-                  std::generic_category().message(errno));
+    throw IoError("[file.temporary] {}: {}; {} a writable folder", pattern, std::generic_category().message(errno),
+                  own ? "set TMPDIR to" : "name");
   path_ = pattern;
 }
 

@@ -4,11 +4,11 @@
 
 namespace layerpress {
 
-/// A new folder in the system's temporary directory (TMPDIR), removed with its contents by the destructor. Only this
+/// A new folder in `parent`, or in the system's temporary directory (TMPDIR), removed with its contents by the destructor. Only this
 /// user can read it. Throws IoError if it cannot be created.
 class TemporaryDirectory {
  public:
-  TemporaryDirectory();
+  explicit TemporaryDirectory(std::filesystem::path parent = {});
   ~TemporaryDirectory();
   TemporaryDirectory(const TemporaryDirectory&) = delete;
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;

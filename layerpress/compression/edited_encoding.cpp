@@ -8,6 +8,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/gram_statistic.h"
+#include "layerpress/compression/output_loss.h"
 
 namespace layerpress::compression {
 namespace {
@@ -23,19 +24,6 @@ void add_new(const std::vector<StatisticPtr>& more, std::vector<StatisticPtr>& w
 void add_cost(const CompressionCost& next, std::uint64_t held, CompressionCost& cost) {
   cost.workspace_bytes = std::max(cost.workspace_bytes, held + next.workspace_bytes);
   for (const auto& [phase, flops] : next.flops) cost.flops[phase] += flops;
-}
-
-constexpr std::int64_t kRowsAtOnce = 256;
-
-/// The sum over rows of (w - result) H (w - result)ᵀ.
-double loss_of(const at::Tensor& weight, const at::Tensor& result, const at::Tensor& hessian) {
-  double loss = 0;
-  for (std::int64_t first = 0; first < weight.size(0); first += kRowsAtOnce) {
-    const std::int64_t count = std::min(kRowsAtOnce, weight.size(0) - first);
-    const at::Tensor difference = weight.narrow(0, first, count).to(at::kFloat) - result.narrow(0, first, count);
-    loss += difference.mm(hessian).mul_(difference).sum(at::kDouble).item<double>();
-  }
-  return loss;
 }
 
 /// Linears of one scheme report one error, as ranks join it.
@@ -122,12 +110,13 @@ void EditedEncoding::add_measuring(const std::vector<LinearShape>& linears, std:
   std::uint64_t decoded = 0;
   const std::int64_t columns = linears.front().columns;
   for (const LinearShape& linear : linears) {
-    cost.flops["measure"] += static_cast<double>(linear.rows * columns) * static_cast<double>(columns);
+    cost.flops["measure"] += output_loss_flops(linear.rows, columns);
     if (encoding_ != nullptr)
       decoded = std::max(decoded, quant::quantized_bytes(quant::dense_scheme(), linear.rows, columns, linear.dtype));
   }
-  const auto working = static_cast<std::uint64_t>((columns + 4 * kRowsAtOnce) * columns) * sizeof(float);
-  cost.workspace_bytes = std::max(cost.workspace_bytes, held + cost.result_bytes + decoded + working);
+  const std::uint64_t gram = static_cast<std::uint64_t>(columns * columns) * sizeof(float);
+  cost.workspace_bytes =
+      std::max(cost.workspace_bytes, held + cost.result_bytes + decoded + gram + output_loss_workspace(columns));
 }
 
 std::vector<CompressedModule> EditedEncoding::compress(const std::vector<LinearWeight>& linears,
@@ -173,8 +162,8 @@ std::vector<std::optional<double>> EditedEncoding::measured_losses(const std::ve
   for (std::size_t i = 0; i < linears.size(); ++i) {
     const at::Tensor& weight = linears[i].weight;
     losses[i] =
-        loss_of(weight, quant::dequantize(*linears[i].scheme, modules[i].weight, weight.scalar_type()), hessian);
-    times.add_flops("measure", static_cast<double>(weight.numel()) * static_cast<double>(weight.size(1)));
+        output_loss(weight, quant::dequantize(*linears[i].scheme, modules[i].weight, weight.scalar_type()), hessian);
+    times.add_flops("measure", output_loss_flops(weight.size(0), weight.size(1)));
   }
   return losses;
 }

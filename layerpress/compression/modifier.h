@@ -76,6 +76,10 @@ struct ModuleReport {
   std::int64_t tokens = 0;               ///< tokens in the statistics
   /// For an expert's linear with selected tokens: the number that the router gave it.
   std::optional<std::int64_t> routed_tokens{};
+  /// What a quantizer of a measuring run finds instead of codes, in an order of its own: sums over rows.
+  std::vector<double> figures{};
+  /// Adds those of other rows.
+  void add_figures(const std::vector<double>& more);
   /// The root of output_error relative to that of output_power, if both are there.
   std::optional<double> relative_output_error() const;
   Json to_json() const;
@@ -111,7 +115,7 @@ class Modifier {
   virtual std::vector<std::string> arguments_without_effect() const { return {}; }
 };
 
-/// Turns weights and statistics into codes. The pipeline collects the statistics that it wants and stores the results.
+/// Turns weights and statistics into codes, or, in a measuring run, into figures (quant::unchanged_scheme). The pipeline collects the statistics that it wants and stores the results.
 class Quantizer : public Modifier {
  public:
   /// The scheme this modifier gives a module, or null when the module is not among its targets.

@@ -9,6 +9,12 @@ std::optional<double> ModuleReport::relative_output_error() const {
   return std::sqrt(*output_error / *output_power);
 }
 
+void ModuleReport::add_figures(const std::vector<double>& more) {
+  if (more.size() != figures.size())
+    throw InternalError("[compression.report] {}: {} figures do not add to {}", module, more.size(), figures.size());
+  for (std::size_t i = 0; i < figures.size(); ++i) figures[i] += more[i];
+}
+
 Json ModuleReport::to_json() const {
   Json json = {{"module", module},
                {"scheme", scheme},
@@ -19,6 +25,7 @@ Json ModuleReport::to_json() const {
   if (output_power) json["output_power"] = *output_power;
   if (const auto relative = relative_output_error()) json["relative_output_error"] = *relative;
   if (routed_tokens) json["routed_tokens"] = *routed_tokens;
+  if (!figures.empty()) json["figures"] = figures;
   return json;
 }
 
@@ -34,6 +41,7 @@ ModuleReport ModuleReport::from_json(const Json& json) {
     report.output_error = json["output_error"].get<double>();
   if (json.contains("output_power") && json["output_power"].is_number())
     report.output_power = json["output_power"].get<double>();
+  if (json.contains("figures")) report.figures = json_get<std::vector<double>>(json, "figures", where);
   if (json.contains("routed_tokens")) report.routed_tokens = json_get<std::int64_t>(json, "routed_tokens", where);
   return report;
 }

@@ -90,7 +90,10 @@ struct MeanError {
 
 void join_report(const compression::ModuleReport& part, double rows, compression::ModuleReport& whole,
                  MeanError& error) {
-  if (whole.module.empty()) whole = part;
+  if (whole.module.empty())
+    whole = part;
+  else
+    whole.add_figures(part.figures);
   if (whole.fallback.empty()) whole.fallback = part.fallback;
   if (!part.output_error) whole.output_error.reset();
   error.error += part.output_error.value_or(0) * rows;
@@ -98,13 +101,14 @@ void join_report(const compression::ModuleReport& part, double rows, compression
   error.rows += rows;
 }
 
-/// The dtype of what is not packed: the scales, or the values or blocks of a weight without them.
-at::ScalarType stored_dtype(const quant::QuantizedWeight& weight) {
-  return (weight.scale.defined() ? weight.scale : weight.codes).scalar_type();
-}
-at::ScalarType expected_dtype(const compression::LinearShape& linear) {
-  if (linear.scheme->weights) return quant::scale_dtype(*linear.scheme->weights, linear.dtype);
-  return quant::compressed_layout(*linear.scheme, linear.rows, linear.columns, linear.dtype).front().dtype;
+/// Whether a result has the dtype that other ranks read: of what is not packed, the scales, or the values or blocks of a
+/// weight without them. Nothing of an unchanged weight travels.
+bool has_expected_dtype(const compression::LinearShape& linear, const quant::QuantizedWeight& weight) {
+  const quant::QuantizationScheme& scheme = *linear.scheme;
+  if (quant::is_unchanged(scheme)) return true;
+  if (scheme.weights) return weight.scale.scalar_type() == quant::scale_dtype(*scheme.weights, linear.dtype);
+  return weight.codes.scalar_type() ==
+         quant::compressed_layout(scheme, linear.rows, linear.columns, linear.dtype).front().dtype;
 }
 
 }  // namespace
@@ -133,7 +137,7 @@ void ResultExchange::put(std::size_t group, const std::vector<compression::Compr
   const std::vector<schedule::RowPart>& parts = groups_[group].division->parts[rank];
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const compression::LinearShape& linear = groups_[group].linears[parts[i].linear];
-    if (stored_dtype(own.at(i).weight) != expected_dtype(linear))
+    if (!has_expected_dtype(linear, own.at(i).weight))
       throw InternalError("[pipeline.exchange] scales or values of {} have an unexpected dtype", own[i].report.module);
     write_report(own[i].report, place);
     quant::write_transfer(*linear.scheme, own[i].weight, place + kReportBytes);

@@ -67,11 +67,13 @@ std::vector<compression::CompressionTask> tasks_of(const execution::RunContext& 
   return tasks;
 }
 
-/// Measures the error of a result's values; a device is not waited for. With `replaced`, the model continues with them.
+/// Measures the error of a result's values, if it has any; a device is not waited for. With `replaced`, the model
+/// continues with them.
 void read_back(const execution::RunContext& run, const compression::LinearWeight& linear,
                compression::CompressedModule& result, const graph::Node& node, residency::Onload* replaced) {
-  const auto phase = run.times.measure("dequantize");
   const quant::QuantizationScheme& scheme = *linear.scheme;
+  if (quant::is_unchanged(scheme)) return;
+  const auto phase = run.times.measure("dequantize");
   const at::Tensor& original = linear.weight;
   if (original.is_cpu() && replaced == nullptr) {
     result.report.weight_error = quant::relative_error(scheme, original, result.weight);

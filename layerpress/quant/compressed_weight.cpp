@@ -65,6 +65,12 @@ void require_parameters(const QuantizationArgs& args, const QuantizedWeight& wei
                         shape_text(shape));
 }
 
+QuantizationScheme without_codes(const char* format) {
+  QuantizationScheme scheme;
+  scheme.format = format;
+  return scheme;
+}
+
 /// Of a weight that is one tensor.
 constexpr const char* kOnlySuffix = "weight";
 
@@ -117,6 +123,7 @@ std::uint64_t quantized_bytes(const QuantizationArgs& weights, std::int64_t rows
 
 std::uint64_t quantized_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype) {
+  if (is_unchanged(scheme)) return 0;
   if (const gguf::BlockType* type = block_type(scheme))
     return static_cast<std::uint64_t>(rows * block_row_bytes(*type, columns));
   if (is_dense(scheme)) return static_cast<std::uint64_t>(rows * columns) * c10::elementSize(weight_dtype);
@@ -124,16 +131,18 @@ std::uint64_t quantized_bytes(const QuantizationScheme& scheme, std::int64_t row
 }
 
 const QuantizationScheme& dense_scheme() {
-  static const QuantizationScheme kScheme = [] {
-    QuantizationScheme scheme;
-    scheme.format = kDenseFormat;
-    return scheme;
-  }();
+  static const QuantizationScheme kScheme = without_codes(kDenseFormat);
+  return kScheme;
+}
+
+const QuantizationScheme& unchanged_scheme() {
+  static const QuantizationScheme kScheme = without_codes(kUnchangedFormat);
   return kScheme;
 }
 
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype) {
+  if (is_unchanged(scheme)) return {};
   if (const gguf::BlockType* type = block_type(scheme))
     return {{kOnlySuffix, at::kByte, {rows, block_row_bytes(*type, columns)}}};
   if (is_dense(scheme)) return {{kOnlySuffix, weight_dtype, {rows, columns}}};

@@ -14,7 +14,7 @@ namespace layerpress::quant {
 /// A weight in codes. Shapes for weight [N, K]: scale [N, K/group] (group), [N, 1] (channel), [1] (tensor),
 /// [ceil(N/rows), ceil(K/columns)] (block), in the dtype that is stored; zero_point int8 of scale's shape for
 /// asymmetric schemes, else undefined. Codes [N, K] as code_dtype() says. Of a dense scheme, the codes are the values themselves
-/// in the stored dtype, and the others are undefined.
+/// in the stored dtype, and the others are undefined; of an unchanged weight, all are.
 struct QuantizedWeight {
   at::Tensor codes;
   at::Tensor scale;

@@ -56,6 +56,7 @@ std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows
 }
 
 void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& weight, std::uint8_t* target) {
+  if (is_unchanged(scheme)) return;
   if (!scheme.weights) return append(weight.codes, target);
   const QuantizationArgs& weights = *scheme.weights;
   // The tensors with the largest alignment come first.
@@ -68,6 +69,7 @@ void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& wei
 QuantizedWeight read_transfer(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                               at::ScalarType weight_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
+  if (is_unchanged(scheme)) return weight;
   if (!scheme.weights) {  // one tensor
     const NamedTensorSpec spec = compressed_layout(scheme, rows, columns, weight_dtype).front();
     weight.codes = take(spec.shape, spec.dtype, source);
@@ -111,6 +113,7 @@ at::ScalarType bytes_like(const at::Tensor& tensor) {
 }  // namespace
 
 QuantizedWeight join_rows(const std::vector<QuantizedWeight>& parts) {
+  if (!parts.front().codes.defined()) return {};
   std::vector<at::Tensor> codes, scales, zero_points;
   for (const QuantizedWeight& part : parts) {
     codes.push_back(part.codes.view(bytes_like(part.codes)));

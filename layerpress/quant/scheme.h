@@ -67,12 +67,17 @@ QuantizationScheme parse_quantization_scheme(const Json& object, const std::stri
 
 /// The format of modules whose weights stay uncompressed.
 inline constexpr const char* kDenseFormat = "dense";
+inline constexpr const char* kUnchangedFormat = "unchanged";
 
 /// Whether weights of the scheme stay dense: values in the stored dtype, without codes and scales.
 bool is_dense(const QuantizationScheme& scheme);
 
 /// The scheme of weights that a run changes and writes dense. No config names it.
 const QuantizationScheme& dense_scheme();
+
+/// The scheme of weights that a run only measures: dense ones, of which nothing is held, sent or written.
+const QuantizationScheme& unchanged_scheme();
+inline bool is_unchanged(const QuantizationScheme& scheme) { return scheme.format == kUnchangedFormat; }
 
 /// The format that compressed-tensors infers for the scheme ("pack-quantized", ...), by its order of rules, with one
 /// exception. Symmetric 4-bit weights per group of 128 with fp8 activations per token (W4AFP8) give pack-quantized,

@@ -88,9 +88,9 @@ void leave_stored_alike(const OpenedModel& model, compression::Assignments& assi
     const std::string weight = matrix_of(graph, assigned.first).weight;
     const auto stored = model.quantized.find(weight);
     const quant::QuantizationScheme& scheme = *assigned.second.scheme;
-    if (assigned.second.edited || stored == model.quantized.end() || !stored->second.can_be_kept() ||
-        weight != module + ".weight" || transformed.count(weight) != 0 || quant::has_stored_inputs(scheme) ||
-        !same_numbers(&stored->second.scheme, &scheme))
+    if (assigned.second.edited || quant::is_dense(scheme) || stored == model.quantized.end() ||
+        !stored->second.can_be_kept() || weight != module + ".weight" || transformed.count(weight) != 0 ||
+        quant::has_stored_inputs(scheme) || !same_numbers(&stored->second.scheme, &scheme))
       return false;
     assignments.stored_alike.push_back(module);
     return true;
@@ -236,7 +236,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
       assignments.linears[n].computed = model.checkpoint->is_computed(weight);
       assignments.linears[n].encoding = compressor;
       assignments.linears[n].first = modifier;
-      if (graph::is_linear(node.operation)) scheme_of[module.name] = scheme;
+      if (graph::is_linear(node.operation) && !quant::is_dense(*scheme)) scheme_of[module.name] = scheme;
     }
   }
   add_edits(model, modifiers, assignments);

@@ -280,6 +280,18 @@ TEST(DenseWeightTest, IsItsValues) {
                CheckpointError);
 }
 
+TEST(UnchangedWeightTest, TakesNothing) {
+  const QuantizationScheme& scheme = unchanged_scheme();
+  EXPECT_TRUE(is_dense(scheme) && is_unchanged(scheme) && !is_unchanged(dense_scheme()));
+  EXPECT_EQ(quantized_bytes(scheme, 6, 10, at::kBFloat16), 0u);
+  EXPECT_EQ(transfer_bytes(scheme, 6, 10, at::kBFloat16), 0u);
+  EXPECT_TRUE(compressed_layout(scheme, 6, 10, at::kBFloat16).empty());
+  write_transfer(scheme, {}, nullptr);
+  const QuantizedWeight arrived = read_transfer(scheme, 6, 10, at::kBFloat16, nullptr);
+  EXPECT_FALSE(arrived.codes.defined());
+  EXPECT_FALSE(join_rows({arrived, arrived}).codes.defined());
+}
+
 TEST(NamedTensorTest, StandsUnderItsModuleOrTheOneAroundIt) {
   EXPECT_EQ(full_name("model.layers.3.self_attn.k_proj", NamedTensor{"weight_scale", {}}),
             "model.layers.3.self_attn.k_proj.weight_scale");

@@ -1,0 +1,59 @@
+#include "layerpress/run/measuring_run.h"
+
+#include <filesystem>
+#include <memory>
+
+#include "layerpress/base/temporary_directory.h"
+#include "layerpress/output/scratch_space.h"
+#include "layerpress/pipeline/report_sink.h"
+#include "layerpress/plan/division_rates.h"
+#include "layerpress/run/announcement.h"
+#include "layerpress/run/calibration.h"
+#include "layerpress/run/compression_run.h"
+#include "layerpress/setup/rank_agreement.h"
+
+namespace layerpress::run {
+namespace {
+
+bool may_use_disk(const setup::RunSetup& setup) {
+  return setup.place == setup::ActivationPlace::kAuto || setup.place == setup::ActivationPlace::kDisk;
+}
+
+/// The plan and the batches. The data itself is freed at the end.
+Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& what, const TemporaryDirectory& folder) {
+  const setup::DataDivision division = setup::agree_on_data(rank.options.dataset_split, rank.group);
+  const Calibration calibration = load_calibration(rank, setup, division);
+  const auto phase = rank.times.measure("plan");
+  rank.control.step(0, setup.subgraphs.size(), "plan");
+  Work work{.setup = setup, .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples};
+  plan::PlanInput input{
+      .run = setup, .samples = plan::shapes_of(calibration.set), .batch_tokens = rank.options.batch_tokens};
+  work.plan = plan::agreed_plan(input, rank.group);
+  announce(rank, work, what, folder.path());
+  const std::filesystem::path scratch = may_use_disk(setup) ? folder.path() / "activations" : std::filesystem::path();
+  output::require_scratch_space(setup, work.plan, scratch, /*shared=*/false, rank.group, rank.control);
+  make_batches(calibration.set, scratch, work);
+  return work;
+}
+
+}  // namespace
+
+Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what) {
+  setup::require_same_request(rank.options, setup, rank.group);
+  setup::connect_devices(rank.options, setup, rank.group, rank.control);
+  const std::shared_ptr<dist::CoreBinding> binding =
+      setup.placement.device.is_cpu() ? rank.group.bind_threads(setup.threads) : nullptr;
+  setup.division_rates = plan::agreed_division_rates(setup, rank.group);
+  const TemporaryDirectory folder(rank.options.offload_dir);
+  Work work = prepare_work(rank, setup, what, folder);
+  pipeline::ReportSink sink;
+  try {
+    compress(rank, work, sink);
+  } catch (const InterruptedError&) {
+    throw InterruptedError("[run] stopped on request; a measuring run keeps nothing");
+  }
+  rank.group.barrier();  // what one rank finds wrong late, all ranks learn
+  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports()};
+}
+
+}  // namespace layerpress::run

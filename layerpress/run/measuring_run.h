@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/compression/modifier.h"
+#include "layerpress/run/rank.h"
+#include "layerpress/setup/run_setup.h"
+
+namespace layerpress::run {
+
+/// What a run has measured.
+struct Measurement {
+  std::int64_t samples = 0;  ///< of all ranks
+  std::int64_t tokens = 0;
+  std::uint64_t planned_bytes = 0;  ///< host memory of this rank
+  std::vector<compression::ModuleReport>
+      reports;  ///< of all modules, in the order of the model, the same on every rank
+};
+
+/// Goes through the model once, as an ordinary run does, but takes figures instead of results: the reports of the setup's
+/// quantizers, which give quant::unchanged_scheme(). It writes nothing and leaves nothing behind. `what`: what it measures,
+/// for the log. Collective.
+Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what);
+
+}  // namespace layerpress::run

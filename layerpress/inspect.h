@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "layerpress/base/json.h"
 #include "layerpress/base/progress.h"
@@ -16,20 +17,29 @@ struct InspectOptions {
   std::string dot;
   bool full = false;
   bool plan = false;
-  /// The model, where to cut it, what its experts see, and the run that `plan` describes.
+  bool sensitivity = false;
+  std::vector<std::string> schemes;
+  /// The model, where to cut it, what its experts see, and the run that `plan` describes or `sensitivity` does.
   OneshotOptions run;
 
-  /// Whether a field of `run` describes the model, so that it also has a meaning without `plan`.
+  /// Whether a field of `run` describes the model, so that it always has a meaning.
   static bool describes_model(std::string_view name) {
     return name == "sequential-targets" || name == "sequential-targets-per-subgraph" ||
            name == "moe-calibrate-all-experts" || name == "model-graph" || name == "trust-remote-code" ||
            name == "dtype" || name == "download";
   }
-  /// Whether a field of `run` has no influence on a plan.
+  /// Whether a field of `run` has no meaning here.
   static bool is_left_out(std::string_view name) {
-    return name == "output" || name == "overwrite" || name == "resume" || name == "summary" || name == "report" ||
-           name == "timeout" || name == "max-shard-size" || name == "offload-dir" || name == "push" ||
-           name == "push-public";
+    return name == "output" || name == "overwrite" || name == "resume" || name == "report" ||
+           name == "max-shard-size" || name == "push" || name == "push-public";
+  }
+  /// "with --plan: " before the help of a field of `run`: what it needs to have a meaning.
+  static std::string needs_text(std::string_view name) {
+    if (describes_model(name)) return "";
+    if (name == "recipe" || name == "algorithm" || name == "scheme" || name == "observer" || name == "quality")
+      return "with --plan: ";
+    return name == "summary" || name == "offload-dir" || name == "timeout" ? "with --sensitivity: "
+                                                                           : "with --plan or --sensitivity: ";
   }
 
   template <typename Self, typename Visitor>
@@ -39,9 +49,10 @@ struct InspectOptions {
     field("dot", self.dot, "write the graph in Graphviz's language into this file instead");
     field("full", self.full, "with --svg or --dot: every layer and every expert, not one of several identical ones");
     field("plan", self.plan, "show memory, disk and time of a one-shot run instead");
+    field("sensitivity", self.sensitivity, "measure the output error of each linear in --schemes on --dataset instead");
+    field("schemes", self.schemes, "with --sensitivity: presets to compare, such as NVFP4,FP8_DYNAMIC,W4A16");
     OneshotOptions::visit(self.run, [&](const char* name, auto& value, const char* help) {
-      if (is_left_out(name)) return;
-      field(name, value, describes_model(name) ? help : (std::string("with --plan: ") + help).c_str());
+      if (!is_left_out(name)) field(name, value, (needs_text(name) + help).c_str());
     });
   }
 };
@@ -52,7 +63,14 @@ struct InspectOptions {
 /// text}; with `plan`: {"plan": the result of plan_oneshot (oneshot.h)}; with `svg` or `dot`: {"pictures": [files],
 /// "subgraphs", "nodes"}. Throws UsageError if options contradict each other, and DataError if Graphviz is needed and
 /// cannot be run.
-Json inspect(const InspectOptions& options, const RunControl& control = {});
+///
+/// With `sensitivity`: {"sensitivity": {"model", "samples", "tokens", "order": the schemes, "schemes": {NAME: {"bits",
+/// "mean_error", "greatest_error", "greatest_in", "rounds_inputs"}}, "modules": [{"module", "rows", "columns", "tokens",
+/// "output_power", "schemes": {NAME: {"error", "bits"}}}], "seconds", "peak_anonymous_bytes", "planned_bytes"}}. "error" is
+/// tr(D H Dᵀ) / tr(W H Wᵀ), where H is the Gram matrix of the linear's inputs in the original model and D = W -
+/// dequantized(W); null without inputs. "bits": stored bits of a weight, scales and zero points included. Nothing is written
+/// but the file of `summary`. With `ranks`, all ranks of the group call inspect() with the same options.
+Json inspect(const InspectOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// All model families: [{"model_type", "class", "special"}].
 Json list_architectures();

@@ -42,10 +42,16 @@ void add_eval(CLI::App& app, CommandLine& line) {
   add_common_options(*command, line.common);
 }
 
-/// An option that only a plan looks at is refused without one, instead of being ignored.
-void require_plan(CLI::App& command) {
-  for (CLI::Option* option : command.get_options())
-    if (option->get_description().rfind("with --plan", 0) == 0) option->needs("--plan");
+/// An option that only a plan or a measurement looks at is refused without one, instead of being ignored.
+void require_use(const CLI::App& command, const InspectOptions& options) {
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string& help = option->get_description();
+    if (option->count() == 0 || help.rfind("with --", 0) != 0) continue;
+    const std::string needed = help.substr(5, help.find(": ") - 5);
+    const auto names = [&](const char* name) { return needed.find(name) != std::string::npos; };
+    if (!(names("--plan") && options.plan) && !(names("--sensitivity") && options.sensitivity) && !names("--svg"))
+      throw CLI::ValidationError(fmt::format("{} requires {}", option->get_name(), needed));
+  }
 }
 
 void add_inspect(CLI::App& app, CommandLine& line) {
@@ -53,7 +59,6 @@ void add_inspect(CLI::App& app, CommandLine& line) {
   CLI::Option* model = command->add_option("MODEL", line.inspect.run.model,
                                            "model directory, or the id of a model on the Hugging Face hub");
   add_options(*command, line.inspect);
-  require_plan(*command);
   command->add_flag("--json", line.json, "print JSON");
   command->add_flag("--architectures", line.architectures, "list the supported model families; takes no MODEL");
   add_common_options(*command, line.common);
@@ -61,6 +66,7 @@ void add_inspect(CLI::App& app, CommandLine& line) {
     list_given(*command, line.inspect.run);
     if (model->empty() != line.architectures)
       throw CLI::ValidationError(line.architectures ? "--architectures takes no MODEL" : "MODEL is required");
+    require_use(*command, line.inspect);
   });
 }
 

@@ -1,7 +1,13 @@
+#include <chrono>
+#include <exception>
+
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/model_tree.h"
 #include "layerpress/cli/plan_text.h"
+#include "layerpress/cli/rank_failure.h"
+#include "layerpress/cli/sensitivity_text.h"
+#include "layerpress/distributed.h"
 #include "layerpress/inspect.h"
 
 namespace layerpress::cli {
@@ -58,9 +64,29 @@ void print_result(const Json& result, const InspectOptions& options) {
     print_text(result);
 }
 
+/// The only kind of inspection that several ranks can share.
+int run_sensitivity(const CommandLine& line, const RunControl& control) {
+  const auto ranks = init_dist(std::chrono::seconds(line.inspect.run.timeout), control);
+  try {
+    const Json figures = inspect(line.inspect, control, ranks.get())["sensitivity"];
+    end_progress(control);
+    if (ranks->is_first()) fmt::print("{}", line.json ? figures.dump(2) + "\n" : sensitivity_text(figures));
+    return 0;
+  } catch (const Error& error) {
+    end_progress(control);
+    if (ranks->size() > 1) end_rank(*ranks, error.kind(), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    end_progress(control);
+    if (ranks->size() > 1) end_rank(*ranks, ErrorKind::kInternal, error.what());
+    throw;
+  }
+}
+
 }  // namespace
 
 int run_inspect(const CommandLine& line, const RunControl& control) {
+  if (line.inspect.sensitivity && !line.architectures) return run_sensitivity(line, control);
   const Json result = line.architectures ? list_architectures() : inspect(line.inspect, control);
   if (line.json)
     fmt::print("{}\n", (line.inspect.plan ? result["plan"] : result).dump(2));

@@ -9,6 +9,7 @@
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/plan_text.h"
+#include "layerpress/cli/rank_failure.h"
 #include "layerpress/cli/style.h"
 #include "layerpress/cli/wrapped_text.h"
 #include "layerpress/distributed.h"
@@ -87,13 +88,11 @@ void print_resume_command(const CommonOptions& common, const OneshotOptions& opt
   }
 }
 
-/// Only one of several ranks reports the failure.
+/// Only one of several ranks reports the failure, and how to continue.
 [[noreturn]] void report_failure(const CommonOptions& common, const OneshotOptions& options, const Distributed& ranks,
                                  ErrorKind kind, const std::string& message) {
-  if (!ranks.reports_failure()) throw QuietExit{exit_code(kind)};
-  if (kind != ErrorKind::kUsage) print_resume_command(common, options, ranks.size());
-  const std::string failure = ranks.failure();
-  throw Error(kind, failure.empty() ? message : failure);
+  if (ranks.reports_failure() && kind != ErrorKind::kUsage) print_resume_command(common, options, ranks.size());
+  end_rank(ranks, kind, message);
 }
 
 }  // namespace

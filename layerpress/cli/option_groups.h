@@ -17,7 +17,7 @@ struct OptionGroup {
 /// docs/options.md, refuses it.
 inline const std::vector<OptionGroup>& option_groups() {
   static const std::vector<OptionGroup> groups{
-      {"What to show", {"graph", "svg", "dot", "full", "plan"}, ""},
+      {"What to show", {"graph", "svg", "dot", "full", "plan", "sensitivity", "schemes"}, ""},
       {"Result",
        {"output", "overwrite", "max-shard-size", "summary", "report", "card", "push", "push-public"},
        "layerpress oneshot MODEL --output out --overwrite --dataset data.jsonl --report out.html"},

@@ -12,6 +12,9 @@
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/oneshot.h"
+#include "layerpress/run/hub_transfers.h"
+#include "layerpress/run/run_together.h"
+#include "layerpress/run/sensitivity.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 
@@ -129,8 +132,11 @@ void check_options(const InspectOptions& options) {
   if (!options.svg.empty()) require_writable("--svg", options.svg);
   if (!options.dot.empty()) require_writable("--dot", options.dot);
   if (options.full && !draws(options)) throw UsageError("[options] --full requires a picture; add --svg or --dot");
-  if (static_cast<int>(options.graph) + static_cast<int>(options.plan) + static_cast<int>(draws(options)) > 1)
-    throw UsageError("[options] --graph, --plan and a picture (--svg, --dot) exclude each other; choose one");
+  if (static_cast<int>(options.graph) + static_cast<int>(options.plan) + static_cast<int>(options.sensitivity) +
+          static_cast<int>(draws(options)) >
+      1)
+    throw UsageError(
+        "[options] --graph, --plan, --sensitivity and a picture (--svg, --dot) exclude each other; choose one");
 }
 
 /// The run to plan. Without an output folder, the output is assumed to be on the model's disk.
@@ -140,11 +146,22 @@ OneshotOptions planned_run(const InspectOptions& options) {
   return run;
 }
 
+Json measure_sensitivity(const InspectOptions& options, const RunControl& control, Distributed* ranks) {
+  dist::Group alone;
+  dist::Group& group = ranks != nullptr ? *ranks : alone;
+  return run::run_together(group, [&] {
+    const RunControl own = run::control_of(control, group);
+    run::fetch_model(options.run, group, own);
+    return run::sensitivity(options.run, options.schemes, own, group);
+  });
+}
+
 }  // namespace
 
-Json inspect(const InspectOptions& options, const RunControl& control) {
+Json inspect(const InspectOptions& options, const RunControl& control, Distributed* ranks) {
   check_options(options);
-  if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control)}};
+  if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control, ranks)}};
+  if (options.sensitivity) return {{"sensitivity", measure_sensitivity(options, control, ranks)}};
   if (options.run.download) setup::download_model(options.run.model, control);
   const setup::OpenedModel model = setup::open_model(
       options.run.model,

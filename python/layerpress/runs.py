@@ -65,10 +65,13 @@ def evaluate(model: str | os.PathLike, dataset: Any = None, *, progress: bool = 
 
 def inspect(model: str | os.PathLike, *, progress: bool = False, **arguments: Any) -> Report:
     """A model's subgraphs and linear groups; with plan=True, graph=True, svg=FILE or dot=FILE the plan of a run, the graph as text or a
-    picture of it. In notebooks, `picture(model)` shows the graph."""
+    picture of it; with sensitivity=True, schemes=[...] and dataset=FILE the output error of every linear in each scheme. In notebooks,
+    `picture(model)` shows the graph."""
     result = call(_native.inspect, os.fspath(model), options_of("inspect", arguments), progress=progress)
     if "plan" in result:
         return Plan(result["plan"])
+    if "sensitivity" in result:
+        return Report(result["sensitivity"])
     return Inspection(result) if "subgraphs" in result and "parameters" in result else Report(result)
 
 

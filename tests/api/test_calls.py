@@ -91,6 +91,17 @@ def test_results_show_themselves(model, samples):
     assert layerpress.picture(model)._repr_svg_().startswith("<")
 
 
+def test_sensitivity(model, samples, tmp_path):
+    import layerpress
+
+    file = program.write_samples(tmp_path / "samples.jsonl", samples)
+    figures = layerpress.inspect(model, sensitivity=True, schemes=["NVFP4", "FP8_DYNAMIC"], dataset=file)
+    assert figures.order == ["NVFP4", "FP8_DYNAMIC"] and figures.samples == len(samples)
+    assert all(own["schemes"]["NVFP4"]["error"] > own["schemes"]["FP8_DYNAMIC"]["error"] > 0 for own in figures.modules)
+    with pytest.raises(layerpress.UsageError, match="leave out quality="):
+        layerpress.inspect(model, sensitivity=True, schemes=["NVFP4"], dataset=file, quality="fast")
+
+
 def test_stubs_are_those_of_the_tables():
     done = subprocess.run([sys.executable, program.REPOSITORY / "scripts" / "python_stubs.py", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

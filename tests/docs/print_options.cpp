@@ -110,9 +110,12 @@ void print_page() {
       "MODEL. With\n"
       "`--plan`, `inspect` also takes the options of `oneshot` that describe a run: those about compression, data, "
       "experts, memory and\n"
-      "speed.\n\n"
+      "speed. With `--sensitivity`, it takes those about data, experts, memory and speed, `--targets`, `--ignore`, "
+      "`--group-size` and\n"
+      "`--summary` ([sensitivity](sensitivity.md)).\n\n"
       "    layerpress inspect MODEL\n"
       "    layerpress inspect MODEL --plan --scheme NVFP4 --num-calibration-samples 128\n"
+      "    layerpress inspect MODEL --sensitivity --schemes NVFP4,W4A16 --dataset data.jsonl\n"
       "    layerpress inspect MODEL --svg graph.svg");
   print_tables<layerpress::PrepareOptions>(
       "prepare MODEL",

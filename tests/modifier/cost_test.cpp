@@ -55,6 +55,7 @@ std::vector<Case> cases() {
       {"NearestMinMax", "QuantizationModifier", {{"scheme", "FP8_DYNAMIC"}, {"observer", "minmax"}}, {{8192, 4096}}},
       {"NearestBlock", "QuantizationModifier", {{"config_groups", config(block)}}, {{6144, 3072}}},
       {"NearestTensor", "QuantizationModifier", {{"config_groups", config(tensor)}}, {{6144, 3072}}},
+      {"Sensitivity", "sensitivity", {"FP8_DYNAMIC", "W4A16"}, {{2048, 2048}, {1024, 2048}}},
       {"SparseGpt", "", {}, {{4096, 2048}, {2048, 2048}}, {{"sparsity", 0.5}}},
       {"SparseGptGroups", "", {}, {{6144, 2048}}, {{"sparsity", 0.5}, {"mask_structure", "2:4"}}},
       {"SparseGptThenGptq", "GPTQModifier", {{"scheme", "W4A16"}}, {{4096, 2048}}, {{"sparsity", 0.5}}},
@@ -66,7 +67,7 @@ class CostTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     mallopt(M_MMAP_THRESHOLD, 1 << 20);  // so that what is freed goes back at once
-    if (*GetParam().type != '\0') modifier_ = test::make_quantizer(GetParam().type, GetParam().arguments, "test");
+    modifier_ = make();
     if (!GetParam().edit.is_null()) {
       encoding_ = std::move(modifier_);
       modifier_ = test::make_edited("SparseGPTModifier", GetParam().edit, GetParam().shapes[0][1], encoding_.get());
@@ -90,6 +91,13 @@ class CostTest : public ::testing::TestWithParam<Case> {
 
   std::vector<compression::CompressedModule> compress(PhaseTimes& times) const {
     return modifier_->compress(linears_, modifier_->needs_data() ? &statistics_ : nullptr, times);
+  }
+
+  static std::unique_ptr<compression::Quantizer> make() {
+    const std::string type = GetParam().type;
+    if (type.empty()) return nullptr;
+    return type == "sensitivity" ? test::make_sensitivity(GetParam().arguments)
+                                 : test::make_quantizer(type, GetParam().arguments, "test");
   }
 
   std::unique_ptr<compression::Quantizer> encoding_, modifier_;

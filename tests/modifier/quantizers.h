@@ -2,9 +2,12 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "layerpress/compression/edited_encoding.h"
 #include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/modifier/sensitivity.h"
 
 namespace layerpress::test {
 
@@ -15,6 +18,14 @@ inline std::unique_ptr<compression::Quantizer> make_quantizer(const std::string&
   auto* quantizer = dynamic_cast<compression::Quantizer*>(modifier.get());
   if (quantizer != nullptr) (void)modifier.release();
   return std::unique_ptr<compression::Quantizer>(quantizer);
+}
+
+/// What measures rounding to these schemes.
+inline std::unique_ptr<modifier::Sensitivity> make_sensitivity(const std::vector<std::string>& schemes) {
+  modifier::Sensitivity::Candidates candidates;
+  for (const std::string& scheme : schemes)
+    candidates.push_back(make_quantizer("QuantizationModifier", {{"scheme", scheme}}, "test"));
+  return std::make_unique<modifier::Sensitivity>(std::move(candidates));
 }
 
 /// The edit that a modifier makes of a linear "m", and then `encoding`, or none.

@@ -1,0 +1,43 @@
+"""A measuring run of several ranks gives the figures of one."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from support import program, ranked_runs
+
+SCHEMES = "W4A16,FP8,NVFP4"
+
+
+def measure(ranks, model, *arguments):
+    """The output of every rank."""
+    port = ranked_runs.free_port()
+    command = [program.PROGRAM, "inspect", model, "--sensitivity", "--threads", "1", *arguments]
+    processes = [subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                  env={**os.environ, **ranked_runs.rank_environment(rank, ranks, port)}) for rank in range(ranks)]
+    return [(process, *process.communicate(timeout=90)) for process in processes]
+
+
+def test_figures_of_two_ranks(exact, tmp_path):
+    """FP8 keeps the rows of a weight together, W4A16 does not; q, k and v share NVFP4's global scale."""
+    arguments = ["--dataset", exact.dataset, "--group-size", "64", "--dtype", "fp32", "--json", "--schemes"]
+    for schemes in (SCHEMES, "W4A16"):
+        alone = program.run("inspect", exact.folder, "--sensitivity", "--threads", "1", *arguments, schemes).json()
+        [(first, output, errors), (second, silence, _)] = measure(2, exact.folder, *arguments, schemes)
+        assert first.returncode == second.returncode == 0, errors
+        assert silence == ""
+        together = json.loads(output)
+        assert (together["tokens"], together["samples"]) == (alone["tokens"], alone["samples"])
+        assert [own["module"] for own in together["modules"]] == [own["module"] for own in alone["modules"]]
+        for ours, theirs in zip(together["modules"], alone["modules"]):
+            assert ours["tokens"] == theirs["tokens"]
+            for scheme, own in theirs["schemes"].items():
+                assert ours["schemes"][scheme]["error"] == pytest.approx(own["error"], rel=1e-5), (ours["module"], scheme)
+
+
+def test_one_rank_reports_a_refusal(exact):
+    outcomes = measure(2, exact.folder, "--schemes", "W4A17", "--dataset", exact.dataset)
+    assert [process.returncode for process, _, _ in outcomes] == [2, 2]
+    errors = [line for _, _, text in outcomes for line in text.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "W4A17" in errors[0]

@@ -52,6 +52,10 @@ def to_options(keywords: dict[str, Any]) -> dict[str, Any]:
         if name in WITHOUT_EFFECT:
             if value != WITHOUT_EFFECT[name]:
                 logger.info("%s has no effect here: docs/recipes.md says what takes its place", name)
+        elif name == "propagate_error" and value is False and keywords.get("pipeline") not in ("sequential", "independent"):
+            if keywords.get("pipeline") is None:
+                logger.info("propagate_error=False: pipeline='basic' calibrates on the original weights")
+                options["pipeline"] = "basic"
         elif name in ONLY_DEFAULT:
             default, reason = ONLY_DEFAULT[name]
             if value != default and value != {}:

@@ -213,10 +213,10 @@ def _origin(tokenizer: Any) -> str:
     return str(getattr(getattr(tokenizer, "tokenizer", tokenizer), "name_or_path", ""))
 
 
-def _rows_of_ranks(path: Path, options: dict[str, Any], request: _Request) -> str:
+def _rows_of_ranks(path: Path, tokenized: bool, options: dict[str, Any], request: _Request) -> str:
     """If every rank was given the same data, the program divides it. Otherwise each rank's rows are its own: they stand at a place of
     their own in its file, which the split names."""
-    if request.tokenizer is not None and _origin(request.tokenizer) != request.model:
+    if request.tokenizer is not None and not tokenized and _origin(request.tokenizer) != request.model:
         raise UsageError("[python.oneshot] tokenizer: on several ranks, pass tokenized data, or leave it out for the model's own")
     ranks = current_ranks()
     request.own_dataset = True
@@ -246,7 +246,7 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
     options.pop("text_column", None)
     options.pop("dataset_split", None)
     if current_ranks() is not None and current_ranks().size > 1:
-        return _rows_of_ranks(path, options, request)
+        return _rows_of_ranks(path, rows.tokenized, options, request)
     if rows.tokenized or request.loaded is None and request.tokenizer is None:
         return str(path)
     return _tokens(path, options, request, folder)

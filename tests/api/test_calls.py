@@ -46,7 +46,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
 
 @pytest.mark.parametrize("arguments, fragment", [
     ({"num_calibration_sample": 3}, "num_calibration_sample: there is no such argument.*did you mean num_calibration_samples"),
-    ({"propagate_error": False}, "propagate_error=False is not possible: pipeline='basic'"),
+    ({"propagate_error": False, "pipeline": "sequential"}, "propagate_error=False is not possible: pipeline='basic'"),
     ({"num_calibration_samples": "many"}, "num-calibration-samples: invalid value 'many'"),
     ({"splits": ["a", "b"]}, "is not one split"),
     ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text or messages"),
@@ -63,6 +63,17 @@ def test_refused_arguments(arguments, fragment, model, tmp_path):
     with pytest.raises(layerpress.Error, match=fragment):
         layerpress.oneshot(model, **{"dataset": [[1, 2]], "output_dir": tmp_path / "out", "progress": False, **arguments})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_calibration_on_the_original_weights(model, samples, tmp_path):
+    """Scripts of LLM Compressor ask for it by another keyword."""
+    from layerpress.modifiers import GPTQModifier
+
+    import layerpress
+
+    summary = layerpress.oneshot(model, dataset=samples, recipe=GPTQModifier(scheme="FP8_DYNAMIC", ignore=["lm_head"]),
+                                 output_dir=tmp_path / "out", propagate_error=False, progress=False)
+    assert summary.details["plan"]["pipeline"] == "basic"
 
 
 def test_errors_have_the_kinds_of_the_library(model, tmp_path):

@@ -62,7 +62,7 @@ SIGLIP = {**VISION, "image_size": 56, "patch_size": 14}
 
 CLASSES = {"whisper": "AutoModelForSpeechSeq2Seq", "muse_glimmer": "AutoModelForImageTextToText"}
 OTHERS = {"whisper": {**dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)},
-          "glm5_next": {"num_key_value_heads": 4}}
+          "glm4_moe": {"num_hidden_layers": 4}, "glm_moe_dsa": {"num_hidden_layers": 4}}
 
 # type: settings of the text, settings of the vision part, others.
 ILLUSTRATED = {
@@ -89,6 +89,12 @@ ILLUSTRATED = {
                {"audio_config": None}),
     "gemma3": ({**TEXT, "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}, SIGLIP,
                {"mm_tokens_per_image": 4}),
+    "glm5_next": ({**TEXT, "num_key_value_heads": 4, "head_dim": 0, "num_hidden_layers": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
+                   "moe_intermediate_size": 128, "kv_lora_rank": 128, "q_lora_rank": 128, "qk_rope_head_dim": 0, "v_head_dim": 32,
+                   "qk_nope_head_dim": 32, "index_topk": 32, "index_head_dim": 32, "index_n_heads": 2, "linear_head_dim": 32,
+                   "linear_num_heads": 4},
+                  {"depth": 2, "hidden_size": 32, "num_heads": 2, "image_size": 56, "patch_size": 14, "out_hidden_size": 128,
+                   "intermediate_size": 64, "projection_intermediate_size": 64}, {}),
     "idefics3": ({**TEXT, "model_type": "llama"}, {**SIGLIP, "image_size": 56}, {"scale_factor": 2}),
     "internvl": ({**TEXT, "model_type": "qwen2"}, {**VISION, "image_size": [56, 56], "patch_size": [14, 14]},
                  {"downsample_ratio": 0.5, "image_seq_length": 4}),

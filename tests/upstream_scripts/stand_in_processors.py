@@ -33,6 +33,8 @@ def token(text: str) -> int:
 
 def special_ids(kind: str) -> dict:
     """The members of a config that name tokens."""
+    if kind == "glm5_next":
+        return {"image_token_id": token("<|image|>"), "video_token_id": token("<video>")}
     if kind.startswith("qwen"):
         return {"image_token_id": token("<|image_pad|>"), "video_token_id": token("<|video_pad|>"),
                 "vision_start_token_id": token("<|vision_start|>"), "vision_end_token_id": token("<|vision_end|>")}

@@ -42,16 +42,14 @@ void nearest_consecutive(const GridShape& shape, const GroupLanes& group, const 
 
 void nearest_of_nonlinear(const GroupLanes& group, const float* running, float* levels, float* codes) {
   for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-    const float wanted = running[lane] / group.scales[lane];
-    float level = kNonlinearLevels[0], code = 0;
-    for (int l = 1; l < 16; ++l) {
-      const bool above = wanted >= 0.5f * (kNonlinearLevels[l - 1] + kNonlinearLevels[l]);
-      level += above ? kNonlinearLevels[l] - kNonlinearLevels[l - 1] : 0.0f;
-      code += above ? 1.0f : 0.0f;
-    }
-    levels[lane] = level;
-    codes[lane] = code;
+    levels[lane] = running[lane] / group.scales[lane];
+    codes[lane] = 0;
   }
+  for (int l = 1; l < 16; ++l) {
+    const float border = 0.5f * (kNonlinearLevels[l - 1] + kNonlinearLevels[l]);
+    for (std::size_t lane = 0; lane < kLaneCount; ++lane) codes[lane] += levels[lane] >= border ? 1.0f : 0.0f;
+  }
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) levels[lane] = kNonlinearLevels[static_cast<int>(codes[lane])];
 }
 
 /// The state of the recursion inside a block.

@@ -1,5 +1,6 @@
 // print_gguf architecture CONFIG.json: for the tensor names on stdin, one a line, what the room gguf says of the model, as JSON.
 // print_gguf tokenizer MODEL_FOLDER VOCAB_SIZE: the tokenizer's keys.
+// print_gguf types MIXTURE CONFIG.json importance|none: the types of the tensors on stdin, lines NAME COLUMNS ROWS MATRICES.
 // For tests that compare it with what other programs write.
 #include <cstdio>
 #include <iostream>
@@ -9,6 +10,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
 #include "layerpress/gguf/architecture.h"
+#include "layerpress/gguf/mixture.h"
 #include "layerpress/gguf/tokenizer.h"
 
 namespace {
@@ -84,11 +86,24 @@ Json architecture(const std::string& config_file) {
   return {{"name", found.name}, {"metadata", printed(found.metadata)}, {"made", made}, {"tensors", tensors}};
 }
 
+Json types(const std::string& mixture, const std::string& config_file, bool has_importance) {
+  std::vector<gguf::TensorShape> tensors;
+  for (gguf::TensorShape shape; std::cin >> shape.name >> shape.columns >> shape.rows >> shape.matrices;)
+    tensors.push_back(shape);
+  const auto chosen =
+      gguf::mixture_types(mixture, gguf::architecture_for(read_json_file(config_file)), tensors, has_importance);
+  Json all = {{"file_type", gguf::mixture_file_type(mixture)}, {"types", Json::object()}};
+  for (std::size_t i = 0; i < tensors.size(); ++i) all["types"][tensors[i].name] = chosen[i];
+  return all;
+}
+
 Json run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "architecture") return architecture(arguments[1]);
   if (arguments.size() == 3 && arguments[0] == "tokenizer")
     return printed(gguf::tokenizer_metadata(arguments[1], std::stoll(arguments[2])));
-  throw UsageError("[print_gguf] usage: print_gguf architecture CONFIG.json | tokenizer MODEL_FOLDER VOCAB_SIZE");
+  if (arguments.size() == 4 && arguments[0] == "types")
+    return types(arguments[1], arguments[2], arguments[3] == "importance");
+  throw UsageError("[print_gguf] usage: print_gguf architecture ... | tokenizer ... | types ...");
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+"""Writes GGUF files with the package gguf, from what print_gguf says."""
+
+import gguf
+
+TYPES = {"u8": gguf.GGUFValueType.UINT8, "i8": gguf.GGUFValueType.INT8, "u16": gguf.GGUFValueType.UINT16,
+         "i16": gguf.GGUFValueType.INT16, "u32": gguf.GGUFValueType.UINT32, "i32": gguf.GGUFValueType.INT32,
+         "f32": gguf.GGUFValueType.FLOAT32, "bool": gguf.GGUFValueType.BOOL, "string": gguf.GGUFValueType.STRING,
+         "u64": gguf.GGUFValueType.UINT64, "i64": gguf.GGUFValueType.INT64, "f64": gguf.GGUFValueType.FLOAT64}
+
+
+def write(path, architecture, metadata, tensors=()):
+    """A file with the keys, and with fp32 tensors, pairs of a name and an array."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    for key, (kind, value) in metadata:
+        if key == "general.architecture":
+            continue
+        if kind.endswith("[]"):
+            writer.add_key_value(key, value, gguf.GGUFValueType.ARRAY, sub_type=TYPES[kind[:-2]])
+        else:
+            writer.add_key_value(key, value, TYPES[kind])
+    for name, array in tensors:
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tensor_types(path):
+    """The type of every tensor of a file."""
+    return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}

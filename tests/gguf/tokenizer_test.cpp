@@ -1,0 +1,224 @@
+#include "layerpress/gguf/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/json.h"
+#include "layerpress/base/temporary_directory.h"
+
+namespace layerpress::gguf {
+namespace {
+
+const char* const kQwenWords =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+class Tokenizer : public testing::Test {
+ protected:
+  void write(const std::string& file, const std::string& text) {
+    std::ofstream(folder_.path() / file, std::ios::binary) << text;
+  }
+  void write(const std::string& file, const Json& json) { write(file, json.dump()); }
+  Metadata read(std::int64_t vocab_size = 8) const { return tokenizer_metadata(folder_.path(), vocab_size); }
+
+  /// The message of the CheckpointError that reading throws.
+  std::string refusal(std::int64_t vocab_size = 8) const {
+    try {
+      read(vocab_size);
+    } catch (const CheckpointError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  TemporaryDirectory folder_;
+};
+
+/// A byte-level tokenizer in the manner of Qwen 2: a, b, space, "ab", " a", and a command.
+Json byte_level() {
+  const Json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", kQwenWords}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return {{"added_tokens", Json::array({{{"id", 5}, {"content", "<|im_end|>"}, {"special", true}}})},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
+          {"model",
+           {{"type", "BPE"},
+            {"vocab", {{"a", 0}, {"b", 1}, {"Ġ", 2}, {"ab", 3}, {"Ġa", 4}}},
+            {"merges", {"a b", {"Ġ", "a"}}}}}};
+}
+
+/// A tokenizer in the manner of Llama 2.
+Json byte_fallback() {
+  const Json prepend = {{"type", "Prepend"}, {"prepend", "▁"}};
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}};
+  return {{"added_tokens", Json::array({{{"id", 0}, {"content", "<unk>"}, {"special", true}},
+                                        {{"id", 1}, {"content", "<s>"}, {"special", true}}})},
+          {"normalizer", {{"type", "Sequence"}, {"normalizers", {prepend, replace}}}},
+          {"model",
+           {{"type", "BPE"},
+            {"byte_fallback", true},
+            {"unk_token", "<unk>"},
+            {"vocab", {{"<unk>", 0}, {"<s>", 1}, {"<0x0A>", 2}, {"▁", 3}, {"a", 4}, {"▁a", 5}, {"aa", 6}}},
+            {"merges", Json::array({Json::array({"▁", "a"}), Json::array({"a", "a"})})}}}};
+}
+
+template <typename T>
+T value_of(const Metadata& metadata, const std::string& key) {
+  const T* value = find_value<T>(metadata, "tokenizer." + key);
+  EXPECT_NE(value, nullptr) << key;
+  return value == nullptr ? T() : *value;
+}
+
+TEST_F(Tokenizer, WritesByteLevelTokens) {
+  write("tokenizer.json", byte_level());
+  write("tokenizer_config.json",
+        Json{{"eos_token", "<|im_end|>"}, {"bos_token", nullptr}, {"chat_template", "{{ x }}"}});
+  const Metadata metadata = read();
+  EXPECT_EQ(value_of<std::string>(metadata, "ggml.model"), "gpt2");
+  EXPECT_EQ(value_of<std::string>(metadata, "ggml.pre"), "qwen2");
+  const std::vector<std::string> tokens = {"a", "b", "Ġ", "ab", "Ġa", "<|im_end|>", "[PAD6]", "[PAD7]"};
+  EXPECT_EQ(value_of<std::vector<std::string>>(metadata, "ggml.tokens"), tokens);
+  EXPECT_EQ(value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type"),
+            (std::vector<std::int32_t>{1, 1, 1, 1, 1, 3, 5, 5}));
+  EXPECT_EQ(value_of<std::vector<std::string>>(metadata, "ggml.merges"), (std::vector<std::string>{"a b", "Ġ a"}));
+  EXPECT_EQ(value_of<std::uint32_t>(metadata, "ggml.eos_token_id"), 5);
+  EXPECT_EQ(find_value<std::uint32_t>(metadata, "tokenizer.ggml.bos_token_id"), nullptr);
+  EXPECT_FALSE(value_of<bool>(metadata, "ggml.add_bos_token"));
+  EXPECT_EQ(value_of<std::string>(metadata, "chat_template"), "{{ x }}");
+}
+
+TEST_F(Tokenizer, ScoresByteFallbackTokensInTheOrderOfMerges) {
+  Json tokenizer = byte_fallback();
+  const Json first = {{"SpecialToken", {{"id", "<s>"}}}}, text = {{"Sequence", {{"id", "A"}}}};
+  tokenizer["post_processor"] = {{"type", "TemplateProcessing"}, {"single", {first, text}}};
+  write("tokenizer.json", tokenizer);
+  write("tokenizer_config.json", Json{{"bos_token", {{"content", "<s>"}}}});
+  const Metadata metadata = read(7);
+  EXPECT_EQ(value_of<std::string>(metadata, "ggml.model"), "llama");
+  EXPECT_EQ(value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type"),
+            (std::vector<std::int32_t>{2, 3, 6, 1, 1, 1, 1}));
+  const auto scores = value_of<std::vector<float>>(metadata, "ggml.scores");
+  EXPECT_GT(scores.at(5), scores.at(6));
+  EXPECT_GT(scores.at(6), scores.at(4));
+  EXPECT_TRUE(value_of<bool>(metadata, "ggml.add_space_prefix"));
+  EXPECT_TRUE(value_of<bool>(metadata, "ggml.add_bos_token"));
+}
+
+TEST_F(Tokenizer, TakesTheTemplateOfItsFileAndNamesSeveral) {
+  write("tokenizer.json", byte_level());
+  const Json several = {{{"name", "default"}, {"template", "d"}}, {{"name", "tools"}, {"template", "t"}}};
+  write("tokenizer_config.json", Json{{"chat_template", several}});
+  EXPECT_EQ(value_of<std::string>(read(), "chat_template"), "d");
+  EXPECT_EQ(value_of<std::string>(read(), "chat_template.tools"), "t");
+  EXPECT_EQ(value_of<std::vector<std::string>>(read(), "chat_templates"), std::vector<std::string>{"tools"});
+  write("chat_template.jinja", std::string("file"));
+  EXPECT_EQ(value_of<std::string>(read(), "chat_template"), "file");
+}
+
+TEST_F(Tokenizer, RefusesWhatLlamaCppDoesNotHave) {
+  const std::vector<std::pair<Json, std::string>> changes = {
+      {{{"op", "replace"}, {"path", "/model/type"}, {"value", "Unigram"}}, "Unigram"},
+      {{{"op", "replace"}, {"path", "/pre_tokenizer/pretokenizers/0/pattern/Regex"}, {"value", "x+y"}}, "x+y"},
+      {{{"op", "replace"}, {"path", "/pre_tokenizer/pretokenizers/0/behavior"}, {"value", "MergedWithNext"}},
+       "MergedWithNext"},
+      {{{"op", "replace"}, {"path", "/pre_tokenizer/pretokenizers/0/type"}, {"value", "BertPreTokenizer"}},
+       "BertPreTokenizer"},
+      {{{"op", "replace"}, {"path", "/pre_tokenizer/pretokenizers/1/add_prefix_space"}, {"value", true}},
+       "add_prefix_space"},
+      {{{"op", "add"}, {"path", "/model/ignore_merges"}, {"value", true}}, "whole words"},
+      {{{"op", "add"}, {"path", "/model/end_of_word_suffix"}, {"value", "</w>"}}, "end_of_word_suffix"},
+      {{{"op", "add"}, {"path", "/normalizer"}, {"value", {{"type", "Lowercase"}}}}, "Lowercase"}};
+  for (const auto& [change, named] : changes) {
+    write("tokenizer.json", byte_level().patch(Json::array({change})));
+    EXPECT_NE(refusal().find(named), std::string::npos) << named << ": " << refusal();
+  }
+}
+
+TEST_F(Tokenizer, RefusesDamagedFiles) {
+  const std::vector<std::pair<Json, std::string>> changes = {
+      {{{"op", "replace"}, {"path", "/model/vocab/a"}, {"value", 100}}, "has id 100"},
+      {{{"op", "replace"}, {"path", "/model/vocab/a"}, {"value", -1}}, "has id -1"},
+      {{{"op", "replace"}, {"path", "/model/vocab/a"}, {"value", "x"}}, "has no id"},
+      {{{"op", "replace"}, {"path", "/model/vocab"}, {"value", 7}}, "'vocab' is not an object"},
+      {{{"op", "replace"}, {"path", "/model/merges"}, {"value", {"ab"}}}, "is not two tokens"},
+      {{{"op", "replace"}, {"path", "/model/merges"}, {"value", 3}}, "'merges' is not a list"},
+      {{{"op", "replace"}, {"path", "/model"}, {"value", 3}}, "'model' is not an object"},
+      {{{"op", "replace"}, {"path", "/added_tokens/0"}, {"value", 3}}, "not an object"},
+      {{{"op", "replace"}, {"path", "/added_tokens/0/content"}, {"value", "a"}}, "two ids have token 'a'"},
+      {{{"op", "replace"}, {"path", "/added_tokens/0/content"}, {"value", ""}}, "empty token"},
+      {{{"op", "replace"}, {"path", "/pre_tokenizer"}, {"value", 3}}, "'type' is missing"}};
+  for (const auto& [change, named] : changes) {
+    write("tokenizer.json", byte_level().patch(Json::array({change})));
+    EXPECT_NE(refusal().find(named), std::string::npos) << named << ": " << refusal();
+  }
+  write("tokenizer.json", byte_level());
+  EXPECT_NE(refusal(std::int64_t{1} << 40).find("vocab_size"), std::string::npos);
+  std::filesystem::remove(folder_.path() / "tokenizer.json");
+  EXPECT_NE(refusal().find("neither tokenizer.json nor tokenizer.model"), std::string::npos);
+}
+
+// Fields of Protocol Buffers.
+std::string varint_field(int number, int value) { return {static_cast<char>(number << 3), static_cast<char>(value)}; }
+std::string bytes_field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+std::string piece(const std::string& text, float score, int type) {
+  std::string bytes(sizeof(float), '\0');
+  std::memcpy(bytes.data(), &score, sizeof(float));
+  return bytes_field(1,
+                     bytes_field(1, text) + std::string{static_cast<char>(2 << 3 | 5)} + bytes + varint_field(3, type));
+}
+
+/// A model of pairs whose text gets no space before it.
+std::string sentencepiece_file() {
+  return piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("<0x0A>", 0, 6) + piece("▁a", -1.5, 1) + piece("▁▁", -2, 4) +
+         bytes_field(2, varint_field(3, 2)) + bytes_field(3, varint_field(3, 0) + varint_field(4, 0));
+}
+
+TEST_F(Tokenizer, ReadsSentencePieceFiles) {
+  write("tokenizer.model", sentencepiece_file());
+  write("added_tokens.json", Json{{"<extra>", 5}});
+  write("config.json", Json{{"bos_token_id", 1}, {"eos_token_id", {2, 3}}});
+  const Metadata metadata = read(7);
+  const std::vector<std::string> tokens = {"<unk>", "<s>", "<0x0A>", "▁a", "  ", "<extra>", "[PAD6]"};
+  EXPECT_EQ(value_of<std::vector<std::string>>(metadata, "ggml.tokens"), tokens);
+  EXPECT_EQ(value_of<std::vector<std::int32_t>>(metadata, "ggml.token_type"),
+            (std::vector<std::int32_t>{2, 3, 6, 1, 4, 4, 5}));
+  EXPECT_EQ(value_of<std::vector<float>>(metadata, "ggml.scores").at(3), -1.5F);
+  EXPECT_FALSE(value_of<bool>(metadata, "ggml.add_space_prefix"));
+  EXPECT_TRUE(value_of<bool>(metadata, "ggml.add_bos_token"));
+  EXPECT_EQ(value_of<std::uint32_t>(metadata, "ggml.bos_token_id"), 1);
+}
+
+TEST_F(Tokenizer, RefusesDamagedSentencePieceFiles) {
+  const std::string whole = sentencepiece_file();
+  for (std::size_t size = 0; size < whole.size();
+       ++size) {  // cut anywhere: refused, or a shorter file that is well-formed
+    write("tokenizer.model", whole.substr(0, size));
+    try {
+      read();
+    } catch (const CheckpointError&) {
+    } catch (const IoError&) {
+    }
+  }
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {std::string("\x0a\x7f"), "ends behind"},
+      {std::string("\x0a") + std::string(11, '\xff'), "64 bits"},
+      {std::string("\x0b\x00", 2), "unknown kind"},
+      {bytes_field(1, bytes_field(2, "x")), "no float"},
+      {piece("a", 0, 9), "unknown type"},
+      {bytes_field(2, varint_field(3, 1)), "not a BPE model"},
+      {bytes_field(3, varint_field(4, 1)), "normalizes text"},
+      {varint_field(9, 1), "no tokens"}};
+  for (const auto& [file, named] : files) {
+    write("tokenizer.model", file);
+    EXPECT_NE(refusal().find(named), std::string::npos) << named << ": " << refusal();
+  }
+  write("tokenizer.model", whole);
+  EXPECT_NE(refusal(3).find("has id 3"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace layerpress::gguf

@@ -22,6 +22,11 @@ def ids(file, texts):
     return json.loads(run("ids", file, text=json.dumps(texts)))
 
 
+def logits(file, tokens):
+    """The logits that llama.cpp computes for each token of a text, in fp32."""
+    return json.loads(run("logits", file, text=json.dumps(tokens)))
+
+
 def quantize(jobs, folder):
     """Runs llama-quantize's function on each job: source, target, file_type, importance."""
     path = folder / "jobs.json"

@@ -1,6 +1,7 @@
 """Runs in the environment of llama-cpp-python (scripts/setup --llama); support.llama starts it.
 
     llama_worker.py ids FILE.gguf        texts on stdin as JSON; the ids of each, without and with special tokens around it
+    llama_worker.py logits FILE.gguf     tokens on stdin as JSON; the logits of each
     llama_worker.py quantize JOBS.json   [{"source", "target", "file_type", "importance": {tensor: columns}}, ...]
 """
 
@@ -30,6 +31,24 @@ def print_ids(file):
     print(json.dumps([[ids(vocab, text, False), ids(vocab, text, True)] for text in json.load(sys.stdin)]))
 
 
+def print_logits(file):
+    model = llama_cpp.llama_model_load_from_file(file.encode(), llama_cpp.llama_model_default_params())
+    assert model, "llama.cpp does not load the file"
+    parameters = llama_cpp.llama_context_default_params()
+    parameters.type_k = parameters.type_v = 0  # fp32
+    parameters.flash_attn_type = 0
+    context = llama_cpp.llama_init_from_model(model, parameters)
+    tokens = json.load(sys.stdin)
+    batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+    batch.n_tokens = len(tokens)
+    for index, token in enumerate(tokens):
+        batch.token[index], batch.pos[index], batch.n_seq_id[index], batch.logits[index] = token, index, 1, 1
+        batch.seq_id[index][0] = 0
+    assert llama_cpp.llama_decode(context, batch) == 0
+    size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    print(json.dumps([llama_cpp.llama_get_logits_ith(context, index)[:size] for index in range(len(tokens))]))
+
+
 def quantize(job):
     parameters = llama_cpp.llama_model_quantize_default_params()
     parameters.ftype = job["file_type"]
@@ -47,6 +66,8 @@ if __name__ == "__main__":
     llama_cpp.llama_log_set(SILENT, ctypes.c_void_p(0))
     if sys.argv[1] == "ids":
         print_ids(sys.argv[2])
+    elif sys.argv[1] == "logits":
+        print_logits(sys.argv[2])
     else:
         for each in json.loads(open(sys.argv[2]).read()):
             quantize(each)

@@ -1,6 +1,7 @@
 """Whole models as GGUF files in fp32: the tensors of a checkpoint at the places that print_gguf says."""
 
 import torch
+
 from support import gguf_facts, gguf_files, tiny_models
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 
 import pytest
+
 from support import program
 
 PYTHON = program.REPOSITORY / ".venv-llama" / "bin" / "python"

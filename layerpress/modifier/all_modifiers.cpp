@@ -7,6 +7,7 @@
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/awq.h"
+#include "layerpress/modifier/block_quantizer.h"
 #include "layerpress/modifier/gptq.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/quantization.h"
@@ -35,14 +36,22 @@ std::vector<Argument> with_shared(std::vector<Argument> own) {
   return own;
 }
 
+std::unique_ptr<compression::Modifier> make_gptq(const OrderedJson& arguments, const std::string& where) {
+  if (names_block_types(arguments)) return make_block_quantizer(arguments, where, BlockRounding::kGptq);
+  return make_gptq_modifier(arguments, where);
+}
+
+std::unique_ptr<compression::Modifier> make_quantization(const OrderedJson& arguments, const std::string& where) {
+  if (names_block_types(arguments)) return make_block_quantizer(arguments, where, BlockRounding::kNearest);
+  return make_quantization_modifier(arguments, where);
+}
+
 /// A new modifier is its files and a line here.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kAll = {
       {"AWQModifier", make_awq_modifier, awq_arguments()},
-      {"GPTQModifier",
-       [](const OrderedJson& arguments, const std::string& where) { return make_gptq_modifier(arguments, where); },
-       with_shared(gptq_arguments())},
-      {"QuantizationModifier", make_quantization_modifier, with_shared({})},
+      {"GPTQModifier", make_gptq, with_shared(gptq_arguments())},
+      {"QuantizationModifier", make_quantization, with_shared({})},
       {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
       {"SparseGPTModifier", make_sparsegpt_modifier, sparsegpt_arguments()},
       {"SpinQuantModifier", make_spinquant_modifier, spinquant_arguments()},

@@ -179,8 +179,17 @@ std::string schemes_with(const NumbersInWords& numbers) {
   return fmt::format("{}-bit{} schemes: {}", numbers.bits, type, join(names));
 }
 
+/// Whether llama.cpp has types or mixtures of such names: "Q4_K_M", "IQ4_XS".
+bool name_of_block_types(const std::string& name) {
+  std::string upper = upper_case(name);
+  if (upper.starts_with("IQ")) upper.erase(0, 1);
+  return upper.size() > 3 && upper[0] == 'Q' && std::isdigit(static_cast<unsigned char>(upper[1])) != 0 &&
+         upper[2] == '_';
+}
+
 /// What to write instead of an unknown name.
 std::string instead_of(const std::string& name) {
+  if (name_of_block_types(name)) return "it is one of GGUF files; name an --output that ends in .gguf";
   if (const std::string text = about_symmetry(name); !text.empty()) return text;
   if (const auto numbers = numbers_in_words(name))
     if (const std::string text = schemes_with(*numbers); !text.empty()) return text;

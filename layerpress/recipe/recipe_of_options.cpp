@@ -6,6 +6,7 @@
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/standard_recipe.h"
 
 namespace layerpress::recipe {
@@ -107,6 +108,10 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
     throw UsageError("[options] --algorithm: unknown value '{}'; {}", options.algorithm,
                      nearest_or_all(options.algorithm, {"gptq", "rtn"}));
   entry.where = "options";
+  if (asks_for_gguf(options)) {
+    entry.arguments = gguf_arguments(options);
+    return {{std::move(entry)}};
+  }
   if (is_standard_recipe(options.scheme)) {
     entry.arguments = standard_arguments_of(options, caches_heads);
     return {{std::move(entry)}};

@@ -11,6 +11,7 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 #include "layerpress/recipe/inherited_schemes.h"
@@ -129,6 +130,10 @@ void check_held(const graph::Graph& graph, const compression::Assignments& assig
   for (const auto& [n, assignment] : assignments.linears)
     if (const std::string refusal = target.refusal(*assignment.scheme); !refusal.empty())
       throw RecipeError("[recipe.check] {}: {}", graph.module_name(graph.nodes[n]), refusal);
+  for (const auto& [n, assignment] : assignments.linears)
+    if (assignment.edited && quant::block_type(*assignment.scheme) != nullptr)
+      throw RecipeError("[recipe.check] {}: pruned weights do not stay zero in blocks of a GGUF; leave out {}",
+                        graph.module_name(graph.nodes[n]), assignment.first->type());
   if (!assignments.stored.empty() && !target.holds_activation_scales())
     throw RecipeError("[recipe.check] {} has no place for scales of activations; leave them out of the recipe",
                       target.format());

@@ -4,17 +4,21 @@
 #include <ATen/detail/CUDAHooksInterface.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "layerpress/base/machine.h"
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
+#include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe_of_options.h"
 #include "layerpress/recipe/standard_recipe.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/setup/group_sizes.h"
 #include "layerpress/setup/kept_weights.h"
+#include "layerpress/setup/result_target.h"
 #include "layerpress/setup/rewriting.h"
 #include "layerpress/setup/stacked_experts.h"
 #include "layerpress/setup/statistic_checks.h"
@@ -123,31 +127,13 @@ recipe::Recipe recipe_for(const OneshotOptions& options) {
   return recipe::recipe_of(options, /*caches_heads=*/!latent);
 }
 
-}  // namespace
-
-ActivationPlace parse_activation_place(const std::string& name) {
-  if (name == "auto") return ActivationPlace::kAuto;
-  if (name == "cpu") return ActivationPlace::kCpu;
-  if (name == "disk") return ActivationPlace::kDisk;
-  if (name == "none") return ActivationPlace::kNone;
-  throw UsageError("[options] --sequential-offload-device: unknown value '{}'; {}", name,
-                   nearest_or_all(name, {"auto", "cpu", "disk", "none"}));
-}
-
-RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
-  recipe::Recipe recipe = recipe_for(options);
-  RunSetup setup = set_up(options, make_modifiers(recipe), group, control);
-  setup.recipe = std::move(recipe);
-  return setup;
-}
-
-RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
-                const RunControl& control) {
+/// Without `modifiers`, they follow from the recipe and the model.
+RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optional<Modifiers> modifiers,
+                const dist::Group& group, const RunControl& control) {
   RunSetup setup;
   setup.ranks = group.size();
   setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
-  setup.modifiers = std::move(modifiers);
-  setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
+  setup.recipe = std::move(recipe);
   setup.place = parse_activation_place(options.sequential_offload_device);
   setup.budget = host_budget(options.memory_budget);
   if (setup.budget != kUnlimited) setup.budget /= static_cast<std::uint64_t>(group.local_size());
@@ -161,9 +147,11 @@ RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::
                  control);
   if (options.model_in_memory && group.size() > 1)
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
-  setup.target = target::compressed_tensors_target();
+  setup.target = make_target(options, setup.recipe, setup.model);
   if (!setup.target->can_be_divided() && group.size() > 1)
     throw UsageError("[options] --output {}: several ranks cannot write one file yet; run one process", options.output);
+  setup.modifiers = modifiers ? std::move(*modifiers) : make_modifiers(with_block_types(setup.recipe, setup.model));
+  setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
   apply_rewrites(setup.modifiers, setup.model);
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   check_group_sizes(options, setup.model, setup.modifiers, setup.assignments);
@@ -188,6 +176,29 @@ RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::
   for (auto& [node, assignment] : setup.assignments.linears) assignment.device = setup.placement.device;
   if (setup.device_budget == kUnlimited) setup.device_budget = residency::free_device_bytes(setup.placement.device);
   return setup;
+}
+
+}  // namespace
+
+ActivationPlace parse_activation_place(const std::string& name) {
+  if (name == "auto") return ActivationPlace::kAuto;
+  if (name == "cpu") return ActivationPlace::kCpu;
+  if (name == "disk") return ActivationPlace::kDisk;
+  if (name == "none") return ActivationPlace::kNone;
+  throw UsageError("[options] --sequential-offload-device: unknown value '{}'; {}", name,
+                   nearest_or_all(name, {"auto", "cpu", "disk", "none"}));
+}
+
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
+  recipe::Recipe recipe = recipe_for(options);
+  if (recipe::names_mixture(recipe)) return set_up(options, std::move(recipe), std::nullopt, group, control);
+  Modifiers modifiers = make_modifiers(recipe);
+  return set_up(options, std::move(recipe), std::move(modifiers), group, control);
+}
+
+RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
+                const RunControl& control) {
+  return set_up(options, {}, std::move(modifiers), group, control);
 }
 
 void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control) {

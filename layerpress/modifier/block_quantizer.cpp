@@ -1,0 +1,327 @@
+#include "layerpress/modifier/block_quantizer.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "layerpress/base/text.h"
+#include "layerpress/compression/gram_statistic.h"
+#include "layerpress/compression/square_sum.h"
+#include "layerpress/gguf/block_gptq.h"
+#include "layerpress/gguf/block_rows.h"
+#include "layerpress/modifier/factorization.h"
+#include "layerpress/modifier/gptq_modifier.h"
+#include "layerpress/modifier/lifecycle_arguments.h"
+#include "layerpress/modifier/output_power.h"
+#include "layerpress/modifier/propagation.h"
+#include "layerpress/quant/block_scheme.h"
+#include "layerpress/quant/group_targets.h"
+#include "layerpress/quant/observer.h"
+
+namespace layerpress::modifier {
+namespace {
+
+using compression::CompressedModule;
+using compression::LinearShape;
+using compression::LinearWeight;
+
+std::vector<std::string> strings(const Json& value, const std::string& where) {
+  if (value.is_string()) return {value.get<std::string>()};
+  if (!value.is_array() ||
+      !std::all_of(value.begin(), value.end(), [](const Json& entry) { return entry.is_string(); }))
+    throw RecipeError("[recipe.modifier] {} must be a string or a list of strings", where);
+  return value.get<std::vector<std::string>>();
+}
+
+const gguf::BlockType& type_of(const quant::QuantizationScheme& scheme) { return *quant::block_type(scheme); }
+
+/// What rounding to nearest, and what searches the scales for it, takes of a weight's elements.
+constexpr double kFlopsOfRounding = 400;
+
+/// The groups of modules, which rounding and GPTQ have in common.
+class BlockGroups {
+ public:
+  BlockGroups(const Json& arguments, const std::string& where) : where_(where) {
+    if (json_has(arguments, "ignore")) ignore_entries_ = strings(arguments["ignore"], where + ".ignore");
+    ignore_.emplace(ignore_entries_, where + ".ignore");
+    std::vector<quant::GroupTargets::Group> targets;
+    for (const auto& [name, group] : arguments["config_groups"].items()) {
+      const std::string place = fmt::format("{}.{}", where, name);
+      for (const auto& [key, value] : group.items())
+        if (key != "targets" && key != "format" && !value.is_null())
+          throw RecipeError("[recipe.modifier] {}.{}: a group of blocks has targets and format only", place, key);
+      quant::QuantizationScheme scheme =
+          quant::block_scheme(*gguf::find_block_type(group["format"].get<std::string>()));
+      scheme.targets = strings(group.value("targets", Json::array({"Linear"})), place + ".targets");
+      targets.push_back({scheme.targets, place});
+      groups_.push_back({name, std::move(scheme)});
+    }
+    targets_.emplace(targets);
+  }
+
+  const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const {
+    const int group = ignore_->matches(module) ? -1 : targets_->group_of(module);
+    return group < 0 ? nullptr : &groups_[static_cast<std::size_t>(group)].scheme;
+  }
+  std::vector<compression::Quantizer::SchemeGroup> groups() const {
+    std::vector<compression::Quantizer::SchemeGroup> groups;
+    for (const Group& group : groups_) groups.push_back({group.name, &group.scheme});
+    return groups;
+  }
+  const std::vector<std::string>& ignore_entries() const { return ignore_entries_; }
+  const std::string& where() const { return where_; }
+
+ private:
+  struct Group {
+    std::string name;
+    quant::QuantizationScheme scheme;
+  };
+  std::string where_;
+  std::vector<Group> groups_;
+  std::vector<std::string> ignore_entries_;
+  std::optional<quant::TargetList> ignore_;
+  std::optional<quant::GroupTargets> targets_;
+};
+
+/// Rounds to nearest.
+class BlockRounder : public compression::Quantizer {
+ public:
+  BlockRounder(std::shared_ptr<const BlockGroups> groups, std::string type, bool weighs)
+      : groups_(std::move(groups)), type_(std::move(type)), weighs_(weighs) {}
+
+  std::string type() const override { return type_; }
+  bool needs_data() const override { return weighs_; }
+  const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override {
+    return groups_->scheme_for(module);
+  }
+  std::vector<std::string> ignore_entries() const override { return groups_->ignore_entries(); }
+  std::vector<SchemeGroup> scheme_groups() const override { return groups_->groups(); }
+  const compression::Quantizer* for_embeddings() const override { return embeddings_.get(); }
+  std::int64_t row_step(const LinearShape&) const override { return 1; }
+
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override {
+    if (!weighs_) return {};
+    return {std::make_shared<compression::SquareSum>()};
+  }
+
+  compression::CompressionCost cost(const std::vector<LinearShape>& linears) const override {
+    compression::CompressionCost cost;
+    for (const LinearShape& linear : linears) {
+      cost.flops["quantize"] += kFlopsOfRounding * static_cast<double>(linear.rows * linear.columns);
+      cost.result_bytes += quant::quantized_bytes(*linear.scheme, linear.rows, linear.columns, linear.dtype);
+    }
+    cost.workspace_bytes = cost.result_bytes;
+    return cost;
+  }
+
+  std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,
+                                         const compression::Statistics* statistics, PhaseTimes& times) const override {
+    at::Tensor importance;
+    if (weighs_ && statistics != nullptr && statistics->tokens > 0)
+      importance = statistics->of<compression::SquareSum>().view({-1}) / statistics->tokens;
+    std::vector<CompressedModule> modules;
+    for (const LinearWeight& linear : linears) {
+      modules.push_back(rounded(linear, importance, times));
+      if (statistics != nullptr) modules.back().report.tokens = statistics->tokens;
+    }
+    return modules;
+  }
+
+  /// `importance`: the mean squares of the columns' inputs, or undefined.
+  static CompressedModule rounded(const LinearWeight& linear, const at::Tensor& importance, PhaseTimes& times) {
+    const auto phase = times.measure("quantize");
+    times.add_flops("quantize", kFlopsOfRounding * static_cast<double>(linear.weight.numel()));
+    CompressedModule module = module_of(linear);
+    const at::Tensor weights = importance.defined() ? importance.to(at::kCPU, at::kFloat).contiguous() : importance;
+    module.weight.codes = gguf::round_rows(type_of(*linear.scheme), linear.weight.to(at::kCPU), weights);
+    return module;
+  }
+
+  static CompressedModule module_of(const LinearWeight& linear) {
+    CompressedModule module;
+    module.report.module = linear.module;
+    module.report.scheme = linear.scheme->format;
+    return module;
+  }
+
+  /// Lets it round embeddings, too, which have no inputs to weigh errors with.
+  void round_embeddings() { embeddings_ = std::make_unique<BlockRounder>(groups_, type_, /*weighs=*/false); }
+
+ private:
+  std::shared_ptr<const BlockGroups> groups_;
+  std::string type_;
+  bool weighs_;
+  std::unique_ptr<const BlockRounder> embeddings_;
+};
+
+/// The observer that is named; throws for one that is not among those that blocks have.
+std::optional<quant::Observer> observer_of(const Json& arguments, const std::string& where,
+                                           const std::vector<quant::Observer>& known) {
+  if (!json_has(arguments, "weight_observer")) return std::nullopt;
+  const auto name = json_get<std::string>(arguments, "weight_observer", where);
+  const quant::Observer observer = quant::parse_observer(name, Json::object(), where).observer;
+  if (std::find(known.begin(), known.end(), observer) == known.end())
+    throw RecipeError("[recipe.modifier] {}: blocks of a GGUF have no observer {}; leave weight_observer out", where,
+                      name);
+  return observer;
+}
+
+/// The observers of GPTQ that say how thoroughly to search; minmax: once.
+const std::vector<quant::Observer> kSearches = {quant::Observer::kMinMax, quant::Observer::kHessian,
+                                                quant::Observer::kGptq};
+
+class BlockGptq final : public BlockRounder {
+ public:
+  BlockGptq(const std::shared_ptr<const BlockGroups>& groups, const Json& arguments)
+      : BlockRounder(groups, "GPTQModifier", /*weighs=*/true),
+        dampening_(json_get_or<double>(arguments, "dampening_frac", groups->where(), 0.01)),
+        passes_(observer_of(arguments, groups->where(), kSearches) == quant::Observer::kMinMax ? 1 : 2),
+        propagation_(parse_error_propagation(arguments, groups->where())) {
+    if (!(dampening_ >= 0) || dampening_ > 1e6)
+      throw RecipeError("[recipe.modifier] {}: dampening_frac must not be negative", groups->where());
+  }
+
+  bool wants_original() const override { return propagation_.has_value(); }
+
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
+    std::vector<compression::StatisticPtr> wanted = {std::make_shared<compression::GramStatistic>()};
+    if (propagation_ && facts.differs) wanted.push_back(difference_wanted(facts, *propagation_));
+    return wanted;
+  }
+
+  compression::CompressionCost cost(const std::vector<LinearShape>& linears) const override {
+    compression::CompressionCost cost = BlockRounder::cost(linears);
+    const std::int64_t columns = linears.front().columns;
+    const auto width = static_cast<double>(columns);
+    std::uint64_t greatest = 0;
+    for (const LinearShape& linear : linears) {
+      cost.flops["solve"] += static_cast<double>(linear.rows) * width * width;
+      const std::uint64_t moved = propagation_ ? sizeof(float) * static_cast<std::uint64_t>(linear.rows * columns) : 0;
+      greatest = std::max(greatest, moved + gguf::gptq_blocks_workspace(linear.rows, columns));
+    }
+    cost.flops["factorize"] += width * width * width / 3;
+    cost.workspace_bytes =
+        std::max(kernels::factorize_workspace(columns, linears.front().device),
+                 kernels::factor_bytes(columns) + cost.result_bytes + greatest + output_power_workspace(columns));
+    if (!propagation_) return cost;
+    const std::int64_t rows = rows_of_group(linears);
+    cost.flops["propagate"] += kernels::mover_flops(rows, columns);
+    for (const LinearShape& linear : linears)
+      cost.flops["propagate"] += kernels::moving_flops(linear.rows, rows, columns);
+    cost.workspace_bytes =
+        std::max(kernels::mover_workspace(rows, columns),
+                 kernels::mover_bytes(columns) + cost.workspace_bytes + kernels::moving_workspace(columns));
+    return cost;
+  }
+
+  std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,
+                                         const compression::Statistics* statistics, PhaseTimes& times) const override {
+    if (statistics == nullptr) throw InternalError("[modifier.blocks] no statistics for {}", linears.front().module);
+    const at::Tensor gram = statistics->of<compression::GramStatistic>();
+    const Propagation propagation = propagation_of(linears, *statistics, times);
+    const at::Tensor importance = importance_of(gram, statistics->tokens);
+    std::vector<CompressedModule> modules(linears.size());
+    for (const auto& [width, members] : by_block_width(linears)) {
+      const Factorization factorization = width > 0 ? factorized(gram, width, times) : Factorization();
+      for (const std::size_t i : members) {
+        const LinearWeight moved = propagation.moved(linears[i], times);
+        modules[i] = factorization.factor ? solved(moved, *factorization.factor, statistics->tokens, times)
+                                          : rounded(moved, importance, times);
+        compression::ModuleReport& report = modules[i].report;
+        report.fallback = joined(factorization.fallback, propagation.fallback());
+        report.tokens = statistics->tokens;
+        if (report.output_error) report.output_power = mean_output_power(linears[i].weight, gram, statistics->tokens);
+      }
+    }
+    return modules;
+  }
+
+ private:
+  static const gguf::GridType* grid_of(const LinearWeight& linear) {
+    return dynamic_cast<const gguf::GridType*>(&type_of(*linear.scheme));
+  }
+
+  /// Linears whose blocks have the same number of values have one factorization; 0: types that are rounded.
+  static std::map<std::int64_t, std::vector<std::size_t>> by_block_width(const std::vector<LinearWeight>& linears) {
+    std::map<std::int64_t, std::vector<std::size_t>> members;
+    for (std::size_t i = 0; i < linears.size(); ++i)
+      members[grid_of(linears[i]) == nullptr ? 0 : grid_of(linears[i])->block_values()].push_back(i);
+    return members;
+  }
+
+  /// The mean squares of the inputs; undefined if they say nothing.
+  static at::Tensor importance_of(const at::Tensor& gram, std::int64_t tokens) {
+    if (tokens == 0 || !at::isfinite(gram.diagonal()).all().item<bool>()) return {};
+    return gram.diagonal() / tokens;
+  }
+
+  static std::string joined(const std::string& first, const std::string& second) {
+    return first.empty() || second.empty() ? first + second : first + ", " + second;
+  }
+
+  Propagation propagation_of(const std::vector<LinearWeight>& linears, const compression::Statistics& statistics,
+                             PhaseTimes& times) const {
+    if (!propagation_ || !compares_with_original(statistics)) return {};
+    return {statistics, rows_of_group(linears), *propagation_, times};
+  }
+
+  /// With blocks of `width` columns in activation order, and the columns of each in their own.
+  Factorization factorized(const at::Tensor& gram, std::int64_t width, PhaseTimes& times) const {
+    const auto phase = times.measure("factorize");
+    const auto columns = static_cast<double>(gram.size(0));
+    times.add_flops("factorize", columns * columns * columns / 3);
+    return factorize_with_fallbacks(gram, dampening_, {.by_activation = true, .group_columns = width});
+  }
+
+  CompressedModule solved(const LinearWeight& linear, const kernels::HessianFactor& factor, std::int64_t tokens,
+                          PhaseTimes& times) const {
+    const auto phase = times.measure("solve");
+    const auto columns = static_cast<double>(linear.weight.size(1));
+    times.add_flops("solve", static_cast<double>(linear.weight.numel()) * columns);
+    CompressedModule module = module_of(linear);
+    const gguf::BlockGptqResult result =
+        gguf::gptq_blocks(*grid_of(linear), linear.weight.to(at::kCPU), factor, passes_);
+    module.weight.codes = result.blocks;
+    if (tokens > 0) module.report.output_error = result.loss / static_cast<double>(linear.weight.size(0) * tokens);
+    return module;
+  }
+
+  double dampening_;
+  int passes_;  // of the choice of a block's scales
+  std::optional<kernels::ErrorPropagation> propagation_;
+};
+
+}  // namespace
+
+bool names_block_types(const OrderedJson& arguments) {
+  const auto groups = arguments.is_object() ? arguments.find("config_groups") : arguments.end();
+  if (groups == arguments.end() || !groups->is_object() || groups->empty()) return false;
+  return std::all_of(groups->begin(), groups->end(), [](const OrderedJson& group) {
+    return group.is_object() && !json_has(group, "weights") && json_has(group, "format") &&
+           group["format"].is_string() && gguf::find_block_type(group["format"].get<std::string>()) != nullptr;
+  });
+}
+
+std::unique_ptr<compression::Quantizer> make_block_quantizer(const OrderedJson& arguments, const std::string& where,
+                                                             BlockRounding rounding) {
+  const Json plain(arguments);
+  std::vector<std::string> known = {"config_groups", "ignore", "weight_observer"};
+  if (rounding == BlockRounding::kGptq)
+    known.insert(known.end(), {"dampening_frac", "error_propagation", "block_size", "actorder"});
+  (void)check_arguments(plain, where, known);
+  const auto groups = std::make_shared<const BlockGroups>(plain, where);
+  std::unique_ptr<BlockRounder> quantizer;
+  if (rounding == BlockRounding::kGptq)
+    quantizer = std::make_unique<BlockGptq>(groups, plain);
+  else
+    quantizer = std::make_unique<BlockRounder>(groups, "QuantizationModifier",
+                                               observer_of(plain, where, {quant::Observer::kHessian}).has_value());
+  quantizer->round_embeddings();
+  return quantizer;
+}
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,62 @@
+#include "layerpress/recipe/gguf_recipe.h"
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
+#include "layerpress/base/suggestions.h"
+#include "layerpress/gguf/mixture.h"
+
+namespace layerpress::recipe {
+namespace {
+
+constexpr const char* kUsualMixture = "Q4_K_M";
+
+bool is_given(const OneshotOptions& options, const std::string& option) {
+  return std::find(options.given.begin(), options.given.end(), option) != options.given.end();
+}
+
+std::string upper_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
+}  // namespace
+
+bool asks_for_gguf(const OneshotOptions& options) {
+  return std::filesystem::path(options.output).extension() == ".gguf";
+}
+
+OrderedJson gguf_arguments(const OneshotOptions& options) {
+  const OneshotOptions defaults;
+  const bool usual = options.scheme == defaults.scheme && !is_given(options, "scheme");
+  const std::string scheme = usual ? kUsualMixture : upper_case(options.scheme);
+  if (!gguf::is_mixture(scheme))
+    throw UsageError("[options] --scheme {}: a GGUF holds llama.cpp's types; {}", scheme,
+                     nearest_or_all(scheme, gguf::mixture_names()));
+  if (options.group_size != 0)
+    throw UsageError("[options] --group-size: the types of {} fix their group sizes; leave --group-size out", scheme);
+  if (options.targets != defaults.targets)
+    throw UsageError("[options] --targets: {} chooses a type for every tensor; leave --targets out, or write a recipe",
+                     scheme);
+  OrderedJson arguments = {{"scheme", scheme}};
+  if (options.ignore != defaults.ignore) arguments["ignore"] = options.ignore;
+  if (!options.observer.empty()) arguments["weight_observer"] = options.observer;
+  return arguments;
+}
+
+std::string mixture_of(const ModifierEntry& entry) {
+  const bool quantizes = entry.type == "GPTQModifier" || entry.type == "QuantizationModifier";
+  if (!quantizes || !entry.arguments.is_object() || !json_has(entry.arguments, "scheme") ||
+      !entry.arguments["scheme"].is_string())
+    return "";
+  std::string name = entry.arguments["scheme"].get<std::string>();
+  return gguf::is_mixture(name) ? name : "";
+}
+
+bool names_mixture(const Recipe& recipe) {
+  return std::any_of(recipe.modifiers.begin(), recipe.modifiers.end(),
+                     [](const ModifierEntry& entry) { return !mixture_of(entry).empty(); });
+}
+
+}  // namespace layerpress::recipe

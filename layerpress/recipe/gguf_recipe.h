@@ -1,0 +1,21 @@
+#pragma once
+
+#include "layerpress/oneshot.h"
+#include "layerpress/recipe/recipe.h"
+
+namespace layerpress::recipe {
+
+/// Whether the options ask for a GGUF file: the output's name ends in .gguf.
+bool asks_for_gguf(const OneshotOptions& options);
+
+/// The arguments of a quantizing modifier for such options: --scheme, or Q4_K_M, names llama.cpp's mixture of types. Throws UsageError for
+/// another scheme and for options that the mixture decides.
+OrderedJson gguf_arguments(const OneshotOptions& options);
+
+/// The mixture that a modifier's scheme names; "": none.
+std::string mixture_of(const ModifierEntry& entry);
+
+/// Whether a modifier's scheme names a mixture, whose types depend on the model.
+bool names_mixture(const Recipe& recipe);
+
+}  // namespace layerpress::recipe

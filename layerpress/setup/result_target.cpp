@@ -1,0 +1,127 @@
+#include "layerpress/setup/result_target.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "layerpress/base/text.h"
+#include "layerpress/gguf/mixture.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/recipe/gguf_recipe.h"
+#include "layerpress/target/gguf_target.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// The name of the model's folder or hub id.
+std::string last_part_of(const std::string& model) {
+  const std::filesystem::path path = std::filesystem::path(model).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+std::set<std::string> embedding_weights(const graph::Graph& graph) {
+  std::set<std::string> weights;
+  for (const graph::Node& node : graph.nodes)
+    if (const auto* embedding = std::get_if<graph::Embedding>(&node.operation)) weights.insert(embedding->weight);
+  return weights;
+}
+
+/// A pattern for the linear and those like it of the other experts of its layer.
+std::string pattern_for_experts(const std::string& module) {
+  std::string pattern;
+  std::size_t last = std::string::npos, length = 0;  // of the last number
+  for (std::size_t begin = 0; begin <= module.size();) {
+    const std::size_t end = std::min(module.find('.', begin), module.size());
+    const std::string part = module.substr(begin, end - begin);
+    if (!pattern.empty()) pattern += "\\.";
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string::npos) {
+      last = pattern.size();
+      length = part.size();
+    }
+    pattern += part;
+    begin = end + 1;
+  }
+  if (last != std::string::npos) pattern.replace(last, length, "\\d+");
+  return "re:" + pattern + "$";
+}
+
+/// A linear or an embedding, and its tensor in the file.
+struct Coded {
+  std::string target;  ///< its name, or a pattern for it and its twins of the layer's other experts
+  gguf::TensorShape tensor;
+};
+
+/// All of them, but heads that share an embedding's weight.
+std::vector<Coded> coded_modules(const OpenedModel& model, const gguf::Architecture& architecture) {
+  const graph::Graph& graph = model.traced.graph;
+  const std::set<std::string> embeddings = embedding_weights(graph);
+  std::vector<Coded> modules;
+  std::map<std::string, std::size_t> index;  // by the tensor's name
+  for (const graph::Node& node : graph.nodes) {
+    const auto matrix = graph::weight_matrix(node.operation);
+    if (!matrix || (graph::is_linear(node.operation) && embeddings.count(matrix->weight) != 0)) continue;
+    const gguf::Placement placement = architecture.place(matrix->weight);
+    if (placement.places.size() != 1) continue;
+    const gguf::TensorPlace& place = placement.places.front();
+    const auto [found, is_new] = index.emplace(place.name, modules.size());
+    if (!is_new) {
+      ++modules[found->second].tensor.matrices;
+      continue;
+    }
+    const std::string& module = graph.module_name(node);
+    modules.push_back({place.expert ? pattern_for_experts(module) : module,
+                       {.name = place.name, .columns = matrix->columns, .rows = matrix->rows}});
+  }
+  return modules;
+}
+
+/// Groups by type. llama.cpp's rules count the tensors of a role in the order of their names.
+OrderedJson groups_of(const std::string& mixture, const OpenedModel& model, bool has_importance) {
+  const gguf::Architecture architecture = gguf::architecture_for(model.checkpoint->config());
+  const std::vector<Coded> modules = coded_modules(model, architecture);
+  std::vector<gguf::TensorShape> tensors;
+  for (const Coded& module : modules) tensors.push_back(module.tensor);
+  const std::vector<std::string> types = gguf::mixture_types(mixture, architecture, tensors, has_importance);
+  OrderedJson groups = OrderedJson::object();
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    if (types[i] == "F32") continue;
+    groups[types[i]]["format"] = types[i];
+    groups[types[i]]["targets"].push_back(modules[i].target);
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::shared_ptr<const target::Target> make_target(const OneshotOptions& options, const recipe::Recipe& recipe,
+                                                  const OpenedModel& model) {
+  if (!recipe::asks_for_gguf(options)) return target::compressed_tensors_target();
+  if (options.model_in_memory)
+    throw UsageError("[oneshot] a model in memory cannot become a GGUF, which needs its tokenizer; name its folder");
+  if (!options.push.empty())
+    throw UsageError("[options] --push: only folders are uploaded yet; upload {} by hand", options.output);
+  target::GgufDescription description{.name = last_part_of(options.model), .recipe = recipe::to_yaml(recipe)};
+  for (const recipe::ModifierEntry& entry : recipe.modifiers)
+    if (const std::string mixture = recipe::mixture_of(entry); !mixture.empty())
+      description.file_type = gguf::mixture_file_type(mixture);
+  return target::gguf_target(*model.checkpoint, description);
+}
+
+recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model) {
+  recipe::Recipe typed = recipe;
+  for (recipe::ModifierEntry& entry : typed.modifiers) {
+    const std::string mixture = recipe::mixture_of(entry);
+    if (mixture.empty()) continue;
+    // GPTQ knows the inputs; rounding does if it weighs errors by them.
+    const bool has_importance = entry.type == "GPTQModifier" || json_has(entry.arguments, "weight_observer");
+    OrderedJson groups = groups_of(mixture, model, has_importance);
+    entry.arguments.erase("scheme");
+    entry.arguments["config_groups"] = std::move(groups);
+  }
+  return typed;
+}
+
+}  // namespace layerpress::setup

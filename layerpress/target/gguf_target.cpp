@@ -1,0 +1,240 @@
+#include "layerpress/target/gguf_target.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "layerpress/base/shell_word.h"
+#include "layerpress/base/text.h"
+#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/tokenizer.h"
+#include "layerpress/quant/block_scheme.h"
+
+namespace layerpress::target {
+namespace {
+
+using gguf::TensorPlace;
+
+constexpr const char* kFileName = "model.gguf";  // in the unfinished folder
+
+/// The order in which the halves of each head's rows are interleaved, row by row; or back.
+at::Tensor paired_order(std::int64_t rows, std::int64_t heads, bool back) {
+  const std::int64_t half = rows / heads / 2;
+  const at::Tensor order = at::arange(rows, at::kLong);
+  return (back ? order.view({heads, half, 2}) : order.view({heads, 2, half})).transpose(1, 2).reshape({-1});
+}
+
+at::Tensor transposed(const at::Tensor& value, bool wanted) { return wanted ? value.transpose(-2, -1) : value; }
+
+/// What becomes of an uncompressed tensor on the way into the file.
+at::Tensor placed(at::Tensor value, const TensorPlace& place) {
+  value = transposed(value, place.transposed_first);
+  const std::int64_t dim = std::max<std::int64_t>(0, value.dim() - 2);
+  if (place.rows.count > 0) {
+    const std::int64_t part = value.size(dim) / place.rows.parts;
+    std::vector<at::Tensor> parts;
+    for (std::int64_t p = 0; p < place.rows.parts; ++p)
+      parts.push_back(value.narrow(dim, p * part + place.rows.first, place.rows.count));
+    value = place.stacked_parts ? at::stack(parts) : at::cat(parts, dim);
+  }
+  value = transposed(value, place.transposed_last);
+  if (place.paired_heads > 0)
+    value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/false));
+  if (place.added != 0) value = value.to(at::kFloat) + place.added;
+  return place.squeezed ? value.squeeze() : value;
+}
+
+/// Whether only the order of rows changes, which blocks allow.
+bool keeps_rows(const TensorPlace& place) {
+  return !place.transposed_first && !place.transposed_last && place.rows == gguf::RowRange{} && !place.stacked_parts &&
+         place.added == 0 && !place.squeezed;
+}
+
+/// llama.cpp computes with these in fp32.
+bool is_small(const TensorPlace& place, const std::vector<std::int64_t>& shape) {
+  const auto has = [&](const char* part) { return place.name.find(part) != std::string::npos; };
+  return shape.size() < 2 || place.name.ends_with("_norm.weight") || has("ffn_gate_inp") || has("ssm_conv1d") ||
+         has("shortconv.conv");
+}
+
+const gguf::BlockType& type_of(at::ScalarType dtype) {
+  return *gguf::find_block_type(dtype == at::kHalf ? "F16" : dtype == at::kBFloat16 ? "BF16" : "F32");
+}
+
+class GgufTarget final : public Target {
+ public:
+  GgufTarget(const checkpoint::Checkpoint& model, const GgufDescription& description)
+      : architecture_(gguf_architecture(model)), metadata_(architecture_.metadata) {
+    metadata_.emplace_back("general.name", description.name);
+    metadata_.emplace_back("general.quantization_version", std::uint32_t{2});
+    if (description.file_type) metadata_.emplace_back("general.file_type", *description.file_type);
+    for (auto& pair : gguf::tokenizer_metadata(model.directory(), architecture_.vocab_size))
+      metadata_.push_back(std::move(pair));
+    metadata_.emplace_back("layerpress.version", std::string(LAYERPRESS_VERSION));
+    metadata_.emplace_back("layerpress.recipe", description.recipe);
+  }
+
+  std::string format() const override { return "a GGUF for llama.cpp"; }
+  std::string refusal(const quant::QuantizationScheme& scheme) const override {
+    if (!scheme.weights) return "";
+    return "a GGUF holds weights in llama.cpp's types; use a scheme such as Q4_K_M, or groups with format: Q4_K";
+  }
+
+  bool holds_activation_scales() const override { return false; }
+  bool fuses_linears() const override { return false; }
+  bool keeps_ties() const override { return true; }
+  bool can_be_divided() const override { return false; }
+
+  std::optional<std::string> left_out(const std::string& tensor) const override {
+    if (is_own(tensor)) return std::nullopt;
+    gguf::Placement placement = architecture_.place(tensor);
+    return placement.places.empty() ? std::optional(std::move(placement.left_out)) : std::nullopt;
+  }
+
+  checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override {
+    if (is_own(original.name)) return original;
+    const TensorPlace place = place_of(original.name);
+    const at::Tensor form =
+        placed(at::empty(original.shape, at::TensorOptions(original.dtype).device(at::kMeta)), place);
+    return {original.name, plain_dtype(place, form), form.sizes().vec()};
+  }
+
+  at::Tensor stored(const std::string& name, const at::Tensor& value) const override {
+    if (is_own(name)) return value;
+    const TensorPlace place = place_of(name);
+    const at::Tensor form = placed(value, place).contiguous();
+    return value.scalar_type() == at::kByte ? form : form.to(plain_dtype(place, form));
+  }
+
+  at::Tensor restored(const std::string& name, const at::Tensor& stored) const override {
+    const TensorPlace place = place_of(name);
+    if (!keeps_rows(place) && stored.scalar_type() == at::kByte)
+      throw InternalError("[target.gguf] blocks of {} were changed on their way into the file", name);
+    at::Tensor value = place.added != 0 ? stored - place.added : stored;
+    if (place.paired_heads > 0)
+      value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/true));
+    return value;
+  }
+
+  std::vector<std::pair<checkpoint::TensorSpec, at::Tensor>> own_tensors() const override {
+    std::vector<std::pair<checkpoint::TensorSpec, at::Tensor>> tensors;
+    for (const gguf::MadeTensor& made : architecture_.made) {
+      const at::Tensor value = at::tensor(made.values, at::kFloat);
+      tensors.emplace_back(checkpoint::TensorSpec{made.name, at::kFloat, value.sizes().vec()}, value);
+    }
+    return tensors;
+  }
+
+  checkpoint::CheckpointLayout layout(const std::vector<checkpoint::TensorSpec>& specs, const checkpoint::FileDivision&,
+                                      const SchemeOf& scheme_of) const override {
+    std::vector<gguf::TensorInfo> tensors;
+    std::map<std::string, std::size_t> index;                  // of tensors, by name
+    std::vector<std::pair<std::size_t, std::int64_t>> places;  // of each spec: the tensor, and the expert
+    for (const checkpoint::TensorSpec& spec : specs) {
+      const TensorPlace place = is_own(spec.name) ? TensorPlace{.name = spec.name} : place_of(spec.name);
+      gguf::TensorInfo info = info_of(spec, place, scheme_of(spec.name));
+      const auto [found, is_new] = index.emplace(place.name, tensors.size());
+      if (is_new)
+        tensors.push_back(std::move(info));
+      else
+        add_expert(tensors[found->second], info, spec.name);
+      places.emplace_back(found->second, place.expert.value_or(0));
+    }
+    return {{file_of(specs, tensors, places)}, /*has_index=*/false};
+  }
+
+  void write_others(const Finished&, const std::filesystem::path&) const override {}
+  std::string only_file() const override { return kFileName; }
+
+  std::optional<std::string> kernel_gap(const quant::QuantizationScheme&, std::int64_t, std::int64_t,
+                                        bool) const override {
+    return std::nullopt;
+  }
+  Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&) const override {
+    return {"llama-server -m " + shell_word(output),
+            "llama.cpp, Ollama or LM Studio, on any CPU or GPU that they run on"};
+  }
+
+ private:
+  bool is_own(const std::string& tensor) const {
+    return std::any_of(architecture_.made.begin(), architecture_.made.end(),
+                       [&](const gguf::MadeTensor& made) { return made.name == tensor; });
+  }
+
+  TensorPlace place_of(const std::string& tensor) const {
+    gguf::Placement placement = architecture_.place(tensor);
+    if (placement.places.size() != 1)
+      throw CheckpointError("[target.gguf] {}: has {} places in a GGUF, which is not implemented; compress its linears",
+                            tensor, placement.places.size());
+    return std::move(placement.places.front());
+  }
+
+  static at::ScalarType plain_dtype(const TensorPlace& place, const at::Tensor& form) {
+    const at::ScalarType dtype = form.scalar_type();
+    return is_small(place, form.sizes().vec()) || (dtype != at::kHalf && dtype != at::kBFloat16) ? at::kFloat : dtype;
+  }
+
+  /// The first matrix of a stack stands for all of them until the others come.
+  static gguf::TensorInfo info_of(const checkpoint::TensorSpec& spec, const TensorPlace& place,
+                                  const quant::QuantizationScheme* scheme) {
+    gguf::TensorInfo info{place.name, spec.shape, &type_of(spec.dtype)};
+    if (scheme != nullptr) {
+      info.type = quant::block_type(*scheme);
+      if (info.type == nullptr || !keeps_rows(place))
+        throw RecipeError("[target.gguf] {}: a GGUF cannot hold it in this scheme; leave it out of the targets",
+                          spec.name);
+      info.shape.back() = info.shape.back() / info.type->block_bytes() * info.type->block_values();
+    }
+    if (place.expert) info.shape.insert(info.shape.begin(), 1);
+    return info;
+  }
+
+  static void add_expert(gguf::TensorInfo& stack, const gguf::TensorInfo& matrix, const std::string& tensor) {
+    const auto same = [](std::vector<std::int64_t> a, std::vector<std::int64_t> b) {
+      a.front() = b.front() = 1;
+      return a == b;
+    };
+    if (stack.shape.size() != 3 || !same(stack.shape, matrix.shape) || stack.type != matrix.type)
+      throw RecipeError(
+          "[target.gguf] {}: a GGUF stores the experts of a layer as one tensor, so they must have one "
+          "type and one shape",
+          tensor);
+    ++stack.shape.front();
+  }
+
+  checkpoint::FileLayout file_of(const std::vector<checkpoint::TensorSpec>& specs,
+                                 std::vector<gguf::TensorInfo>& tensors,
+                                 const std::vector<std::pair<std::size_t, std::int64_t>>& places) const {
+    checkpoint::FileLayout file{kFileName, 0, gguf::file_header(metadata_, tensors), {}, 0};
+    file.size = file.header.size();
+    for (const gguf::TensorInfo& tensor : tensors)
+      file.size = std::max<std::uint64_t>(file.size, file.header.size() + tensor.offset + tensor.nbytes());
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const gguf::TensorInfo& tensor = tensors[places[i].first];
+      const bool stacked = tensor.shape.size() == 3;
+      if (stacked && places[i].second >= tensor.shape.front())
+        throw CheckpointError("[target.gguf] {}: expert {} of {} is there; some of them are missing", specs[i].name,
+                              places[i].second, tensor.shape.front());
+      file.tensors.push_back({specs[i], file.header.size() + tensor.offset +
+                                            static_cast<std::uint64_t>(places[i].second) * specs[i].nbytes()});
+    }
+    return file;
+  }
+
+  gguf::Architecture architecture_;
+  gguf::Metadata metadata_;
+};
+
+}  // namespace
+
+gguf::Architecture gguf_architecture(const checkpoint::Checkpoint& model) {
+  return gguf::architecture_for(model.config());
+}
+
+std::unique_ptr<Target> gguf_target(const checkpoint::Checkpoint& model, const GgufDescription& description) {
+  return std::make_unique<GgufTarget>(model, description);
+}
+
+}  // namespace layerpress::target

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "layerpress/gguf/architecture.h"
+#include "layerpress/target/target.h"
+
+namespace layerpress::target {
+
+/// What a GGUF says of itself.
+struct GgufDescription {
+  std::string name;                          ///< of the model
+  std::string recipe;                        ///< as YAML
+  std::optional<std::uint32_t> file_type{};  ///< of the mixture of types that was asked for
+};
+
+/// A single GGUF file, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws
+/// CheckpointError for architectures and tokenizers that llama.cpp or Layerpress does not know.
+std::unique_ptr<Target> gguf_target(const checkpoint::Checkpoint& model, const GgufDescription& description);
+
+/// What is built into files for llama.cpp, for others to ask before the run.
+gguf::Architecture gguf_architecture(const checkpoint::Checkpoint& model);
+
+}  // namespace layerpress::target

@@ -1,0 +1,148 @@
+"""GGUF files as a user gets them: read by transformers and by the package gguf, which know nothing of Layerpress."""
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf.quants import dequantize
+from support import program, tiny_checkpoints, tiny_models
+from support.watched_runs import killed, unfinished
+
+SIZES = {"vocab_size": 768, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
+         "num_hidden_layers": 3}
+FAMILIES = {
+    "Llama": {},
+    "Mistral": {"tie_word_embeddings": True},
+    "Qwen2": {},
+    "Qwen3": {"head_dim": 128},
+    "Qwen3Moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "head_dim": 128, "decoder_sparse_step": 1,
+                 "norm_topk_prob": True},
+}
+
+
+def checkpoint(folder, family="Llama", dtype=torch.float32, **settings):
+    """A small model with a tokenizer whose tokens are bytes and what they merge to."""
+    tiny_checkpoints.save(folder, "byte_level_split")
+    return tiny_models.save(folder, family, dtype=dtype, **{**SIZES, **FAMILIES.get(family, {}), **settings})
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return checkpoint(tmp_path_factory.mktemp("llama") / "model", dtype=torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    rows = tiny_models.random_samples([48] * 24, vocabulary=SIZES["vocab_size"], seed=3)
+    return ["--dataset", program.write_samples(tmp_path_factory.mktemp("data") / "samples.jsonl", rows)]
+
+
+def logits(folder, file=None):
+    options = {"gguf_file": file} if file else {}
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
+    tokens = torch.arange(40).remainder(97)[None]
+    with torch.no_grad():
+        return model(tokens).logits[0]
+
+
+def types(path):
+    return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_function(family, tmp_path):
+    """Names, permutations, stacks, keys and float types: the file computes what the model computes."""
+    model = checkpoint(tmp_path / "model", family)
+    program.oneshot(model, tmp_path / "out.gguf", "--scheme", "F16", "--algorithm", "rtn")
+    expected, found = logits(model), logits(tmp_path, "out.gguf")
+    assert (found - expected).norm() / expected.norm() < 3e-3
+
+
+def test_types_of_a_mixture(llama, tmp_path):
+    program.oneshot(llama, tmp_path / "out.gguf", "--algorithm", "rtn")
+    found = types(tmp_path / "out.gguf")
+    assert found["output.weight"] == "Q6_K" and found["blk.0.attn_norm.weight"] == "F32"
+    assert found["blk.0.attn_q.weight"] == "Q4_K" and "Q6_K" in {found[f"blk.{i}.ffn_down.weight"] for i in range(3)}
+
+
+def test_rounding_is_the_packages(llama, tmp_path):
+    """Q8_0 and Q4_0, which the package rounds, too, but for the order of a Llama's rows of q and k."""
+    program.oneshot(llama, tmp_path / "out.gguf", "--scheme", "Q8_0", "--algorithm", "rtn")
+    weights = tiny_models.tensors(llama)
+    for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors:
+        if tensor.name == "blk.1.ffn_up.weight":
+            rows = weights["model.layers.1.mlp.up_proj.weight"].float().numpy()
+        elif tensor.name == "blk.1.attn_k.weight":
+            rows = weights["model.layers.1.self_attn.k_proj.weight"].float().numpy()
+            rows = rows.reshape(2, 2, 32, 256).swapaxes(1, 2).reshape(128, 256)
+        else:
+            continue
+        assert np.array_equal(tensor.data, gguf.quants.quantize(rows, tensor.tensor_type))
+
+
+def test_groups_of_a_recipe(llama, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("""
+a_stage:
+  a_modifiers:
+    QuantizationModifier:
+      config_groups:
+        down: {targets: ['re:.*down_proj$'], format: Q5_K}
+        others: {targets: [Linear], format: Q4_0}
+      ignore: [lm_head]
+""")
+    program.oneshot(llama, tmp_path / "out.gguf", "--recipe", recipe)
+    found = types(tmp_path / "out.gguf")
+    assert found["blk.2.ffn_down.weight"] == "Q5_K" and found["blk.2.attn_v.weight"] == "Q4_0"
+    assert found["token_embd.weight"] == found["output.weight"] == "BF16"  # as in the model
+    fields = gguf.GGUFReader(tmp_path / "out.gguf").fields
+    assert "down_proj" in fields["layerpress.recipe"].contents()
+
+
+def test_killed_and_resumed(llama, data, tmp_path):
+    arguments = [*data, "--quality", "best", "--sequential-targets", "Linear"]
+    undisturbed = program.oneshot(llama, tmp_path / "first.gguf", *arguments).read_bytes()
+    out = tmp_path / "second.gguf"
+    killed(llama, out, *arguments)
+    program.oneshot(llama, out, *arguments, "--resume")
+    assert out.read_bytes() == undisturbed
+    assert not unfinished(out).exists()
+
+
+def test_another_file_is_there(llama, tmp_path):
+    out = tmp_path / "out.gguf"
+    arguments = ["--scheme", "Q4_0", "--algorithm", "rtn"]
+    before = program.oneshot(llama, out, *arguments).read_bytes()
+    program.fails("oneshot", llama, "--output", out, *arguments, fragments=["exists", "--overwrite"], code=2)
+    assert "already complete" in program.run("oneshot", llama, "--output", out, *arguments, "--resume").output
+    program.oneshot(llama, out, "--scheme", "Q8_0", "--algorithm", "rtn", "--overwrite")
+    assert out.read_bytes() != before and [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+@pytest.mark.parametrize("arguments, fragments", [
+    (["--scheme", "W4A16"], ["W4A16", "llama.cpp's types"]),
+    (["--scheme", "Q4_K_M", "--group-size", "32"], ["--group-size", "Q4_K_M"]),
+    (["--scheme", "Q4_K_M", "--targets", "re:.*mlp.*"], ["--targets"]),
+])
+def test_refused_options(llama, tmp_path, arguments, fragments):
+    program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", *arguments, fragments=fragments, code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_type_of_ggufs_in_a_folder(llama, tmp_path):
+    program.fails("oneshot", llama, "--output", tmp_path / "out", "--algorithm", "rtn", "--scheme", "Q4_K_M",
+                  fragments=["Q4_K_M", ".gguf"], code=2)
+
+
+def test_decodes_as_the_package_does(llama, tmp_path):
+    """The error that the summary states is that of the file."""
+    summary = tmp_path / "summary.json"
+    program.oneshot(llama, tmp_path / "out.gguf", "--scheme", "Q3_K_M", "--algorithm", "rtn", "--summary", summary)
+    weight = tiny_models.tensors(llama)["model.layers.0.mlp.gate_proj.weight"].float().numpy()
+    stored = next(t for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors if t.name == "blk.0.ffn_gate.weight")
+    error = np.linalg.norm(dequantize(stored.data, stored.tensor_type) - weight) / np.linalg.norm(weight)
+    stated = next(m for m in json.loads(summary.read_text())["modules"] if m["module"] == "model.layers.0.mlp.gate_proj")
+    assert stated["weight_error"] == pytest.approx(error, rel=1e-4)

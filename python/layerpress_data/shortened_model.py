@@ -8,7 +8,7 @@ import torch
 
 from .errors import DataError
 
-_PART = "language_model"
+_PARTS = ("language_model", "text_model")  # the latter in Idefics 3 and SmolVLM
 
 
 class Captured(Exception):
@@ -51,9 +51,9 @@ def shortened(model_class):
 
 def _language_model(model):
     """The part of a model that gets embeddings, and its embedding of tokens."""
-    paths = [path for path, _ in model.named_modules() if path.split(".")[-1] == _PART]
+    paths = [path for path, _ in model.named_modules() if path.split(".")[-1] in _PARTS]
     if len(paths) != 1:
-        raise DataError(f"{type(model).__name__} has no part '{_PART}': samples with images are not possible with this "
+        raise DataError(f"{type(model).__name__} has no part '{_PARTS[0]}': samples with images are not possible with this "
                         "kind of model: pass text only")
     language = model.get_submodule(paths[0])
     return language, language.get_input_embeddings()

@@ -1,0 +1,97 @@
+#include "layerpress/gguf/file.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::gguf {
+namespace {
+
+FileHeader read(const std::string& bytes) {
+  return read_header(reinterpret_cast<const std::byte*>(bytes.data()), bytes.size(), "a.gguf");
+}
+
+std::string refusal(const std::string& bytes) {
+  try {
+    (void)read(bytes);
+  } catch (const CheckpointError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const Metadata kMetadata = {{"general.architecture", std::string("llama")},
+                            {"llama.block_count", std::uint32_t{2}},
+                            {"llama.epsilon", 1e-5F},
+                            {"flag", true},
+                            {"tokens", std::vector<std::string>{"a", "", "\xff"}},
+                            {"scores", std::vector<float>{1, -2}},
+                            {"flags", std::vector<bool>{true, false}},
+                            {"big", std::uint64_t{1} << 40}};
+
+std::vector<TensorInfo> tensors() {
+  return {{"norm.weight", {5}, find_block_type("F32")},
+          {"experts.weight", {3, 4, 256}, find_block_type("Q4_K")},
+          {"half.weight", {2, 7}, find_block_type("F16")}};
+}
+
+/// A whole file whose data is zeros.
+std::string file() {
+  std::vector<TensorInfo> placed = tensors();
+  std::string bytes = file_header(kMetadata, placed);
+  bytes.resize(bytes.size() + placed.back().offset + placed.back().nbytes());
+  return bytes;
+}
+
+TEST(GgufFile, IsReadAsItWasWritten) {
+  const FileHeader header = read(file());
+  EXPECT_EQ(header.metadata, kMetadata);
+  ASSERT_EQ(header.tensors.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(header.tensors[i].name, tensors()[i].name);
+    EXPECT_EQ(header.tensors[i].shape, tensors()[i].shape);
+    EXPECT_EQ(header.tensors[i].type, tensors()[i].type);
+    EXPECT_EQ(header.tensors[i].offset % kAlignment, 0U);
+  }
+  EXPECT_EQ(header.data % kAlignment, 0U);
+  EXPECT_EQ(header.tensors[1].nbytes(), 3U * 4U * 144U);
+}
+
+TEST(GgufFile, RefusesEveryBeginning) {
+  const std::string whole = file();
+  for (std::size_t size = 0; size < whole.size(); ++size) EXPECT_NE(refusal(whole.substr(0, size)), "") << size;
+}
+
+TEST(GgufFile, SurvivesEveryChangedByte) {
+  std::string bytes = file();
+  const std::size_t header = read(bytes).data;
+  for (std::size_t i = 0; i < header; ++i)
+    for (const char mask : {'\x01', '\x80', '\xff'}) {
+      bytes[i] = static_cast<char>(bytes[i] ^ mask);
+      (void)refusal(bytes);  // another value, or an error of the right kind
+      bytes[i] = static_cast<char>(bytes[i] ^ mask);
+    }
+}
+
+TEST(GgufFile, NamesWhatIsWrong) {
+  EXPECT_NE(refusal("GGML" + file().substr(4)).find("GGUF"), std::string::npos);
+  std::vector<TensorInfo> same = {tensors()[0], tensors()[0]};
+  std::string twice = file_header({}, same);
+  twice.resize(twice.size() + 64);
+  EXPECT_NE(refusal(twice).find("norm.weight"), std::string::npos);
+  std::vector<TensorInfo> narrow = {{"narrow", {2, 100}, find_block_type("Q8_0")}};
+  std::string uneven = file_header({}, narrow);
+  uneven.resize(uneven.size() + 4096);
+  EXPECT_NE(refusal(uneven).find("100 columns"), std::string::npos);
+}
+
+TEST(GgufFile, RefusesLongNames) {
+  std::vector<TensorInfo> long_name = {{std::string(64, 'x'), {1}, find_block_type("F32")}};
+  EXPECT_THROW(file_header({}, long_name), CheckpointError);
+}
+
+}  // namespace
+}  // namespace layerpress::gguf

@@ -79,7 +79,8 @@ struct OneshotOptions {
     field("output", self.output, "directory for the compressed checkpoint, or FILE.gguf for llama.cpp");
     field("recipe", self.recipe, "LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...");
     field("algorithm", self.algorithm, "gptq or rtn (round-to-nearest)");
-    field("scheme", self.scheme, "preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M");
+    field("scheme", self.scheme,
+          "preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M");
     field("group-size", self.group_size, "columns that share a scale (default: the preset's)");
     field("observer", self.observer,
           "minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for "

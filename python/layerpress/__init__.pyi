@@ -82,9 +82,9 @@ def oneshot(
     tokenizer: Any = None,
     tracing_ignore: Any = None,
     trust_remote_code_model: bool | None = None,
-    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint
+    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint, or FILE.gguf for llama.cpp
     algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
-    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
+    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
@@ -163,9 +163,9 @@ def plan(
     tokenizer: Any = None,
     tracing_ignore: Any = None,
     trust_remote_code_model: bool | None = None,
-    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint
+    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint, or FILE.gguf for llama.cpp
     algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
-    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
+    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
@@ -242,7 +242,7 @@ def inspect(
     schemes: str | list[str] | None = None,  # with --sensitivity: presets to compare, such as NVFP4,FP8_DYNAMIC,W4A16
     recipe: str | None = None,  # with --plan: LLM Compressor recipe (YAML or JSON) instead of --algorithm, --scheme, ...
     algorithm: str | None = None,  # with --plan: gptq or rtn (round-to-nearest)
-    scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8
+    scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # with --plan or --sensitivity: columns that share a scale (default: the preset's)
     observer: str | None = None,  # with --plan: minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it

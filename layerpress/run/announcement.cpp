@@ -18,7 +18,7 @@ std::string place_text(const setup::RunSetup& setup) {
 }
 
 std::string time_text(double seconds) {
-  return seconds > 0 ? "about " + format_duration(seconds) : "under a minute or two";
+  return seconds > 0 ? "about " + format_duration(seconds) : "less than 2 minutes";
 }
 
 std::string announcement_text(const Work& work, double seconds) {

@@ -30,7 +30,7 @@ def test_first_and_last_lines(model, gptq, results):
                           summary)
     first, *others = outcome.errors.splitlines()
     assert re.fullmatch(r"info: model to W4A16 \(group 32\), 8 samples \(355 tokens\), on 2 CPU threads; "
-                        r"plan: [\d.]+ MiB of memory, under a minute or two", first)
+                        r"plan: [\d.]+ MiB of memory, less than 2 minutes", first)
     assert not any(re.search(r"\d+/\d+", line) for line in others)  # no line a layer
     details = json.loads(summary.read_text())
     lines = outcome.output.splitlines()

@@ -11,6 +11,12 @@
 namespace layerpress::checkpoint {
 namespace {
 
+/// A file's tensors before they have places.
+struct FileContent {
+  int set = 0;
+  std::vector<TensorSpec> tensors{};
+};
+
 void check_sets(const std::vector<TensorSpec>& specs, const FileDivision& division) {
   const bool complete =
       division.sets > 0 && (division.set_of_spec.empty() || division.set_of_spec.size() == specs.size());
@@ -33,8 +39,6 @@ std::string file_name(std::size_t number, std::size_t count) {
   return count == 1 ? kSingleFileName : fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
 }
 
-}  // namespace
-
 std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs, const FileDivision& division) {
   check_sets(specs, division);
   std::vector<FileContent> files;
@@ -52,6 +56,8 @@ std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs,
   if (files.empty()) files.emplace_back();  // a checkpoint without tensors still has a file
   return files;
 }
+
+}  // namespace
 
 CheckpointLayout safetensors_layout(const std::vector<TensorSpec>& specs, const FileDivision& division) {
   std::vector<FileContent> contents = divide_into_files(specs, division);

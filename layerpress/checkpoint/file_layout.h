@@ -30,16 +30,9 @@ struct FileDivision {
   std::vector<int> set_of_spec{};  ///< from 0 to `sets` - 1 for every spec; empty: all 0. Files of set 0 come first
 };
 
-/// A file's tensors before they have places, greedily in the order of `specs`; a tensor larger than the limit gets its own file.
-struct FileContent {
-  int set = 0;
-  std::vector<TensorSpec> tensors{};
-};
-/// Throws InternalError if the sets are invalid.
-std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs, const FileDivision& division);
-
-/// Safetensors files. A single one is `model.safetensors`, else `model-00001-of-0000N.safetensors`. Inside a file tensors are ordered
-/// by element size, largest first, so that each one is aligned to its element size.
+/// Safetensors files, filled greedily in the order of `specs`; a tensor larger than the limit gets its own file. A single one is
+/// `model.safetensors`, else `model-00001-of-0000N.safetensors`. Inside a file tensors are ordered by element size, largest first, so
+/// that each one is aligned to its element size. Throws InternalError if the sets are invalid.
 CheckpointLayout safetensors_layout(const std::vector<TensorSpec>& specs, const FileDivision& division);
 
 }  // namespace layerpress::checkpoint

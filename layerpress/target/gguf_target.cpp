@@ -8,6 +8,7 @@
 
 #include "layerpress/base/shell_word.h"
 #include "layerpress/base/text.h"
+#include "layerpress/gguf/architecture.h"
 #include "layerpress/gguf/file.h"
 #include "layerpress/gguf/tokenizer.h"
 #include "layerpress/quant/block_scheme.h"
@@ -66,7 +67,7 @@ const gguf::BlockType& type_of(at::ScalarType dtype) {
 class GgufTarget final : public Target {
  public:
   GgufTarget(const checkpoint::Checkpoint& model, const GgufDescription& description)
-      : architecture_(gguf_architecture(model)), metadata_(architecture_.metadata) {
+      : architecture_(gguf::architecture_for(model.config())), metadata_(architecture_.metadata) {
     metadata_.emplace_back("general.name", description.name);
     metadata_.emplace_back("general.quantization_version", std::uint32_t{2});
     if (description.file_type) metadata_.emplace_back("general.file_type", *description.file_type);
@@ -88,13 +89,11 @@ class GgufTarget final : public Target {
   bool can_be_divided() const override { return false; }
 
   std::optional<std::string> left_out(const std::string& tensor) const override {
-    if (is_own(tensor)) return std::nullopt;
     gguf::Placement placement = architecture_.place(tensor);
     return placement.places.empty() ? std::optional(std::move(placement.left_out)) : std::nullopt;
   }
 
   checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override {
-    if (is_own(original.name)) return original;
     const TensorPlace place = place_of(original.name);
     const at::Tensor form =
         placed(at::empty(original.shape, at::TensorOptions(original.dtype).device(at::kMeta)), place);
@@ -102,7 +101,6 @@ class GgufTarget final : public Target {
   }
 
   at::Tensor stored(const std::string& name, const at::Tensor& value) const override {
-    if (is_own(name)) return value;
     const TensorPlace place = place_of(name);
     const at::Tensor form = placed(value, place).contiguous();
     return value.scalar_type() == at::kByte ? form : form.to(plain_dtype(place, form));
@@ -228,10 +226,6 @@ class GgufTarget final : public Target {
 };
 
 }  // namespace
-
-gguf::Architecture gguf_architecture(const checkpoint::Checkpoint& model) {
-  return gguf::architecture_for(model.config());
-}
 
 std::unique_ptr<Target> gguf_target(const checkpoint::Checkpoint& model, const GgufDescription& description) {
   return std::make_unique<GgufTarget>(model, description);

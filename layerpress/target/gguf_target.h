@@ -1,11 +1,10 @@
 #pragma once
 
-#include <filesystem>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "layerpress/gguf/architecture.h"
 #include "layerpress/target/target.h"
 
 namespace layerpress::target {
@@ -20,8 +19,5 @@ struct GgufDescription {
 /// A single GGUF file, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws
 /// CheckpointError for architectures and tokenizers that llama.cpp or Layerpress does not know.
 std::unique_ptr<Target> gguf_target(const checkpoint::Checkpoint& model, const GgufDescription& description);
-
-/// What is built into files for llama.cpp, for others to ask before the run.
-gguf::Architecture gguf_architecture(const checkpoint::Checkpoint& model);
 
 }  // namespace layerpress::target

@@ -56,6 +56,10 @@ std::string EditedEncoding::type() const {
   return join(types);
 }
 
+bool EditedEncoding::needs_data() const {
+  return (encoding_ != nullptr && encoding_->needs_data()) || !statistics_wanted({}).empty();
+}
+
 const quant::QuantizationScheme* EditedEncoding::scheme_for(const quant::ModuleName& module) const {
   return encoding_ == nullptr ? &quant::dense_scheme() : encoding_->scheme_for(module);
 }
@@ -67,8 +71,8 @@ std::vector<StatisticPtr> EditedEncoding::statistics_wanted(const ValueFacts& fa
   return wanted;
 }
 
-std::optional<double> EditedEncoding::value_to_share(const LinearWeight& linear) const {
-  return encoding_ == nullptr ? std::nullopt : encoding_->value_to_share(linear);
+std::optional<double> EditedEncoding::value_to_share(const LinearWeight& linear, const Statistics* statistics) const {
+  return encoding_ == nullptr ? std::nullopt : encoding_->value_to_share(linear, statistics);
 }
 
 RangeStatisticPtr EditedEncoding::input_range(const quant::QuantizationScheme& scheme) const {

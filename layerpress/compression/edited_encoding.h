@@ -17,11 +17,11 @@ class EditedEncoding final : public Quantizer {
   const std::vector<EditPtr>& edits() const { return edits_; }
 
   std::string type() const override;
-  bool needs_data() const override { return true; }
+  bool needs_data() const override;
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const override;
   bool wants_original() const override { return encoding_ != nullptr && encoding_->wants_original(); }
-  std::optional<double> value_to_share(const LinearWeight& linear) const override;
+  std::optional<double> value_to_share(const LinearWeight& linear, const Statistics* statistics) const override;
   RangeStatisticPtr input_range(const quant::QuantizationScheme& scheme) const override;
   /// Rows are compressed independently only if that holds for all edits, and weights stay dense: an encoding may look at other rows of
   /// the weight (LinearWeight::whole), which are not edited there.

@@ -2,7 +2,7 @@
 
 namespace layerpress::compression {
 
-std::optional<double> Quantizer::value_to_share(const LinearWeight&) const { return std::nullopt; }
+std::optional<double> Quantizer::value_to_share(const LinearWeight&, const Statistics*) const { return std::nullopt; }
 
 RangeStatisticPtr Quantizer::input_range(const quant::QuantizationScheme&) const { return nullptr; }
 

@@ -113,6 +113,9 @@ class Modifier {
 
   /// Arguments that were given and change nothing here.
   virtual std::vector<std::string> arguments_without_effect() const { return {}; }
+
+  /// What it does otherwise than its name says, in one sentence for the user; "": nothing.
+  virtual std::string note() const { return ""; }
 };
 
 /// Turns weights and statistics into codes, or, in a measuring run, into figures (quant::unchanged_scheme). The pipeline collects the statistics that it wants and stores the results.
@@ -138,8 +141,8 @@ class Quantizer : public Modifier {
 
   /// What a linear's whole weight contributes to a value that it has in common with the linears that engines fuse with it, such
   /// as NVFP4's global scale. Each of them gets the greatest contribution (LinearWeight::shared), before rows are divided among
-  /// ranks. Nothing for a scheme without such a value.
-  virtual std::optional<double> value_to_share(const LinearWeight& linear) const;
+  /// ranks. Nothing for a scheme without such a value. `statistics`: those of the value that the linear reads, or null.
+  virtual std::optional<double> value_to_share(const LinearWeight& linear, const Statistics* statistics) const;
 
   /// The modifier that compresses embeddings among the targets, without statistics; it lives as long as this. Null: none does.
   virtual const Quantizer* for_embeddings() const { return nullptr; }

@@ -1,15 +1,17 @@
 #include "layerpress/modifier/all_modifiers.h"
 
-#include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
+#include "layerpress/modifier/autoround.h"
 #include "layerpress/modifier/awq.h"
 #include "layerpress/modifier/block_quantizer.h"
 #include "layerpress/modifier/gptq.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
+#include "layerpress/modifier/magnitude.h"
 #include "layerpress/modifier/quantization.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 #include "layerpress/modifier/smoothquant.h"
@@ -49,8 +51,12 @@ std::unique_ptr<compression::Modifier> make_quantization(const OrderedJson& argu
 /// A new modifier is its files and a line here.
 const std::vector<Kind>& kinds() {
   static const std::vector<Kind> kAll = {
+      {"AutoRoundModifier", make_autoround_modifier, with_shared(autoround_arguments())},
       {"AWQModifier", make_awq_modifier, awq_arguments()},
+      {"ConstantPruningModifier", make_constant_pruning_modifier, constant_pruning_arguments()},
       {"GPTQModifier", make_gptq, with_shared(gptq_arguments())},
+      {"LogarithmicEqualizationModifier", make_logarithmic_equalization_modifier, smoothquant_arguments()},
+      {"MagnitudePruningModifier", make_magnitude_modifier, magnitude_arguments()},
       {"QuantizationModifier", make_quantization, with_shared({})},
       {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
       {"SparseGPTModifier", make_sparsegpt_modifier, sparsegpt_arguments()},
@@ -60,16 +66,26 @@ const std::vector<Kind>& kinds() {
   return kAll;
 }
 
+/// What to use instead of modifiers that are refused.
+const std::map<std::string, std::string>& refusals() {
+  static const std::map<std::string, std::string> kInstead = {
+      {"MoNEPruningModifier",
+       "only a patched vLLM loads experts that are replaced by constants; quantize the experts, for example to NVFP4"},
+      {"QADModifier",
+       "it trains the weights; use GPTQModifier with --quality best, which aims at the original model's outputs, too"},
+      {"QuIPModifier",
+       "its rotations are computed while a model is served, which engines other than vLLM do not do; use SpinQuantModifier with "
+       "rotations R1 and R2"},
+      {"REAPPruningModifier", "quantize the experts instead, for example to NVFP4"}};
+  return kInstead;
+}
+
 }  // namespace
 
-const std::vector<std::string>& not_implemented() {
-  static const std::vector<std::string> kNames = {"AutoRoundModifier",
-                                                  "QuIPModifier",
-                                                  "MagnitudePruningModifier",
-                                                  "ConstantPruningModifier",
-                                                  "LogarithmicEqualizationModifier",
-                                                  "REAPPruningModifier"};
-  return kNames;
+std::vector<std::string> not_implemented() {
+  std::vector<std::string> types;
+  for (const auto& [type, instead] : refusals()) types.push_back(type);
+  return types;
 }
 
 std::vector<Argument> arguments_of(const std::string& type) {
@@ -92,12 +108,9 @@ std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, co
                                                      const std::string& where) {
   for (const Kind& kind : kinds())
     if (kind.type == type) return kind.make(arguments, where);
-  const std::vector<std::string> implemented = modifier_types();
-  const auto& later = not_implemented();
-  if (std::find(later.begin(), later.end(), type) != later.end())
-    throw RecipeError("[recipe.modifier] {}: {} is not implemented yet; implemented: {}", where, type,
-                      join(implemented));
-  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type, nearest_or_all(type, implemented));
+  if (const auto refused = refusals().find(type); refused != refusals().end())
+    throw RecipeError("[recipe.modifier] {}: {} is not implemented; {}", where, type, refused->second);
+  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type, nearest_or_all(type, modifier_types()));
 }
 
 }  // namespace layerpress::modifier

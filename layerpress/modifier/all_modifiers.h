@@ -10,8 +10,8 @@
 
 namespace layerpress::modifier {
 
-/// Makes the modifier of a type, "GPTQModifier". Throws RecipeError: a type of LLM Compressor that is not implemented yet
-/// is named as such, an unknown one with the nearest known name.
+/// Makes the modifier of a type, "GPTQModifier". Throws RecipeError: for a type of LLM Compressor that is not implemented
+/// the message names what to use instead, for an unknown one the nearest known name.
 std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where);
 
@@ -22,6 +22,6 @@ std::vector<std::string> modifier_types();
 std::vector<Argument> arguments_of(const std::string& type);
 
 /// Modifiers of LLM Compressor's recipes that make_modifier() refuses.
-const std::vector<std::string>& not_implemented();
+std::vector<std::string> not_implemented();
 
 }  // namespace layerpress::modifier

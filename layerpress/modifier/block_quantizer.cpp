@@ -172,7 +172,7 @@ std::optional<quant::Observer> observer_of(const Json& arguments, const std::str
 
 /// The observers of GPTQ that say how thoroughly to search; minmax: once.
 const std::vector<quant::Observer> kSearches = {quant::Observer::kMinMax, quant::Observer::kHessian,
-                                                quant::Observer::kGptq};
+                                                quant::Observer::kImportance, quant::Observer::kGptq};
 
 class BlockGptq final : public BlockRounder {
  public:
@@ -319,7 +319,7 @@ std::unique_ptr<compression::Quantizer> make_block_quantizer(const OrderedJson& 
     quantizer = std::make_unique<BlockGptq>(groups, plain);
   else
     quantizer = std::make_unique<BlockRounder>(groups, "QuantizationModifier",
-                                               observer_of(plain, where, {quant::Observer::kHessian}).has_value());
+                                               observer_of(plain, where, {quant::Observer::kHessian, quant::Observer::kImportance}).has_value());
   quantizer->round_embeddings();
   return quantizer;
 }

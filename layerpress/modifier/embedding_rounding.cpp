@@ -10,8 +10,9 @@ const quant::QuantizationScheme* EmbeddingRounding::scheme_for(const quant::Modu
   return owner_.scheme_for(module);
 }
 
-std::optional<double> EmbeddingRounding::value_to_share(const compression::LinearWeight& embedding) const {
-  return owner_.QuantizingModifier::value_to_share(embedding);
+std::optional<double> EmbeddingRounding::value_to_share(const compression::LinearWeight& embedding,
+                                                        const compression::Statistics*) const {
+  return owner_.QuantizingModifier::value_to_share(embedding, nullptr);
 }
 
 std::int64_t EmbeddingRounding::row_step(const compression::LinearShape& embedding) const {

@@ -21,7 +21,8 @@ class EmbeddingRounding : public compression::Quantizer {
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;
   bool needs_data() const override { return false; }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override { return {}; }
-  std::optional<double> value_to_share(const compression::LinearWeight& embedding) const override;
+  std::optional<double> value_to_share(const compression::LinearWeight& embedding,
+                                       const compression::Statistics* statistics) const override;
   std::int64_t row_step(const compression::LinearShape& embedding) const override;
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& embeddings) const override;
   std::vector<compression::CompressedModule> compress(const std::vector<compression::LinearWeight>& embeddings,

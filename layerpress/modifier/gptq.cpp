@@ -80,8 +80,9 @@ const std::vector<Argument>& gptq_arguments() {
   return kArguments;
 }
 
-GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver)
-    : QuantizingModifier(arguments, where, gptq_arguments(), quant::Observer::kHessian),
+GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver,
+                           quant::Observer default_observer)
+    : QuantizingModifier(arguments, where, gptq_arguments(), default_observer),
       block_solver_(block_solver),
       propagation_(parse_error_propagation(arguments, where)) {
   const Json plain(arguments);

@@ -30,10 +30,11 @@ std::int64_t rows_of_group(const std::vector<Linear>& linears) {
   return rows;
 }
 
-/// Implements make_gptq_modifier(); its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
+/// Implements make_gptq_modifier() and make_autoround_modifier(); its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
 class GptqModifier : public QuantizingModifier {
  public:
-  GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver);
+  GptqModifier(const OrderedJson& arguments, const std::string& where, BlockSolverOf block_solver,
+               quant::Observer default_observer = quant::Observer::kHessian);
 
   std::string type() const override { return "GPTQModifier"; }
   bool needs_data() const override { return true; }

@@ -99,29 +99,29 @@ void PruningModifier::read_sparsity(const Json& arguments) {
     without_effect_.push_back("sparsity");
 }
 
-std::map<std::string, std::size_t> PruningModifier::targeted(
-    const std::vector<compression::ModelModule>& modules) const {
+TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
+                                 const quant::TargetList* ignore) {
   std::map<std::string, std::size_t> places;  // of targets
   for (const compression::ModelModule& module : modules)
-    if (targets_->matches(module.name)) places.emplace(module.name.name, places.size());
-  if (!one_for_all_ && places.size() != sparsities_.size())
-    throw RecipeError("[recipe.check] {}: sparsity has {} numbers, but its targets match {} modules", where_,
-                      sparsities_.size(), places.size());
-  std::map<std::string, std::size_t> linears;
+    if (targets.matches(module.name)) places.emplace(module.name.name, places.size());
+  TargetedLinears found{places.size(), {}};
   for (const compression::ModelModule& module : modules) {
-    if (!module.is_linear || (ignore_ && ignore_->matches(module.name))) continue;
+    if (!module.is_linear || (ignore != nullptr && ignore->matches(module.name))) continue;
     for (std::string around = module.name.name;; around = parent_name(around)) {
-      const auto found = places.find(around);
-      if (found != places.end()) linears[module.name.name] = one_for_all_ ? 0 : found->second;
-      if (found != places.end() || around.find('.') == std::string::npos) break;
+      const auto place = places.find(around);
+      if (place != places.end()) found.linears[module.name.name] = place->second;
+      if (place != places.end() || around.find('.') == std::string::npos) break;
     }
   }
-  return linears;
+  return found;
 }
 
 std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
     const std::vector<compression::ModelModule>& modules) const {
-  const std::map<std::string, std::size_t> linears = targeted(modules);
+  const auto [targets, linears] = targeted_linears(modules, *targets_, ignore_ ? &*ignore_ : nullptr);
+  if (!one_for_all_ && targets != sparsities_.size())
+    throw RecipeError("[recipe.check] {}: sparsity has {} numbers, but its targets match {} modules", where_,
+                      sparsities_.size(), targets);
   std::map<double, compression::EditPtr> known;
   std::map<std::string, compression::EditPtr> edits;
   for (const compression::ModelModule& module : modules) {
@@ -130,7 +130,7 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
     if (group_ > 0 && module.columns % group_ != 0)
       throw RecipeError("[recipe.check] {}: mask_structure {}:{} does not divide the {} columns of {}; ignore it",
                         where_, pruned_, group_, module.columns, module.name.name);
-    const double sparsity = group_ > 0 ? 0 : sparsities_[found->second];
+    const double sparsity = group_ > 0 ? 0 : sparsities_[one_for_all_ ? 0 : found->second];
     if (group_ == 0 && sparsity == 0) continue;
     compression::EditPtr& edit = known[sparsity];
     if (edit == nullptr) edit = make_edit({sparsity, pruned_, group_});

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,7 +13,17 @@
 
 namespace layerpress::modifier {
 
-/// What every modifier that prunes shares, with LLM Compressor's arguments and defaults: sparsity (a number, or one for each module
+/// The linears that targets reach.
+struct TargetedLinears {
+  std::size_t targets = 0;                     ///< modules that the targets match
+  std::map<std::string, std::size_t> linears;  ///< for each linear, the place of its target among them; the innermost counts
+};
+
+/// A module around linears means all of them. `ignore`: null or what stays as it is.
+TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
+                                 const quant::TargetList* ignore);
+
+/// What modifiers share that prune by the inputs of weights, with LLM Compressor's arguments and defaults: sparsity (a number, or one for each module
 /// that is a target), mask_structure ("0:0": anywhere; "n:m": n of m consecutive weights of a row become zero, whatever the sparsity),
 /// targets (["Linear"]; a module around linears means all of them), ignore ([]). sparsity_profile, owl_m and owl_lmbda are refused.
 /// Parsing throws RecipeError naming `where` and the argument.
@@ -38,8 +50,6 @@ class PruningModifier : public compression::EditingModifier {
  private:
   void read_sparsity(const Json& arguments);
   void read_structure(const Json& arguments);
-  /// For each linear, the place of its target among all targets; the innermost counts.
-  std::map<std::string, std::size_t> targeted(const std::vector<compression::ModelModule>& modules) const;
 
   std::string where_;
   std::vector<double> sparsities_;

@@ -1,6 +1,7 @@
 #include "layerpress/modifier/quantization.h"
 
 #include "layerpress/compression/gram_statistic.h"
+#include "layerpress/compression/square_sum.h"
 #include "layerpress/modifier/quantizing_modifier.h"
 
 namespace layerpress::modifier {
@@ -18,15 +19,18 @@ class QuantizationModifier : public QuantizingModifier {
   }
 
   std::string type() const override { return "QuantizationModifier"; }
-  bool needs_data() const override { return any_observer(Observer::kHessian) || any_stored_values(); }
+  bool needs_data() const override { return any_weighs_inputs() || any_stored_values(); }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
     std::vector<compression::StatisticPtr> wanted;
-    if (any_observer(Observer::kHessian)) wanted.push_back(std::make_shared<compression::GramStatistic>());
+    if (any_observer(Observer::kHessian))
+      wanted.push_back(std::make_shared<compression::GramStatistic>());
+    else if (any_weighs_inputs())
+      wanted.push_back(std::make_shared<compression::SquareSum>());
     add_input_statistic(facts, wanted);
     return wanted;
   }
   /// Like LLM Compressor, it measures the ranges of values in the model whose weights are not rounded.
-  bool propagates() const override { return any_observer(Observer::kHessian) || !any_stored_values(); }
+  bool propagates() const override { return any_weighs_inputs() || !any_stored_values(); }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
     compression::CompressionCost cost;
@@ -38,8 +42,7 @@ class QuantizationModifier : public QuantizingModifier {
                                                       const compression::Statistics* statistics,
                                                       PhaseTimes& times) const override {
     // There may be statistics of the value for other purposes only.
-    const at::Tensor gram = statistics == nullptr ? at::Tensor() : statistics->of<compression::GramStatistic>();
-    const at::Tensor importance = gram.defined() ? gram.diagonal() : gram;
+    const at::Tensor importance = importance_of(statistics);
     std::vector<compression::CompressedModule> results;
     std::vector<kernels::ChosenScales> chosen;
     for (const compression::LinearWeight& linear : linears) {

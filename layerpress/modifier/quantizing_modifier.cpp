@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
+#include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/minimum_maximum.h"
 #include "layerpress/compression/moving_range.h"
+#include "layerpress/compression/square_sum.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/quant/exact_scales.h"
@@ -229,13 +231,23 @@ std::int64_t QuantizingModifier::row_step(const compression::LinearShape& linear
   return quant::rows_per_scale(*linear.scheme->weights);
 }
 
-std::optional<double> QuantizingModifier::value_to_share(const compression::LinearWeight& linear) const {
+at::Tensor QuantizingModifier::importance_of(const compression::Statistics* statistics) {
+  if (statistics == nullptr) return {};
+  const at::Tensor gram = statistics->of<compression::GramStatistic>();
+  if (gram.defined()) return gram.diagonal();
+  const at::Tensor squares = statistics->of<compression::SquareSum>();
+  return squares.defined() ? squares.view({-1}) : squares;
+}
+
+std::optional<double> QuantizingModifier::value_to_share(const compression::LinearWeight& linear,
+                                                         const compression::Statistics* statistics) const {
   if (!quant::has_global_scale(*linear.scheme->weights)) return std::nullopt;
-  return quant::magnitude_for_global_scale(linear.weight, *linear.scheme->weights, observer_for(linear.scheme));
+  return quant::magnitude_for_global_scale(linear.weight, *linear.scheme->weights, observer_for(linear.scheme),
+                                           importance_of(statistics));
 }
 
 kernels::ScaleFormat QuantizingModifier::scale_format(const compression::LinearWeight& linear) const {
-  const std::optional<double> largest = linear.shared ? linear.shared : value_to_share(linear);
+  const std::optional<double> largest = linear.shared ? linear.shared : value_to_share(linear, nullptr);
   kernels::ScaleFormat stored = quant::scale_format(*linear.scheme->weights, linear.scale_dtype, largest.value_or(0));
   if (linear.from_mxfp4 && largest) stored.global = quant::global_scale_of_powers(*largest);
   return stored;
@@ -254,6 +266,11 @@ const quant::ObserverSettings& QuantizingModifier::observer_for(const quant::Qua
 bool QuantizingModifier::any_observer(quant::Observer observer) const {
   return std::any_of(groups_.begin(), groups_.end(),
                      [&](const Group& group) { return group.observer.observer == observer; });
+}
+
+bool QuantizingModifier::any_weighs_inputs() const {
+  return std::any_of(groups_.begin(), groups_.end(),
+                     [](const Group& group) { return quant::weighs_inputs(group.observer.observer); });
 }
 
 bool QuantizingModifier::any_stored_values() const {

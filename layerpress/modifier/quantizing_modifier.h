@@ -23,7 +23,8 @@ class QuantizingModifier : public compression::Quantizer {
   std::vector<std::string> ignore_entries() const override { return ignore_entries_; }
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
-  std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
+  std::optional<double> value_to_share(const compression::LinearWeight& linear,
+                                       const compression::Statistics* statistics) const override;
   /// The arguments of every quantizing modifier.
   static const std::vector<Argument>& shared_arguments();
   const compression::Quantizer* for_embeddings() const override { return &embeddings_; }
@@ -47,6 +48,10 @@ class QuantizingModifier : public compression::Quantizer {
 
   const quant::ObserverSettings& observer_for(const quant::QuantizationScheme* scheme) const;
   bool any_observer(quant::Observer observer) const;
+  /// Whether any observer weighs errors with inputs.
+  bool any_weighs_inputs() const;
+  /// The mean squares of the columns' inputs times their number; undefined if the statistics do not have them.
+  static at::Tensor importance_of(const compression::Statistics* statistics);
 
   /// Whether any parameters of values are stored.
   bool any_stored_values() const;

@@ -44,10 +44,11 @@ std::vector<compression::StatisticPtr> Sensitivity::statistics_wanted(const comp
   return {std::make_shared<compression::GramStatistic>()};
 }
 
-std::optional<double> Sensitivity::value_to_share(const compression::LinearWeight& linear) const {
+std::optional<double> Sensitivity::value_to_share(const compression::LinearWeight& linear,
+                                                  const compression::Statistics* statistics) const {
   for (std::size_t c = 0; c < candidates_.size(); ++c)
     if (quant::has_global_scale(*scheme_of(c)->weights))
-      return candidates_[c]->value_to_share(rounded_in(scheme_of(c), linear));
+      return candidates_[c]->value_to_share(rounded_in(scheme_of(c), linear), statistics);
   return std::nullopt;
 }
 

@@ -27,7 +27,8 @@ class Sensitivity final : public compression::Quantizer {
   std::vector<SchemeGroup> scheme_groups() const override { return candidates_.front()->scheme_groups(); }
   std::vector<std::string> ignore_entries() const override { return candidates_.front()->ignore_entries(); }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override;
-  std::optional<double> value_to_share(const compression::LinearWeight& linear) const override;
+  std::optional<double> value_to_share(const compression::LinearWeight& linear,
+                                       const compression::Statistics* statistics) const override;
   bool propagates() const override { return false; }
   std::int64_t row_step(const compression::LinearShape& linear) const override;
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override;

@@ -50,7 +50,8 @@ class UsualPlaces {
 
 class SmoothQuantModifier : public compression::Transform {
  public:
-  SmoothQuantModifier(const Json& arguments, const std::string& where) : where_(where) {
+  SmoothQuantModifier(const Json& arguments, const std::string& where, std::string type, const char* usual_algorithm)
+      : where_(where), type_(std::move(type)) {
     if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
     without_effect_ = check_arguments(arguments, where, names_of(smoothquant_arguments()));
     for (const char* key : {"num_calibration_steps", "calibration_function"})
@@ -60,7 +61,7 @@ class SmoothQuantModifier : public compression::Transform {
     strength_ = json_get_or<double>(arguments, "smoothing_strength", where, 0.5);
     if (!(strength_ >= 0 && strength_ <= 1))
       throw RecipeError("[recipe.modifier] {}: smoothing_strength {} is not between 0 and 1", where, strength_);
-    const auto algorithm = json_get_or<std::string>(arguments, "algorithm", where, "smoothquant");
+    const auto algorithm = json_get_or<std::string>(arguments, "algorithm", where, usual_algorithm);
     if (algorithm != "smoothquant" && algorithm != "log_equalization")
       throw RecipeError("[recipe.modifier] {}: unknown algorithm '{}'; choose from smoothquant, log_equalization",
                         where, algorithm);
@@ -70,7 +71,7 @@ class SmoothQuantModifier : public compression::Transform {
     if (json_has(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
   }
 
-  std::string type() const override { return "SmoothQuantModifier"; }
+  std::string type() const override { return type_; }
   std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
 
   std::vector<TransformSite> sites(const graph::Graph& graph, const compression::SchemeOf&) const override {
@@ -172,7 +173,7 @@ class SmoothQuantModifier : public compression::Transform {
     return largest;
   }
 
-  std::string where_;
+  std::string where_, type_;
   std::vector<std::string> without_effect_;
   double strength_ = 0.5;
   bool logarithmic_ = false;
@@ -191,7 +192,12 @@ const std::vector<Argument>& smoothquant_arguments() {
 
 std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
                                                                   const std::string& where) {
-  return std::make_unique<SmoothQuantModifier>(arguments, where);
+  return std::make_unique<SmoothQuantModifier>(arguments, where, "SmoothQuantModifier", "smoothquant");
+}
+
+std::unique_ptr<compression::Transform> make_logarithmic_equalization_modifier(const OrderedJson& arguments,
+                                                                               const std::string& where) {
+  return std::make_unique<SmoothQuantModifier>(arguments, where, "LogarithmicEqualizationModifier", "log_equalization");
 }
 
 }  // namespace layerpress::modifier

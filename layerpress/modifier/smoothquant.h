@@ -28,6 +28,10 @@ namespace layerpress::modifier {
 std::unique_ptr<compression::Transform> make_smoothquant_modifier(const OrderedJson& arguments,
                                                                   const std::string& where);
 
+/// The same with algorithm log_equalization unless the arguments name one: LLM Compressor's older name for it.
+std::unique_ptr<compression::Transform> make_logarithmic_equalization_modifier(const OrderedJson& arguments,
+                                                                               const std::string& where);
+
 const std::vector<Argument>& smoothquant_arguments();
 
 }  // namespace layerpress::modifier

@@ -50,7 +50,7 @@ std::vector<compression::LinearWeight> weights_of(const execution::RunContext& r
                        shapes[i].dtype, shapes[i].group_rows});
     linears.back().from_mxfp4 = shared.assignments().linears.at(work.linears[i]).from_mxfp4;
   }
-  shared.fill(work.linears, parameters, linears);
+  shared.fill(work.linears, work.statistics, parameters, linears);
   return linears;
 }
 

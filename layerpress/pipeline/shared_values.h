@@ -20,14 +20,16 @@ class SharedValues {
 
   const compression::Assignments& assignments() const { return assignments_; }
 
-  /// Fills in LinearWeight::shared of whole weights. `parameters` has the weights that transforms have changed.
-  void fill(const std::vector<graph::NodeId>& nodes, const residency::Onload& parameters,
-            std::vector<compression::LinearWeight>& linears);
+  /// Fills in LinearWeight::shared of whole weights that read one value. `parameters` has the weights that transforms have changed.
+  void fill(const std::vector<graph::NodeId>& nodes, const compression::Statistics* statistics,
+            const residency::Onload& parameters, std::vector<compression::LinearWeight>& linears);
 
  private:
-  std::optional<double> contribution(graph::NodeId n, const compression::LinearWeight& linear);
+  std::optional<double> contribution(graph::NodeId n, const compression::LinearWeight& linear,
+                                     const compression::Statistics* statistics);
   /// Reads the weight if it is not known.
-  std::optional<double> contribution(graph::NodeId n, const residency::Onload& parameters);
+  std::optional<double> contribution(graph::NodeId n, const residency::Onload& parameters,
+                                     const compression::Statistics* statistics);
 
   const graph::Graph& graph_;
   const residency::WeightSource& originals_;

@@ -17,6 +17,9 @@
 namespace layerpress::quant {
 namespace {
 
+/// The largest and the smallest range that are tried for weights with fewer steps at small values, as multiples of theirs.
+constexpr double kWidest = 1.5, kSmallest = 0.6;
+
 double positive_number(const Json& kwargs, const char* key, double otherwise, const std::string& where) {
   const auto found = kwargs.find(key);
   if (found == kwargs.end()) return otherwise;
@@ -25,37 +28,39 @@ double positive_number(const Json& kwargs, const char* key, double otherwise, co
   return found->get<double>();
 }
 
-bool weighs_inputs(Observer observer) { return observer == Observer::kHessian || observer == Observer::kGptq; }
-
 /// Whether the ranges are Layerpress's own.
-bool sums_squares(Observer observer) { return observer == Observer::kSquaredError || weighs_inputs(observer); }
+bool sums_squares(Observer observer) {
+  return observer == Observer::kSquaredError || observer == Observer::kHessian || observer == Observer::kGptq;
+}
+
+/// Whether they are LLM Compressor's.
+bool has_grid(Observer observer) { return observer == Observer::kMse || observer == Observer::kImportance; }
 
 /// The largest range that is tried for a group, as a multiple of its weights' range. e2m1's steps grow with the values, so that a
 /// wider range may have smaller errors: a group whose largest weight is 4 instead of 6 has finer steps below.
 double widest_range(const QuantizationArgs& args, const ObserverSettings& settings) {
-  constexpr double kWidest = 1.5;
   return sums_squares(settings.observer) && has_global_scale(args) ? kWidest : 1;
 }
 
 kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSettings& settings) {
   kernels::ScaleSearch search;
-  if (has_power_scales(args)) {
+  if (has_power_scales(args) && settings.observer != Observer::kImportance) {
     // The range's scale has no other neighbours.
     if (settings.observer != Observer::kMinMax) search.shrink = {1.0, 2.0, 0.5};
     if (settings.observer == Observer::kMse) search.exponent = settings.norm, search.expand = settings.expand;
     return search;
   }
-  if (settings.observer == Observer::kMse) {
+  if (has_grid(settings.observer)) {
     search.shrink.clear();
-    const auto steps = static_cast<int>(settings.maxshrink * settings.grid);
-    for (int i = 0; i < std::max(1, steps); ++i) search.shrink.push_back(1.0 - i / settings.grid);
+    const int steps = std::max(1, static_cast<int>(settings.maxshrink * settings.grid));
+    const int tried = settings.observer == Observer::kImportance ? steps + 1 : steps;
+    for (int i = 0; i < tried; ++i) search.shrink.push_back(1.0 - i / settings.grid);
     search.exponent = settings.norm;
     search.patience = settings.patience;
     search.expand = settings.expand;
   } else if (sums_squares(settings.observer)) {
     // Each candidate costs a solve of the group, and twice as many give no better result. NVFP4's are not solved.
     const int steps = has_global_scale(args) ? 30 : settings.observer == Observer::kGptq ? 10 : 20;
-    constexpr double kSmallest = 0.6;
     search.expand = widest_range(args, settings);
     const double last = kSmallest / search.expand;
     search.shrink.clear();
@@ -70,13 +75,25 @@ std::string registered(std::string name) {
   return name;
 }
 
+/// What errors are weighted with; undefined: nothing.
+at::Tensor weights_of_errors(const QuantizationArgs& args, const ObserverSettings& settings,
+                             const at::Tensor& importance) {
+  if (!weighs_inputs(settings.observer)) return {};
+  if (settings.observer != Observer::kImportance) return importance;
+  if (args.strategy == Strategy::kTensor || args.strategy == Strategy::kBlock || !importance.defined()) return {};
+  const auto total = importance.sum(at::kDouble).item<double>();
+  return std::isfinite(total) && total > 0 ? importance : at::Tensor();
+}
+
 /// Scales in the weight's dtype; 0 for groups of zeros.
 at::Tensor scales_of_chosen_ranges(const at::Tensor& weight, const QuantizationArgs& args,
-                                   const ObserverSettings& settings) {
+                                   const ObserverSettings& settings, const at::Tensor& importance,
+                                   const std::vector<kernels::OtherRows>& others) {
   const kernels::ScaleGrid grid = scale_grid(args, weight.size(0), weight.size(1));
   const kernels::ScaleFormat plain = kernels::scales_of_dtype(weight.scalar_type());
   kernels::ChosenScales chosen =
-      kernels::search_scales(weight, grid, range_rule(args), search_of(args, settings), plain, {}, {});
+      kernels::search_scales(weight, grid, range_rule(args), search_of(args, settings), plain,
+                             weights_of_errors(args, settings, importance), others);
   constexpr std::int64_t kRows = 1024;  // limits the magnitudes in memory
   for (std::int64_t first = 0; first < weight.size(0); first += kRows) {
     const std::int64_t count = std::min(kRows, weight.size(0) - first);
@@ -87,10 +104,12 @@ at::Tensor scales_of_chosen_ranges(const at::Tensor& weight, const QuantizationA
 }
 
 kernels::ChosenScales chosen_before_rounding(const at::Tensor& weight, const QuantizationArgs& args,
-                                             const ObserverSettings& settings, const kernels::ScaleFormat& stored) {
+                                             const ObserverSettings& settings, const kernels::ScaleFormat& stored,
+                                             const at::Tensor& importance,
+                                             const std::vector<kernels::OtherRows>& others) {
   kernels::ChosenScales chosen;
   const at::Tensor global = at::full({1}, stored.global, weight.options().dtype(at::kFloat));
-  chosen.scale = wide_scales(stored_scales(scales_of_chosen_ranges(weight, args, settings), stored), global);
+  chosen.scale = wide_scales(stored_scales(scales_of_chosen_ranges(weight, args, settings, importance, others), stored), global);
   chosen.scale.masked_fill_(chosen.scale.eq(0), kernels::smallest_scale(stored));
   return chosen;
 }
@@ -113,21 +132,32 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
                 .global_from_chosen = true};
   } else if (name == "squared_error") {
     settings.observer = Observer::kSquaredError;
-  } else if (name == "hessian" || name == "imatrix_mse" || name == "nvfp4_expanded_imatrix") {
+  } else if (name == "hessian") {
     settings.observer = Observer::kHessian;
+  } else if (name == "imatrix_mse") {
+    settings = {.observer = Observer::kImportance, .maxshrink = 0.95, .grid = 20, .norm = 3, .global_from_chosen = true};
+  } else if (name == "nvfp4_expanded_imatrix") {
+    settings = {.observer = Observer::kImportance,
+                .maxshrink = 1 - 0.8 / 1.8,
+                .grid = 200,
+                .patience = 1000,
+                .expand = 1.8,
+                .global_from_chosen = true};
   } else if (name == "gptq") {
     settings.observer = Observer::kGptq;
   } else {
-    const std::vector<std::string> implemented = {"minmax",        "mse",     "nvfp4_expanded_mse",
-                                                  "squared_error", "hessian", "gptq"};
+    const std::vector<std::string> implemented = {
+        "minmax", "mse", "imatrix_mse", "nvfp4_expanded_mse", "nvfp4_expanded_imatrix", "squared_error", "hessian", "gptq"};
     throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented; {}", where, given,
                       nearest_or_all(name, implemented));
   }
   for (const auto& [key, value] : kwargs.items()) {
     // A weight is observed only once, so a moving average has no effect.
-    const bool known = settings.observer == Observer::kMse &&
-                       (key == "maxshrink" || key == "grid" || key == "norm" || key == "patience" || key == "expand" ||
-                        key == "triton_error_buffer");  // when LLM Compressor's kernel for GPUs gives up a group
+    const bool own = settings.observer == Observer::kMse
+                         ? key == "triton_error_buffer"  // when LLM Compressor's kernel for GPUs gives up a group
+                         : key == "strict";
+    const bool known = has_grid(settings.observer) && (own || key == "maxshrink" || key == "grid" || key == "norm" ||
+                                                       key == "patience" || key == "expand");
     if (!known && key != "averaging_constant")
       throw RecipeError("[recipe.observer] {}: observer '{}' has no argument '{}'", where, name, key);
   }
@@ -135,8 +165,15 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   settings.grid = positive_number(kwargs, "grid", settings.grid, where);
   settings.norm = positive_number(kwargs, "norm", settings.norm, where);
   settings.expand = positive_number(kwargs, "expand", settings.expand, where);
+  const bool has_patience = settings.observer == Observer::kMse || kwargs.value("patience", Json()) != Json(0);
   settings.patience =
-      static_cast<int>(std::ceil(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9)));
+      has_patience ? static_cast<int>(std::ceil(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9)))
+                   : 0;
+  if (settings.observer == Observer::kImportance && kwargs.value("strict", Json(false)) != Json(false))
+    throw RecipeError(
+        "[recipe.observer] {}: strict is not implemented: where inputs say nothing about a weight, its errors are not "
+        "weighted; leave it out",
+        where);
   if (settings.maxshrink >= 1 || settings.grid > 10'000)
     throw RecipeError("[recipe.observer] {}: maxshrink must be below 1 and grid at most 10000", where);
   if (settings.expand < 1)
@@ -144,7 +181,22 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   return settings;
 }
 
-std::string portable_observer(const std::string& name) { return name == "hessian" ? "imatrix_mse" : name; }
+bool weighs_inputs(Observer observer) {
+  return observer == Observer::kHessian || observer == Observer::kGptq || observer == Observer::kImportance;
+}
+
+QuantizationArgs with_portable_observer(QuantizationArgs weights) {
+  if (weights.observer != observer_name(Observer::kHessian)) return weights;
+  weights.observer = observer_name(Observer::kImportance);
+  weights.observer_kwargs = {{"norm", 2}, {"patience", 0}};
+  if (has_power_scales(weights))  // twice the range, the range, half of it
+    weights.observer_kwargs.update({{"expand", 2}, {"maxshrink", 0.75}, {"grid", 4}});
+  else if (has_global_scale(weights))
+    weights.observer_kwargs.update({{"expand", kWidest}, {"maxshrink", 1 - kSmallest / kWidest}, {"grid", 50}});
+  else
+    weights.observer_kwargs.update({{"maxshrink", 1 - kSmallest}, {"grid", 50}});
+  return weights;
+}
 
 std::string observer_name(Observer observer) {
   switch (observer) {
@@ -156,6 +208,8 @@ std::string observer_name(Observer observer) {
       return "hessian";
     case Observer::kGptq:
       return "gptq";
+    case Observer::kImportance:
+      return "imatrix_mse";
     default:
       return "minmax";
   }
@@ -166,7 +220,7 @@ Observer observer_without_inputs(const QuantizationArgs& args) {
 }
 
 ObserverSettings without_inputs(const QuantizationArgs& args, const ObserverSettings& settings) {
-  return weighs_inputs(settings.observer) ? ObserverSettings{.observer = observer_without_inputs(args)} : settings;
+  return settings.observer == Observer::kHessian || settings.observer == Observer::kGptq ? ObserverSettings{.observer = observer_without_inputs(args)} : settings;
 }
 
 kernels::RangeRule range_rule(const QuantizationArgs& weights) {
@@ -181,21 +235,20 @@ kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, const kernels::ScaleFormat& stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others) {
-  const bool weighted = weighs_inputs(settings.observer);
-  if (weighted && !importance.defined())
+  if (weighs_inputs(settings.observer) && settings.observer != Observer::kImportance && !importance.defined())
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
-  const at::Tensor used = weighted ? importance : at::Tensor();
   if (settings.global_from_chosen && has_global_scale(args))
-    return chosen_before_rounding(weight, args, settings, stored);
+    return chosen_before_rounding(weight, args, settings, stored, importance, others);
   return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), range_rule(args),
-                                search_of(args, settings), stored, used, others);
+                                search_of(args, settings), stored, weights_of_errors(args, settings, importance),
+                                others);
 }
 
 double magnitude_for_global_scale(const at::Tensor& weight, const QuantizationArgs& args,
-                                  const ObserverSettings& settings) {
+                                  const ObserverSettings& settings, const at::Tensor& importance) {
   // The global scale leaves room for the scale of the widest range.
   if (!settings.global_from_chosen) return widest_range(args, settings) * kernels::largest_magnitude(weight);
-  const double greatest = scales_of_chosen_ranges(weight, args, settings).max().item<double>();
+  const double greatest = scales_of_chosen_ranges(weight, args, settings, importance, {}).max().item<double>();
   return at::scalar_tensor(greatest * element_of(args).maximum, at::kFloat).to(weight.scalar_type()).item<double>();
 }
 

@@ -20,56 +20,62 @@ namespace layerpress::quant {
 /// - kSquaredError: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error. For NVFP4, 1.5 down to 0.6 in 31
 ///   steps.
 /// - kHessian: the same, with errors weighted by the diagonal of the inputs' Gram matrix, which estimates the error of the layer's
-///   outputs. LLM Compressor's imatrix_mse and nvfp4_expanded_imatrix weight errors with the same numbers and are read as this.
+///   outputs.
+/// - kImportance: LLM Compressor's imatrix_mse (maxshrink 0.95, grid 20, norm 3) and nvfp4_expanded_imatrix: as kMse, with one range
+///   more and errors weighted by the mean squares of the inputs. Weights with one scale for a tensor or a block, and inputs that say
+///   nothing, are not weighted.
 /// - kGptq: every second of these ranges is tried when a group's turn comes, and the one with the smallest loss of GPTQ
 ///   is taken (kernels::GroupSearch); where that is impossible, as kHessian.
 /// For scales that are powers of two (MX), all rules except kMinMax try the two neighbouring powers instead.
-enum class Observer { kMinMax, kMse, kSquaredError, kHessian, kGptq };
+enum class Observer { kMinMax, kMse, kSquaredError, kHessian, kGptq, kImportance };
 
 struct ObserverSettings {
   Observer observer = Observer::kMinMax;
-  double maxshrink = 0.20;  ///< mse: the smallest range is 1 - maxshrink of the largest
-  double grid = 100;        ///< mse: steps of 1 / grid
+  double maxshrink = 0.20;  ///< mse and imatrix_mse: the smallest range is 1 - maxshrink of the largest
+  double grid = 100;        ///< steps of 1 / grid
   double norm = 2.4;
-  int patience = 5;
-  double expand = 1;  ///< mse: the largest range is the weights' times this
-  /// mse: NVFP4's ranges are chosen before their scales are rounded to e4m3, and the global scale follows from them.
+  int patience = 5;   ///< 0, of imatrix_mse: all ranges
+  double expand = 1;  ///< the largest range is the weights' times this
+  /// NVFP4's ranges are chosen before their scales are rounded to e4m3, and the global scale follows from them.
   bool global_from_chosen = false;
 };
 
-/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "squared_error", "hessian", "gptq";
+/// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "squared_error", "hessian", "gptq",
+/// "imatrix_mse", "nvfp4_expanded_mse", "fouroversix", "nvfp4_expanded_imatrix";
 /// case does not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known
 /// one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
-/// LLM Compressor's nvfp4_expanded_mse, also named fouroversix, tries ranges from 1.8 times down to 0.8 times that of the weights.
+/// Whether the observer weighs errors with the inputs of the weights.
+bool weighs_inputs(Observer observer);
 
-/// The name under which LLM Compressor has this observer or its nearest, where it has one: imatrix_mse for hessian.
-std::string portable_observer(const std::string& name);
+/// The arguments with the observer as LLM Compressor has it: for hessian, imatrix_mse with the arguments of the same search.
+QuantizationArgs with_portable_observer(QuantizationArgs weights);
 
-/// "minmax", "mse", "squared_error", "hessian" or "gptq".
+/// "minmax", "mse", "squared_error", "hessian", "gptq" or "imatrix_mse".
 std::string observer_name(Observer observer);
 
 /// The observer of weights whose inputs are not known, where the recipe names none: mse for integers and fp8, squared_error for NVFP4
 /// and MX. Measured (docs/quality.md): mse's power of 2.4 helps integers and harms e2m1, whose steps grow with the values.
 Observer observer_without_inputs(const QuantizationArgs& args);
 
-/// These settings, without hessian and gptq.
+/// These settings, without hessian and gptq; imatrix_mse then weights no errors.
 ObserverSettings without_inputs(const QuantizationArgs& args, const ObserverSettings& settings);
 
 kernels::RangeRule range_rule(const QuantizationArgs& weights);
 kernels::ScaleGrid scale_grid(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);
 
 /// Chooses the scales of a weight [rows, columns] and rounds them as `stored` says (scale_format). `importance` (fp32
-/// [columns]) is the Gram diagonal, which kHessian and kGptq require; `others` are the other rows of the same weight. A
+/// [columns]) is the Gram diagonal, or what is proportional to it, which kHessian and kGptq require; `others` are the other rows of the same weight. A
 /// scale may overflow its dtype.
 kernels::ChosenScales choose_scales(const at::Tensor& weight, const QuantizationArgs& args,
                                     const ObserverSettings& settings, const kernels::ScaleFormat& stored,
                                     const at::Tensor& importance, const std::vector<kernels::OtherRows>& others = {});
 
 /// The greatest magnitude from which a weight's global scale follows: that of the weight, or of the ranges that are chosen.
+/// `importance` as in choose_scales, or undefined.
 double magnitude_for_global_scale(const at::Tensor& weight, const QuantizationArgs& args,
-                                  const ObserverSettings& settings);
+                                  const ObserverSettings& settings, const at::Tensor& importance = {});
 
 /// The search of GPTQ during the solve; nothing for other observers, or if the weights' blocks do not allow it.
 std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, const ObserverSettings& settings,

@@ -65,6 +65,7 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
                      nearest_or_all(quality, {"fast", "balanced", "best"}));
   bool propagates = false;
   for (ModifierEntry& entry : recipe.modifiers) {
+    propagates = propagates || entry.type == "AutoRoundModifier";
     const bool gptq = entry.type == "GPTQModifier";
     if (!entry.arguments.is_object()) continue;  // the modifier reports the error
     if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_observer(entry.arguments, "minmax");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "layerpress/base/text.h"
 #include "layerpress/model/weight_names.h"
@@ -111,6 +112,8 @@ void add_left_routers(const RunSetup& setup, Notes& notes) {
 std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSetup& setup) {
   const std::vector<UnmatchedEntry> unmatched = unmatched_entries(setup.model, setup.modifiers);
   Notes notes;
+  for (const auto& modifier : setup.modifiers)
+    if (std::string note = modifier->note(); !note.empty()) notes.push_back(std::move(note));
   add_unused_arguments(setup.modifiers, notes);
   const std::set<std::string> noted = add_unused_groups(setup, unmatched, notes);
   add_unmatched(options, unmatched, noted, notes);

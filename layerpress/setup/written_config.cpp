@@ -146,8 +146,7 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
   for (std::string& entry : unread_modules_to_ignore(model, compressed.targets))
     config.ignore.push_back(std::move(entry));
   for (auto& [name, scheme] : config.groups)
-    if (scheme.weights && scheme.weights->observer)
-      scheme.weights->observer = quant::portable_observer(*scheme.weights->observer);
+    if (scheme.weights) scheme.weights = quant::with_portable_observer(*scheme.weights);
   if (!assignments.attentions.empty()) config.kv_cache_scheme = *assignments.attentions.back().args;
   return config;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "layerpress/compression/modifier.h"
 #include "layerpress/quant/observer.h"
@@ -14,18 +16,46 @@ namespace {
 
 using Groups = std::vector<compression::Quantizer::SchemeGroup>;
 
-/// The observer as LLM Compressor names it; nothing if it has none like it.
-std::optional<std::string> known_observer(const quant::QuantizationArgs& weights) {
-  if (!weights.observer) return std::nullopt;
+/// The arguments with the observer as LLM Compressor has it; without one if it has none like it.
+quant::QuantizationArgs portable(const quant::QuantizationArgs& weights) {
   static const std::array<std::string, 2> kOwn = {"squared_error", "gptq"};
-  if (std::find(kOwn.begin(), kOwn.end(), *weights.observer) != kOwn.end()) return std::nullopt;
-  return quant::portable_observer(*weights.observer);
+  quant::QuantizationArgs result = quant::with_portable_observer(weights);
+  if (result.observer && std::find(kOwn.begin(), kOwn.end(), *result.observer) != kOwn.end()) result.observer.reset();
+  return result;
+}
+
+/// Whether only a group can say how the weights were observed: an observer's arguments have no other place.
+bool needs_group(const quant::QuantizationScheme& scheme) {
+  return scheme.weights && portable(*scheme.weights).observer_kwargs != scheme.weights->observer_kwargs;
+}
+
+OrderedJson without_nulls(const Json& object) {
+  OrderedJson result = OrderedJson::object();
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null() && value != Json::object()) result[key] = value;
+  return result;
+}
+
+/// Writes groups in place of presets.
+void describe_groups(const Groups& groups, OrderedJson& arguments) {
+  OrderedJson described = OrderedJson::object();
+  for (const auto& [name, scheme] : groups) {
+    OrderedJson& group = described["group_" + std::to_string(described.size())];
+    group["targets"] = scheme->targets;
+    if (scheme->weights) group["weights"] = without_nulls(quant::to_json(portable(*scheme->weights)));
+    if (scheme->input_activations)
+      group["input_activations"] = without_nulls(quant::to_json(*scheme->input_activations));
+  }
+  for (const char* key : {"scheme", "targets", "weight_observer", "observer"}) arguments.erase(key);
+  arguments["config_groups"] = std::move(described);
 }
 
 /// Says in the description of a group's weights how they were compressed.
 void complete_group(const quant::QuantizationArgs& chosen, OrderedJson& weights) {
-  if (const auto observer = known_observer(chosen))
-    weights["observer"] = *observer;
+  const quant::QuantizationArgs written = portable(chosen);
+  if (!written.observer_kwargs.empty()) weights["observer_kwargs"] = written.observer_kwargs;
+  if (written.observer)
+    weights["observer"] = *written.observer;
   else if (!json_has(weights, "observer"))
     weights.erase("observer");
   if (chosen.actorder)
@@ -37,7 +67,7 @@ void complete_group(const quant::QuantizationArgs& chosen, OrderedJson& weights)
 /// The same for a modifier whose groups are presets, which have one observer and one order.
 void complete_presets(const quant::QuantizationArgs& chosen, OrderedJson& arguments) {
   if (!json_has(arguments, "observer") && !json_has(arguments, "weight_observer"))
-    if (const auto observer = known_observer(chosen)) arguments["weight_observer"] = *observer;
+    if (const auto observer = portable(chosen).observer) arguments["weight_observer"] = *observer;
   if (chosen.actorder && !arguments.contains("actorder")) arguments["actorder"] = *chosen.actorder;
 }
 
@@ -53,6 +83,8 @@ bool agree(const Groups& groups) {
 
 void complete(const Groups& groups, OrderedJson& arguments) {
   if (!json_has(arguments, "config_groups")) {
+    if (std::any_of(groups.begin(), groups.end(), [](const auto& group) { return needs_group(*group.scheme); }))
+      return describe_groups(groups, arguments);
     const bool any = !groups.empty() && groups.front().scheme->weights;
     if (any && agree(groups)) complete_presets(*groups.front().scheme->weights, arguments);
     return;

@@ -8,7 +8,7 @@ from support import program
 
 
 def test_modifiers_refuse_what_recipes_refuse():
-    from layerpress.modifiers import AutoRoundModifier, AWQModifier, GPTQModifier, QuantizationModifier, SmoothQuantModifier
+    from layerpress.modifiers import AWQModifier, GPTQModifier, QuantizationModifier, QuIPModifier, SmoothQuantModifier
     from layerpress.modifiers.awq import AWQMapping
     from layerpress.modifiers.quantization import GPTQModifier as same
 
@@ -21,8 +21,8 @@ def test_modifiers_refuse_what_recipes_refuse():
         QuantizationModifier(scheme="W5")
     with pytest.raises(layerpress.RecipeError, match="smoothing_strength 2"):
         SmoothQuantModifier(smoothing_strength=2)
-    with pytest.raises(layerpress.RecipeError, match="AutoRoundModifier is not implemented yet"):
-        AutoRoundModifier()
+    with pytest.raises(layerpress.RecipeError, match="QuIPModifier is not implemented; .*use SpinQuantModifier"):
+        QuIPModifier(rotations=["v"])
     with pytest.raises(layerpress.RecipeError, match="n_grid is 1"):
         AWQModifier(n_grid=1)
     assert AWQModifier(mappings=[AWQMapping("re:.*up_proj", ["re:.*down_proj"])]).arguments["mappings"][0]["smooth_layer"] == "re:.*up_proj"

@@ -24,7 +24,7 @@ FAULTY_MODIFIERS = {
     "AWQ": ({"AWQModifier": {"duo_scaling": "both"}}, ["AWQModifier", "quantize"]),
     "SparseGPT": ({"SparseGPTModifier": {"sparsity": 1.5}}, ["SparseGPTModifier", "sparsity 1.5"]),
     "Wanda": ({"WandaPruningModifier": {"mask_structure": "4:2", "sparsity": 0.5}}, ["WandaPruningModifier", "4:2"]),
-    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "AutoRoundModifier": {}}, ["AutoRoundModifier"]),
+    "one of two": ({"GPTQModifier": {"config_groups": GROUPS}, "QuIPModifier": {}}, ["QuIPModifier", "SpinQuantModifier"]),
     "unknown argument": ({"GPTQModifier": {"config_groups": GROUPS, "damping_frac": 0.1}}, ["damping_frac", "dampening_frac"]),
     "argument of another": ({"QuantizationModifier": {"config_groups": GROUPS, "block_size": 64}}, ["block_size"]),
     "unknown preset": ({"GPTQModifier": {"scheme": "W4A61"}}, ["W4A61", "W4A16"]),

@@ -23,7 +23,8 @@ struct Case {
   const char* type;
   Json arguments;
   std::vector<std::array<std::int64_t, 2>> shapes;
-  Json edit{};  ///< arguments of a SparseGPTModifier before it; with "" as type, nothing follows the edit
+  Json edit{};  ///< arguments of a modifier before it; with "" as type, nothing follows the edit
+  const char* editor = "SparseGPTModifier";
 };
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
@@ -58,6 +59,13 @@ std::vector<Case> cases() {
       {"Sensitivity", "sensitivity", {"FP8_DYNAMIC", "W4A16"}, {{2048, 2048}, {1024, 2048}}},
       {"SparseGpt", "", {}, {{4096, 2048}, {2048, 2048}}, {{"sparsity", 0.5}}},
       {"SparseGptGroups", "", {}, {{6144, 2048}}, {{"sparsity", 0.5}, {"mask_structure", "2:4"}}},
+      {"Magnitude",
+       "",
+       {},
+       {{4096, 2048}, {2048, 2048}},
+       {{"targets", "Linear"}, {"final_sparsity", 0.5}},
+       "MagnitudePruningModifier"},
+      {"ConstantZeros", "", {}, {{4096, 2048}}, {{"targets", "Linear"}}, "ConstantPruningModifier"},
       {"SparseGptThenGptq", "GPTQModifier", {{"scheme", "W4A16"}}, {{4096, 2048}}, {{"sparsity", 0.5}}},
       {"SparseGptThenNearest", "QuantizationModifier", {{"scheme", "W8A16"}}, {{4096, 2048}}, {{"sparsity", 0.5}}},
   };
@@ -70,7 +78,7 @@ class CostTest : public ::testing::TestWithParam<Case> {
     modifier_ = make();
     if (!GetParam().edit.is_null()) {
       encoding_ = std::move(modifier_);
-      modifier_ = test::make_edited("SparseGPTModifier", GetParam().edit, GetParam().shapes[0][1], encoding_.get());
+      modifier_ = test::make_edited(GetParam().editor, GetParam().edit, GetParam().shapes[0][1], encoding_.get());
     }
     at::manual_seed(61);
     const quant::QuantizationScheme* scheme = modifier_->scheme_for({"m", {"Linear"}});

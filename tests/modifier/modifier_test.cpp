@@ -21,7 +21,9 @@ bool says(const std::string& message, const std::string& part) { return message.
 
 TEST(MakeModifier, RefusesByName) {
   const Json w4 = {{"scheme", "W4A16"}};
-  EXPECT_TRUE(says(error_of("AutoRoundModifier", w4), "AutoRoundModifier is not implemented yet"));
+  EXPECT_TRUE(says(error_of("QuIPModifier", w4), "QuIPModifier is not implemented; its rotations"));
+  EXPECT_TRUE(says(error_of("MoNEPruningModifier", w4), "quantize the experts"));
+  EXPECT_TRUE(says(error_of("QADModifier", w4), "use GPTQModifier with --quality best"));
   EXPECT_TRUE(says(error_of("GPTQModifer", w4), "did you mean GPTQModifier?"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A17"}}), "W4A16"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"dampening_fraction", 0.1}}), "dampening_frac"));
@@ -34,6 +36,18 @@ TEST(MakeModifier, RefusesByName) {
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"ignore", 5}}), "ignore"));
   EXPECT_EQ(error_of("GPTQModifier", {{"scheme", "W4A16"}, {"index", nullptr}, {"batched_quantization", "auto"}}),
             "no error");
+}
+
+TEST(AutoRound, IsGptqTowardsTheOriginalModel) {
+  const Json w4 = {{"scheme", "W4A16"}, {"iters", 100}, {"lr", nullptr}};
+  const auto autoround = test::make_quantizer("AutoRoundModifier", w4, "test.yaml");
+  EXPECT_EQ(autoround->type(), "AutoRoundModifier");
+  EXPECT_TRUE(autoround->wants_original());
+  EXPECT_EQ(autoround->scheme_groups().front().scheme->weights->observer, "gptq");
+  EXPECT_TRUE(says(autoround->note(), "--quality best"));
+  EXPECT_EQ(autoround->arguments_without_effect(), std::vector<std::string>{"iters"});
+  EXPECT_ANY_THROW(test::make_quantizer("AutoRoundModifier", {{"scheme", "W4A16"}, {"iters", "many"}}, "test.yaml"));
+  EXPECT_TRUE(says(error_of("AutoRoundModifier", {{"scheme", "W4A16"}, {"actorder", "static"}}), "actorder"));
 }
 
 TEST(SchemeFor, ExactNameBeatsRegexBeatsClass) {

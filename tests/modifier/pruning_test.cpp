@@ -123,6 +123,65 @@ TEST(Wanda, PrunesTheLeastOfEachRow) {
   }
 }
 
+TEST(MagnitudePruning, PrunesTheLeastOfTheWholeWeight) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const PrunedLinears pruned(&quant::dense_scheme(), dtype);
+    const auto edited = test::make_edited("MagnitudePruningModifier", {{"targets", "Linear"}, {"final_sparsity", 0.3}},
+                                          kInputs, nullptr);
+    EXPECT_FALSE(edited->needs_data());
+    EXPECT_EQ(edited->row_step({64, kInputs}), 0);
+    PhaseTimes times;
+    const auto results = edited->compress(pruned.linears, nullptr, times);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      const at::Tensor& weight = pruned.linears[i].weight;
+      const auto count = static_cast<std::int64_t>(0.3 * static_cast<double>(weight.numel()));
+      const at::Tensor last = std::get<0>(weight.abs().view({-1}).sort())[count - 1];
+      EXPECT_TRUE(at::equal(results[i].weight.codes, at::where(weight.abs().gt(last), weight, 0)));
+      EXPECT_EQ(results[i].weight.codes.scalar_type(), dtype);
+      EXPECT_EQ(results[i].report.scheme, "30 % sparse");
+    }
+  }
+}
+
+TEST(MagnitudePruning, RefusesByName) {
+  const auto error = [](OrderedJson arguments) {
+    arguments["targets"] = "Linear";
+    if (!arguments.contains("final_sparsity")) arguments["final_sparsity"] = 0.5;
+    return pruning_error("MagnitudePruningModifier", arguments);
+  };
+  EXPECT_EQ(error({{"init_sparsity", 0.05}, {"update_scheduler", "cubic"}}), "no error");
+  EXPECT_TRUE(has_part(error({{"final_sparsity", 1}}), "final_sparsity must be a number between 0 and 1"));
+  EXPECT_TRUE(has_part(error({{"mask_structure", "2:4"}}), "use WandaPruningModifier"));
+  EXPECT_TRUE(has_part(error({{"apply_globally", true}}), "apply_globally"));
+  EXPECT_TRUE(has_part(error({{"sparsity", 0.5}}), "unknown argument 'sparsity'"));
+  EXPECT_TRUE(has_part(pruning_error("ConstantPruningModifier", OrderedJson::object()), "targets is missing"));
+  EXPECT_EQ(make_modifier("MagnitudePruningModifier",
+                          {{"targets", "Linear"}, {"init_sparsity", 0.1}, {"final_sparsity", 0.5}}, "test")
+                ->arguments_without_effect(),
+            std::vector<std::string>{"init_sparsity"});
+}
+
+TEST(ConstantPruning, LaterStepsKeepItsZeros) {
+  const auto rounding =
+      test::make_quantizer("QuantizationModifier",
+                           {{"config_groups",
+                             {{"g",
+                               {{"targets", {"Linear"}},
+                                {"weights",
+                                 {{"num_bits", 4}, {"symmetric", false}, {"strategy", "group"}, {"group_size", 32}}}}}}}},
+                           "test");
+  PrunedLinears pruned(rounding->scheme_for({"m", {"Linear"}}), at::kFloat);
+  for (compression::LinearWeight& linear : pruned.linears) linear.weight.slice(1, 0, kInputs, 4).fill_(5e-9);
+  const auto edited = test::make_edited("ConstantPruningModifier", {{"targets", "Linear"}}, kInputs, rounding.get());
+  EXPECT_FALSE(edited->needs_data());
+  PhaseTimes times;
+  const auto results = edited->compress(pruned.linears, nullptr, times);
+  const at::Tensor values =
+      quant::dequantize(*pruned.linears[0].scheme, results[0].weight, pruned.linears[0].weight.scalar_type());
+  EXPECT_TRUE(values.slice(1, 0, kInputs, 4).eq(0).all().item<bool>());
+  EXPECT_LT(values.eq(0).to(at::kFloat).mean().item<double>(), 0.5);
+}
+
 TEST(Pruning, InputsWithoutTokensLeaveTheMagnitudes) {
   for (const char* type : {"WandaPruningModifier", "SparseGPTModifier"}) {
     PrunedLinears pruned(&quant::dense_scheme(), at::kFloat);

@@ -53,7 +53,7 @@ TEST(Sensitivity, FiguresAreTheTextbooks) {
   const std::vector<std::string> schemes = {"NVFP4", "FP8_DYNAMIC", "W4A16", "MXFP4", "W8A8", "FP8"};
   SensitivityCase measured(schemes);
   // What linears that engines fuse share: less than the first weight's own, more than the second one's.
-  measured.linears[1].shared = *measured.sensitivity->value_to_share(measured.linears[0]);
+  measured.linears[1].shared = *measured.sensitivity->value_to_share(measured.linears[0], nullptr);
   PhaseTimes times;
   const auto modules = measured.sensitivity->compress(measured.linears, &measured.statistics, times);
   ASSERT_EQ(modules.size(), 2u);

@@ -96,6 +96,13 @@ def static_scales(family, settings, arguments, dtype):
     return scales, config
 
 
+def weight_scales(family, settings, arguments, dtype):
+    with tempfile.TemporaryDirectory() as folder:
+        model = run(tiny_models.save(Path(folder), family, dtype=dtype, **settings), QuantizationModifier(**arguments), dtype)
+    return {name: parameter.float().flatten().tolist() for name, parameter in model.state_dict().items()
+            if name.endswith(("weight_scale", "weight_global_scale"))}
+
+
 def scales_of(model):
     return {name: parameter.flatten().tolist() for name, parameter in model.state_dict().items()
             if name.endswith(("input_scale", "input_zero_point", "input_global_scale", ".k_scale", ".v_scale",
@@ -110,7 +117,7 @@ def rounded(scales):
 def main():
     wanted = sys.argv[1:]
     path = Path(__file__).with_name("peer_scales.json")
-    known = {"smoothing": {}, "activation_aware": {}, "static": {}, "configs": {}}
+    known = {"smoothing": {}, "activation_aware": {}, "importance": {}, "static": {}, "configs": {}}
     if path.exists() and wanted:
         known.update(json.loads(path.read_text()))
     for name, case in peer_scales_cases.SMOOTHED.items():
@@ -119,6 +126,10 @@ def main():
     for name, case in peer_scales_cases.ACTIVATION_AWARE.items():
         if not wanted or name in wanted:
             known["activation_aware"][name] = rounded(activation_aware_scales(*case))
+    for name, case in peer_scales_cases.IMPORTANCE.items():
+        if not wanted or "importance-" + name in wanted:
+            dtype = torch.bfloat16 if name.endswith("bf16") else torch.float32
+            known["importance"][name] = rounded(weight_scales(*case, dtype))
     path.write_text(json.dumps(known, separators=(",", ":")) + "\n")
     cases = {**peer_scales_cases.STATIC, **peer_scales_cases.GLOBAL, **peer_scales_cases.CACHED}
     for name, case in cases.items():

@@ -42,6 +42,28 @@ ACTIVATION_AWARE = {
     "cohere2": ("Cohere2", ONE, mapping(BEFORE, QKV + GATE_UP), weights(QKV + GATE_UP)),
 }
 
+
+def imatrix(observer="imatrix_mse", targets=QKV, **arguments):
+    return weights(targets, observer=observer, **arguments)
+
+
+CHANNELS = {"strategy": "channel", "group_size": None}
+E2M1 = {"strategy": "tensor_group", "group_size": 16, "type": "float", "scale_dtype": "torch.float8_e4m3fn"}
+#: by name: family, its settings, arguments of QuantizationModifier with observers that weigh errors with the inputs. One layer, and only
+#: what reads one value is quantized, for the same reason.
+IMPORTANCE = {
+    "int4": ("Llama", ONE, imatrix()),
+    "int4-bf16": ("Llama", ONE, imatrix()),
+    "int4-asymmetric": ("Llama", ONE, imatrix(targets=GATE_UP, symmetric=False)),
+    "int3-arguments": ("Llama", ONE, imatrix(num_bits=3, observer_kwargs={"maxshrink": 0.4, "grid": 50, "norm": 2, "patience": 0})),
+    "int8-channels": ("Llama", ONE, imatrix(targets=GATE_UP, num_bits=8, **CHANNELS)),
+    "int8-tensor": ("Llama", ONE, imatrix(num_bits=8, **{**CHANNELS, "strategy": "tensor"})),
+    "fp8-channels": ("Llama", ONE, imatrix(num_bits=8, type="float", **CHANNELS)),
+    "mxfp4": ("Llama", ONE, imatrix(type="float", scale_dtype="torch.uint8")),
+    "nvfp4": ("Llama", ONE, imatrix(**E2M1)),
+    "nvfp4-expanded": ("Llama", ONE, imatrix("nvfp4_expanded_imatrix", **E2M1)),
+}
+
 IGNORED = ["lm_head", "re:.*mlp.gate$"]
 
 

@@ -10,7 +10,8 @@ import torch
 from support import program, ranked_runs, tiny_models
 from support.selection import nightly_but
 
-PEER = json.loads(Path(__file__).with_name("peer_scales.json").read_text())["smoothing"]
+RECORD = json.loads(Path(__file__).with_name("peer_scales.json").read_text())
+PEER = RECORD["smoothing"]
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,21 @@ def test_scales_on_two_ranks(samples, tmp_path):
     before, after = tiny_models.tensors(model), tiny_models.tensors(tmp_path / "out")
     for layer, scales in PEER["llama"].items():
         assert numpy.allclose(divisors(before, after, layer, "Llama").numpy(), scales, rtol=1e-3), layer
+
+
+@pytest.mark.parametrize("name", cases.IMPORTANCE)
+def test_importance_chooses_the_peer_s_ranges(name, samples, tmp_path):
+    """Searches of observers that weigh errors with inputs. With bf16 weights LLM Compressor also rounds each error's parts to bf16, which
+    decides between ranges that are nearly as good."""
+    family, settings, arguments = cases.IMPORTANCE[name]
+    model = tiny_models.save(tmp_path / "model", family, dtype=torch.bfloat16 if name.endswith("bf16") else torch.float32, **settings)
+    output = program.oneshot(model, tmp_path / "out", "--recipe", recipe(tmp_path, QuantizationModifier=arguments), "--dataset", samples)
+    found = tiny_models.tensors(output)
+    for parameter, expected in RECORD["importance"][name].items():
+        ours = found[parameter].flatten()
+        values = torch.exp2(ours.double() - 127) if ours.dtype == torch.uint8 else ours.double()
+        equal = numpy.isclose(values.numpy(), expected, rtol=1e-5).mean()
+        assert equal > (0.85 if name.endswith("bf16") else 0.99), (parameter, equal)
 
 
 def quantized(model, samples, folder, quantizer, smoothing=True, **more):

@@ -20,7 +20,8 @@ class SharingModifier : public compression::Quantizer {
                                                       const compression::Statistics*, PhaseTimes&) const override {
     return {};
   }
-  std::optional<double> value_to_share(const compression::LinearWeight& linear) const override {
+  std::optional<double> value_to_share(const compression::LinearWeight& linear,
+                                       const compression::Statistics*) const override {
     ++asked[linear.module];
     return linear.weight.abs().amax().item<double>();
   }
@@ -67,7 +68,7 @@ TEST_F(SharedValuesTest, FusedLinearsGetTheGreatest) {
   model_.weights.tensors["layers.0.k.weight"][3][5] = -50;
   SharedValues shared(run_, assignments_);
   std::vector<compression::LinearWeight> linears = {linear("q"), linear("k"), linear("v"), linear("o")};
-  shared.fill({nodes_["q"], nodes_["k"], nodes_["v"], nodes_["o"]}, unchanged_, linears);
+  shared.fill({nodes_["q"], nodes_["k"], nodes_["v"], nodes_["o"]}, nullptr, unchanged_, linears);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(linears[i].shared, 50);
   EXPECT_EQ(linears[3].shared, largest("o"));
   EXPECT_LT(*linears[3].shared, 50);
@@ -78,7 +79,7 @@ TEST_F(SharedValuesTest, LinearsThatComeAloneGetTheSameAndEachIsLookedAtOnce) {
   SharedValues shared(run_, assignments_);
   for (const char* name : {"q", "k", "v"}) {
     std::vector<compression::LinearWeight> alone = {linear(name)};
-    shared.fill({nodes_[name]}, unchanged_, alone);
+    shared.fill({nodes_[name]}, nullptr, unchanged_, alone);
     EXPECT_EQ(alone[0].shared, 40) << name;
   }
   EXPECT_EQ(modifier_.asked, (std::map<std::string, int>{{"layers.0.q", 1}, {"layers.0.k", 1}, {"layers.0.v", 1}}));
@@ -91,7 +92,7 @@ TEST_F(SharedValuesTest, WeightsThatATransformHasChangedCount) {
   parameters.change("layers.0.k.weight", changed);
   SharedValues shared(run_, assignments_);
   std::vector<compression::LinearWeight> alone = {linear("q")};
-  shared.fill({nodes_["q"]}, parameters, alone);
+  shared.fill({nodes_["q"]}, nullptr, parameters, alone);
   EXPECT_EQ(alone[0].shared, 30);
 }
 

@@ -136,3 +136,17 @@ def test_what_has_no_effect_is_said(model, results, tmp_path):
     lines = [line for line in outcome.errors.splitlines() if "warning" in line]
     assert sum("index, requires_calibration_data, start have no effect" in line for line in lines) == 1, lines
     assert sum("group 'hidden' compresses nothing" in line for line in lines) == 1, lines
+
+
+def test_the_written_recipe_repeats_the_run(model, samples, results, tmp_path):
+    """GPTQ's default observer has a form that LLM Compressor reads, in config.json as in recipe.yaml."""
+    first = program.oneshot(model, results / "out", "--scheme", "W4A16", "--group-size", "32", "--dataset", samples)
+    preset = program.oneshot(model, tmp_path / "preset", "--scheme", "W8A8", "--dataset", samples)
+    for output, again in ((first, tmp_path / "again"), (preset, tmp_path / "preset again")):
+        repeated = program.oneshot(model, again, "--recipe", output / "recipe.yaml", "--dataset", samples)
+        assert (repeated / "model.safetensors").read_bytes() == (output / "model.safetensors").read_bytes()
+        config = json.loads((output / "config.json").read_text())["quantization_config"]
+        assert json.loads((repeated / "config.json").read_text())["quantization_config"] == config
+        weights = config["config_groups"]["group_0"]["weights"]
+        assert weights["observer"] == "imatrix_mse"
+        assert weights["observer_kwargs"] == {"grid": 50, "maxshrink": 0.4, "norm": 2, "patience": 0}

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/kernels/sparsify.h"
 
 namespace layerpress::compression {
 
@@ -27,8 +28,8 @@ class Edit {
   virtual std::string type() const = 0;
   /// What it does in a few words, such as "2:4 sparse", for reports.
   virtual std::string describe() const = 0;
-  /// What engines do not do with its results that users may expect; "": nothing.
-  virtual std::string kernel_gap() const { return ""; }
+  /// The pattern of the zeros that it leaves; without groups if engines could not use it.
+  virtual kernels::SparsePattern pattern() const { return {}; }
   /// The statistics that it wants of a value which edited linears read.
   virtual std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const = 0;
   /// As Quantizer::row_step.

@@ -9,7 +9,6 @@
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/scale_mappings.h"
 #include "layerpress/quant/compressed_weight.h"
-#include "layerpress/quant/reader_support.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -142,10 +141,6 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
 std::string PruningEdit::describe() const {
   if (pattern_.group > 0) return fmt::format("{}:{} sparse", pattern_.pruned, pattern_.group);
   return fmt::format("{:.6g} % sparse", 100 * pattern_.sparsity);
-}
-
-std::string PruningEdit::kernel_gap() const {
-  return pattern_.group > 0 ? quant::vllm_sparsity_gap(pattern_.pruned, pattern_.group) : "";
 }
 
 std::uint64_t edited_bytes(const compression::LinearShape& linear) {

@@ -65,7 +65,7 @@ class PruningEdit : public compression::Edit {
   explicit PruningEdit(const kernels::SparsePattern& pattern) : pattern_(pattern) {}
 
   std::string describe() const override;  ///< "50 % sparse" or "2:4 sparse"
-  std::string kernel_gap() const override;
+  kernels::SparsePattern pattern() const override { return pattern_; }
 
  protected:
   const kernels::SparsePattern pattern_;

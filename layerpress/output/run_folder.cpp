@@ -6,14 +6,15 @@
 #include <limits>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "layerpress/base/checksum.h"
 #include "layerpress/base/missing_folder.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
+#include "layerpress/setup/compressed_modules.h"
 #include "layerpress/setup/rank_agreement.h"
-#include "layerpress/setup/written_config.h"
 #include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::output {
@@ -50,8 +51,10 @@ Json without_quantization(Json config) {
 
 Json output_config(const setup::RunSetup& setup) {
   Json config = without_quantization(setup.model.checkpoint->config());
-  if (setup.assignments.quantizes() || !setup.model.kept.empty())
-    config["quantization_config"] = quant::to_json(setup::quantization_config(setup.model, setup.assignments));
+  if (setup.assignments.quantizes() || !setup.model.kept.empty()) {
+    auto [member, value] = setup.target->config_of(setup::compressed_modules(setup.model, setup.assignments));
+    config[member] = std::move(value);
+  }
   const graph::Graph& graph = setup.model.traced.graph;
   for (const auto& [n, assignment] : setup.assignments.linears)
     if (setup.model.traced.tied_head &&

@@ -54,7 +54,7 @@ class RunFolder {
   std::vector<Json> journal_;
 };
 
-/// The original config.json with the quantization_config.
+/// The original config.json with what the target says of the compressed modules.
 Json output_config(const setup::RunSetup& setup);
 
 }  // namespace layerpress::output

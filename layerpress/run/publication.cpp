@@ -111,9 +111,9 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
     output.write_index();
     const target::Finished finished{
         .source = *work.setup.model.checkpoint,
-        .config = output::output_config(work.setup),
         .recipe = recipe::to_yaml(setup::written_recipe(work.setup.recipe, work.setup.modifiers)),
-        .card = model_card(rank.options, work.setup, summary)};
+        .config = [&] { return output::output_config(work.setup); },
+        .card = [&] { return model_card(rank.options, work.setup, summary); }};
     work.setup.target->write_others(finished, folder.path());
     output::OutputWriter::remove_scratch(folder.path());
     rank.control.check_stop();

@@ -271,9 +271,10 @@ std::vector<std::string> kernel_warnings(const OpenedModel& model, const compres
   std::vector<std::string> warnings;
   for (const auto& edited : assignments.edited)
     for (const compression::EditPtr& edit : edited->edits())
-      if (const std::string gap = edit->kernel_gap();
-          !gap.empty() && std::find(warnings.begin(), warnings.end(), gap) == warnings.end())
-        warnings.push_back(gap);
+      if (const kernels::SparsePattern pattern = edit->pattern(); pattern.group > 0)
+        if (const std::string gap = target.sparsity_gap(pattern.pruned, pattern.group);
+            !gap.empty() && std::find(warnings.begin(), warnings.end(), gap) == warnings.end())
+          warnings.push_back(gap);
   for (const auto& [node, assignment] : assignments.linears) {
     if (quant::is_dense(*assignment.scheme)) continue;
     const graph::WeightMatrix matrix = matrix_of(model.traced.graph, node);

@@ -99,11 +99,11 @@ void add_left_routers(const RunSetup& setup, Notes& notes) {
   std::set<std::string> classes;
   for (const graph::NodeId node : left) classes.insert(graph.modules[graph.nodes[node].module].class_name);
   notes.push_back(
-      fmt::format("{} ({}{}) although patterns among the targets match: vLLM loads routers and gates uncompressed "
+      fmt::format("{} ({}{}) although patterns among the targets match: {} loads routers and gates uncompressed "
                   "only; to compress them, put their full names or class ({}) into the targets",
                   left.size() == 1 ? "1 router or gate stays as it is"
                                    : fmt::format("{} routers and gates stay as they are", left.size()),
-                  graph.module_name(graph.nodes[left.front()]), left.size() > 1 ? ", ..." : "",
+                  graph.module_name(graph.nodes[left.front()]), left.size() > 1 ? ", ..." : "", setup.target->engines(),
                   join({classes.begin(), classes.end()})));
 }
 

@@ -1,9 +1,11 @@
 #include "layerpress/base/shell_word.h"
 #include "layerpress/checkpoint/writer.h"
 #include "layerpress/quant/block_scheme.h"
-#include "layerpress/quant/reader_support.h"
-#include "layerpress/quant/serving_hardware.h"
+#include "layerpress/quant/observer.h"
+#include "layerpress/quant/quantization_config.h"
 #include "layerpress/target/target.h"
+#include "layerpress/target/vllm_hardware.h"
+#include "layerpress/target/vllm_kernels.h"
 
 namespace layerpress::target {
 namespace {
@@ -11,6 +13,7 @@ namespace {
 class CompressedTensorsTarget final : public Target {
  public:
   std::string format() const override { return "the compressed-tensors format"; }
+  std::string engines() const override { return "vLLM"; }
   std::string refusal(const quant::QuantizationScheme& scheme) const override {
     if (quant::block_type(scheme) == nullptr) return "";
     return scheme.format + " is a type of GGUF files; name an --output that ends in .gguf";
@@ -32,19 +35,32 @@ class CompressedTensorsTarget final : public Target {
     return checkpoint::safetensors_layout(specs, division);
   }
 
+  /// One group per scheme, with the recipe's targets where all readers understand them.
+  std::pair<std::string, Json> config_of(const CompressedModules& compressed) const override {
+    quant::QuantizationConfig config = with_targets(compressed.schemes, compressed.modules);
+    config.ignore.insert(config.ignore.end(), compressed.ignored.begin(), compressed.ignored.end());
+    for (auto& [name, scheme] : config.groups)
+      if (scheme.weights) scheme.weights = quant::with_portable_observer(*scheme.weights);
+    config.kv_cache_scheme = compressed.kv_cache_scheme;
+    return {"quantization_config", quant::to_json(config)};
+  }
+
   void write_others(const Finished& finished, const std::filesystem::path& folder) const override {
-    checkpoint::write_companions(finished.source, finished.config, folder, {"recipe.yaml", "README.md"});
+    checkpoint::write_companions(finished.source, finished.config(), folder, {"recipe.yaml", "README.md"});
     write_text_file(folder / "recipe.yaml", finished.recipe);
-    write_text_file(folder / "README.md", finished.card);
+    write_text_file(folder / "README.md", finished.card());
   }
   std::string only_file() const override { return ""; }
 
   std::optional<std::string> kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
                                         std::int64_t columns, bool is_embedding) const override {
-    return is_embedding ? quant::vllm_embedding_gap(scheme) : quant::vllm_kernel_gap(scheme, rows, columns);
+    return is_embedding ? vllm_embedding_gap(scheme) : vllm_kernel_gap(scheme, rows, columns);
+  }
+  std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const override {
+    return vllm_sparsity_gap(pruned, group);
   }
   Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const override {
-    return {"vllm serve " + shell_word(output), quant::serving_hardware(schemes)};
+    return {"vllm serve " + shell_word(output), serving_hardware(schemes)};
   }
 };
 

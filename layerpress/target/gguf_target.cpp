@@ -78,6 +78,7 @@ class GgufTarget final : public Target {
   }
 
   std::string format() const override { return "a GGUF for llama.cpp"; }
+  std::string engines() const override { return "llama.cpp"; }
   std::string refusal(const quant::QuantizationScheme& scheme) const override {
     if (!scheme.weights) return "";
     return "a GGUF holds weights in llama.cpp's types; use a scheme such as Q4_K_M, or groups with format: Q4_K";
@@ -143,6 +144,9 @@ class GgufTarget final : public Target {
     return {{file_of(specs, tensors, places)}, /*has_index=*/false};
   }
 
+  std::pair<std::string, Json> config_of(const CompressedModules&) const override {
+    throw InternalError("[target.gguf] a GGUF has no config.json");
+  }
   void write_others(const Finished&, const std::filesystem::path&) const override {}
   std::string only_file() const override { return kFileName; }
 
@@ -150,6 +154,7 @@ class GgufTarget final : public Target {
                                         bool) const override {
     return std::nullopt;
   }
+  std::string sparsity_gap(std::int64_t, std::int64_t) const override { return ""; }
   Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&) const override {
     return {"llama-server -m " + shell_word(output),
             "llama.cpp, Ollama or LM Studio, on any CPU or GPU that they run on"};

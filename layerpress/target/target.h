@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -14,15 +15,16 @@
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/checkpoint/file_layout.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/target/written_targets.h"
 
 namespace layerpress::target {
 
 /// What a finished run has besides tensors.
 struct Finished {
   const checkpoint::Checkpoint& source;
-  Json config;         ///< config.json
-  std::string recipe;  ///< as YAML
-  std::string card;    ///< the model card
+  std::string recipe;                  ///< as YAML
+  std::function<Json()> config;        ///< config.json
+  std::function<std::string()> card;   ///< the model card
 };
 
 /// How a result is served.
@@ -42,6 +44,8 @@ class Target {
 
   /// "in ..."; for people.
   virtual std::string format() const = 0;
+  /// The engines that run it; for people.
+  virtual std::string engines() const = 0;
 
   /// Why it cannot hold weights of a scheme; "": it can.
   virtual std::string refusal(const quant::QuantizationScheme& scheme) const = 0;
@@ -73,6 +77,8 @@ class Target {
                                               const checkpoint::FileDivision& division,
                                               const SchemeOf& scheme_of) const = 0;
 
+  /// What config.json says of the compressed modules: the name of a member and its value.
+  virtual std::pair<std::string, Json> config_of(const CompressedModules& compressed) const = 0;
   /// Writes what the folder of the result holds besides weight files.
   virtual void write_others(const Finished& finished, const std::filesystem::path& folder) const = 0;
   /// The file that is the whole result; "": the folder is.
@@ -81,6 +87,8 @@ class Target {
   /// Why its engines cannot run modules of this scheme fast, or at all; nothing: they can.
   virtual std::optional<std::string> kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
                                                 std::int64_t columns, bool is_embedding) const = 0;
+  /// What its engines do not do with weights of which `pruned` of each `group` of a row are zero; "": nothing is lost.
+  virtual std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const = 0;
   /// `schemes`: of all compressed modules.
   virtual Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>& schemes) const = 0;
 };

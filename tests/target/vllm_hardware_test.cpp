@@ -1,9 +1,12 @@
-#include "layerpress/quant/serving_hardware.h"
+#include "layerpress/target/vllm_hardware.h"
 
 #include <gtest/gtest.h>
 
-namespace layerpress::quant {
+namespace layerpress::target {
 namespace {
+
+using quant::preset_scheme;
+using quant::QuantizationScheme;
 
 std::string hardware_of(const std::vector<std::string>& presets) {
   std::vector<QuantizationScheme> schemes;
@@ -53,4 +56,4 @@ TEST(ServingHardwareTest, AttentionsAndUncompressedModulesNeedNothing) {
 }
 
 }  // namespace
-}  // namespace layerpress::quant
+}  // namespace layerpress::target

@@ -1,4 +1,4 @@
-#include "layerpress/recipe/written_targets.h"
+#include "layerpress/target/written_targets.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "layerpress/quant/group_targets.h"
 
-namespace layerpress::recipe {
+namespace layerpress::target {
 namespace {
 
 using quant::QuantizationScheme;
@@ -110,4 +110,4 @@ quant::QuantizationConfig with_targets(const std::vector<QuantizationScheme>& sc
   return config;
 }
 
-}  // namespace layerpress::recipe
+}  // namespace layerpress::target

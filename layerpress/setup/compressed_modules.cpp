@@ -1,4 +1,4 @@
-#include "layerpress/setup/written_config.h"
+#include "layerpress/setup/compressed_modules.h"
 
 #include <algorithm>
 #include <map>
@@ -10,8 +10,6 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
 #include "layerpress/quant/matching.h"
-#include "layerpress/quant/observer.h"
-#include "layerpress/recipe/written_targets.h"
 #include "layerpress/setup/source_tensors.h"
 
 namespace layerpress::setup {
@@ -79,7 +77,7 @@ Compressed compressed_of(const OpenedModel& model, const compression::Assignment
 
 /// Attentions whose queries are quantized, and others of their classes. Readers match attentions, too.
 void add_attentions(const OpenedModel& model, const Compressed& compressed, const compression::Assignments& assignments,
-                    recipe::GroupedModules& grouped) {
+                    target::GroupedModules& grouped) {
   const graph::Graph& graph = model.traced.graph;
   std::map<graph::NodeId, int> groups;
   for (const compression::QuantizedAttention& attention : assignments.attentions)
@@ -101,7 +99,7 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
 }
 
 /// Linears of an imported model that have no node are not compressed, but look as if they were.
-void add_left_out(const OpenedModel& model, const Compressed& compressed, recipe::GroupedModules& grouped) {
+void add_left_out(const OpenedModel& model, const Compressed& compressed, target::GroupedModules& grouped) {
   for (const std::string& name : model.traced.left_out) {
     const quant::ModuleName module{name, {"Linear"}, model::other_names(model.traced, name)};
     if (!compressed.could_include(module)) continue;
@@ -113,10 +111,11 @@ void add_left_out(const OpenedModel& model, const Compressed& compressed, recipe
 
 }  // namespace
 
-quant::QuantizationConfig quantization_config(const OpenedModel& model, const compression::Assignments& assignments) {
+target::CompressedModules compressed_modules(const OpenedModel& model, const compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   const Compressed compressed = compressed_of(model, assignments);
-  recipe::GroupedModules grouped;
+  target::CompressedModules result;
+  target::GroupedModules& grouped = result.modules;
   std::set<std::string> visited;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const graph::Node& node = graph.nodes[n];
@@ -140,15 +139,10 @@ quant::QuantizationConfig quantization_config(const OpenedModel& model, const co
     }
   add_attentions(model, compressed, assignments, grouped);
   add_left_out(model, compressed, grouped);
-  std::vector<quant::QuantizationScheme> schemes;
-  for (const quant::QuantizationScheme* scheme : compressed.schemes) schemes.push_back(*scheme);
-  quant::QuantizationConfig config = recipe::with_targets(schemes, grouped);
-  for (std::string& entry : unread_modules_to_ignore(model, compressed.targets))
-    config.ignore.push_back(std::move(entry));
-  for (auto& [name, scheme] : config.groups)
-    if (scheme.weights) scheme.weights = quant::with_portable_observer(*scheme.weights);
-  if (!assignments.attentions.empty()) config.kv_cache_scheme = *assignments.attentions.back().args;
-  return config;
+  for (const quant::QuantizationScheme* scheme : compressed.schemes) result.schemes.push_back(*scheme);
+  result.ignored = unread_modules_to_ignore(model, compressed.targets);
+  if (!assignments.attentions.empty()) result.kv_cache_scheme = *assignments.attentions.back().args;
+  return result;
 }
 
 }  // namespace layerpress::setup

@@ -1,16 +1,25 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "layerpress/quant/quantization_config.h"
 
-namespace layerpress::recipe {
+namespace layerpress::target {
 
 /// Modules by all names that readers know them by, and the group that each belongs to, or -1.
 struct GroupedModules {
   std::vector<quant::ModuleName> modules;
   std::vector<int> groups;
+};
+
+/// What a result holds compressed, as its readers know it.
+struct CompressedModules {
+  std::vector<quant::QuantizationScheme> schemes;
+  GroupedModules modules;                                    ///< groups are places among the schemes
+  std::vector<std::string> ignored;                          ///< names that readers could take for more of them
+  std::optional<quant::QuantizationArgs> kv_cache_scheme{};  ///< of all attentions' keys and values
 };
 
 /// Groups for a quantization_config, with names. Their targets are the schemes' own where compressed-tensors and vLLM, which
@@ -20,4 +29,4 @@ struct GroupedModules {
 quant::QuantizationConfig with_targets(const std::vector<quant::QuantizationScheme>& schemes,
                                        const GroupedModules& grouped);
 
-}  // namespace layerpress::recipe
+}  // namespace layerpress::target

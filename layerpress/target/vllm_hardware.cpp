@@ -1,15 +1,19 @@
 // Facts as of vLLM 0.33: its features/quantization page, and the kernels of its compressed-tensors schemes.
-#include "layerpress/quant/serving_hardware.h"
+#include "layerpress/target/vllm_hardware.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
 #include "layerpress/base/text.h"
-#include "layerpress/quant/reader_support.h"
+#include "layerpress/target/vllm_kernels.h"
 
-namespace layerpress::quant {
+namespace layerpress::target {
 namespace {
+
+using quant::NumberType;
+using quant::QuantizationScheme;
+using quant::Strategy;
 
 enum class Generation { kTuring, kAmpere, kAda, kHopper, kBlackwell };
 constexpr std::array kGenerations{"Turing", "Ampere", "Ada", "Hopper", "Blackwell"};
@@ -109,4 +113,4 @@ std::string serving_hardware(const std::vector<QuantizationScheme>& schemes) {
   return need ? hardware_text(*need) : "what the uncompressed model needs";
 }
 
-}  // namespace layerpress::quant
+}  // namespace layerpress::target

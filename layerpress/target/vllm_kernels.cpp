@@ -1,14 +1,19 @@
 // Facts as of vLLM 0.33 on CUDA. A scheme passes if a kernel of vLLM runs it on more than one GPU generation.
-#include "layerpress/quant/reader_support.h"
+#include "layerpress/target/vllm_kernels.h"
 
 #include <algorithm>
 #include <array>
 
 #include "layerpress/base/error.h"
 
-namespace layerpress::quant {
+namespace layerpress::target {
 namespace {
 
+using quant::Dynamic;
+using quant::NumberType;
+using quant::QuantizationArgs;
+using quant::QuantizationScheme;
+using quant::Strategy;
 using Gap = std::optional<std::string>;
 
 Gap integer_width_gap(const QuantizationArgs& args) {
@@ -120,4 +125,4 @@ std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group) {
       pruned, group);
 }
 
-}  // namespace layerpress::quant
+}  // namespace layerpress::target

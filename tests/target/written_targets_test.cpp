@@ -1,10 +1,10 @@
-#include "layerpress/recipe/written_targets.h"
+#include "layerpress/target/written_targets.h"
 
 #include <gtest/gtest.h>
 
 #include "layerpress/quant/group_targets.h"
 
-namespace layerpress::recipe {
+namespace layerpress::target {
 namespace {
 
 using Lists = std::vector<std::vector<std::string>>;
@@ -87,4 +87,4 @@ TEST(WrittenTargetsTest, ManyGroupsSortAsTheyAreNumbered) {
 }
 
 }  // namespace
-}  // namespace layerpress::recipe
+}  // namespace layerpress::target

@@ -1,11 +1,13 @@
-#include "layerpress/quant/reader_support.h"
+#include "layerpress/target/vllm_kernels.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
-namespace layerpress::quant {
+namespace layerpress::target {
 namespace {
+
+using namespace quant;  // NOLINT(google-build-using-namespace): schemes in all of their parts
 
 QuantizationScheme with_weights(const std::string& preset, const std::function<void(QuantizationArgs&)>& change) {
   QuantizationScheme scheme = preset_scheme(preset);
@@ -76,4 +78,4 @@ TEST(ReaderSupportTest, Embeddings) {
 }
 
 }  // namespace
-}  // namespace layerpress::quant
+}  // namespace layerpress::target

@@ -6,7 +6,7 @@
 
 #include "layerpress/quant/scheme.h"
 
-namespace layerpress::quant {
+namespace layerpress::target {
 
 /// Part of the reason where Hopper GPUs alone have a kernel.
 inline constexpr const char* kHopperOnly = "on Hopper GPUs only";
@@ -14,12 +14,12 @@ inline constexpr const char* kHopperOnly = "on Hopper GPUs only";
 /// The reason why no common vLLM kernel runs a linear of this scheme and shape ("3-bit weights have no common vLLM
 /// kernel ..."), or nothing if one does. Facts as of vLLM 0.33 (2, 3, 5, 6, 7 bits; group size 16; FP8_BLOCK with N or
 /// K not a multiple of 128; asymmetric other than 4 bit; ...).
-std::optional<std::string> vllm_kernel_gap(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns);
+std::optional<std::string> vllm_kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns);
 
 /// The same for an embedding: vLLM looks up rows only in packed symmetric weights of 2, 4 or 8 bits.
-std::optional<std::string> vllm_embedding_gap(const QuantizationScheme& scheme);
+std::optional<std::string> vllm_embedding_gap(const quant::QuantizationScheme& scheme);
 
 /// What is lost when vLLM reads weights of which `pruned` of each `group` are zero and that are stored dense or in codes.
 std::string vllm_sparsity_gap(std::int64_t pruned, std::int64_t group);
 
-}  // namespace layerpress::quant
+}  // namespace layerpress::target

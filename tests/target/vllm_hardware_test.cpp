@@ -6,6 +6,7 @@ namespace layerpress::target {
 namespace {
 
 using quant::preset_scheme;
+using quant::QuantizationArgs;
 using quant::QuantizationScheme;
 
 std::string hardware_of(const std::vector<std::string>& presets) {

@@ -74,7 +74,8 @@ const std::map<std::string, std::string>& refusals() {
       {"QADModifier",
        "it trains the weights; use GPTQModifier with --quality best, which aims at the original model's outputs, too"},
       {"QuIPModifier",
-       "its rotations are computed while a model is served, which engines other than vLLM do not do; use SpinQuantModifier with "
+       "its rotations are computed while a model is served, which engines other than vLLM do not do; use "
+       "SpinQuantModifier with "
        "rotations R1 and R2"},
       {"REAPPruningModifier", "quantize the experts instead, for example to NVFP4"}};
   return kInstead;
@@ -110,7 +111,8 @@ std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, co
     if (kind.type == type) return kind.make(arguments, where);
   if (const auto refused = refusals().find(type); refused != refusals().end())
     throw RecipeError("[recipe.modifier] {}: {} is not implemented; {}", where, type, refused->second);
-  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type, nearest_or_all(type, modifier_types()));
+  throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type,
+                    nearest_or_all(type, modifier_types()));
 }
 
 }  // namespace layerpress::modifier

@@ -34,7 +34,8 @@ class AutoRoundModifier final : public GptqModifier {
 
   std::string type() const override { return "AutoRoundModifier"; }
   std::string note() const override {
-    return "AutoRoundModifier is run as GPTQModifier with the settings of --quality best, which changes the model's outputs less "
+    return "AutoRoundModifier is run as GPTQModifier with the settings of --quality best, which changes the model's "
+           "outputs less "
            "in a fraction of the time";
   }
 };
@@ -42,11 +43,16 @@ class AutoRoundModifier final : public GptqModifier {
 }  // namespace
 
 std::vector<Argument> autoround_arguments() {
-  return {{"iters", "int"}, {"batch_size", "int"}, {"lr", "float | None"}, {"enable_torch_compile", "bool"}, {"device_ids", "str | None"},
+  return {{"iters", "int"},
+          {"batch_size", "int"},
+          {"lr", "float | None"},
+          {"enable_torch_compile", "bool"},
+          {"device_ids", "str | None"},
           {"disable_opt_rtn", "bool"}};
 }
 
-std::unique_ptr<compression::Quantizer> make_autoround_modifier(const OrderedJson& arguments, const std::string& where) {
+std::unique_ptr<compression::Quantizer> make_autoround_modifier(const OrderedJson& arguments,
+                                                                const std::string& where) {
   return std::make_unique<AutoRoundModifier>(arguments, where);
 }
 

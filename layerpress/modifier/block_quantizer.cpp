@@ -318,8 +318,9 @@ std::unique_ptr<compression::Quantizer> make_block_quantizer(const OrderedJson& 
   if (rounding == BlockRounding::kGptq)
     quantizer = std::make_unique<BlockGptq>(groups, plain);
   else
-    quantizer = std::make_unique<BlockRounder>(groups, "QuantizationModifier",
-                                               observer_of(plain, where, {quant::Observer::kHessian, quant::Observer::kImportance}).has_value());
+    quantizer = std::make_unique<BlockRounder>(
+        groups, "QuantizationModifier",
+        observer_of(plain, where, {quant::Observer::kHessian, quant::Observer::kImportance}).has_value());
   quantizer->round_embeddings();
   return quantizer;
 }

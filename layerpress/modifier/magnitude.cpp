@@ -153,8 +153,14 @@ class ConstantPruningModifier : public OneEdit {
 }  // namespace
 
 std::vector<Argument> magnitude_arguments() {
-  return {{"targets", "str | list[str]"}, {"init_sparsity", "float"}, {"final_sparsity", "float"}, {"update_scheduler", "str"},
-          {"scheduler_args", "dict[str, Any]"}, {"mask_structure", "str"}, {"leave_enabled", "bool"}, {"apply_globally", "bool"}};
+  return {{"targets", "str | list[str]"},
+          {"init_sparsity", "float"},
+          {"final_sparsity", "float"},
+          {"update_scheduler", "str"},
+          {"scheduler_args", "dict[str, Any]"},
+          {"mask_structure", "str"},
+          {"leave_enabled", "bool"},
+          {"apply_globally", "bool"}};
 }
 
 std::vector<Argument> constant_pruning_arguments() { return {{"targets", "str | list[str]"}}; }

@@ -15,8 +15,9 @@ namespace layerpress::modifier {
 
 /// The linears that targets reach.
 struct TargetedLinears {
-  std::size_t targets = 0;                     ///< modules that the targets match
-  std::map<std::string, std::size_t> linears;  ///< for each linear, the place of its target among them; the innermost counts
+  std::size_t targets = 0;  ///< modules that the targets match
+  std::map<std::string, std::size_t>
+      linears;  ///< for each linear, the place of its target among them; the innermost counts
 };
 
 /// A module around linears means all of them. `ignore`: null or what stays as it is.

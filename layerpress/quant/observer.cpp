@@ -91,9 +91,8 @@ at::Tensor scales_of_chosen_ranges(const at::Tensor& weight, const QuantizationA
                                    const std::vector<kernels::OtherRows>& others) {
   const kernels::ScaleGrid grid = scale_grid(args, weight.size(0), weight.size(1));
   const kernels::ScaleFormat plain = kernels::scales_of_dtype(weight.scalar_type());
-  kernels::ChosenScales chosen =
-      kernels::search_scales(weight, grid, range_rule(args), search_of(args, settings), plain,
-                             weights_of_errors(args, settings, importance), others);
+  kernels::ChosenScales chosen = kernels::search_scales(weight, grid, range_rule(args), search_of(args, settings),
+                                                        plain, weights_of_errors(args, settings, importance), others);
   constexpr std::int64_t kRows = 1024;  // limits the magnitudes in memory
   for (std::int64_t first = 0; first < weight.size(0); first += kRows) {
     const std::int64_t count = std::min(kRows, weight.size(0) - first);
@@ -109,7 +108,8 @@ kernels::ChosenScales chosen_before_rounding(const at::Tensor& weight, const Qua
                                              const std::vector<kernels::OtherRows>& others) {
   kernels::ChosenScales chosen;
   const at::Tensor global = at::full({1}, stored.global, weight.options().dtype(at::kFloat));
-  chosen.scale = wide_scales(stored_scales(scales_of_chosen_ranges(weight, args, settings, importance, others), stored), global);
+  chosen.scale =
+      wide_scales(stored_scales(scales_of_chosen_ranges(weight, args, settings, importance, others), stored), global);
   chosen.scale.masked_fill_(chosen.scale.eq(0), kernels::smallest_scale(stored));
   return chosen;
 }
@@ -135,7 +135,8 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   } else if (name == "hessian") {
     settings.observer = Observer::kHessian;
   } else if (name == "imatrix_mse") {
-    settings = {.observer = Observer::kImportance, .maxshrink = 0.95, .grid = 20, .norm = 3, .global_from_chosen = true};
+    settings = {
+        .observer = Observer::kImportance, .maxshrink = 0.95, .grid = 20, .norm = 3, .global_from_chosen = true};
   } else if (name == "nvfp4_expanded_imatrix") {
     settings = {.observer = Observer::kImportance,
                 .maxshrink = 1 - 0.8 / 1.8,
@@ -147,7 +148,8 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
     settings.observer = Observer::kGptq;
   } else {
     const std::vector<std::string> implemented = {
-        "minmax", "mse", "imatrix_mse", "nvfp4_expanded_mse", "nvfp4_expanded_imatrix", "squared_error", "hessian", "gptq"};
+        "minmax",        "mse",     "imatrix_mse", "nvfp4_expanded_mse", "nvfp4_expanded_imatrix",
+        "squared_error", "hessian", "gptq"};
     throw RecipeError("[recipe.observer] {}: observer '{}' is not implemented; {}", where, given,
                       nearest_or_all(name, implemented));
   }
@@ -167,8 +169,9 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   settings.expand = positive_number(kwargs, "expand", settings.expand, where);
   const bool has_patience = settings.observer == Observer::kMse || kwargs.value("patience", Json()) != Json(0);
   settings.patience =
-      has_patience ? static_cast<int>(std::ceil(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9)))
-                   : 0;
+      has_patience
+          ? static_cast<int>(std::ceil(std::min(positive_number(kwargs, "patience", settings.patience, where), 1e9)))
+          : 0;
   if (settings.observer == Observer::kImportance && kwargs.value("strict", Json(false)) != Json(false))
     throw RecipeError(
         "[recipe.observer] {}: strict is not implemented: where inputs say nothing about a weight, its errors are not "
@@ -220,7 +223,9 @@ Observer observer_without_inputs(const QuantizationArgs& args) {
 }
 
 ObserverSettings without_inputs(const QuantizationArgs& args, const ObserverSettings& settings) {
-  return settings.observer == Observer::kHessian || settings.observer == Observer::kGptq ? ObserverSettings{.observer = observer_without_inputs(args)} : settings;
+  return settings.observer == Observer::kHessian || settings.observer == Observer::kGptq
+             ? ObserverSettings{.observer = observer_without_inputs(args)}
+             : settings;
 }
 
 kernels::RangeRule range_rule(const QuantizationArgs& weights) {

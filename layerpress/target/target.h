@@ -22,9 +22,9 @@ namespace layerpress::target {
 /// What a finished run has besides tensors.
 struct Finished {
   const checkpoint::Checkpoint& source;
-  std::string recipe;                  ///< as YAML
-  std::function<Json()> config;        ///< config.json
-  std::function<std::string()> card;   ///< the model card
+  std::string recipe;                 ///< as YAML
+  std::function<Json()> config;       ///< config.json
+  std::function<std::string()> card;  ///< the model card
 };
 
 /// How a result is served.

@@ -14,7 +14,8 @@ inline constexpr const char* kHopperOnly = "on Hopper GPUs only";
 /// The reason why no common vLLM kernel runs a linear of this scheme and shape ("3-bit weights have no common vLLM
 /// kernel ..."), or nothing if one does. Facts as of vLLM 0.33 (2, 3, 5, 6, 7 bits; group size 16; FP8_BLOCK with N or
 /// K not a multiple of 128; asymmetric other than 4 bit; ...).
-std::optional<std::string> vllm_kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns);
+std::optional<std::string> vllm_kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
+                                           std::int64_t columns);
 
 /// The same for an embedding: vLLM looks up rows only in packed symmetric weights of 2, 4 or 8 bits.
 std::optional<std::string> vllm_embedding_gap(const quant::QuantizationScheme& scheme);

@@ -162,14 +162,13 @@ TEST(MagnitudePruning, RefusesByName) {
 }
 
 TEST(ConstantPruning, LaterStepsKeepItsZeros) {
-  const auto rounding =
-      test::make_quantizer("QuantizationModifier",
-                           {{"config_groups",
-                             {{"g",
-                               {{"targets", {"Linear"}},
-                                {"weights",
-                                 {{"num_bits", 4}, {"symmetric", false}, {"strategy", "group"}, {"group_size", 32}}}}}}}},
-                           "test");
+  const auto rounding = test::make_quantizer(
+      "QuantizationModifier",
+      {{"config_groups",
+        {{"g",
+          {{"targets", {"Linear"}},
+           {"weights", {{"num_bits", 4}, {"symmetric", false}, {"strategy", "group"}, {"group_size", 32}}}}}}}},
+      "test");
   PrunedLinears pruned(rounding->scheme_for({"m", {"Linear"}}), at::kFloat);
   for (compression::LinearWeight& linear : pruned.linears) linear.weight.slice(1, 0, kInputs, 4).fill_(5e-9);
   const auto edited = test::make_edited("ConstantPruningModifier", {{"targets", "Linear"}}, kInputs, rounding.get());

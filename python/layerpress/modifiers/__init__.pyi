@@ -10,6 +10,40 @@ def plain(value: Any) -> Any: ...
 class Modifier:
     arguments: dict[str, Any]
 
+class AutoRoundModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        targets: str | list[str] | None = ...,
+        ignore: str | list[str] | None = ...,
+        scheme: str | dict[str, Any] | None = ...,
+        config_groups: dict[str, Any] | None = ...,
+        kv_cache_scheme: dict[str, Any] | None = ...,
+        weight_observer: str | None = ...,
+        input_observer: str | None = ...,
+        output_observer: str | None = ...,
+        observer: str | dict[str, str] | None = ...,
+        bypass_divisibility_checks: bool = ...,
+        iters: int = ...,
+        batch_size: int = ...,
+        lr: float | None = ...,
+        enable_torch_compile: bool = ...,
+        device_ids: str | None = ...,
+        disable_opt_rtn: bool = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
 class AWQModifier(Modifier):
     def __init__(
         self,
@@ -18,6 +52,25 @@ class AWQModifier(Modifier):
         offload_device: str | None = ...,
         duo_scaling: bool | str = ...,
         n_grid: int = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class ConstantPruningModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        targets: str | list[str] = ...,
         end: float | None = ...,
         ended_: bool = ...,
         finalized_: bool = ...,
@@ -51,6 +104,56 @@ class GPTQModifier(Modifier):
         actorder: str | None = ...,
         batched_quantization: int | str | None = ...,
         error_propagation: bool | dict[str, float] | None = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class LogarithmicEqualizationModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        smoothing_strength: float = ...,
+        mappings: list[Any] | None = ...,
+        ignore: str | list[str] | None = ...,
+        num_calibration_steps: None = ...,
+        calibration_function: None = ...,
+        algorithm: str = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
+class MagnitudePruningModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        targets: str | list[str] = ...,
+        init_sparsity: float = ...,
+        final_sparsity: float = ...,
+        update_scheduler: str = ...,
+        scheduler_args: dict[str, Any] = ...,
+        mask_structure: str = ...,
+        leave_enabled: bool = ...,
+        apply_globally: bool = ...,
         end: float | None = ...,
         ended_: bool = ...,
         finalized_: bool = ...,
@@ -197,19 +300,13 @@ class WandaPruningModifier(Modifier):
         update: float | None = ...,
     ) -> None: ...
 
-class AutoRoundModifier(Modifier):
+class MoNEPruningModifier(Modifier):
+    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
+
+class QADModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class QuIPModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
-class MagnitudePruningModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
-class ConstantPruningModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
-class LogarithmicEqualizationModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class REAPPruningModifier(Modifier):

@@ -129,3 +129,31 @@ def test_refusals(modifiers, fragments, source, samples, results, tmp_path):
 def test_data_free_is_refused(source, results, tmp_path):
     program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, ("SparseGPTModifier", TWO_OF_FOUR)),
                   "--pipeline", "datafree", fragments=["needs calibration data", "pruning"], code=2)
+
+
+def test_magnitudes_need_no_data(source, samples, results, tmp_path):
+    """Pruned at once, and the zeros of a sparse source kept by what follows."""
+    prune = ("MagnitudePruningModifier", {"targets": ["re:.*_proj$"], "init_sparsity": 0.1, "final_sparsity": 0.6})
+    pruned = program.oneshot(source, results / "pruned", "--recipe", recipe(tmp_path, prune))
+    before, found = tiny_models.tensors(source), tiny_models.tensors(pruned)
+    for name in linears(found):
+        count = int(0.6 * before[name].numel())
+        last = before[name].abs().flatten().float().sort().values[count - 1]
+        assert torch.equal(found[name], torch.where(before[name].abs().float() > last, before[name], 0)), name
+    keep = ("ConstantPruningModifier", {"targets": ["re:.*_proj$"]})
+    again = ("SparseGPTModifier", {"targets": ["re:.*_proj$"], "sparsity": 0.7})
+    twice = program.oneshot(pruned, tmp_path / "twice", "--recipe", recipe(tmp_path, keep, again), "--dataset", samples)
+    more = tiny_models.tensors(twice)
+    for name in linears(more):
+        assert bool(more[name][found[name] == 0].eq(0).all()) and 0.69 < more[name].eq(0).float().mean() < 0.72, name
+
+
+def test_autoround_says_what_it_is(source, samples, tmp_path):
+    arguments = {"scheme": "W8A8", "ignore": ["lm_head"], "iters": 10}
+    outcome = program.run("oneshot", source, "--output", tmp_path / "out", "--recipe",
+                          recipe(tmp_path, ("AutoRoundModifier", arguments)), "--dataset", samples)
+    lines = outcome.errors.splitlines()
+    assert sum("AutoRoundModifier is run as GPTQModifier with the settings of --quality best" in line for line in lines) == 1, lines
+    assert sum("the recipe's iters has no effect here" in line for line in lines) == 1, lines
+    best = program.oneshot(source, tmp_path / "best", "--scheme", "W8A8", "--quality", "best", "--dataset", samples)
+    assert (best / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()

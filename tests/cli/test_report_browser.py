@@ -37,7 +37,7 @@ def test_charts_are_drawn(page, tmp_path):
     document = shown(page, tmp_path, "--dump-dom")
     charts = [rest.partition("<script")[0] for rest in document.split('<div class="chart')[1:]]
     assert len(charts) == 7 and all("<svg" in chart and "<path" in chart for chart in charts)
-    for words in (["seconds", "rank 0", "solve"], ["seconds", "solve"], ["MB", "planned"], ["mean squared error", "mlp.down_proj"],
+    for words in (["seconds", "rank 0", "solve"], ["seconds", "solve"], ["MiB", "planned"], ["mean squared error", "mlp.down_proj"],
                   ["relative error"], ["4-bit int, group 32", "8-bit int, channel"]):
         assert any(all(f">{word}</text>" in chart for word in words) for chart in charts), words
     assert not any("Infinity" in chart or "NaN" in chart for chart in charts)

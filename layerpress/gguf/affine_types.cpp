@@ -60,7 +60,7 @@ class AffineType : public GridType {
  protected:
   AffineType(const Identity& identity, int group, int bits, int greatest_scale, const ImportanceRule& rule,
              const AffineSteps& plain_steps)
-      : GridType(identity, {kMostBlockValues, group, 1 << bits, 0, false, true}, rule),
+      : GridType(identity, {kMostBlockValues, group, 1 << bits, 0, nullptr, true}, rule),
         greatest_scale_(greatest_scale),
         plain_steps_(plain_steps) {}
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "layerpress/gguf/scale_searches.h"
-
 namespace layerpress::gguf {
 namespace {
 
@@ -40,16 +38,17 @@ void nearest_consecutive(const GridShape& shape, const GroupLanes& group, const 
   }
 }
 
-void nearest_of_nonlinear(const GroupLanes& group, const float* running, float* levels, float* codes) {
+void nearest_of_levels(const GridShape& shape, const GroupLanes& group, const float* running, float* levels,
+                       float* codes) {
   for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
     levels[lane] = running[lane] / group.scales[lane];
     codes[lane] = 0;
   }
-  for (int l = 1; l < 16; ++l) {
-    const float border = 0.5f * (kNonlinearLevels[l - 1] + kNonlinearLevels[l]);
+  for (int l = 1; l < shape.codes; ++l) {
+    const float border = 0.5f * (shape.levels[l - 1] + shape.levels[l]);
     for (std::size_t lane = 0; lane < kLaneCount; ++lane) codes[lane] += levels[lane] >= border ? 1.0f : 0.0f;
   }
-  for (std::size_t lane = 0; lane < kLaneCount; ++lane) levels[lane] = kNonlinearLevels[static_cast<int>(codes[lane])];
+  for (std::size_t lane = 0; lane < kLaneCount; ++lane) levels[lane] = shape.levels[static_cast<int>(codes[lane])];
 }
 
 /// The state of the recursion inside a block.
@@ -62,8 +61,8 @@ struct Recursion {
 void round_column(const GridShape& shape, const GroupLanes& group, const float* running, float pivot,
                   const float* original, float* residual, float* loss, std::uint8_t* codes) {
   TileLanes levels, chosen;
-  if (shape.nonlinear)
-    nearest_of_nonlinear(group, running, levels, chosen);
+  if (shape.levels != nullptr)
+    nearest_of_levels(shape, group, running, levels, chosen);
   else
     nearest_consecutive(shape, group, running, levels, chosen);
   for (std::size_t lane = 0; lane < kLaneCount; ++lane) {

@@ -26,7 +26,7 @@ class FlatType final : public GridType {
  public:
   FlatType(const Identity& identity, int bits, bool has_minimum)
       : GridType(identity,
-                 {kFlatValues, kFlatValues, 1 << bits, has_minimum ? 0 : -(1 << (bits - 1)), false, has_minimum},
+                 {kFlatValues, kFlatValues, 1 << bits, has_minimum ? 0 : -(1 << (bits - 1)), nullptr, has_minimum},
                  {.of_row = true}) {}
 
   void choose(const float* values, const float* weights, BlockContents& contents) const override {

@@ -16,12 +16,14 @@ float sum_of_squares(const float* values, std::int64_t count) {
 
 }  // namespace
 
-float GridShape::level(int code) const {
-  return nonlinear ? kNonlinearLevels[code] : static_cast<float>(code + lowest);
-}
+float GridShape::level(int code) const { return levels != nullptr ? levels[code] : static_cast<float>(code + lowest); }
 
 int GridShape::nearest(float value) const {
-  if (nonlinear) return nearest_nonlinear(value);
+  if (levels != nullptr) {
+    int code = 0;
+    for (int i = 1; i < codes; ++i) code += value < 0.5f * (levels[i - 1] + levels[i]) ? 0 : 1;
+    return code;
+  }
   return std::clamp(nearest_integer(value), lowest, lowest + codes - 1) - lowest;
 }
 

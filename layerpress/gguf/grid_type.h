@@ -12,6 +12,7 @@ namespace layerpress::gguf {
 
 constexpr int kMostBlockValues = 256;
 constexpr int kMostGroups = 16;
+constexpr int kMostFloatScales = 4;
 constexpr int kBlocksTogether = 4;  ///< for which choose_blocks is quickest
 
 /// What one block stores, unpacked. The values of group g are scale * group_scales[g] * level(code) - minimum * group_minimums[g].
@@ -21,8 +22,12 @@ struct BlockContents {
   std::array<std::int8_t, kMostGroups> group_scales{};
   std::array<std::uint8_t, kMostGroups> group_minimums{};
   std::array<std::uint8_t, kMostBlockValues> codes{};
+  /// Of groups whose scales are floats of eight bits; these bits are then in group_scales.
+  std::array<float, kMostFloatScales> float_scales{};
+  bool has_float_scales = false;
 
   float scale_of(int group) const {
+    if (has_float_scales) return float_scales[static_cast<std::size_t>(group)];
     return static_cast<float>(scale) * static_cast<float>(group_scales[static_cast<std::size_t>(group)]);
   }
   float minimum_of(int group) const {
@@ -32,11 +37,11 @@ struct BlockContents {
 
 /// What the codes of a grid type mean.
 struct GridShape {
-  int values = 0;          ///< in a block
-  int group = 0;           ///< values that share a scale
-  int codes = 0;           ///< different ones
-  int lowest = 0;          ///< level of code 0, if levels are consecutive integers
-  bool nonlinear = false;  ///< levels are kNonlinearLevels
+  int values = 0;                 ///< in a block
+  int group = 0;                  ///< values that share a scale
+  int codes = 0;                  ///< different ones
+  int lowest = 0;                 ///< level of code 0, if levels are consecutive integers
+  const float* levels = nullptr;  ///< of the codes, increasing, if they are not consecutive integers
   bool has_minimums = false;
 
   int groups() const { return values / group; }
@@ -53,7 +58,7 @@ struct ImportanceRule {
   float divisor = 1;
 };
 
-/// A type whose values lie on a grid of codes, scales and perhaps minimums: all types but floats and FP4. Choosing the parameters of
+/// A type whose values lie on a grid of codes, scales and perhaps minimums: all types but floats. Choosing the parameters of
 /// a block, choosing codes for them and packing are separate steps, so that a solver may choose codes in its own way.
 class GridType : public BlockType {
  public:

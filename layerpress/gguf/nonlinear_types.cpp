@@ -29,7 +29,8 @@ class NonlinearType : public GridType {
 
  protected:
   NonlinearType(const Identity& identity, int values)
-      : GridType(identity, {values, kNonlinearGroup, 16, 0, true}, {.divisor = static_cast<float>(values) / 2}) {}
+      : GridType(identity, {values, kNonlinearGroup, 16, 0, kNonlinearLevels},
+                 {.divisor = static_cast<float>(values) / 2}) {}
 };
 
 class Iq4NlType final : public NonlinearType {

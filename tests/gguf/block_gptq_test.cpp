@@ -77,7 +77,7 @@ TEST_P(BlockGptqTest, RoundsRowsByThemselves) {
 
 INSTANTIATE_TEST_SUITE_P(Types, BlockGptqTest,
                          ::testing::Values("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K",
-                                           "Q6_K", "IQ4_NL", "IQ4_XS"),
+                                           "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"),
                          [](const auto& info) { return info.param; });
 
 TEST(BlockGptq, EndsWithAnyNumberOfBlocks) {

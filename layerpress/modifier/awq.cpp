@@ -10,9 +10,11 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/mean_absolute.h"
+#include "layerpress/gguf/grid_type.h"
 #include "layerpress/kernels/scaled_columns.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/scale_mappings.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/observer.h"
 #include "layerpress/quant/rounded_weight.h"
 #include "layerpress/quant/weight_numbers.h"
@@ -75,11 +77,23 @@ class ChannelMeans {
   at::Tensor sum_, count_;
 };
 
+/// Which weights have one scale.
+kernels::ScaleGrid grid_of(const quant::QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns) {
+  if (scheme.weights) return quant::scale_grid(*scheme.weights, rows, columns);
+  constexpr std::int64_t kUsualGroup = 32;
+  const auto* type = dynamic_cast<const gguf::GridType*>(quant::block_type(scheme));
+  return {.block_rows = 1, .block_columns = type == nullptr ? kUsualGroup : type->shape().group};
+}
+
+bool has_global_scale(const quant::QuantizationScheme& scheme) {
+  return scheme.weights && quant::has_global_scale(*scheme.weights);
+}
+
 /// For each column of a weight [rows, columns], the sum over rows of |w| / (largest |w| that has the same scale + 1e-6).
-at::Tensor normalized_sums(const at::Tensor& weight, const quant::QuantizationArgs& args) {
+at::Tensor normalized_sums(const at::Tensor& weight, const quant::QuantizationScheme& scheme) {
   constexpr std::int64_t kElements = 1 << 20;
   const std::int64_t rows = weight.size(0), columns = weight.size(1);
-  const kernels::ScaleGrid grid = quant::scale_grid(args, rows, columns);
+  const kernels::ScaleGrid grid = grid_of(scheme, rows, columns);
   const std::int64_t step = std::max<std::int64_t>(1, kElements / (columns * grid.block_rows)) * grid.block_rows;
   at::Tensor sums = at::zeros({columns}, weight.options().dtype(at::kDouble));
   for (std::int64_t first = 0; first < rows; first += step) {
@@ -144,7 +158,7 @@ at::Tensor weight_means(const TransformSite& site, const TransformInput& input) 
   for (const graph::ScaleReader& reader : site.place.readers) {
     if (!site.balances(reader)) continue;
     const at::Tensor weight = input.parameter(reader.weight);
-    const at::Tensor sums = normalized_sums(weight, *input.scheme_of(reader.node)->weights);
+    const at::Tensor sums = normalized_sums(weight, *input.scheme_of(reader.node));
     if (!means) means.emplace(source_features(site, input), sums.options());
     means->add(reader.columns, sums, static_cast<double>(weight.size(0)));
   }
@@ -156,11 +170,10 @@ double largest_scaled(const TransformSite& site, const TransformInput& input, co
   double largest = 0;
   for (const graph::ScaleReader& reader : site.place.readers) {
     if (!site.balances(reader)) continue;
-    const quant::QuantizationArgs& args = *input.scheme_of(reader.node)->weights;
-    if (!quant::has_global_scale(args)) continue;
+    if (!has_global_scale(*input.scheme_of(reader.node))) continue;
     const at::Tensor weight = input.parameter(reader.weight);
     const at::Tensor scaled = kernels::scaled_columns(weight, compression::scale_of(reader, scale, weight.size(1)));
-    largest = std::max(largest, quant::magnitude_for_global_scale(scaled, args, {}));
+    largest = std::max(largest, quant::magnitude_for_global_scale(scaled, *input.scheme_of(reader.node)->weights, {}));
   }
   return largest;
 }
@@ -237,7 +250,7 @@ class AwqModifier : public compression::Transform {
       const std::int64_t rows = linear->out_features, columns = linear->in_features;
       const quant::QuantizationScheme& scheme = *scheme_of(n);
       most = std::max(most, quant::rounded_weight_workspace(scheme, rows, columns, dtype, device));
-      if (quant::has_global_scale(*scheme.weights))  // largest_scaled
+      if (has_global_scale(scheme))  // largest_scaled
         most = std::max(most, static_cast<std::uint64_t>(rows * columns) * c10::elementSize(dtype) +
                                   kernels::scaled_columns_workspace(columns, device));
     }
@@ -266,7 +279,7 @@ class AwqModifier : public compression::Transform {
   void require_channels(const graph::Graph& graph, graph::NodeId reader,
                         const quant::QuantizationScheme& scheme) const {
     const bool duo = std::any_of(candidates_.begin(), candidates_.end(), [](const auto& own) { return own.duo; });
-    if (duo && scheme.weights->strategy == quant::Strategy::kTensor)
+    if (duo && scheme.weights && scheme.weights->strategy == quant::Strategy::kTensor)
       throw RecipeError("[recipe.check] {}: {} has one scale for the whole weight; set duo_scaling to false", where_,
                         graph.module_name(graph.nodes[reader]));
   }

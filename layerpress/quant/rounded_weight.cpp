@@ -4,15 +4,29 @@
 
 #include <algorithm>
 
+#include "layerpress/gguf/block_rows.h"
 #include "layerpress/kernels/scaled_columns.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "layerpress/quant/observer.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
+namespace {
+
+at::Tensor rounded_to_blocks(const at::Tensor& weight, const at::Tensor& scale, const QuantizationScheme& scheme) {
+  const gguf::BlockType& type = *block_type(scheme);
+  const at::Tensor blocks =
+      gguf::round_rows(type, kernels::scaled_columns(weight, scale).to(at::kCPU), /*importance=*/{});
+  const at::Tensor values = gguf::decode_rows(type, blocks, weight.size(1));
+  return kernels::scaled_columns(values.to(weight.options()), at::reciprocal(scale));
+}
+
+}  // namespace
 
 at::Tensor rounded_weight(const at::Tensor& weight, const at::Tensor& scale, const QuantizationScheme& scheme,
                           double largest) {
+  if (block_type(scheme) != nullptr) return rounded_to_blocks(weight, scale, scheme);
   const QuantizationArgs& args = *scheme.weights;
   const kernels::ScaleGrid grid = scale_grid(args, weight.size(0), weight.size(1));
   const kernels::ScaleFormat stored = scale_format(args, weight.scalar_type(), largest);
@@ -28,6 +42,9 @@ at::Tensor rounded_weight(const at::Tensor& weight, const at::Tensor& scale, con
 
 std::uint64_t rounded_weight_workspace(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                                        at::ScalarType dtype, const at::Device& device) {
+  if (block_type(scheme) != nullptr)
+    return kernels::scaled_columns_workspace(columns, device) + quantized_bytes(scheme, rows, columns, dtype) +
+           static_cast<std::uint64_t>(rows * columns) * (2 * c10::elementSize(dtype) + sizeof(float));
   const QuantizationArgs& args = *scheme.weights;
   const kernels::ScaleGrid grid = scale_grid(args, rows, columns);
   const std::uint64_t scaling = kernels::scaled_columns_workspace(columns, device);

@@ -3,7 +3,24 @@
 #include <algorithm>
 #include <array>
 
+#include "layerpress/base/error.h"
+
 namespace layerpress::recipe {
+namespace {
+
+/// Which modules are quantized, without how, says nothing; users mean the modifier behind.
+void require_scheme(const ModifierEntry& quantizer) {
+  const OrderedJson& arguments = quantizer.arguments;
+  if (arguments.empty() || json_has(arguments, "scheme") || json_has(arguments, "config_groups") ||
+      json_has(arguments, "kv_cache_scheme"))
+    return;
+  throw RecipeError(
+      "[recipe.parse] {}: an AWQModifier without a scheme only rescales, so {} has no meaning; give it to the modifier "
+      "that quantizes",
+      quantizer.where, arguments.items().begin().key());
+}
+
+}  // namespace
 
 Recipe with_separate_scaling(const Recipe& recipe) {
   constexpr std::array kOfQuantizer = {
@@ -21,6 +38,7 @@ Recipe with_separate_scaling(const Recipe& recipe) {
       const bool is_other = std::find(kOfQuantizer.begin(), kOfQuantizer.end(), key) != kOfQuantizer.end();
       (is_other ? quantizer : scaling).arguments[key] = value;
     }
+    require_scheme(quantizer);
     result.modifiers.push_back(std::move(scaling));
     if (!quantizer.arguments.empty()) result.modifiers.push_back(std::move(quantizer));
   }

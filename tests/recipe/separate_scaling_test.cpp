@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "layerpress/base/error.h"
+
 namespace layerpress::recipe {
 namespace {
 
@@ -22,6 +24,16 @@ TEST(SeparateScalingTest, AnAwqModifierWithASchemeBecomesTwoModifiers) {
 TEST(SeparateScalingTest, OthersStayAsTheyAre) {
   const std::string both = R"(AWQModifier {"n_grid":10} QuantizationModifier {"scheme":"W4A16"} )";
   EXPECT_EQ(separated("AWQModifier: {n_grid: 10}, QuantizationModifier: {scheme: W4A16}"), both);
+}
+
+TEST(SeparateScalingTest, ModulesWithoutASchemeAreRefused) {
+  try {
+    separated("AWQModifier: {ignore: [lm_head]}, QuantizationModifier: {scheme: Q4_K_M}");
+    FAIL();
+  } catch (const RecipeError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("only rescales, so ignore has no meaning"), std::string::npos) << text;
+  }
 }
 
 }  // namespace

@@ -57,12 +57,16 @@ class OutputFile {
  public:
   enum class Mode {
     kCreate,  ///< the file must not exist; reserves `size` bytes, so that a full disk shows at once
-    kReopen   ///< the file must exist and have `size` bytes
+    kReopen,  ///< the file must exist and have `size` bytes
+    kJoin     ///< the same, and its maker has called share(): several processes write into it
   };
   OutputFile(std::filesystem::path path, std::uint64_t size, Mode mode = Mode::kCreate);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
+
+  /// Lets other processes join. Until then, this is the only one that writes.
+  void share();
 
   const std::filesystem::path& path() const { return path_; }
   void write_at(std::uint64_t offset, const void* bytes, std::uint64_t length);

@@ -17,9 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Locks the file for one process, so that a process believed dead cannot write beside its successor.
-void lock(int descriptor, const fs::path& path) {
-  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+/// Locks the file for one process (LOCK_EX) or for those of one run (LOCK_SH), so that a process believed dead cannot write beside
+/// its successor.
+void lock(int descriptor, const fs::path& path, int kind = LOCK_EX) {
+  if (::flock(descriptor, kind | LOCK_NB) != 0 && errno == EWOULDBLOCK)
     throw IoError("[file.open] {}: another process still writes it; end that one first", path.string());
 }
 
@@ -36,7 +37,7 @@ int create(const fs::path& path, std::uint64_t size) {
   return descriptor.release();
 }
 
-int reopen(const fs::path& path, std::uint64_t size) {
+int reopen(const fs::path& path, std::uint64_t size, int kind) {
   Descriptor descriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status {};
   if (descriptor.value() < 0 || ::fstat(descriptor.value(), &status) != 0)
@@ -44,7 +45,7 @@ int reopen(const fs::path& path, std::uint64_t size) {
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
     throw IoError("[file.open] {}: has {} bytes instead of {}; remove it and start again", path.string(),
                   status.st_size, size);
-  lock(descriptor.value(), path);
+  lock(descriptor.value(), path, kind);
   return descriptor.release();
 }
 
@@ -75,11 +76,15 @@ fs::path without_links(const fs::path& path) {
 }  // namespace
 
 OutputFile::OutputFile(fs::path path, std::uint64_t size, Mode mode)
-    : path_(std::move(path)), descriptor_(mode == Mode::kCreate ? create(path_, size) : reopen(path_, size)) {}
+    : path_(std::move(path)),
+      descriptor_(mode == Mode::kCreate ? create(path_, size)
+                                        : reopen(path_, size, mode == Mode::kJoin ? LOCK_SH : LOCK_EX)) {}
 
 OutputFile::~OutputFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
+
+void OutputFile::share() { lock(descriptor_, path_, LOCK_SH); }
 
 void OutputFile::write_at(std::uint64_t offset, const void* bytes, std::uint64_t length) {
   if (!write_fully(descriptor_, offset, bytes, length))

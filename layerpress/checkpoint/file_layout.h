@@ -11,10 +11,12 @@ namespace layerpress::checkpoint {
 /// A weight file before any tensor is there: its first bytes, and the place of each tensor. Bytes that belong to neither are 0.
 struct FileLayout {
   std::string name;
-  int set = 0;  ///< of the sets of tensors: no file contains tensors of two sets
+  int set = 0;  ///< of the sets of tensors; its writer creates the file
   std::string header;
   std::vector<StoredTensor> tensors;
   std::uint64_t size = 0;
+  /// Of each tensor, if the file has tensors of several sets. The writers of all sets then write into it; that of `set` comes first.
+  std::vector<int> set_of_tensor{};
 };
 
 /// All files of a checkpoint.

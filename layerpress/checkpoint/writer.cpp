@@ -24,6 +24,7 @@ struct CheckpointWriter::Place {
   TensorSpec spec;
   Shard* shard = nullptr;
   std::uint64_t offset = 0;
+  bool own = true;
   bool claimed = false;
   bool written = false;
   std::string checksum{};
@@ -32,8 +33,8 @@ struct CheckpointWriter::Place {
 struct CheckpointWriter::Shard {
   std::string name;
   std::uint64_t size = 0;
-  std::unique_ptr<OutputFile> file{};        // of an own shard
-  std::unique_ptr<Descriptor> other_file{};  // of another writer's shard, opened on the first read
+  std::unique_ptr<OutputFile> file{};        // into which this writer writes
+  std::unique_ptr<Descriptor> other_file{};  // into which it does not, opened on the first read
   bool has_unsynced = false;
 };
 
@@ -62,6 +63,16 @@ bool is_reusable(const std::filesystem::path& path, std::uint64_t size, const st
   } catch (const IoError&) {
     return false;  // missing, truncated or unreadable: created again
   }
+}
+
+/// The file of an own set, created unless an earlier writer has left it.
+std::unique_ptr<OutputFile> own_file(const std::filesystem::path& path, const FileLayout& layout, bool reopen) {
+  const bool reused = reopen && is_reusable(path, layout.size, layout.header);
+  if (reopen && !reused) remove_file(path);
+  const auto mode = reused ? OutputFile::Mode::kReopen : OutputFile::Mode::kCreate;
+  auto file = std::make_unique<OutputFile>(path, layout.size, mode);
+  if (!reused) file->write_at(0, layout.header.data(), layout.header.size());
+  return file;
 }
 
 std::unique_ptr<Descriptor> open_written_by_other(const std::filesystem::path& path, std::uint64_t size) {
@@ -94,29 +105,34 @@ CheckpointWriter::CheckpointWriter(std::filesystem::path directory, const Checkp
                                    const Options& options)
     : directory_(std::move(directory)), has_index_(layout.has_index) {
   int sets = 0;
-  for (const FileLayout& file : layout.files) sets = std::max(sets, file.set + 1);
+  for (const FileLayout& file : layout.files) {
+    sets = std::max(sets, file.set + 1);
+    for (const int set : file.set_of_tensor) sets = std::max(sets, set + 1);
+  }
   if (!options.own.empty() && std::ssize(options.own) < sets)
     throw InternalError("[writer.open] files of {} sets, of which {} are known to be own or not", sets,
                         options.own.size());
-  for (const FileLayout& file : layout.files)
-    add_shard(file, options.own.empty() || options.own[static_cast<std::size_t>(file.set)], options.reopen);
+  for (const FileLayout& file : layout.files) add_shard(file, options);
 }
 
 CheckpointWriter::~CheckpointWriter() = default;
 
-void CheckpointWriter::add_shard(const FileLayout& layout, bool own, bool reopen) {
-  Shard shard{layout.name, layout.size};
-  if (own) {
-    const std::filesystem::path path = directory_ / shard.name;
-    const bool reused = reopen && is_reusable(path, shard.size, layout.header);
-    if (reopen && !reused) remove_file(path);
-    const auto mode = reused ? OutputFile::Mode::kReopen : OutputFile::Mode::kCreate;
-    shard.file = std::make_unique<OutputFile>(path, shard.size, mode);
-    if (!reused) shard.file->write_at(0, layout.header.data(), layout.header.size());
+void CheckpointWriter::add_shard(const FileLayout& layout, const Options& options) {
+  const auto owns = [&](int set) { return options.own.empty() || options.own[static_cast<std::size_t>(set)]; };
+  const std::vector<int>& sets = layout.set_of_tensor;
+  const std::filesystem::path path = directory_ / layout.name;
+  shards_.push_back(std::make_unique<Shard>(Shard{layout.name, layout.size}));
+  Shard& shard = *shards_.back();
+  if (owns(layout.set)) {
+    shard.file = own_file(path, layout, options.reopen);
+    if (!sets.empty()) shard.file->share();
+  } else if (std::any_of(sets.begin(), sets.end(), owns)) {
+    shard.file = std::make_unique<OutputFile>(path, layout.size, OutputFile::Mode::kJoin);
   }
-  shards_.push_back(std::make_unique<Shard>(std::move(shard)));
-  for (const StoredTensor& tensor : layout.tensors) {
-    if (!places_.emplace(tensor.name, Place{tensor, shards_.back().get(), tensor.offset}).second)
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const StoredTensor& tensor = layout.tensors[i];
+    const bool own = owns(sets.empty() ? layout.set : sets.at(i));
+    if (!places_.emplace(tensor.name, Place{tensor, &shard, tensor.offset, own}).second)
       throw InternalError("[writer.open] tensor {} is announced twice", in_quotes(tensor.name));
     total_bytes_ += tensor.nbytes();
     total_parameters_ += static_cast<std::uint64_t>(tensor.numel());
@@ -129,9 +145,7 @@ const CheckpointWriter::Place& CheckpointWriter::announced_place(const std::stri
   return found->second;
 }
 
-bool CheckpointWriter::owns(const std::string& name) const {
-  return announced_place(name, "owns").shard->file != nullptr;
-}
+bool CheckpointWriter::owns(const std::string& name) const { return announced_place(name, "owns").own; }
 
 CheckpointWriter::Place& CheckpointWriter::claim(const std::string& name, const char* doing, bool own) {
   if (owns(name) != own)
@@ -235,7 +249,7 @@ void CheckpointWriter::finish() {
     const std::lock_guard lock(mutex_);
     std::vector<std::string> absent;
     for (const auto& [name, place] : places_)
-      if (place.shard->file != nullptr && !place.written) absent.push_back(in_quotes(name));
+      if (place.own && !place.written) absent.push_back(in_quotes(name));
     if (!absent.empty()) {
       const std::size_t count = absent.size();
       absent.resize(std::min<std::size_t>(count, 5));

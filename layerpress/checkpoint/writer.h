@@ -29,9 +29,10 @@ namespace layerpress::checkpoint {
 /// The index of several files is `model.safetensors.index.json` ({"metadata": {"total_parameters", "total_size"}, "weight_map"},
 /// indent 2, sorted, newline at the end).
 ///
-/// Several writers, one per process, can write one checkpoint into a shared folder. The tensors are divided into sets,
-/// and no file contains tensors of two sets. Each writer creates, writes and closes the files of its own sets. All
-/// writers get the same layout, so all of them know the position of every tensor.
+/// Several writers, one per process, can write one checkpoint into a shared folder. The tensors are divided into sets.
+/// Each writer creates, writes and closes the files of its own sets. All writers get the same layout, so all of them know
+/// the position of every tensor. A file with tensors of several sets (FileLayout::set_of_tensor) is created by the writer of
+/// its own set; the others are made after it, and all write their tensors to their places.
 class CheckpointWriter {
  public:
   struct Options {
@@ -92,7 +93,7 @@ class CheckpointWriter {
  private:
   struct Place;
   struct Shard;
-  void add_shard(const FileLayout& layout, bool own, bool reopen);
+  void add_shard(const FileLayout& layout, const Options& options);
   const Place& announced_place(const std::string& name, const char* doing) const;
   Place& claim(const std::string& name, const char* doing, bool own);
   void read_from_other(Shard& shard, std::uint64_t offset, void* bytes, std::uint64_t length) const;

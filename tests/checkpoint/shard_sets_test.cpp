@@ -132,6 +132,39 @@ TEST(ShardSets, OneFileInAllNeedsNoIndex) {
   EXPECT_EQ(read_bytes(divided / "model.safetensors"), read_bytes(alone / "model.safetensors"));
 }
 
+TEST(ShardSets, SeveralWritersFillOneFile) {
+  const TemporaryFolder alone, together;
+  const std::vector<TensorSpec> specs = many_specs();
+  CheckpointLayout layout = safetensors_layout(specs, {});
+  CheckpointWriter plain(alone.path(), layout, {});
+  write_own(plain, specs);
+  plain.finish();
+  for (std::size_t i = 0; i < layout.files[0].tensors.size(); ++i)
+    layout.files[0].set_of_tensor.push_back(static_cast<int>(i) % 3);
+  const auto open = [&](int writer) {
+    return std::make_unique<CheckpointWriter>(together.path(), layout, own_sets(3, writer, 2));
+  };
+  EXPECT_THROW(open(1), IoError);  // the writer of the file's own set comes first
+  const auto first = open(0), second = open(1);
+  EXPECT_NE(first->owns(layout.files[0].tensors[0].name), second->owns(layout.files[0].tensors[0].name));
+  write_own(*first, specs);
+  EXPECT_THROW(second->finish(), InternalError);
+  write_own(*second, specs);
+  first->finish();
+  second->finish();
+  EXPECT_EQ(read_bytes(together / "model.safetensors"), read_bytes(alone / "model.safetensors"));
+}
+
+TEST(ShardSets, ASharedFileIsNotTakenFromAWriter) {
+  const TemporaryFolder folder;
+  CheckpointLayout layout = safetensors_layout(many_specs(), {});
+  layout.files[0].set_of_tensor.assign(layout.files[0].tensors.size(), 1);
+  auto first = std::make_unique<CheckpointWriter>(folder.path(), layout, own_sets(2, 0, 2));
+  const CheckpointWriter second(folder.path(), layout, own_sets(2, 1, 2));
+  first.reset();
+  EXPECT_THROW(OutputFile(folder / "model.safetensors", layout.files[0].size, OutputFile::Mode::kReopen), IoError);
+}
+
 const std::vector<TensorSpec> kTwoSpecs = {{"mine", at::kByte, {60}}, {"other", at::kFloat, {10}}};
 constexpr const char* kOtherFile = "model-00002-of-00002.safetensors";
 

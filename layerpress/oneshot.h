@@ -64,6 +64,8 @@ struct OneshotOptions {
   std::int64_t timeout = 600;
   std::string summary;
   std::string report;
+  std::string imatrix;
+  std::string from_imatrix;
   /// Names of options whose value the caller has stated, even where it is the default's: beside a recipe such options are
   /// refused, and what differs from its default counts as stated anyway. The command line fills it in.
   std::vector<std::string> given;
@@ -89,6 +91,10 @@ struct OneshotOptions {
     field("quality", self.quality,
           "fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); "
           "explicit observer or recipe values override it");
+    field(
+        "from-imatrix", self.from_imatrix,
+        "importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix "
+        "does");
     field("targets", self.targets, "modules to compress: class names, module names, re:patterns");
     field("ignore", self.ignore, "modules to leave alone, instead of this default; overrides --targets");
     field("dataset", self.dataset, "calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
@@ -138,6 +144,8 @@ struct OneshotOptions {
     field("summary", self.summary, "write a JSON summary to this file");
     field("report", self.report,
           "draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)");
+    field("imatrix", self.imatrix,
+          "write the calibration data's importance file, as llama-imatrix does, for any run with data");
   }
 };
 

@@ -1,8 +1,17 @@
 #include "layerpress/compression/assignments.h"
 
+#include "layerpress/compression/square_sum.h"
 #include "layerpress/graph/weight_matrix.h"
 
 namespace layerpress::compression {
+
+std::vector<StatisticPtr> Assignment::statistics_wanted(const ValueFacts& facts) const {
+  std::vector<StatisticPtr> wanted = modifier->statistics_wanted(facts);
+  const bool has_squares = std::any_of(wanted.begin(), wanted.end(),
+                                       [](const auto& statistic) { return statistic->name() == SquareSum::kName; });
+  if (measures_inputs && !has_squares) wanted.push_back(std::make_shared<SquareSum>());
+  return wanted;
+}
 
 std::set<std::string> Assignments::transformed(const graph::Graph& graph) const {
   std::set<std::string> names;

@@ -31,6 +31,12 @@ struct Assignment {
   const Quantizer* encoding = nullptr;  ///< the recipe's quantizer; null: the weight stays dense
   const Modifier* first = nullptr;      ///< the first entry of the recipe that changes the weight
   bool edited = false;                  ///< there are edits
+  bool measures_inputs = false;         ///< the sums of squares of its inputs are wanted, for an importance file
+  InputSquares importance{};            ///< from an importance file
+  std::shared_ptr<const StoredCodes> stored{};  ///< as in LinearWeight
+
+  /// Those that the modifier wants, and SquareSum if it measures its inputs.
+  std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const;
 };
 
 /// An attention whose keys and values are quantized.

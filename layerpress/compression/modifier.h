@@ -1,6 +1,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/ones.h>
 
 #include <cstdint>
 #include <functional>
@@ -19,6 +21,24 @@
 
 namespace layerpress::compression {
 
+/// Figures about a linear's inputs, which importance files have.
+struct InputSquares {
+  at::Tensor sums{};  ///< of squares, fp32, one for each column; undefined: they are not known
+  double tokens = 0;  ///< over which they are sums
+
+  /// The mean squares, fp32 [columns], ones without tokens; undefined if nothing is known.
+  at::Tensor means() const {
+    if (!sums.defined()) return {};
+    return tokens > 0 ? sums.view({-1}) / tokens : at::ones({sums.numel()}, sums.options());
+  }
+};
+
+/// The codes in which the source stores a weight.
+struct StoredCodes {
+  quant::QuantizationScheme scheme;
+  std::function<quant::QuantizedWeight()> read;  ///< of the whole weight, on the CPU
+};
+
 /// A linear module, or an embedding, and its weight [rows, columns] as stored, on the computing device.
 struct LinearWeight {
   std::string module;
@@ -35,6 +55,8 @@ struct LinearWeight {
   bool from_mxfp4 = false;
   /// Weights that are exactly 0 stay 0, because an edit (edit.h) has pruned them.
   bool keeps_zeros = false;
+  InputSquares importance{};            ///< from an importance file, for runs without data
+  const StoredCodes* stored = nullptr;  ///< if the scheme can hold them, which is better than compressing again
 };
 
 /// A linear in a plan, before any weight is read.
@@ -92,6 +114,8 @@ struct CompressedModule {
   /// report.weight_error, fp64, while a device has not computed it; BackgroundSink fills it in. Filled in by the
   /// pipeline.
   at::Tensor weight_error{};
+  /// Figures about its inputs, if they were collected, whoever wanted them; filled in by the pipeline, on the computing device.
+  InputSquares inputs{};
 };
 
 /// Linears that read one value, and its statistics, which are null if none were wanted or the run has no data.

@@ -41,9 +41,6 @@ struct IsVector : std::false_type {};
 template <typename T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
-/// A name for messages, whatever bytes it has.
-std::string in_words(const std::string& name) { return Json(name).dump(-1, ' ', true, Json::error_handler_t::replace); }
-
 std::uint64_t aligned(std::uint64_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
 class Writer {
@@ -226,6 +223,8 @@ void check_places(const FileHeader& header, std::uint64_t size, const Reader& re
 }
 
 }  // namespace
+
+std::string in_words(const std::string& name) { return Json(name).dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 std::int64_t TensorInfo::rows() const {
   std::int64_t rows = 1;

@@ -21,6 +21,9 @@ struct TensorInfo {
   std::uint64_t nbytes() const;  ///< REQUIRES: the type's blocks divide the columns
 };
 
+/// A name from a file for messages, whatever bytes it has.
+std::string in_words(const std::string& name);
+
 /// Every tensor begins at a multiple of this, and so does the data.
 inline constexpr std::uint64_t kAlignment = 32;
 

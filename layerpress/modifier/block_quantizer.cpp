@@ -21,6 +21,7 @@
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/group_targets.h"
 #include "layerpress/quant/observer.h"
+#include "layerpress/quant/stored_blocks.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -110,22 +111,30 @@ class BlockRounder : public compression::Quantizer {
 
   compression::CompressionCost cost(const std::vector<LinearShape>& linears) const override {
     compression::CompressionCost cost;
+    std::uint64_t codes = 0;
     for (const LinearShape& linear : linears) {
       cost.flops["quantize"] += kFlopsOfRounding * static_cast<double>(linear.rows * linear.columns);
       cost.result_bytes += quant::quantized_bytes(*linear.scheme, linear.rows, linear.columns, linear.dtype);
+      // The codes of a quantized source, as they are read and as integers.
+      if (linear.computed)
+        codes = std::max(codes, static_cast<std::uint64_t>(linear.rows * linear.columns) * (2 + sizeof(int)));
     }
-    cost.workspace_bytes = cost.result_bytes;
+    cost.workspace_bytes = cost.result_bytes + codes;
     return cost;
   }
 
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,
                                          const compression::Statistics* statistics, PhaseTimes& times) const override {
-    at::Tensor importance;
-    if (weighs_ && statistics != nullptr && statistics->tokens > 0)
-      importance = statistics->of<compression::SquareSum>().view({-1}) / statistics->tokens;
+    compression::InputSquares measured;
+    if (weighs_ && statistics != nullptr)
+      measured = {statistics->of<compression::SquareSum>(), static_cast<double>(statistics->tokens)};
     std::vector<CompressedModule> modules;
     for (const LinearWeight& linear : linears) {
-      modules.push_back(rounded(linear, importance, times));
+      if (std::optional<CompressedModule> kept = kept_codes(linear, statistics, times)) {
+        modules.push_back(std::move(*kept));
+        continue;
+      }
+      modules.push_back(rounded(linear, weighs_ ? measured.means() : linear.importance.means(), times));
       if (statistics != nullptr) modules.back().report.tokens = statistics->tokens;
     }
     return modules;
@@ -138,6 +147,22 @@ class BlockRounder : public compression::Quantizer {
     CompressedModule module = module_of(linear);
     const at::Tensor weights = importance.defined() ? importance.to(at::kCPU, at::kFloat).contiguous() : importance;
     module.weight.codes = gguf::round_rows(type_of(*linear.scheme), linear.weight.to(at::kCPU), weights);
+    return module;
+  }
+
+  /// What the source stores, if the blocks can hold it.
+  static std::optional<CompressedModule> kept_codes(const LinearWeight& linear,
+                                                    const compression::Statistics* statistics, PhaseTimes& times) {
+    if (linear.stored == nullptr) return std::nullopt;
+    const auto phase = times.measure("quantize");
+    quant::QuantizedWeight stored = linear.stored->read();
+    for (at::Tensor* part : {&stored.codes, &stored.scale, &stored.zero_point})
+      if (part->defined() && part->size(0) > 1) *part = part->narrow(0, linear.first_row, linear.weight.size(0));
+    std::optional<at::Tensor> blocks = quant::blocks_of(type_of(*linear.scheme), linear.stored->scheme, stored);
+    if (!blocks) return std::nullopt;
+    CompressedModule module = module_of(linear);
+    module.weight.codes = std::move(*blocks);
+    if (statistics != nullptr) module.report.tokens = statistics->tokens;
     return module;
   }
 
@@ -228,6 +253,10 @@ class BlockGptq final : public BlockRounder {
     for (const auto& [width, members] : by_block_width(linears)) {
       const Factorization factorization = width > 0 ? factorized(gram, width, times) : Factorization();
       for (const std::size_t i : members) {
+        if (std::optional<CompressedModule> kept = kept_codes(linears[i], statistics, times)) {
+          modules[i] = std::move(*kept);
+          continue;
+        }
         const LinearWeight moved = propagation.moved(linears[i], times);
         modules[i] = factorization.factor ? solved(moved, *factorization.factor, statistics->tokens, times)
                                           : rounded(moved, importance, times);

@@ -34,6 +34,8 @@ OutputWriter::OutputWriter(const setup::RunSetup& setup, const Options& options)
       options_(options),
       finished_(setup.subgraphs.size(), false) {
   lay_out();
+  if (options_.rank == 0 && !setup_.measured_inputs.empty())
+    importance_ = std::make_unique<ImportanceOutput>(setup_, options_.importance, options_.directory, options_.reopen);
   if (options_.reopen && options_.rank == 0) remove_leftovers();
 }
 
@@ -63,6 +65,7 @@ void OutputWriter::lay_out() {
 /// All other leftovers of an earlier run are incomplete or will be written again.
 void OutputWriter::remove_leftovers() const {
   std::set<std::string> wanted;
+  if (importance_) wanted.insert(ImportanceOutput::kFileName);
   for (const std::string& name : writer_->file_names()) wanted.insert(name);
   std::vector<std::filesystem::path> leftovers;
   for (const auto& entry : std::filesystem::directory_iterator(options_.directory)) {
@@ -132,6 +135,18 @@ bool OutputWriter::accept_tensors(std::size_t index, const Json& tensors) {
   return true;
 }
 
+/// REQUIRES: the subgraph's tensors are accepted. Reverts that if the figures about its inputs cannot be taken over.
+bool OutputWriter::accept_importance(std::size_t index, const Json& record) {
+  if (!importance_) return true;
+  std::set<std::string> modules;
+  for (const graph::NodeId n : subgraphs_[index].nodes)
+    if (assignments_.linears.count(n) != 0)
+      modules.insert(model_.traced.graph.module_name(model_.traced.graph.nodes[n]));
+  if (importance_->accept(modules, record.value("importance", Json()))) return true;
+  retract_tensors(index, record);
+  return false;
+}
+
 std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) {
   std::vector<std::string> damaged;
   for (const Json& record : records) {
@@ -139,7 +154,7 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
     const auto tensors = record.find("tensors");
     if (index >= subgraphs_.size() || finished_[index] || tensors == record.end() || !tensors->is_object()) continue;
     if (!Journal::has_all_sets(record, options_.shard_sets)) continue;  // some rank had not finished it
-    if (has_reports(record) && accept_tensors(index, *tensors)) {
+    if (has_reports(record) && accept_tensors(index, *tensors) && accept_importance(index, record)) {
       finished_[index] = true;
       records_[index] = record;
     } else {
@@ -152,13 +167,18 @@ std::vector<std::string> OutputWriter::accept(const std::vector<Json>& records) 
 void OutputWriter::reject(std::size_t index) {
   const auto record = records_.find(index);
   if (record == records_.end()) return;
+  retract_tensors(index, record->second);
+  if (importance_) importance_->retract(record->second.value("importance", Json::object()));
+  records_.erase(record);
+  finished_[index] = false;
+}
+
+void OutputWriter::retract_tensors(std::size_t index, const Json& record) {
   const std::set<std::string> compressed = made_names(index);
-  for (const auto& [name, checksum] : record->second["tensors"].items()) {
+  for (const auto& [name, checksum] : record.at("tensors").items()) {
     writer_->retract(name);
     if (compressed.count(name) == 0) plain_.insert(name);
   }
-  records_.erase(record);
-  finished_[index] = false;
 }
 
 void OutputWriter::start_journal(const Json& header) {
@@ -169,12 +189,18 @@ void OutputWriter::start_journal(const Json& header) {
     for (const auto& [index, record] : records_) records.push_back(record);
   journal_ = std::make_unique<Journal>(options_.directory / Journal::file_name(options_.rank), records);
   if (takes_over) Journal::remove_others(options_.directory);
-  committer_ = std::make_unique<SubgraphCommitter>(*writer_, *journal_);
+  committer_ = std::make_unique<SubgraphCommitter>([this] { sync(); }, *journal_);
+}
+
+void OutputWriter::sync() {
+  writer_->sync();
+  if (importance_) importance_->sync();
 }
 
 void OutputWriter::on_compressed(const graph::Node& node, const quant::QuantizationScheme& scheme,
                                  const compression::CompressedModule& result) {
   const std::string& module = model_.traced.graph.module_name(node);
+  if (importance_) importance_->take(module, result.inputs);
   if (own_modules_.count(module) == 0) return;
   for (const quant::NamedTensor& part : quant::compress(scheme, result.weight))
     write_tensor(quant::full_name(module, part), part.tensor);
@@ -223,6 +249,7 @@ void OutputWriter::on_subgraph_done(std::size_t index, const Json& boundary) {
   for (const std::string& name : written_) record["tensors"][name] = writer_->checksum(name);
   record["modules"] = Json::array();
   for (const compression::ModuleReport& report : reports_) record["modules"].push_back(report.to_json());
+  if (importance_) record["importance"] = importance_->take_checksums();
   written_.clear();
   reports_.clear();
   finished_[index] = true;
@@ -262,6 +289,7 @@ void OutputWriter::finish() {
   for (const auto& [spec, value] : target_.own_tensors())
     if (writer_->owns(spec.name)) writer_->write(spec.name, value);
   writer_->finish();
+  if (importance_) importance_->finish();
 }
 
 }  // namespace layerpress::output

@@ -10,6 +10,7 @@
 
 #include "layerpress/checkpoint/writer.h"
 #include "layerpress/compression/assignments.h"
+#include "layerpress/output/importance_output.h"
 #include "layerpress/output/subgraph_committer.h"
 #include "layerpress/pipeline/result_sink.h"
 #include "layerpress/setup/run_setup.h"
@@ -37,6 +38,7 @@ class OutputWriter : public pipeline::ResultSink {
     /// Divide linears evenly before copied tensors, because ranks compress what they write. Otherwise all bytes are
     /// divided.
     bool linears_first = false;
+    gguf::ImportanceOrigin importance{};  ///< of the importance file, if the setup measures inputs
   };
   /// Reserves all files of this rank at once; throws IoError if the disk is too small. With `reopen`, rank 0
   /// also removes leftovers of earlier runs other than weight files, journals and scratch files; it must call this
@@ -104,6 +106,9 @@ class OutputWriter : public pipeline::ResultSink {
   std::set<std::string> made_names(std::size_t index) const;
   bool names_tensors_of(std::size_t index, const Json& tensors) const;
   bool accept_tensors(std::size_t index, const Json& tensors);
+  void retract_tensors(std::size_t index, const Json& record);
+  bool accept_importance(std::size_t index, const Json& record);
+  void sync();
   const setup::RunSetup& setup_;
   const setup::OpenedModel& model_;
   const compression::Assignments& assignments_;
@@ -117,6 +122,7 @@ class OutputWriter : public pipeline::ResultSink {
   std::set<std::string> plain_;  // tensors of the output that some rank copies and that are not known to be written
   std::map<std::string, std::size_t> made_;  // tensors that stand for no weight and are not copied, by subgraph
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
+  std::unique_ptr<ImportanceOutput> importance_;  // of the first rank, if one is wanted
   std::vector<bool> finished_;
   std::map<std::size_t, Json> records_;
   std::vector<std::string> written_;                // tensors of the current subgraph

@@ -34,8 +34,9 @@ void check_output(const OneshotOptions& options, const fs::path& model_directory
 }
 
 /// Checked now rather than after the work.
-void check_summary(const std::string& path) {
-  if (!path.empty()) require_writable("--summary", path);
+void check_writable(const OneshotOptions& options) {
+  if (!options.summary.empty()) require_writable("--summary", options.summary);
+  if (!options.imatrix.empty()) require_writable("--imatrix", options.imatrix);
 }
 
 /// The original's own quantization is not the output's.
@@ -66,7 +67,7 @@ Json output_config(const setup::RunSetup& setup) {
 RunFolder::RunFolder(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group)
     : options_(options), setup_(setup), group_(group), path_(PendingDirectory::pending_path(options.output)) {
   check_output(options_, setup_.model.checkpoint->directory());
-  if (group_.is_first()) check_summary(options_.summary);
+  if (group_.is_first()) check_writable(options_);
 }
 
 bool RunFolder::is_complete() const {
@@ -76,7 +77,11 @@ bool RunFolder::is_complete() const {
     if (is_file() ? !fs::is_regular_file(target, failure) : !fs::is_directory(target, failure)) return false;
     if (!options_.resume || fs::is_empty(target, failure)) return false;
     if (!is_file() && fs::exists(path_ / Journal::kFileName)) return false;
-    if (is_file() ? is_this_file() : holds_this_output()) return true;
+    if (is_file() ? is_this_file() : holds_this_output()) {
+      if (options_.imatrix.empty() || fs::exists(options_.imatrix, failure)) return true;
+      throw UsageError("[output] {}: is already complete, but {} is not there; start over with --overwrite",
+                       options_.output, options_.imatrix);
+    }
     if (options_.overwrite) return false;
     throw UsageError(
         "[output] {}: already holds something else than this run's result (another model, another recipe, or no "
@@ -161,7 +166,13 @@ void RunFolder::commit() {
   if (!pending_) return;
   pending_->commit();
   // The last step, because the journal is needed until the folder has its name.
-  if (!is_file()) Journal::remove_all(options_.output);
+  if (!is_file()) remove_leftovers(options_.output);
+}
+
+void RunFolder::remove_leftovers(const fs::path& output) noexcept {
+  std::error_code ignored;
+  fs::remove(output / ImportanceOutput::kFileName, ignored);
+  Journal::remove_all(output);
 }
 
 void RunFolder::keep() {

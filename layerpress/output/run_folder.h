@@ -35,6 +35,8 @@ class RunFolder {
 
   /// Moves the folder to the output's path. Called by rank 0.
   void commit();
+  /// Removes from a finished output what an interruption right after commit() leaves.
+  static void remove_leftovers(const std::filesystem::path& output) noexcept;
   /// Leaves the folder to be resumed. Has an effect only on rank 0.
   void keep();
   /// Removes scratch files outside the folder.

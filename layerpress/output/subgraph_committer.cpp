@@ -4,8 +4,8 @@
 
 namespace layerpress::output {
 
-SubgraphCommitter::SubgraphCommitter(checkpoint::CheckpointWriter& writer, Journal& journal)
-    : writer_(writer), journal_(journal), thread_([this] { run(); }) {}
+SubgraphCommitter::SubgraphCommitter(std::function<void()> sync, Journal& journal)
+    : sync_(std::move(sync)), journal_(journal), thread_([this] { run(); }) {}
 
 SubgraphCommitter::~SubgraphCommitter() {
   {
@@ -47,7 +47,7 @@ void SubgraphCommitter::run() {
     lock.unlock();
     std::exception_ptr failure;
     try {
-      writer_.sync();
+      sync_();
       for (const auto& [index, record] : ready) journal_.append(record);
     } catch (...) {
       failure = std::current_exception();

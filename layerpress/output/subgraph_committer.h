@@ -3,12 +3,12 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "layerpress/checkpoint/writer.h"
 #include "layerpress/output/journal.h"
 
 namespace layerpress::output {
@@ -17,7 +17,8 @@ namespace layerpress::output {
 /// adds the record to the journal.
 class SubgraphCommitter {
  public:
-  SubgraphCommitter(checkpoint::CheckpointWriter& writer, Journal& journal);
+  /// `sync` waits until all tensors written so far are on disk; other threads may continue to write.
+  SubgraphCommitter(std::function<void()> sync, Journal& journal);
   /// Commits all queued records; failures are lost here, see finish().
   ~SubgraphCommitter();
   SubgraphCommitter(const SubgraphCommitter&) = delete;
@@ -32,7 +33,7 @@ class SubgraphCommitter {
 
  private:
   void run();
-  checkpoint::CheckpointWriter& writer_;
+  const std::function<void()> sync_;
   Journal& journal_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "layerpress/compression/square_sum.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/relative_error.h"
@@ -48,7 +49,10 @@ std::vector<compression::LinearWeight> weights_of(const execution::RunContext& r
     linears.push_back({run.graph.module_name(node),
                        parameters.original(graph::weight_matrix(node.operation).value().weight), shapes[i].scheme,
                        shapes[i].dtype, shapes[i].group_rows});
-    linears.back().from_mxfp4 = shared.assignments().linears.at(work.linears[i]).from_mxfp4;
+    const compression::Assignment& assignment = shared.assignments().linears.at(work.linears[i]);
+    linears.back().from_mxfp4 = assignment.from_mxfp4;
+    linears.back().importance = assignment.importance;
+    linears.back().stored = assignment.stored.get();
   }
   shared.fill(work.linears, work.statistics, parameters, linears);
   return linears;
@@ -96,6 +100,8 @@ void use_results(const execution::RunContext& run, const schedule::GroupWork& wo
   for (std::size_t i = 0; i < results.size(); ++i) {
     const graph::Node& node = run.graph.nodes[work.linears[i]];
     results[i].report.routed_tokens = work.routed_tokens;
+    if (work.statistics != nullptr)
+      results[i].inputs = {work.statistics->of<compression::SquareSum>(), static_cast<double>(work.statistics->tokens)};
     read_back(run, linears[i], results[i], node, work.propagates ? replaced : nullptr);
     const auto phase = run.times.measure("write");
     sink.on_compressed(node, *linears[i].scheme, results[i]);

@@ -60,7 +60,7 @@ compression::StatisticInput sample_input(const compression::Statistic& statistic
 compression::Statistics statistics_of(const compression::Assignment& assignment, const at::Tensor& x) {
   compression::Statistics statistics;
   statistics.tokens = x.size(0);
-  for (const compression::StatisticPtr& statistic : assignment.modifier->statistics_wanted(facts_of(assignment))) {
+  for (const compression::StatisticPtr& statistic : assignment.statistics_wanted(facts_of(assignment))) {
     at::Tensor figures =
         at::full({statistic->rows(x.size(1)), x.size(1)}, statistic->identity(), x.options().dtype(at::kFloat));
     const compression::StatisticInput input = sample_input(*statistic, x);
@@ -77,7 +77,7 @@ void measure_statistics(const setup::RunSetup& setup, const at::Tensor& x, Machi
   std::set<const compression::Quantizer*> seen;
   for (const auto& [node, assignment] : setup.assignments.linears) {
     if (!seen.insert(assignment.modifier).second) continue;
-    for (const compression::StatisticPtr& statistic : assignment.modifier->statistics_wanted(facts_of(assignment))) {
+    for (const compression::StatisticPtr& statistic : assignment.statistics_wanted(facts_of(assignment))) {
       const compression::RowRange rows = statistic->all_rows(features);
       at::Tensor figures = at::full({rows.last, features}, statistic->identity(), x.options().dtype(at::kFloat));
       const compression::StatisticInput input = sample_input(*statistic, x);

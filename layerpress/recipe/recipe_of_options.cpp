@@ -101,7 +101,12 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
     return is_text ? parse_recipe(options.recipe, "recipe") : read_recipe_file(options.recipe);
   }
   ModifierEntry entry;
-  if (options.algorithm == "gptq")
+  // An importance file takes the place of data.
+  const bool rounds = !options.from_imatrix.empty() && options.algorithm == OneshotOptions().algorithm &&
+                      std::find(options.given.begin(), options.given.end(), "algorithm") == options.given.end();
+  if (rounds)
+    entry.type = "QuantizationModifier";
+  else if (options.algorithm == "gptq")
     entry.type = "GPTQModifier";
   else if (options.algorithm == "rtn")
     entry.type = "QuantizationModifier";

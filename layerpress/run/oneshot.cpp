@@ -89,7 +89,8 @@ std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, con
   return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
 }
 
-std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, const run::EarlierRun& earlier) {
+std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, const run::EarlierRun& earlier,
+                                          const run::Calibration& calibration) {
   const setup::RunSetup& setup = claim.setup;
   const OutputWriter::Options options{.directory = claim.folder->path(),
                                       .max_shard_bytes = parse_bytes(rank.options.max_shard_size, "--max-shard-size"),
@@ -97,7 +98,10 @@ std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, 
                                       .rank = rank.group.rank(),
                                       .ranks = rank.group.size(),
                                       .shard_sets = shard_sets(rank, earlier),
-                                      .linears_first = !setup.pipeline->takes_data};
+                                      .linears_first = !setup.pipeline->takes_data,
+                                      .importance = {{rank.options.dataset},
+                                                     static_cast<std::uint32_t>(calibration.all_samples),
+                                                     static_cast<std::uint32_t>(rank.options.max_seq_length)}};
   std::unique_ptr<OutputWriter> output;
   rank_0_first(rank.group, [&] {
     if (rank.group.is_first() && !earlier.same_ranks) OutputWriter::remove_scratch(options.directory);
@@ -151,7 +155,7 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
       .output = nullptr,
       .work = {.setup = claim.setup, .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples}};
   if (!claim.folder->journal().empty()) {
-    planned.output = open_output(rank, claim, earlier);
+    planned.output = open_output(rank, claim, earlier, calibration);
     planned.work.resumed_subgraphs = run::accept_finished(rank, claim.setup, *claim.folder, *planned.output);
     rank.control.step(planned.work.resumed_subgraphs, claim.setup.subgraphs.size(), "plan");
   }
@@ -160,7 +164,7 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
   output::require_scratch_space(claim.setup, planned.work.plan, claim.folder->scratch(),
                                 rank.options.offload_dir.empty(), rank.group, rank.control);
   run::make_batches(calibration.set, claim.folder->scratch(), planned.work);
-  if (!planned.output) planned.output = open_output(rank, claim, earlier);
+  if (!planned.output) planned.output = open_output(rank, claim, earlier, calibration);
   start_journal(rank, planned, identity);
   return planned;
 }
@@ -247,6 +251,12 @@ void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
         LogLevel::kInfo,
         fmt::format("{} modules are already stored in the requested scheme and keep their codes ({}{})", alike.size(),
                     alike.front(), alike.size() > 1 ? ", ..." : ""));
+  if (const auto kept = std::count_if(setup.assignments.linears.begin(), setup.assignments.linears.end(),
+                                      [](const auto& entry) { return entry.second.stored != nullptr; });
+      kept > 0)
+    rank.control.message(
+        LogLevel::kInfo,
+        fmt::format("{} modules keep the values that the source stores, in blocks that hold them", kept));
   if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
     rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
   std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored
@@ -268,6 +278,13 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
                     left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
                     left.size() > 4 ? ", ..." : ""));
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
+  if (const std::vector<std::string>& names = setup.without_importance; !names.empty())
+    control.message(
+        LogLevel::kWarning,
+        fmt::format("[oneshot] --from-imatrix: {} has no figures for {} tensors, which are rounded without: {}{}",
+                    options.from_imatrix, names.size(),
+                    join({names.begin(), names.begin() + std::min<std::ptrdiff_t>(4, std::ssize(names))}),
+                    names.size() > 4 ? ", ..." : ""));
   for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments, *setup.target))
     control.message(LogLevel::kWarning, warning);
 }

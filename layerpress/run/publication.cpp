@@ -6,7 +6,7 @@
 #include <string>
 
 #include "layerpress/base/file.h"
-#include "layerpress/output/journal.h"
+#include "layerpress/output/importance_output.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/run/filled_experts.h"
 #include "layerpress/run/model_card.h"
@@ -50,6 +50,13 @@ void add_uncalibrated(const Rank& rank, const std::vector<UncalibratedLinear>& l
   for (const UncalibratedLinear& linear : linears)
     summary.details["uncalibrated"].push_back({{"module", linear.module}, {"why", linear.why}});
   for (const std::string& line : described(linears)) rank.control.message(LogLevel::kWarning, line);
+}
+
+/// Copies the importance file to its place.
+void write_importance(const OneshotOptions& options, const output::RunFolder& folder) {
+  if (options.imatrix.empty()) return;
+  const auto file = MappedFile::open(folder.path() / output::ImportanceOutput::kFileName);
+  write_text_file(options.imatrix, {reinterpret_cast<const char*>(file->data()), file->size()});
 }
 
 /// Collective; called before the output gets its name, so that a rank lost here does not make a finished output look
@@ -117,6 +124,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
     work.setup.target->write_others(finished, folder.path());
     output::OutputWriter::remove_scratch(folder.path());
     rank.control.check_stop();
+    write_importance(rank.options, folder);
     folder.commit();
     write_summary(rank.options, summary);
   }
@@ -126,7 +134,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
 
 OneshotSummary already_complete(const Rank& rank) {
   if (rank.group.is_first() && std::filesystem::is_directory(rank.options.output))
-    output::Journal::remove_all(rank.options.output);
+    output::RunFolder::remove_leftovers(rank.options.output);
   OneshotSummary summary;
   summary.already_complete = true;
   summary.output = rank.options.output;

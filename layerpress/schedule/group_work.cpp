@@ -18,7 +18,7 @@ std::vector<graph::LinearGroup> assigned_groups(const graph::Graph& graph, const
 bool wants_statistics(const graph::LinearGroup& group, const compression::Assignments& assignments) {
   return std::any_of(group.linears.begin(), group.linears.end(), [&](graph::NodeId n) {
     const compression::Assignment& assignment = assignments.linears.at(n);
-    return !assignment.modifier->statistics_wanted({.value = group.input, .scheme = assignment.scheme}).empty();
+    return !assignment.statistics_wanted({.value = group.input, .scheme = assignment.scheme}).empty();
   });
 }
 

@@ -49,7 +49,7 @@ ValueStatistics::ValueStatistics(const graph::Graph& graph, const compression::A
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::ValueId value = graph.nodes[n].inputs[0];
     const std::vector<compression::StatisticPtr> statistics =
-        assignment.modifier->statistics_wanted(facts(value, assignment.scheme));
+        assignment.statistics_wanted(facts(value, assignment.scheme));
     if (statistics.empty()) continue;
     ++wanted_[value].readers;
     add(value, statistics);

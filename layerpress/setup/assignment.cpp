@@ -12,6 +12,7 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/block_scheme.h"
+#include "layerpress/quant/stored_blocks.h"
 #include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 #include "layerpress/recipe/inherited_schemes.h"
@@ -123,6 +124,30 @@ void find_mxfp4(const OpenedModel& model, compression::Assignments& assignments)
     if (!weights.is_float(4) || !quant::has_power_scales(weights)) continue;
     assignment.from_mxfp4 = true;
     for (const graph::NodeId fused : assignment.fused) assignments.linears.at(fused).from_mxfp4 = true;
+  }
+}
+
+/// Weights that the source stores as integers keep their values in blocks that can hold them.
+void find_stored_codes(const OpenedModel& model, compression::Assignments& assignments) {
+  if (!model.rewrites.empty()) return;
+  const std::set<std::string> transformed = assignments.transformed(model.traced.graph);
+  for (auto& [n, assignment] : assignments.linears) {
+    const gguf::BlockType* type = quant::block_type(*assignment.scheme);
+    const graph::WeightMatrix matrix = matrix_of(model.traced.graph, n);
+    const auto stored = model.quantized.find(matrix.weight);
+    if (type == nullptr || assignment.edited || stored == model.quantized.end() || !stored->second.can_be_kept() ||
+        transformed.count(matrix.weight) != 0 || !quant::holds_values(*type, stored->second.scheme, matrix.columns))
+      continue;
+    assignment.stored = std::make_shared<const compression::StoredCodes>(compression::StoredCodes{
+        stored->second.scheme,
+        [name = matrix.weight, scheme = stored->second.scheme, compressed = stored->second.compressed] {
+          const std::vector<quant::NamedTensor> parts = compressed();
+          return quant::decompress(scheme, name, [&](const std::string& suffix) -> std::optional<at::Tensor> {
+            for (const quant::NamedTensor& part : parts)
+              if (part.suffix == suffix) return part.tensor;
+            return std::nullopt;
+          });
+        }});
   }
 }
 
@@ -249,6 +274,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   leave_stored_alike(model, assignments);
   if (target.fuses_linears()) link_fused(model, assignments);
   find_mxfp4(model, assignments);
+  find_stored_codes(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty() &&
       model.rewrites.empty())

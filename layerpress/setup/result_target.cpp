@@ -97,26 +97,27 @@ OrderedJson groups_of(const std::string& mixture, const OpenedModel& model, bool
 }  // namespace
 
 std::shared_ptr<const target::Target> make_target(const OneshotOptions& options, const recipe::Recipe& recipe,
-                                                  const OpenedModel& model) {
+                                                  const OpenedModel& model, const gguf::ImportanceFile* importance) {
   if (!recipe::asks_for_gguf(options)) return target::compressed_tensors_target();
   if (options.model_in_memory)
     throw UsageError("[oneshot] a model in memory cannot become a GGUF, which needs its tokenizer; name its folder");
-  if (!options.push.empty())
-    throw UsageError("[options] --push: only folders are uploaded yet; upload {} by hand", options.output);
   target::GgufDescription description{.name = last_part_of(options.model), .recipe = recipe::to_yaml(recipe)};
   for (const recipe::ModifierEntry& entry : recipe.modifiers)
     if (const std::string mixture = recipe::mixture_of(entry); !mixture.empty())
       description.file_type = gguf::mixture_file_type(mixture);
+  if (importance != nullptr)
+    description.importance = {last_part_of(options.from_imatrix), importance->origin(), importance->entries()};
   return target::gguf_target(*model.checkpoint, description);
 }
 
-recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model) {
+recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model, bool has_importance_file) {
   recipe::Recipe typed = recipe;
   for (recipe::ModifierEntry& entry : typed.modifiers) {
     const std::string mixture = recipe::mixture_of(entry);
     if (mixture.empty()) continue;
     // GPTQ knows the inputs; rounding does if it weighs errors by them.
-    const bool has_importance = entry.type == "GPTQModifier" || json_has(entry.arguments, "weight_observer");
+    const bool has_importance =
+        has_importance_file || entry.type == "GPTQModifier" || json_has(entry.arguments, "weight_observer");
     OrderedJson groups = groups_of(mixture, model, has_importance);
     entry.arguments.erase("scheme");
     entry.arguments["config_groups"] = std::move(groups);

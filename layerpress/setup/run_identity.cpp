@@ -75,6 +75,11 @@ Json identity_of_options(const OneshotOptions& options) {
   OneshotOptions::visit(options, [&](const char* name, const auto& value, const char*) {
     if (options_left_out().count(name) == 0) json[name] = value;
   });
+  json["imatrix"] = !options.imatrix.empty();
+  if (!options.from_imatrix.empty()) {
+    const auto file = MappedFile::open(options.from_imatrix);
+    json["from-imatrix"] = checksum_of(file->data(), file->size());
+  }
   return json;
 }
 

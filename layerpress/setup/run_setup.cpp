@@ -35,8 +35,10 @@ std::vector<std::string> pipeline_names() {
   return names;
 }
 
-const schedule::Pipeline* choose_pipeline(const std::string& asked, const Modifiers& modifiers) {
+const schedule::Pipeline* choose_pipeline(const OneshotOptions& options, const Modifiers& modifiers) {
+  const std::string& asked = options.pipeline;
   const bool needs_data =
+      !options.imatrix.empty() ||
       std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) { return modifier->needs_data(); });
   if (asked.empty()) return schedule::pipeline_named(needs_data ? "sequential" : "datafree");
   // "independent" is LLM Compressor's name for a sequential run.
@@ -46,7 +48,7 @@ const schedule::Pipeline* choose_pipeline(const std::string& asked, const Modifi
   if (needs_data && !pipeline->takes_data)
     throw UsageError(
         "[options] --pipeline {}: the recipe needs calibration data (GPTQ, AWQ, pruning, a hessian observer, "
-        "smoothing, static input scales, or a quantized cache of keys and values)",
+        "smoothing, static input scales, a quantized cache of keys and values, or --imatrix)",
         asked);
   return pipeline;
 }
@@ -147,13 +149,20 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
                  control);
   if (options.model_in_memory && group.size() > 1)
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
-  setup.target = make_target(options, setup.recipe, setup.model);
-  if (!setup.target->can_be_divided() && group.size() > 1)
-    throw UsageError("[options] --output {}: several ranks cannot write one file yet; run one process", options.output);
-  setup.modifiers = modifiers ? std::move(*modifiers) : make_modifiers(with_block_types(setup.recipe, setup.model));
-  setup.pipeline = choose_pipeline(options.pipeline, setup.modifiers);
+  const std::shared_ptr<const gguf::ImportanceFile> importance = importance_file(options);
+  setup.target = make_target(options, setup.recipe, setup.model, importance.get());
+  if (!setup.target->only_file().empty() && group.local_size() < group.size())
+    throw UsageError(
+        "[options] --output {}: ranks of several machines cannot write one file; run all ranks on one machine",
+        options.output);
+  setup.modifiers = modifiers ? std::move(*modifiers)
+                              : make_modifiers(with_block_types(setup.recipe, setup.model, importance != nullptr));
+  setup.pipeline = choose_pipeline(options, setup.modifiers);
   apply_rewrites(setup.modifiers, setup.model);
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
+  if (importance)
+    setup.without_importance = take_importance(*importance, setup.model, setup.modifiers, setup.assignments);
+  if (!options.imatrix.empty()) setup.measured_inputs = measure_inputs(setup.model, setup.assignments);
   check_group_sizes(options, setup.model, setup.modifiers, setup.assignments);
   if (options.model_in_memory) require_own_weights(setup.model, setup.assignments);
   setup.source = source_tensors(setup.model, setup.assignments);

@@ -10,6 +10,7 @@
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/schedule/pipelines.h"
 #include "layerpress/setup/assignment.h"
+#include "layerpress/setup/importance.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/source_tensors.h"
 #include "layerpress/target/target.h"
@@ -37,7 +38,9 @@ struct RunSetup {
   compression::Assignments assignments;
   SourceTensors source;
   std::vector<graph::Subgraph> subgraphs;
-  std::int64_t min_tokens_per_expert = 0;  ///< used if experts do not see all tokens
+  std::vector<MeasuredInputs> measured_inputs{};  ///< for the file of --imatrix; empty: none is written
+  std::vector<std::string> without_importance{};  ///< tensors of the GGUF that --from-imatrix's file does not know
+  std::int64_t min_tokens_per_expert = 0;         ///< used if experts do not see all tokens
   residency::Placement placement;
   ActivationPlace place = ActivationPlace::kAuto;
   int ranks = 1;

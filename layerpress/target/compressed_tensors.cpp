@@ -22,7 +22,6 @@ class CompressedTensorsTarget final : public Target {
   bool holds_activation_scales() const override { return true; }
   bool fuses_linears() const override { return true; }
   bool keeps_ties() const override { return false; }
-  bool can_be_divided() const override { return true; }
 
   std::optional<std::string> left_out(const std::string&) const override { return std::nullopt; }
   checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override { return original; }

@@ -73,6 +73,7 @@ class GgufTarget final : public Target {
     if (description.file_type) metadata_.emplace_back("general.file_type", *description.file_type);
     for (auto& pair : gguf::tokenizer_metadata(model.directory(), architecture_.vocab_size))
       metadata_.push_back(std::move(pair));
+    if (description.importance) add_importance(*description.importance);
     metadata_.emplace_back("layerpress.version", std::string(LAYERPRESS_VERSION));
     metadata_.emplace_back("layerpress.recipe", description.recipe);
   }
@@ -87,7 +88,6 @@ class GgufTarget final : public Target {
   bool holds_activation_scales() const override { return false; }
   bool fuses_linears() const override { return false; }
   bool keeps_ties() const override { return true; }
-  bool can_be_divided() const override { return false; }
 
   std::optional<std::string> left_out(const std::string& tensor) const override {
     gguf::Placement placement = architecture_.place(tensor);
@@ -126,7 +126,8 @@ class GgufTarget final : public Target {
     return tensors;
   }
 
-  checkpoint::CheckpointLayout layout(const std::vector<checkpoint::TensorSpec>& specs, const checkpoint::FileDivision&,
+  checkpoint::CheckpointLayout layout(const std::vector<checkpoint::TensorSpec>& specs,
+                                      const checkpoint::FileDivision& division,
                                       const SchemeOf& scheme_of) const override {
     std::vector<gguf::TensorInfo> tensors;
     std::map<std::string, std::size_t> index;                  // of tensors, by name
@@ -141,7 +142,9 @@ class GgufTarget final : public Target {
         add_expert(tensors[found->second], info, spec.name);
       places.emplace_back(found->second, place.expert.value_or(0));
     }
-    return {{file_of(specs, tensors, places)}, /*has_index=*/false};
+    checkpoint::FileLayout file = file_of(specs, tensors, places);
+    if (division.sets > 1) file.set_of_tensor = division.set_of_spec;
+    return {{std::move(file)}, /*has_index=*/false};
   }
 
   std::pair<std::string, Json> config_of(const CompressedModules&) const override {
@@ -161,6 +164,15 @@ class GgufTarget final : public Target {
   }
 
  private:
+  /// The keys that llama-quantize writes.
+  void add_importance(const GgufDescription::Importance& importance) {
+    metadata_.emplace_back("quantize.imatrix.file", importance.file);
+    if (!importance.origin.datasets.empty())
+      metadata_.emplace_back("quantize.imatrix.dataset", importance.origin.datasets.front());
+    metadata_.emplace_back("quantize.imatrix.entries_count", static_cast<std::uint32_t>(importance.entries));
+    metadata_.emplace_back("quantize.imatrix.chunks_count", importance.origin.chunks);
+  }
+
   bool is_own(const std::string& tensor) const {
     return std::any_of(architecture_.made.begin(), architecture_.made.end(),
                        [&](const gguf::MadeTensor& made) { return made.name == tensor; });

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "layerpress/gguf/importance.h"
 #include "layerpress/target/target.h"
 
 namespace layerpress::target {
@@ -14,6 +15,13 @@ struct GgufDescription {
   std::string name;                          ///< of the model
   std::string recipe;                        ///< as YAML
   std::optional<std::uint32_t> file_type{};  ///< of the mixture of types that was asked for
+  /// The importance file that weighed errors.
+  struct Importance {
+    std::string file;
+    gguf::ImportanceOrigin origin;
+    std::size_t entries = 0;
+  };
+  std::optional<Importance> importance{};
 };
 
 /// A single GGUF file, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws

@@ -57,8 +57,6 @@ class Target {
   virtual bool fuses_linears() const = 0;
   /// Whether a head that shares the embedding's weight has none of its own in the result, even if the embedding is compressed.
   virtual bool keeps_ties() const = 0;
-  /// Whether several ranks can write it.
-  virtual bool can_be_divided() const = 0;
 
   /// Why a tensor of the model is not in the result; nothing: it is. Throws CheckpointError naming a tensor that the result cannot hold.
   virtual std::optional<std::string> left_out(const std::string& tensor) const = 0;

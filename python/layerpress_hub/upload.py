@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from layerpress_frame.faults import Fault
@@ -23,15 +24,19 @@ def check(repository: str, report: Report) -> dict[str, Any]:
 
 
 def upload(folder: str, repository: str, private: bool, report: Report) -> dict[str, Any]:
-    """Makes the repository where there is none, and uploads the folder. Weight files of an earlier upload that the folder does
-    not have are deleted, because readers would take them for a part of the model."""
+    """Makes the repository where there is none, and uploads the folder, or the file beside those that are there. Weight files of an
+    earlier upload that the folder does not have are deleted, because readers would take them for a part of the model."""
     from huggingface_hub import HfApi
 
     api = HfApi(library_name="layerpress")
+    message = "Upload a model compressed by Layerpress"
     try:
         api.create_repo(repository, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repository, folder_path=folder, commit_message="Upload a model compressed by Layerpress",
-                          delete_patterns=["*.safetensors", "*.safetensors.index.json"])
+        if Path(folder).is_file():
+            api.upload_file(repo_id=repository, path_or_fileobj=folder, path_in_repo=Path(folder).name, commit_message=message)
+        else:
+            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message,
+                              delete_patterns=["*.safetensors", "*.safetensors.index.json"])
     except Exception as fault:  # of the hub's client, of the network, of the disk
         missing = f"the hub refuses access to the repository; {LOG_IN}, with a token that may write"
         raise Fault(f"{repository}: {explained(fault, missing)}", PLACE) from None

@@ -1,6 +1,7 @@
 """GGUF files as a user gets them: read by transformers and by the package gguf, which know nothing of Layerpress."""
 
 import json
+import os
 
 import gguf
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 import transformers
 from gguf.quants import dequantize
 from support import program, tiny_checkpoints, tiny_models
+from support.local_hub import LocalHub
 from support.watched_runs import killed, unfinished
 
 SIZES = {"vocab_size": 768, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -102,6 +104,44 @@ a_stage:
     assert "down_proj" in fields["layerpress.recipe"].contents()
 
 
+@pytest.mark.parametrize("scheme, source", [("Q4_0", ["W4A16", "--group-size", "32"]), ("Q4_1", ["W4A16_ASYM", "--group-size", "32"]),
+                                            ("Q8_0", ["W8A16"])])
+def test_quantized_sources_keep_their_values(llama, scheme, source, tmp_path):
+    """With GPTQ, too, whose codes are better than what rounding again would give."""
+    folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--dtype", "float16", "--scheme", *source)
+    outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", scheme)
+    assert "21 modules keep the values" in outcome.errors
+    stored = tiny_models.tensors(folder)
+    module = "model.layers.1.mlp.down_proj"
+    words = stored[f"{module}.weight_packed"].numpy().view(np.uint8)
+    codes = words.astype(np.int64) - 128 if scheme == "Q8_0" else np.stack([words & 15, words >> 4], -1).reshape(len(words), -1) - 8.0
+    scales = stored[f"{module}.weight_scale"].float().numpy()
+    group = codes.shape[1] // scales.shape[1]
+    zeros = 0
+    if scheme == "Q4_1":
+        packed = stored[f"{module}.weight_zero_point"].numpy().view(np.uint8)
+        zeros = np.stack([packed & 15, packed >> 4], -1)  # rows are packed: row 8 i + j is nibble j of row i
+        zeros = zeros.reshape(-1, scales.shape[1], 8).swapaxes(1, 2).reshape(scales.shape) - 8.0
+        zeros = zeros.repeat(group, 1)
+    wanted = (codes - zeros) * scales.repeat(group, 1)
+    found = next(t for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors if t.name == "blk.1.ffn_down.weight")
+    assert found.tensor_type.name == scheme
+    assert np.abs(dequantize(found.data, found.tensor_type) - wanted).max() <= (2e-3 if scheme == "Q4_1" else 1e-7) * np.abs(wanted).max()
+
+
+def test_scales_of_inputs_are_chosen_for_blocks(llama, data, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("a_stage: {a_modifiers: {AWQModifier: {n_grid: 5}, QuantizationModifier: {scheme: Q4_0}}}")
+    program.oneshot(llama, tmp_path / "scaled.gguf", *data, "--recipe", recipe)
+    program.oneshot(llama, tmp_path / "plain.gguf", "--algorithm", "rtn", "--scheme", "Q4_0")
+    norms = [next(t.data for t in gguf.GGUFReader(tmp_path / f"{name}.gguf").tensors if t.name == "blk.1.ffn_norm.weight")
+             for name in ("scaled", "plain")]
+    assert not np.array_equal(*norms)
+    expected = logits(llama)
+    scaled, plain = ((logits(tmp_path, f"{name}.gguf") - expected).norm().item() for name in ("scaled", "plain"))
+    assert scaled < 1.05 * plain
+
+
 def test_killed_and_resumed(llama, data, tmp_path):
     arguments = [*data, "--quality", "best", "--sequential-targets", "Linear"]
     undisturbed = program.oneshot(llama, tmp_path / "first.gguf", *arguments).read_bytes()
@@ -110,6 +150,20 @@ def test_killed_and_resumed(llama, data, tmp_path):
     program.oneshot(llama, out, *arguments, "--resume")
     assert out.read_bytes() == undisturbed
     assert not unfinished(out).exists()
+
+
+def test_push(llama, tmp_path):
+    """The file joins what the repository has."""
+    hub = LocalHub()
+    (tmp_path / "home").mkdir()
+    hub.models["me/result"] = {"model-Q8_0.gguf": b"mine"}
+    try:
+        out = program.oneshot(llama, tmp_path / "model-Q4_0.gguf", "--scheme", "Q4_0", "--algorithm", "rtn", "--push", "me/result",
+                              env=hub.environment(tmp_path / "home", PATH=os.environ["PATH"]))
+        assert hub.models["me/result"]["model-Q8_0.gguf"] == b"mine"
+        assert hub.models["me/result"]["model-Q4_0.gguf"] == out.read_bytes()
+    finally:
+        hub.close()
 
 
 def test_another_file_is_there(llama, tmp_path):

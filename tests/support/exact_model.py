@@ -36,8 +36,8 @@ def integer_weight(name, weight):
 class ExactModel:
     """`folder`, its data and the options that compress it."""
 
-    def __init__(self, parent):
-        self.folder = tiny_models.save(parent / "model", dtype=torch.bfloat16, **SIZES)
+    def __init__(self, parent, **settings):
+        self.folder = tiny_models.save(parent / "model", dtype=torch.bfloat16, **{**SIZES, **settings})
         self.make_exact()
         self.samples = tiny_models.random_samples(LENGTHS, seed=3)
         self.dataset = program.write_samples(parent / "samples.jsonl", self.samples)

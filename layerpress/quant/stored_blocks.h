@@ -1,0 +1,22 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "layerpress/gguf/block_type.h"
+#include "layerpress/quant/quantized_weight.h"
+
+namespace layerpress::quant {
+
+/// Whether blocks of `type` hold the values of weights that are stored in this scheme: integers in groups of a multiple of the blocks'
+/// columns, with a scale each. Only scales, and what asymmetric groups begin at, are rounded to 16 bits.
+bool holds_values(const gguf::BlockType& type, const QuantizationScheme& stored, std::int64_t columns);
+
+/// The blocks of such a weight, uint8 [rows, type.row_bytes(columns)]; nothing if a scale is too small or too large for them. Threads
+/// share the rows.
+std::optional<at::Tensor> blocks_of(const gguf::BlockType& type, const QuantizationScheme& stored,
+                                    const QuantizedWeight& weight);
+
+}  // namespace layerpress::quant

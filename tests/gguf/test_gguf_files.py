@@ -129,6 +129,26 @@ def test_quantized_sources_keep_their_values(llama, scheme, source, tmp_path):
     assert np.abs(dequantize(found.data, found.tensor_type) - wanted).max() <= (2e-3 if scheme == "Q4_1" else 1e-7) * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
+def test_mxfp4_sources_keep_their_values(llama, data, algorithm, tmp_path):
+    """Rounding finds a scale with which all values of a group are FP4 again, and GPTQ then has nothing to repair."""
+    folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--scheme", "MXFP4A16")
+    recipe = tmp_path / "recipe.yaml"
+    modifier = {"rtn": "QuantizationModifier", "gptq": "GPTQModifier"}[algorithm]
+    recipe.write_text(f"a_stage: {{a_modifiers: {{{modifier}: {{config_groups: {{all: {{targets: [Linear], format: MXFP4}}}}, "
+                      "ignore: [lm_head]}}}")
+    program.oneshot(folder, tmp_path / "out.gguf", *data, "--recipe", recipe)
+    module = "model.layers.1.mlp.gate_proj"
+    stored = tiny_models.tensors(folder)
+    packed = stored[f"{module}.weight_packed"].numpy()
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    scales = 2.0 ** (stored[f"{module}.weight_scale"].numpy().astype(np.float64) - 127)
+    wanted = np.where(codes > 7, -1, 1) * levels[codes & 7] * scales.repeat(32, 1)
+    found = next(t for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors if t.name == "blk.1.ffn_gate.weight")
+    assert found.tensor_type.name == "MXFP4" and np.array_equal(dequantize(found.data, found.tensor_type), wanted)
+
+
 def test_scales_of_inputs_are_chosen_for_blocks(llama, data, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("a_stage: {a_modifiers: {AWQModifier: {n_grid: 5}, QuantizationModifier: {scheme: Q4_0}}}")

@@ -68,7 +68,16 @@ struct Evaluation {
   std::optional<std::int64_t> rounded_linears;  ///< linears whose inputs were rounded; empty if that was not asked for
   std::optional<double> reference_perplexity;   ///< that of `reference`, on the same tokens
   std::optional<double> kl_divergence;          ///< mean over all tokens of KL(reference || model), natural logarithm
-  std::optional<double> top1_agreement;         ///< share of tokens at which both models rank the same token first
+  /// A token of the text, and the divergence of what the models expect behind it.
+  struct WorstToken {
+    double kl_divergence = 0;
+    std::int64_t sample = 0, position = 0;  ///< its sample and its place in it, both from 0
+    std::int64_t id = 0;
+    std::string text, before;  ///< its text, and that of the tokens before it; empty without a tokenizer
+  };
+  std::optional<double> kl_median, kl_percentile_99;  ///< of the tokens' divergences
+  std::vector<WorstToken> worst_tokens;               ///< the five with the greatest divergence, in descending order
+  std::optional<double> top1_agreement;  ///< share of tokens at which both models rank the same token first
   /// Relative error of the residual stream after a layer: the mean over all tokens of ‖x - x̃‖ / ‖x̃‖, where x̃ is the
   /// stream of the `reference` model.
   struct LayerError {

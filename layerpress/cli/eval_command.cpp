@@ -18,6 +18,24 @@ std::string task_rows(const Json& tasks) {
   return text;
 }
 
+/// A text on one line, in quotes.
+std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+/// How the divergence is spread over the tokens, and the worst of them.
+std::string divergence_rows(const Evaluation& evaluation) {
+  std::string text = fmt::format("{:<24}{:>12.5f}\n", "KL divergence", *evaluation.kl_divergence);
+  if (evaluation.kl_median) text += fmt::format("{:<24}{:>12.5f}\n", "  median token", *evaluation.kl_median);
+  if (evaluation.kl_percentile_99)
+    text += fmt::format("{:<24}{:>12.5f}\n", "  99th percentile", *evaluation.kl_percentile_99);
+  if (evaluation.worst_tokens.empty()) return text;
+  const Evaluation::WorstToken& worst = evaluation.worst_tokens.front();
+  text += fmt::format("{:<24}{:>12.5f}  sample {}, position {}", "  worst token", worst.kl_divergence, worst.sample,
+                      worst.position);
+  if (!worst.text.empty())
+    text += fmt::format(": {}{}", quoted(worst.text), worst.before.empty() ? "" : " after " + quoted(worst.before));
+  return text + "\n";
+}
+
 std::string as_table(const Evaluation& evaluation) {
   std::string text;
   if (evaluation.tokens > 0) text = fmt::format("{:<24}{:>12.4f}\n", "perplexity", evaluation.perplexity);
@@ -26,7 +44,7 @@ std::string as_table(const Evaluation& evaluation) {
   if (evaluation.tokens > 0) text += fmt::format("{:<24}{:>12}\n", "tokens", evaluation.tokens);
   if (evaluation.rounded_linears)
     text += fmt::format("{:<24}{:>12}\n", "linears, inputs rounded", *evaluation.rounded_linears);
-  if (evaluation.kl_divergence) text += fmt::format("{:<24}{:>12.5f}\n", "KL divergence", *evaluation.kl_divergence);
+  if (evaluation.kl_divergence) text += divergence_rows(evaluation);
   if (evaluation.top1_agreement)
     text += fmt::format("{:<24}{:>12.2f} %\n", "top-1 agreement", 100 * *evaluation.top1_agreement);
   text += fmt::format("{:<24}{:>12.1f}\n", "seconds", evaluation.seconds);

@@ -63,6 +63,10 @@ std::string text_rows(const EvaluateOptions& options, const Json& figures) {
     text += row("perplexity of the original", number(figures["reference_perplexity"]));
   if (figures.contains("kl_divergence"))
     text += row("KL divergence from the original", number(figures["kl_divergence"]));
+  if (figures.contains("worst_tokens"))
+    text += row("the same for the median token, the 99th percentile, the worst token",
+                fmt::format("{}, {}, {}", number(figures["kl_median"]), number(figures["kl_percentile_99"]),
+                            number(figures["worst_tokens"][0]["kl_divergence"])));
   if (figures.contains("top1_agreement"))
     text += row("tokens with the same most likely successor",
                 fmt::format("{:.1f} %", 100 * figures["top1_agreement"].get<double>()));

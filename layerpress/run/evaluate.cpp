@@ -17,6 +17,7 @@
 #include "layerpress/run/evaluation_tasks.h"
 #include "layerpress/run/model_head.h"
 #include "layerpress/run/run_report.h"
+#include "layerpress/run/token_divergences.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 #include "layerpress/setup/rounded_inputs.h"
@@ -150,8 +151,9 @@ struct Predictions {
 
 struct Sums {
   Predictions model, reference;
-  double divergence = 0, agreements = 0;
-  std::int64_t tokens = 0;
+  run::TokenDivergences divergences;
+  double agreements = 0;
+  std::int64_t samples = 0, tokens = 0;
 };
 
 /// Adds the predictions of the next tokens by `logits`. Tokens beyond the head's vocabulary (images) are not text and
@@ -178,9 +180,11 @@ void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t 
     if (reference == nullptr) continue;
     const at::Tensor wanted = reference->log_probabilities(batch, first, last);
     if (predicted > 0) add_predictions(wanted.slice(0, 0, predicted), next, sums.reference);
-    sums.divergence += (wanted.exp() * (wanted - logs)).sum(-1).to(at::kDouble).sum().item<double>();
+    sums.divergences.add((wanted.exp() * (wanted - logs)).sum(-1), sums.samples, ids.slice(0, begin, end),
+                         first - begin);
     sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
   }
+  ++sums.samples;
 }
 
 std::int64_t quantize_activations(setup::OpenedModel& model) {
@@ -212,6 +216,15 @@ Json Evaluation::to_json() const {
   if (rounded_linears) json["rounded_linears"] = *rounded_linears;
   if (reference_perplexity) json["reference_perplexity"] = *reference_perplexity;
   if (kl_divergence) json["kl_divergence"] = *kl_divergence;
+  if (kl_median) json["kl_median"] = *kl_median;
+  if (kl_percentile_99) json["kl_percentile_99"] = *kl_percentile_99;
+  for (const WorstToken& token : worst_tokens)
+    json["worst_tokens"].push_back({{"kl_divergence", token.kl_divergence},
+                                    {"sample", token.sample},
+                                    {"position", token.position},
+                                    {"id", token.id},
+                                    {"text", token.text},
+                                    {"before", token.before}});
   if (top1_agreement) json["top1_agreement"] = *top1_agreement;
   for (const LayerError& layer : layers)
     json["layers"].push_back({{"name", layer.name}, {"relative_error", layer.relative_error}});
@@ -260,7 +273,10 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
   result.seconds = timer.seconds();
   if (reference) {
     result.reference_perplexity = sums.reference.perplexity();
-    result.kl_divergence = sums.divergence / static_cast<double>(sums.tokens);
+    result.kl_divergence = sums.divergences.mean();
+    result.kl_median = sums.divergences.quantile(0.5);
+    result.kl_percentile_99 = sums.divergences.quantile(0.99);
+    result.worst_tokens = sums.divergences.worst(model.model.checkpoint->directory(), control);
     result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
     result.layers = std::move(layers);
   }

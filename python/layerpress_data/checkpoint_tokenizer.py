@@ -49,6 +49,10 @@ class CheckpointTokenizer:
             for encoding, each in zip(encodings, conversations)
         ]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False)
+
     def render(self, messages: list[dict], place: str) -> str:
         """Applies the checkpoint's chat template."""
         return self._chat_template().render(messages, self._template_variables, place)

@@ -11,8 +11,19 @@ from .errors import DataError
 from .request import Request, parse_request
 
 
-def answer(request: dict[str, Any], report: Report) -> dict[str, int]:
-    return prepare(parse_request(request))
+def answer(request: dict[str, Any], report: Report) -> dict[str, Any]:
+    return decode(request) if "decode" in request else prepare(parse_request(request))
+
+
+def decode(request: dict[str, Any]) -> dict[str, list[str]]:
+    """The texts of token ids."""
+    from .checkpoint_tokenizer import load_tokenizer
+
+    model, sequences = request.get("model"), request["decode"]
+    if not isinstance(model, str) or not isinstance(sequences, list):
+        raise DataError("request field 'decode' must be lists of token ids, beside 'model'")
+    tokenizer = load_tokenizer(Path(model))
+    return {"texts": [tokenizer.decode(ids) for ids in sequences]}
 
 
 def prepare(request: Request) -> dict[str, int]:

@@ -58,6 +58,9 @@ class TransformersTokenizer:
             for i, each in enumerate(conversations)
         ]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
     def render(self, messages: list[dict], place: str) -> str:
         return self._chat_template().render(messages, self._tokenizer.special_tokens_map, place)
 

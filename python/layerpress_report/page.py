@@ -145,7 +145,8 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 _MEASURED = {"dataset": "text", "reference": "compared with", "tokens": "tokens", "perplexity": "perplexity",
-             "reference_perplexity": "perplexity before", "kl_divergence": "KL divergence", "top1_agreement": "same most likely token",
+             "reference_perplexity": "perplexity before", "kl_divergence": "KL divergence", "kl_median": "of the median token",
+             "kl_percentile_99": "99th percentile", "top1_agreement": "same most likely token",
              "rounded_linears": "linears with quantized inputs", "engine": "engine of tasks"}
 
 
@@ -156,12 +157,22 @@ def _quality(evaluation: Evaluation) -> list[str]:
     tasks = [(f"{task} {metric}", number(value), *(number(measured[kind][metric]) if metric in measured.get(kind, ()) else ""
                                                     for kind in ("reference", "recovery")))
              for task, measured in (evaluation.get("tasks") or {}).items() for metric, value in measured["metrics"].items()]
+    if worst := evaluation.get("worst_tokens"):
+        parts += [head("Worst tokens", "The tokens with the greatest KL divergence; samples and positions count from 0."),
+                  filled_table(("KL divergence", "sample", "position", "token", "after"),
+                               [(number(token["kl_divergence"]), f"{token['sample']}", f"{token['position']}",
+                                 _quoted(token["text"]) or f"id {token['id']}", _quoted(token["before"])) for token in worst])]
     if tasks:
         parts.append(filled_table(("task", "result", "before", "recovery"), tasks))
     if evaluation.get("layers"):
         parts += [head("Error of the residual stream", "After each subgraph, relative to the original model's."),
                   chart(charts.stream(evaluation))]
     return parts
+
+
+def _quoted(text: str) -> str:
+    """On one line, with its spaces visible."""
+    return json.dumps(text, ensure_ascii=False) if text else ""
 
 
 def _errors(summary: dict[str, Any]) -> list[str]:

@@ -88,6 +88,7 @@ def test_measured_quality(tmp_path):
         text = file.read_text()
         assert "Not measured yet." not in text and f"| perplexity | {figures['perplexity']:.4g} |" in text
         assert f"| KL divergence from the original | {figures['kl_divergence']:.4g} |" in text and str(tmp_path) not in text
+        assert f"{figures['kl_percentile_99']:.4g}, {figures['worst_tokens'][0]['kl_divergence']:.4g} |" in text
         for part in (before.partition("<!-- quality")[0], before.partition("<!-- end of quality -->")[2]):
             assert part in text
     card = ModelCard.load(file)

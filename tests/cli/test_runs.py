@@ -226,7 +226,8 @@ def test_targets_and_ignore(model, results):
 def test_compressed_result_can_be_evaluated(model, results, solving, samples):
     out = program.oneshot(model, results / "out", *solving)
     evaluation = program.run("eval", out, "--dataset", samples, "--reference", model).json()
-    assert evaluation.keys() == {"perplexity", "reference_perplexity", "tokens", "seconds", "kl_divergence", "top1_agreement", "layers"}
+    assert evaluation.keys() == {"perplexity", "reference_perplexity", "tokens", "seconds", "kl_divergence", "kl_median",
+                                 "kl_percentile_99", "worst_tokens", "top1_agreement", "layers"}
     assert all(0 < layer["relative_error"] < 1 for layer in evaluation["layers"])
     assert 0 < evaluation["kl_divergence"] < 2 and 0 < evaluation["top1_agreement"] <= 1
     same = program.run("eval", model, "--dataset", samples, "--reference", model).json()

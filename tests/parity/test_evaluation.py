@@ -2,13 +2,14 @@
 
 import json
 import math
+import shutil
 
 import numpy
 import pytest
 import test_loading
 import torch
 from safetensors.torch import save_file
-from support import program, tiny_models
+from support import program, tiny_checkpoints, tiny_models
 
 
 def log_probabilities(folder, samples):
@@ -43,6 +44,32 @@ def test_perplexity_and_divergence(folders):
     assert ours["perplexity"] == pytest.approx(math.exp(torch.cat(losses).mean()), rel=1e-4)
     assert ours["kl_divergence"] == pytest.approx(divergence.mean().item(), rel=1e-3) and divergence.mean() > 0.05
     assert ours["top1_agreement"] == pytest.approx(agreement.double().mean().item())
+    assert ours["kl_median"] == pytest.approx(divergence.quantile(0.5).item(), rel=1e-3)
+    assert ours["kl_percentile_99"] == pytest.approx(divergence.quantile(0.99).item(), rel=1e-3)
+    places = [(sample, position) for sample, ids in enumerate(samples) for position in range(len(ids))]
+    wanted = [(*places[i], samples[places[i][0]][places[i][1]]) for i in divergence.argsort(descending=True)[:5]]
+    assert [(token["sample"], token["position"], token["id"]) for token in ours["worst_tokens"]] == wanted
+    assert [token["kl_divergence"] for token in ours["worst_tokens"]] == pytest.approx(divergence.sort(descending=True).values[:5].tolist(), rel=1e-3)
+    assert {token["text"] for token in ours["worst_tokens"]} == {""}  # these models have no tokenizer
+
+
+def test_worst_token_has_its_text(folders, tmp_path):
+    """And the table quotes it, with the tokens before it."""
+    parent, _ = folders
+    model = tmp_path / "model"
+    shutil.copytree(parent / "model", model)
+    tiny_checkpoints.save_words(tmp_path)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).rename(model / name)
+    data = program.write_samples(tmp_path / "words.jsonl", [[(7 * i + 1) % 99 + 1 for i in range(20)]])
+    measure = ("eval", model, "--dataset", data, "--reference", parent / "reference")
+    ids = json.loads(data.read_text())["input_ids"]
+    worst = program.run(*measure).json()["worst_tokens"]
+    for token in worst:
+        at = token["position"]
+        assert token["text"] == f"w{ids[at]}" and token["before"] == " ".join(f"w{i}" for i in ids[max(0, at - 12):at])
+    [line] = [line for line in program.run(*measure, "--table").output.splitlines() if "worst token" in line]
+    assert f'sample 0, position {worst[0]["position"]}: "{worst[0]["text"]}"' in line
 
 
 def test_residual_stream(folders):
@@ -73,7 +100,7 @@ def test_table(folders):
     text = program.run("eval", parent / "model", "--dataset", parent / "samples.jsonl", "--reference", parent / "reference",
                        "--table").output
     rows = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if line and not line.endswith((" %", "after")))
-    assert {"perplexity", "tokens", "KL divergence", "seconds", "model.layers.0"} <= rows.keys()
+    assert {"perplexity", "tokens", "KL divergence", "  median token", "  99th percentile", "seconds", "model.layers.0"} <= rows.keys()
     assert float(rows["perplexity"]) > 1 and "top-1 agreement" in text
 
 

@@ -49,6 +49,13 @@ def test_file_format(words, rows, tmp_path):
     assert struct.unpack("<3q", data[first:last]) == (0, 2, 3)
 
 
+def test_decoding(words):
+    process = run({"model": str(words), "decode": [[3], [1, 2], []]})
+    assert (process.returncode, json.loads(process.stdout)) == (0, {"texts": ["w3", "w1 w2", ""]})
+    process = run({"model": str(words), "decode": "w3"})
+    assert process.returncode == 2 and "decode" in process.stderr
+
+
 def test_failure_of_the_process(words, tmp_path):
     process = run({"model": str(words), "dataset": str(tmp_path / "none.csv"), "output": str(tmp_path / "x")})
     assert (process.returncode, process.stdout) == (2, "")

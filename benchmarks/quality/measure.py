@@ -21,7 +21,7 @@ from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
 TEXTS = {"handbook": debian_handbook_text.write_files, "python": python_docs_text.write_files}
-HEADER = ["weights", "mode", "KL", "perplexity", "same first token", "last layer's error"]
+HEADER = ["weights", "mode", "KL", "median", "99th percentile", "worst token", "perplexity", "same first token", "last layer's error"]
 SERVED = ["KL, inputs rounded", "perplexity, inputs rounded"]
 
 
@@ -101,7 +101,8 @@ def row(model: Path, text: Text, number_format: str, mode: Mode, arguments: argp
     output = compress(model, text, mode, recipe, arguments)
     found = evaluate(output, model, text, arguments)
     last = found["layers"][-1]["relative_error"] if found.get("layers") else float("nan")
-    cells = [number_format, mode.name, f"{found['kl_divergence']:.4f}", f"{found['perplexity']:.2f}",
+    cells = [number_format, mode.name, f"{found['kl_divergence']:.4f}", f"{found['kl_median']:.4f}",
+             f"{found['kl_percentile_99']:.3f}", f"{found['worst_tokens'][0]['kl_divergence']:.2f}", f"{found['perplexity']:.2f}",
              f"{found['top1_agreement']:.1%}", f"{last:.3f}"]
     if not FLOATS.keys() & set(arguments.formats):
         return cells

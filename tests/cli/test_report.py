@@ -139,7 +139,9 @@ def test_evaluation_joins_the_page(model, results, samples, rounding):
     assert len(after.charts) == len(before.charts) + 1 and set(before.words) - set(after.words) <= {"quality", "not measured"} | {
         word for word in before.words if "measure the quality" in word or "layerpress eval" in word}
     assert f"KL divergence {figures['kl_divergence']:.4g}" in after.text and str(model) not in page.read_text()
-    assert "Worst tokens" in after.words and f"id {figures['worst_tokens'][4]['id']}" in after.words
+    last = figures["worst_tokens"][4]
+    assert "Worst tokens" in after.words and f"{last['kl_divergence']:.4g}" in after.words
+    assert (json.dumps(last["text"], ensure_ascii=False) if last["text"] else f"id {last['id']}") in after.words
     (results / "other.html").write_text("<p>other</p>")
     for name, fragment in (("none.html", "no such file"), ("other.html", "was not written by oneshot --report")):
         program.fails("eval", out, "--dataset", samples, "--report", results / name, fragments=["[report]", name, fragment])

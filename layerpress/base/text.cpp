@@ -83,6 +83,29 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string join_both(const std::string& first, const std::string& second) {
+  return first.empty() || second.empty() ? first + second : first + ", " + second;
+}
+
+std::string upper_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
+  return text;
+}
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+std::vector<std::string> name_parts(std::string_view name) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    parts.emplace_back(name.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 std::string parent_name(std::string_view name) { return std::string(name.substr(0, name.rfind('.'))); }
 
 std::string last_part(std::string_view name) { return std::string(name.substr(name.rfind('.') + 1)); }

@@ -13,6 +13,18 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 /// Joins with ", ".
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
+/// Both texts with ", " between them, or the one that is not empty.
+std::string join_both(const std::string& first, const std::string& second);
+
+/// Letters as upper case.
+std::string upper_case(std::string text);
+
+/// Whether it is a number without a sign, in digits only.
+bool all_digits(std::string_view text);
+
+/// The parts of a dotted name, {"layers", "3", "mlp"} of "layers.3.mlp"; one for a name without dots.
+std::vector<std::string> name_parts(std::string_view name);
+
 /// A dotted name without its last part, "layers.3.mlp.weight" -> "layers.3.mlp"; a name without dots is returned
 /// unchanged.
 std::string parent_name(std::string_view name);

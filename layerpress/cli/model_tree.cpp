@@ -32,16 +32,11 @@ struct NumberedName {
   }
 };
 
-bool is_number(std::string_view part) {
-  return !part.empty() && part.size() < 10 &&
-         std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 /// The last component that is a number is the one that may vary.
 NumberedName numbered(const std::string& name) {
   for (std::size_t end = name.size(); end > 0;) {
     const std::size_t dot = name.rfind('.', end - 1), begin = dot == std::string::npos ? 0 : dot + 1;
-    if (const auto part = std::string_view(name).substr(begin, end - begin); is_number(part)) {
+    if (const auto part = std::string_view(name).substr(begin, end - begin); part.size() < 10 && all_digits(part)) {
       const std::int64_t number = std::stoll(std::string(part));
       return {name.substr(0, begin), name.substr(end), number, number};
     }

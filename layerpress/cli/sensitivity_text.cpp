@@ -18,20 +18,6 @@ constexpr std::size_t kTableColumns = 80, kModuleColumns = 30, kSchemeColumns = 
 
 using Names = std::vector<std::string>;
 
-bool all_digits(const std::string& part) {
-  return !part.empty() && part.find_first_not_of("0123456789") == std::string::npos;
-}
-
-Names name_parts(const std::string& name) {
-  Names parts = {""};
-  for (const char c : name)
-    if (c == '.')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  return parts;
-}
-
 /// "model.layers.0" of "model.layers.0.mlp.experts.7.up_proj" and "mlp.experts.*.up_proj"; "" if no part is a number.
 struct ModulePlace {
   std::string layer, name;

@@ -40,10 +40,6 @@ void set_errors(const std::vector<LinearWeight>& linears, const std::vector<std:
   }
 }
 
-std::string joined(const std::string& first, const std::string& second) {
-  return first.empty() || second.empty() ? first + second : first + ", " + second;
-}
-
 }  // namespace
 
 EditedEncoding::EditedEncoding(std::vector<EditPtr> edits, const Quantizer* encoding)
@@ -135,8 +131,8 @@ std::vector<CompressedModule> EditedEncoding::compress(const std::vector<LinearW
       edited[i].keeps_zeros = results[i].keeps_zeros;
       edited[i].whole = at::Tensor();
       losses[i] = results[i].loss;
-      reports[i].scheme = joined(reports[i].scheme, edit->describe());
-      reports[i].fallback = joined(reports[i].fallback, results[i].fallback);
+      reports[i].scheme = join_both(reports[i].scheme, edit->describe());
+      reports[i].fallback = join_both(reports[i].fallback, results[i].fallback);
     }
   }
   std::vector<CompressedModule> modules(linears.size());
@@ -144,8 +140,8 @@ std::vector<CompressedModule> EditedEncoding::compress(const std::vector<LinearW
   for (std::size_t i = 0; i < linears.size(); ++i) {
     ModuleReport& report = modules[i].report;
     report.module = linears[i].module;
-    report.scheme = joined(reports[i].scheme, report.scheme);
-    report.fallback = joined(reports[i].fallback, report.fallback);
+    report.scheme = join_both(reports[i].scheme, report.scheme);
+    report.fallback = join_both(reports[i].fallback, report.fallback);
     if (statistics != nullptr) report.tokens = statistics->tokens;
     if (encoding_ == nullptr) modules[i].weight.codes = edited[i].weight;
   }

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -24,19 +25,14 @@ std::optional<std::int64_t> number_of(std::string_view part) {
 
 NumberedName numbered(std::string_view name) {
   NumberedName result;
-  while (true) {
-    const std::size_t dot = name.find('.');
-    const std::string_view part = name.substr(0, dot);
+  std::vector<std::string> parts = name_parts(name);
+  for (std::string& part : parts)
     if (const auto number = number_of(part)) {
       result.numbers.push_back(*number);
-      result.pattern += '#';
-    } else {
-      result.pattern += part;
+      part = "#";
     }
-    if (dot == std::string_view::npos) return result;
-    result.pattern += '.';
-    name.remove_prefix(dot + 1);
-  }
+  result.pattern = join(parts, ".");
+  return result;
 }
 
 void replace_prefix(std::string& name, std::string_view prefix, std::string_view by) {

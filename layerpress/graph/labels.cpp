@@ -47,10 +47,6 @@ std::vector<std::string> pieces(const std::string& name) {
   return parts;
 }
 
-bool is_number(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
 std::string row_word(Rows rows) {
   switch (rows) {
     case Rows::kTokens:
@@ -119,7 +115,7 @@ std::string name_range(const std::string& first, const std::string& last) {
   for (std::size_t i = 0; numbers && i < from.size(); ++i) {
     if (from[i] == to[i]) continue;
     ++different;
-    numbers = is_number(from[i]) && is_number(to[i]);
+    numbers = all_digits(from[i]) && all_digits(to[i]);
     from[i] += kDash + to[i];
   }
   if (numbers && different == 1) return join(from, ".");

@@ -30,14 +30,6 @@ using compression::CompressedModule;
 using compression::LinearShape;
 using compression::LinearWeight;
 
-std::vector<std::string> strings(const Json& value, const std::string& where) {
-  if (value.is_string()) return {value.get<std::string>()};
-  if (!value.is_array() ||
-      !std::all_of(value.begin(), value.end(), [](const Json& entry) { return entry.is_string(); }))
-    throw RecipeError("[recipe.modifier] {} must be a string or a list of strings", where);
-  return value.get<std::vector<std::string>>();
-}
-
 const gguf::BlockType& type_of(const quant::QuantizationScheme& scheme) { return *quant::block_type(scheme); }
 
 /// What rounding to nearest, and what searches the scales for it, takes of a weight's elements.
@@ -47,7 +39,7 @@ constexpr double kFlopsOfRounding = 400;
 class BlockGroups {
  public:
   BlockGroups(const Json& arguments, const std::string& where) : where_(where) {
-    if (json_has(arguments, "ignore")) ignore_entries_ = strings(arguments["ignore"], where + ".ignore");
+    if (json_has(arguments, "ignore")) ignore_entries_ = names_or_none_in(arguments["ignore"], where + ".ignore");
     ignore_.emplace(ignore_entries_, where + ".ignore");
     std::vector<quant::GroupTargets::Group> targets;
     for (const auto& [name, group] : arguments["config_groups"].items()) {
@@ -57,7 +49,7 @@ class BlockGroups {
           throw RecipeError("[recipe.modifier] {}.{}: a group of blocks has targets and format only", place, key);
       quant::QuantizationScheme scheme =
           quant::block_scheme(*gguf::find_block_type(group["format"].get<std::string>()));
-      scheme.targets = strings(group.value("targets", Json::array({"Linear"})), place + ".targets");
+      scheme.targets = names_or_none_in(group.value("targets", Json::array({"Linear"})), place + ".targets");
       targets.push_back({scheme.targets, place});
       groups_.push_back({name, std::move(scheme)});
     }
@@ -261,7 +253,7 @@ class BlockGptq final : public BlockRounder {
         modules[i] = factorization.factor ? solved(moved, *factorization.factor, statistics->tokens, times)
                                           : rounded(moved, importance, times);
         compression::ModuleReport& report = modules[i].report;
-        report.fallback = joined(factorization.fallback, propagation.fallback());
+        report.fallback = join_both(factorization.fallback, propagation.fallback());
         report.tokens = statistics->tokens;
         if (report.output_error) report.output_power = mean_output_power(linears[i].weight, gram, statistics->tokens);
       }
@@ -286,10 +278,6 @@ class BlockGptq final : public BlockRounder {
   static at::Tensor importance_of(const at::Tensor& gram, std::int64_t tokens) {
     if (tokens == 0 || !at::isfinite(gram.diagonal()).all().item<bool>()) return {};
     return gram.diagonal() / tokens;
-  }
-
-  static std::string joined(const std::string& first, const std::string& second) {
-    return first.empty() || second.empty() ? first + second : first + ", " + second;
   }
 
   Propagation propagation_of(const std::vector<LinearWeight>& linears, const compression::Statistics& statistics,

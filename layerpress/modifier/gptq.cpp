@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "layerpress/base/text.h"
 #include "layerpress/compression/gram_statistic.h"
 #include "layerpress/modifier/gptq_modifier.h"
 #include "layerpress/modifier/output_power.h"
@@ -15,10 +16,6 @@ using compression::CompressedModule;
 using compression::LinearWeight;
 
 namespace {
-
-std::string both(const std::string& first, const std::string& second) {
-  return first.empty() || second.empty() ? first + second : first + ", " + second;
-}
 
 /// LLM Compressor takes null for neither.
 template <typename Number>
@@ -178,7 +175,7 @@ double GptqModifier::compress_batch(const std::vector<LinearWeight>& linears, co
   for (std::size_t m = 0; m < members.size(); ++m) {
     CompressedModule& result = results[batch[m]];
     result = result_of(members[m], codes[m], scales[m], solution.statistics.tokens);
-    result.report.fallback = both(solution.factorization.fallback, solution.propagation.fallback());
+    result.report.fallback = join_both(solution.factorization.fallback, solution.propagation.fallback());
   }
   return loss;
 }

@@ -8,7 +8,6 @@
 
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/modifier/pruning.h"
-#include "layerpress/modifier/scale_mappings.h"
 
 namespace layerpress::modifier {
 namespace {

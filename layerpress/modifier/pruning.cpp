@@ -7,7 +7,6 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
-#include "layerpress/modifier/scale_mappings.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::modifier {

@@ -21,17 +21,6 @@
 namespace layerpress::modifier {
 namespace {
 
-std::vector<std::string> string_list(const Json& value, const std::string& where, const char* key) {
-  if (value.is_string()) return {value.get<std::string>()};
-  std::vector<std::string> list;
-  if (value.is_array())
-    for (const Json& entry : value)
-      if (entry.is_string()) list.push_back(entry.get<std::string>());
-  if (!value.is_array() || list.size() != value.size())
-    throw RecipeError("[recipe.modifier] {}: '{}' must be a string or a list of strings", where, key);
-  return list;
-}
-
 /// The observers that the modifier's own arguments name.
 struct NamedObservers {
   std::optional<std::string> weights, input;
@@ -106,7 +95,7 @@ QuantizingModifier::QuantizingModifier(const OrderedJson& arguments, const std::
   NamedObservers named = named_observers(plain, where);
   named_observer_ = std::move(named.weights);
   named_input_observer_ = std::move(named.input);
-  if (json_has(plain, "ignore")) ignore_entries_ = string_list(plain["ignore"], where, "ignore");
+  if (json_has(plain, "ignore")) ignore_entries_ = names_or_none_in(plain["ignore"], where + ".ignore");
   ignore_.emplace(ignore_entries_, where + ".ignore");
   read_kv_cache(plain, where);
   read_groups(arguments, where, default_observer);
@@ -150,7 +139,7 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
     const auto name = arguments["scheme"].get<std::string>();
     quant::QuantizationScheme scheme = quant::preset_scheme(name);
     scheme.targets = {"Linear"};
-    if (json_has(arguments, "targets")) scheme.targets = string_list(arguments["targets"], where, "targets");
+    if (json_has(arguments, "targets")) scheme.targets = names_or_none_in(arguments["targets"], where + ".targets");
     return add_group(name, fmt::format("{}, scheme {}", where, name), std::move(scheme), default_observer);
   }
   const OrderedJson& mapping = arguments[has_scheme ? "scheme" : "config_groups"];
@@ -161,7 +150,7 @@ void QuantizingModifier::read_groups(const OrderedJson& arguments, const std::st
     const std::string group_where = fmt::format("{}.{}", where, name);
     quant::QuantizationScheme scheme =
         has_scheme ? quant::preset_scheme(name) : quant::parse_quantization_scheme(value, group_where);
-    if (has_scheme) scheme.targets = string_list(value, where, name.c_str());
+    if (has_scheme) scheme.targets = names_or_none_in(value, fmt::format("{}.{}", where, name));
     if (!scheme.weights && scheme.input_activations && !scheme.output_activations)
       add_attention_group(name, group_where, std::move(scheme));
     else

@@ -1,6 +1,7 @@
 #include "layerpress/modifier/scale_mappings.h"
 
 #include "layerpress/base/error.h"
+#include "layerpress/modifier/argument.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -20,18 +21,6 @@ std::pair<Json, Json> parts_of(const Json& entry, const std::string& where) {
 }
 
 }  // namespace
-
-std::vector<std::string> names_in(const Json& value, const std::string& where) {
-  std::vector<std::string> names;
-  if (value.is_string()) names.push_back(value.get<std::string>());
-  if (value.is_array())
-    for (const Json& entry : value)
-      if (entry.is_string()) names.push_back(entry.get<std::string>());
-  if (names.empty() || (value.is_array() && names.size() != value.size()))
-    throw RecipeError("[recipe.modifier] {}: expected a name or a list of names, found {}", where,
-                      value.dump().substr(0, 80));
-  return names;
-}
 
 std::vector<ScaleMapping> read_scale_mappings(const Json& mappings, const std::string& where) {
   if (!mappings.is_array() || mappings.empty())

@@ -9,9 +9,6 @@
 
 namespace layerpress::modifier {
 
-/// A name or a list of names and `re:` patterns. Throws RecipeError.
-std::vector<std::string> names_in(const Json& value, const std::string& where);
-
 /// An entry of a transform's `mappings`: the linears to balance, and the layer whose output is divided instead.
 struct ScaleMapping {
   std::string where;

@@ -114,11 +114,6 @@ const std::vector<Preset>& presets() {
   return rows;
 }
 
-std::string upper_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
-  return text;
-}
-
 /// "W4A16SYM" of "w4a16-sym".
 std::string letters_and_digits(const std::string& text) {
   std::string kept;

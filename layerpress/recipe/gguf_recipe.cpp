@@ -1,10 +1,10 @@
 #include "layerpress/recipe/gguf_recipe.h"
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"
 
 namespace layerpress::recipe {
@@ -14,11 +14,6 @@ constexpr const char* kUsualMixture = "Q4_K_M";
 
 bool is_given(const OneshotOptions& options, const std::string& option) {
   return std::find(options.given.begin(), options.given.end(), option) != options.given.end();
-}
-
-std::string upper_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::toupper(c); });
-  return text;
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
 #include "layerpress/recipe/name_roots.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <string_view>
 #include <utility>
+
+#include "layerpress/base/text.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -34,21 +35,14 @@ std::string escaped(std::string_view name) {
   return expression;
 }
 
-bool is_number(std::string_view part) {
-  return !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
-}
-
 /// The expression of a name, and of each of its beginnings, in which parts that are numbers stand for every number.
 std::vector<std::string> shapes_of(const std::string& name) {
   std::vector<std::string> shapes;
   std::string shape;
-  for (std::size_t begin = 0; begin <= name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view part = std::string_view(name).substr(begin, end - begin);
-    if (begin > 0) shape += "\\.";
-    shape += is_number(part) ? "\\d+" : escaped(part);
+  for (const std::string& part : name_parts(name)) {
+    if (!shapes.empty()) shape += "\\.";
+    shape += all_digits(part) ? "\\d+" : escaped(part);
     shapes.push_back(shape);
-    begin = end + 1;
   }
   return shapes;
 }

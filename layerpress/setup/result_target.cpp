@@ -31,21 +31,9 @@ std::set<std::string> embedding_weights(const graph::Graph& graph) {
 
 /// A pattern for the linear and those like it of the other experts of its layer.
 std::string pattern_for_experts(const std::string& module) {
-  std::string pattern;
-  std::size_t last = std::string::npos, length = 0;  // of the last number
-  for (std::size_t begin = 0; begin <= module.size();) {
-    const std::size_t end = std::min(module.find('.', begin), module.size());
-    const std::string part = module.substr(begin, end - begin);
-    if (!pattern.empty()) pattern += "\\.";
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string::npos) {
-      last = pattern.size();
-      length = part.size();
-    }
-    pattern += part;
-    begin = end + 1;
-  }
-  if (last != std::string::npos) pattern.replace(last, length, "\\d+");
-  return "re:" + pattern + "$";
+  std::vector<std::string> parts = name_parts(module);
+  if (const auto last = std::find_if(parts.rbegin(), parts.rend(), all_digits); last != parts.rend()) *last = "\\d+";
+  return "re:" + join(parts, "\\.") + "$";
 }
 
 /// A linear or an embedding, and its tensor in the file.

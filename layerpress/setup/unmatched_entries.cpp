@@ -93,10 +93,7 @@ std::string hint_for_pattern(const std::string& expression, const Modules& modul
     return fmt::format("patterns match from the start of a name; did you mean re:.*{}?", expression);
   std::set<std::string> parts;
   for (const std::string& name : names)
-    for (std::size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-      end = name.find('.', begin);
-      parts.insert(name.substr(begin, end == std::string::npos ? end : end - begin));
-    }
+    for (std::string& part : name_parts(name)) parts.insert(std::move(part));
   for (const std::string& word : words_in_pattern(expression)) {
     const auto has_word = [&](const std::string& name) { return name.find(word) != std::string::npos; };
     if (word.size() < 3 || std::any_of(names.begin(), names.end(), has_word)) continue;

@@ -118,5 +118,17 @@ TEST(PhaseTimes, InnerPhasesPauseOuterOnes) {
   EXPECT_LE(times.phases().at("outer").seconds, whole.seconds() - inner);
 }
 
+TEST(Text, PartsOfNames) {
+  EXPECT_EQ(name_parts("layers.3.mlp"), (std::vector<std::string>{"layers", "3", "mlp"}));
+  EXPECT_EQ(name_parts("lm_head"), std::vector<std::string>{"lm_head"});
+  EXPECT_EQ(name_parts("a."), (std::vector<std::string>{"a", ""}));
+  EXPECT_TRUE(all_digits("0123456789"));
+  for (const char* text : {"", "-1", "1a", "a1"}) EXPECT_FALSE(all_digits(text)) << text;
+  EXPECT_EQ(upper_case("q4_K_m"), "Q4_K_M");
+  EXPECT_EQ(join_both("a", "b"), "a, b");
+  EXPECT_EQ(join_both("", "b"), "b");
+  EXPECT_EQ(join_both("a", ""), "a");
+}
+
 }  // namespace
 }  // namespace layerpress

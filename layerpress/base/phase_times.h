@@ -16,7 +16,6 @@ class PhaseTimes {
   struct Phase {
     double seconds = 0;
     double flops = 0;                       ///< floating-point operations that the phase's algorithm needs
-    double bytes = 0;                       ///< bytes read from or written to files
     std::uint64_t peak_resident_bytes = 0;  ///< largest resident set of the process when the phase last ended
   };
 
@@ -42,7 +41,6 @@ class PhaseTimes {
   };
   [[nodiscard]] Scope measure(const std::string& name) { return Scope(*this, name); }
   void add_flops(const std::string& name, double flops) { phases_[name].flops += flops; }
-  void add_bytes(const std::string& name, double bytes) { phases_[name].bytes += bytes; }
   const std::map<std::string, Phase>& phases() const { return phases_; }
 
   /// Ends the section before, if there is one. Phases outside of sections count for the run only.

@@ -109,8 +109,6 @@ class CompiledProgram : public TensorProgram {
   }
 
   const std::vector<at::ScalarType>& weight_types() const override { return weight_types_; }
-  std::size_t input_count() const override { return inputs_.size(); }
-  std::size_t constant_count() const override { return constants_; }
 
   at::Tensor run(const ProgramInputs& given, std::int64_t tokens) const override {
     const at::Device device = given.values.empty() ? given.token_ids.device() : given.values.front().device();

@@ -39,8 +39,6 @@ class TensorProgram {
   virtual ~TensorProgram() = default;
   /// The dtype that each weight must have.
   virtual const std::vector<at::ScalarType>& weight_types() const = 0;
-  virtual std::size_t input_count() const = 0;
-  virtual std::size_t constant_count() const = 0;
   /// The result [tokens, features], contiguous. Throws CheckpointError naming the step that failed.
   virtual at::Tensor run(const ProgramInputs& inputs, std::int64_t tokens) const = 0;
 };

@@ -149,18 +149,6 @@ std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme,
   return format_of(scheme).layout(weights_of(scheme), rows, columns, weight_dtype);
 }
 
-std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme) {
-  std::vector<std::string> suffixes;
-  if (!scheme.weights) return {kOnlySuffix};
-  constexpr std::int64_t kAnySize = 1;
-  for (const NamedTensorSpec& spec : compressed_layout(scheme, kAnySize, kAnySize, at::kFloat))
-    suffixes.push_back(spec.suffix);
-  if (has_stored_inputs(scheme))
-    for (const NamedTensorSpec& spec : parameter_layout({"input", &*scheme.input_activations}))
-      suffixes.push_back(spec.suffix);
-  return suffixes;
-}
-
 std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
   if (block_type(scheme) != nullptr) return {{kOnlySuffix, blocks_of(weight).to(at::kCPU).contiguous()}};
   if (is_dense(scheme)) return {{kOnlySuffix, finite_values(weight).to(at::kCPU).contiguous()}};

@@ -17,9 +17,6 @@ namespace layerpress::quant {
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype);
 
-/// Suffixes of all tensors that may stand for a weight of the scheme.
-std::vector<std::string> compressed_suffixes(const QuantizationScheme& scheme);
-
 /// The tensors themselves, same suffixes, dtypes and shapes as compressed_layout. Tensors come back on the CPU,
 /// contiguous. Throws InternalError when codes, scales or zero points have the wrong dtype, shape or range, RecipeError
 /// when a scale is NaN or infinite.

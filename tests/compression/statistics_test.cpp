@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "layerpress/compression/absolute_maximum.h"
 #include "layerpress/compression/cross_statistic.h"
 #include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/mean_absolute.h"
@@ -23,7 +22,6 @@ std::vector<StatisticPtr> all() {
           std::make_shared<CrossStatistic>(),
           std::make_shared<OutputCrossStatistic>(2, "weight", kRows, kernels::ResidualShares{0.5, 0.25}),
           std::make_shared<MinimumMaximum>(),
-          std::make_shared<AbsoluteMaximum>(),
           std::make_shared<MeanAbsolute>(),
           std::make_shared<SquareSum>()};
 }

@@ -4,7 +4,6 @@
 
 #include <mutex>
 
-#include "layerpress/compression/absolute_maximum.h"
 #include "layerpress/compression/mean_absolute.h"
 #include "layerpress/compression/minimum_maximum.h"
 #include "layerpress/compression/output_cross_statistic.h"
@@ -186,7 +185,6 @@ TEST(StatisticsStore, AddsUpOutputsOverRanks) {
 /// Every statistic that merges otherwise, of inputs that lie on several ranks, one of which has none.
 TEST(StatisticsStore, FindsRangesOverRanks) {
   const std::vector<compression::StatisticPtr> all = {std::make_shared<compression::MinimumMaximum>(),
-                                                      std::make_shared<compression::AbsoluteMaximum>(),
                                                       std::make_shared<compression::MeanAbsolute>()};
   const graph::Graph graph = graph_of(kWideFeatures);
   const at::Tensor x = at::cat({part_of_rank(0), part_of_rank(2)}).to(at::kFloat);
@@ -208,7 +206,6 @@ TEST(StatisticsStore, FindsRangesOverRanks) {
     statistics.finish_merging(run);
     const compression::Statistics& found = statistics.get(1);
     EXPECT_TRUE(at::equal(found.of("minimum_maximum"), at::stack({-at::amin(x, 0), at::amax(x, 0)})));
-    EXPECT_TRUE(at::equal(found.of("absolute_maximum"), x.abs().amax(0, true)));
     EXPECT_TRUE(at::equal(found.of("mean_absolute"), x.abs().sum(0, true)));
   });
   EXPECT_EQ(errors, std::vector<std::string>(3));

@@ -6,7 +6,6 @@
 #include "layerpress/kernels/finite.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/container_format.h"
-#include "layerpress/quant/value_parameters.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {

@@ -261,11 +261,10 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
         throw RecipeError(
             "[recipe.check] {}: an embedding has no inputs to quantize; ignore it or give it another scheme",
             module.name);
-      const std::string weight = matrix_of(graph, n).weight;
-      assignments.linears[n] = {compressor, scheme, model.checkpoint->spec(weight).dtype};
-      assignments.linears[n].computed = model.checkpoint->is_computed(weight);
-      assignments.linears[n].encoding = compressor;
-      assignments.linears[n].first = modifier;
+      compression::Assignment assignment = assignment_of(model, matrix_of(graph, n).weight, *scheme);
+      assignment.modifier = assignment.encoding = compressor;
+      assignment.first = modifier;
+      assignments.linears[n] = std::move(assignment);
       if (graph::is_linear(node.operation) && !quant::is_dense(*scheme)) scheme_of[module.name] = scheme;
     }
   }

@@ -97,6 +97,13 @@ std::set<std::string> held_together(const OpenedModel& model) {
 
 }  // namespace
 
+compression::Assignment assignment_of(const OpenedModel& model, const std::string& weight,
+                                      const quant::QuantizationScheme& scheme) {
+  return {.scheme = &scheme,
+          .scale_dtype = model.checkpoint->spec(weight).dtype,
+          .computed = model.checkpoint->is_computed(weight)};
+}
+
 void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression::Assignments& assignments) {
   const graph::Graph& graph = model.traced.graph;
   const std::map<std::string, LinearEdits> edits = edits_of(model, modifiers, assignments);
@@ -114,10 +121,7 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
             "[recipe.check] {} edits {}, which is a part of a larger tensor in the source, where readers of dense "
             "weights look for it; quantize it, too, or ignore it",
             found->second.first->type(), found->first);
-      assigned = assignments.linears.emplace(n, compression::Assignment()).first;
-      assigned->second.scheme = &quant::dense_scheme();
-      assigned->second.scale_dtype = model.checkpoint->spec(weight).dtype;
-      assigned->second.computed = model.checkpoint->is_computed(weight);
+      assigned = assignments.linears.emplace(n, assignment_of(model, weight, quant::dense_scheme())).first;
     }
     compression::Assignment& assignment = assigned->second;
     refuse_propagation(assignment, *found->second.first, found->first);

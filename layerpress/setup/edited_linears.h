@@ -1,9 +1,15 @@
 #pragma once
 
+#include <string>
+
 #include "layerpress/compression/assignments.h"
 #include "layerpress/setup/assignment.h"
 
 namespace layerpress::setup {
+
+/// An assignment of a weight that nothing changes yet.
+compression::Assignment assignment_of(const OpenedModel& model, const std::string& weight,
+                                      const quant::QuantizationScheme& scheme);
 
 /// Puts the recipe's edits before the quantizers of the linears that they change; linears without one stay dense. Throws RecipeError
 /// naming the module where a recipe edits what it has quantized before.

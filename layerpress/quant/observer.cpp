@@ -191,13 +191,13 @@ bool weighs_inputs(Observer observer) {
 QuantizationArgs with_portable_observer(QuantizationArgs weights) {
   if (weights.observer != observer_name(Observer::kHessian)) return weights;
   weights.observer = observer_name(Observer::kImportance);
-  weights.observer_kwargs = {{"norm", 2}, {"patience", 0}};
-  if (has_power_scales(weights))  // twice the range, the range, half of it
+  weights.observer_kwargs = {{"norm", 2}, {"patience", 0}};  // and the ranges of search_of()
+  if (has_power_scales(weights))                             // twice the range, the range, half of it
     weights.observer_kwargs.update({{"expand", 2}, {"maxshrink", 0.75}, {"grid", 4}});
   else if (has_global_scale(weights))
-    weights.observer_kwargs.update({{"expand", kWidest}, {"maxshrink", 1 - kSmallest / kWidest}, {"grid", 50}});
+    weights.observer_kwargs.update({{"expand", kWidest}, {"maxshrink", 0.6}, {"grid", 50}});
   else
-    weights.observer_kwargs.update({{"maxshrink", 1 - kSmallest}, {"grid", 50}});
+    weights.observer_kwargs.update({{"maxshrink", 0.4}, {"grid", 50}});
   return weights;
 }
 

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.skipif(not PYTHON.exists(), reaso
 
 CASES = {
     "GPTQ": ["--scheme", "W4A16", "--group-size", "32"],
+    "GPTQ of a preset": ["--scheme", "W8A8"],
     "GPTQ with zero points": ["--scheme", "W4A16_ASYM", "--group-size", "32", "--observer", "mse"],
     "int8 inputs": ["--scheme", "W8A8", "--algorithm", "rtn"],
     "FP8": ["--scheme", "FP8_DYNAMIC", "--algorithm", "rtn"],

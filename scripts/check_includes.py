@@ -35,9 +35,10 @@ MAY_INCLUDE = {
     "target": {"base", "checkpoint", "quant", "gguf"},
 }
 # Each of these stands on the ones above it and on all of the table so far.
-for room in ("setup", "plan", "output", "run"):
+for room in ("setup", "verification", "plan", "output", "run"):
     MAY_INCLUDE[room] = set(MAY_INCLUDE)
 MAY_INCLUDE["setup"] -= {"pipeline"}
+MAY_INCLUDE["verification"] = {"base", "checkpoint", "graph", "model", "quant", "source", "setup"}
 MAY_INCLUDE["cli"] = MAY_INCLUDE["bindings"] = {"base", "run", PUBLIC}
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')

@@ -5,7 +5,8 @@
 namespace layerpress {
 
 /// A new folder in `parent`, or in the system's temporary directory (TMPDIR), removed with its contents by the destructor. Only this
-/// user can read it. Throws IoError if it cannot be created.
+/// user can read it. It is locked as long as it exists; making one removes those beside it whose process was killed. Throws IoError if
+/// it cannot be created.
 class TemporaryDirectory {
  public:
   explicit TemporaryDirectory(std::filesystem::path parent = {});
@@ -17,6 +18,7 @@ class TemporaryDirectory {
 
  private:
   std::filesystem::path path_;
+  int lock_ = -1;
 };
 
 }  // namespace layerpress

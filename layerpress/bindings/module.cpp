@@ -23,6 +23,7 @@
 #include "layerpress/modifiers.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/prepare.h"
+#include "layerpress/verify.h"
 
 namespace nb = nanobind;
 
@@ -91,11 +92,9 @@ std::string tables() {
   Json modifiers = Json::array();
   for (const ModifierKind& kind : list_modifiers())
     modifiers.push_back({{"type", kind.type}, {"arguments", kind.arguments}, {"implemented", kind.implemented}});
-  return Json{{"oneshot", table_of<OneshotOptions>()},
-              {"evaluate", table_of<EvaluateOptions>()},
-              {"inspect", table_of<InspectOptions>()},
-              {"prepare", table_of<PrepareOptions>()},
-              {"modifiers", modifiers}}
+  return Json{{"oneshot", table_of<OneshotOptions>()}, {"evaluate", table_of<EvaluateOptions>()},
+              {"inspect", table_of<InspectOptions>()}, {"prepare", table_of<PrepareOptions>()},
+              {"verify", table_of<VerifyOptions>()},   {"modifiers", modifiers}}
       .dump();
 }
 
@@ -187,6 +186,10 @@ void define_others(nb::module_& module) {
       const Prepared prepared = prepare(options, control);
       return Json{{"samples", prepared.samples}, {"tokens", prepared.tokens}}.dump();
     });
+  });
+  module.def("verify", [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread) {
+    const auto options = options_of<VerifyOptions>(model, given);
+    return run(events, in_main_thread, [&](const RunControl& control) { return verify(options, control).dump(); });
   });
   module.def("architectures", [] { return list_architectures().dump(); });
   module.def("tables", tables);

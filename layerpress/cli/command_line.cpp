@@ -79,6 +79,14 @@ void add_prepare(CLI::App& app, CommandLine& line) {
   add_common_options(*command, line.common);
 }
 
+void add_verify(CLI::App& app, CommandLine& line) {
+  CLI::App* command = app.add_subcommand("verify", "Check a checkpoint, by itself or against the model it was made of");
+  add_model_argument(*command, line.verify.model);
+  add_options(*command, line.verify);
+  command->add_flag("--json", line.json, "print JSON");
+  add_common_options(*command, line.common);
+}
+
 /// The arguments from the last to the first, as the parser takes them; in names of options "_" stands for "-".
 std::vector<std::string> reversed_arguments(int argc, char** argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
@@ -108,6 +116,7 @@ bool parse_command_line(int argc, char** argv, CommandLine& line, int& code) {
   add_eval(app, line);
   add_inspect(app, line);
   add_prepare(app, line);
+  add_verify(app, line);
   try {
     app.parse(reversed_arguments(argc, argv));
   } catch (const CLI::ParseError& error) {

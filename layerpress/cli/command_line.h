@@ -6,6 +6,7 @@
 #include "layerpress/inspect.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/prepare.h"
+#include "layerpress/verify.h"
 
 namespace layerpress::cli {
 
@@ -28,7 +29,8 @@ struct CommandLine {
   InspectOptions inspect;
   bool architectures = false;
   PrepareOptions prepare;
-  bool json = false;  ///< of oneshot and inspect
+  VerifyOptions verify;
+  bool json = false;  ///< of oneshot, inspect and verify
 };
 
 /// Parses the arguments. Where nothing is left to do (--help, --version, or an error, which is said on stderr), sets

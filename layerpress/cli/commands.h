@@ -26,6 +26,7 @@ inline void end_progress(const RunControl& control) {
 int run_oneshot(const CommandLine& line, const RunControl& control);
 int run_eval(const CommandLine& line, const RunControl& control);
 int run_inspect(const CommandLine& line, const RunControl& control);
+int run_verify(const CommandLine& line, const RunControl& control);
 int run_prepare(const CommandLine& line, const RunControl& control);
 
 }  // namespace layerpress::cli

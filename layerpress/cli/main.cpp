@@ -77,7 +77,8 @@ Command command_of(const layerpress::cli::CommandLine& line) {
   using namespace layerpress::cli;
   if (line.subcommand == "oneshot") return run_oneshot;
   if (line.subcommand == "eval") return run_eval;
-  return line.subcommand == "inspect" ? run_inspect : run_prepare;
+  if (line.subcommand == "inspect") return run_inspect;
+  return line.subcommand == "verify" ? run_verify : run_prepare;
 }
 
 int run(int argc, char** argv) {

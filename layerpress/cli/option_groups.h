@@ -29,6 +29,7 @@ inline const std::vector<OptionGroup>& option_groups() {
         "max-seq-length", "shuffle", "seed", "concatenate", "use-loss-mask", "quantize-activations"},
        "layerpress oneshot MODEL --output out --dataset chats.parquet --text-column messages "
        "--num-calibration-samples 128 --shuffle"},
+      {"Comparison", {"source"}, ""},
       {"Benchmark tasks", {"tasks", "task-folder", "engine", "limit"}, ""},
       {"Mixtures of experts",
        {"moe-calibrate-all-experts", "min-tokens-per-expert"},

@@ -184,7 +184,9 @@ bool name_of_block_types(const std::string& name) {
 
 /// What to write instead of an unknown name.
 std::string instead_of(const std::string& name) {
-  if (name_of_block_types(name)) return "it is one of GGUF files; name an --output that ends in .gguf";
+  if (name_of_block_types(name))
+    return "it is a scheme of GGUF files; oneshot takes it with an --output that ends in .gguf, and plans it with "
+           "--dry-run";
   if (const std::string text = about_symmetry(name); !text.empty()) return text;
   if (const auto numbers = numbers_in_words(name))
     if (const std::string text = schemes_with(*numbers); !text.empty()) return text;

@@ -32,4 +32,8 @@ std::string scheme_name(const QuantizationScheme& scheme) {
   return otherwise_grouped;
 }
 
+bool same_numbers(const QuantizationScheme& a, const QuantizationScheme& b) {
+  return same_numbers(a.weights, b.weights) && same_numbers(a.input_activations, b.input_activations);
+}
+
 }  // namespace layerpress::quant

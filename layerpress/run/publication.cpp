@@ -12,6 +12,7 @@
 #include "layerpress/run/model_card.h"
 #include "layerpress/run/run_summary.h"
 #include "layerpress/run/uncalibrated.h"
+#include "layerpress/run/written_check.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/written_recipe.h"
 
@@ -99,6 +100,15 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   return summary;
 }
 
+/// A result that its readers may refuse or misread is worth a line before anybody tries.
+void add_findings(const Rank& rank, const verification::Findings& findings, OneshotSummary& summary) {
+  summary.details["findings"] = Json::array();
+  for (const verification::Finding& finding : findings.all()) {
+    summary.details["findings"].push_back({{"check", finding.check}, {"where", finding.where}, {"what", finding.what}});
+    rank.control.message(LogLevel::kWarning, fmt::format("[verify] {}: {}", finding.where, finding.what));
+  }
+}
+
 void write_summary(const OneshotOptions& options, const OneshotSummary& summary) {
   if (!options.summary.empty()) write_text_file(options.summary, summary.details.dump(2) + "\n");
 }
@@ -123,6 +133,7 @@ OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes
         .card = [&] { return model_card(rank.options, work.setup, summary); }};
     work.setup.target->write_others(finished, folder.path());
     output::OutputWriter::remove_scratch(folder.path());
+    add_findings(rank, check_written(work.setup, folder.path()), summary);
     rank.control.check_stop();
     write_importance(rank.options, folder);
     folder.commit();

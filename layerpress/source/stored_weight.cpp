@@ -8,6 +8,7 @@ namespace layerpress::source {
 
 void dequantize_from(StoredWeight& weight, std::function<quant::QuantizedWeight()> read) {
   weight.workspace_bytes = quant::quantized_bytes(*weight.scheme.weights, weight.shape[0], weight.shape[1], at::kFloat);
+  weight.read = read;
   weight.dequantize = [scheme = weight.scheme, read = std::move(read)](at::ScalarType dtype) {
     return quant::dequantize(scheme, read(), dtype);
   };

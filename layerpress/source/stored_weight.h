@@ -30,6 +30,9 @@ struct StoredWeight {
   /// The values on the CPU, rounded once to `dtype`. Multi-threaded; throws DamagedWeightsError.
   std::function<at::Tensor(at::ScalarType dtype)> dequantize{};
 
+  /// Its codes and scales; empty where they are not known apart from the values. Throws as dequantize does.
+  std::function<quant::QuantizedWeight()> read{};
+
   /// The same codes and scales as compressed-tensors stores them, by suffix of the module. Empty if it has no form for them.
   std::vector<quant::NamedTensorSpec> compressed_layout{};
   std::function<std::vector<quant::NamedTensor>()> compressed{};

@@ -1,4 +1,4 @@
-"""The functions of the package: LLM Compressor's oneshot(), and plan(), evaluate(), inspect() and prepare()."""
+"""The functions of the package: LLM Compressor's oneshot(), and plan(), evaluate(), inspect(), verify() and prepare()."""
 
 from __future__ import annotations
 
@@ -108,6 +108,12 @@ def prepare(model: str | os.PathLike, dataset: Any, output: str | os.PathLike, *
             dataset, arguments = rows, {**arguments, "text_column": "text"}
         options = options_of("prepare", {**arguments, "dataset": dataset, "output": output})
         return Report(call(_native.prepare, os.fspath(model), options, progress=progress))
+
+
+def verify(model: str | os.PathLike, source: str | os.PathLike = "", *, progress: bool = False, **arguments: Any) -> Report:
+    """Checks a checkpoint, by itself or against the model that it was made of; ["faults"] and ["warnings"] are lists."""
+    options = options_of("verify", {**arguments, "source": source})
+    return Report(call(_native.verify, os.fspath(model), options, progress=progress))
 
 
 class _Request:

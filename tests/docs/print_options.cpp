@@ -14,6 +14,7 @@
 #include "layerpress/inspect.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/prepare.h"
+#include "layerpress/verify.h"
 
 namespace {
 
@@ -117,6 +118,13 @@ void print_page() {
       "    layerpress inspect MODEL --plan --scheme NVFP4 --num-calibration-samples 128\n"
       "    layerpress inspect MODEL --sensitivity --schemes NVFP4,W4A16 --dataset data.jsonl\n"
       "    layerpress inspect MODEL --svg graph.svg");
+  print_tables<layerpress::VerifyOptions>(
+      "verify MODEL",
+      "Checks a checkpoint, by itself or against the model that it was made of ([reliability](reliability.md)). "
+      "`--json` prints JSON. The\n"
+      "exit code is 1 if there is a fault.\n\n"
+      "    layerpress verify out\n"
+      "    layerpress verify out --source MODEL");
   print_tables<layerpress::PrepareOptions>(
       "prepare MODEL",
       "Tokenizes calibration data once into a token file, which `--dataset` of "

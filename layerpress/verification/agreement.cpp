@@ -1,0 +1,153 @@
+#include "layerpress/verification/agreement.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <optional>
+
+#include "layerpress/base/text.h"
+#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/weight_names.h"
+#include "layerpress/quant/group_targets.h"
+#include "layerpress/quant/scheme_name.h"
+#include "layerpress/quant/value_parameters.h"
+
+namespace layerpress::verification {
+namespace {
+
+/// A linear or an embedding of the graph, and its weight if that is stored quantized.
+struct Matrix {
+  std::string module;
+  quant::ModuleName name;
+  const source::StoredWeight* quantized = nullptr;
+};
+
+std::vector<Matrix> matrices_of(const setup::OpenedModel& model) {
+  const graph::Graph& graph = model.traced.graph;
+  std::vector<Matrix> matrices;
+  for (const graph::Node& node : graph.nodes) {
+    const auto matrix = graph::weight_matrix(node.operation);
+    if (!matrix) continue;
+    const std::string& module = graph.module_name(node);
+    const auto found = model.quantized.find(matrix->weight);
+    // A head that reads the embedding's weight has none of its own.
+    if (matrix->weight != module + ".weight" && found == model.quantized.end()) continue;
+    matrices.push_back({module,
+                        {module, {graph.modules[node.module].class_name}, model::other_names(model.traced, module)},
+                        found == model.quantized.end() ? nullptr : &found->second});
+  }
+  return matrices;
+}
+
+std::optional<quant::QuantizationConfig> config_of(const setup::OpenedModel& model) {
+  const Json& config = model.stored->quantization_config();
+  if (!config.is_object() || config.value("quant_method", "") != "compressed-tensors") return std::nullopt;
+  return quant::parse_quantization_config(config, "config.json: quantization_config");
+}
+
+void require_tensors(const setup::OpenedModel& model, const std::string& module, const quant::StoredValue& value,
+                     Findings& findings) {
+  for (const quant::NamedTensorSpec& spec : quant::parameter_layout(value))
+    if (const std::string name = module + "." + spec.suffix; !model.stored->contains(name))
+      findings.fault("config", name, "config.json says that it is stored, but the tensor is missing");
+}
+
+/// vLLM takes the first group that matches a module, compressed-tensors its name, then patterns, then classes.
+void check_order_of_groups(const quant::QuantizationConfig& config, const std::vector<Matrix>& matrices,
+                           Findings& findings) {
+  std::vector<quant::GroupTargets::Group> groups;
+  for (const auto& [name, scheme] : config.groups) groups.push_back({scheme.targets, name});
+  const quant::GroupTargets targets(groups);
+  for (const Matrix& matrix : matrices) {
+    if (matrix.quantized == nullptr) continue;
+    const int group = targets.group_of(matrix.name), first = targets.first_group_of(matrix.name);
+    if (group >= 0 && first >= 0 && group != first &&
+        !quant::same_numbers(config.groups[static_cast<std::size_t>(group)].second,
+                             config.groups[static_cast<std::size_t>(first)].second))
+      findings.warning(
+          "config", matrix.module,
+          fmt::format("compressed-tensors finds {} for it, vLLM finds {}; order the groups so that the right "
+                      "one is first",
+                      groups[static_cast<std::size_t>(group)].where, groups[static_cast<std::size_t>(first)].where));
+  }
+}
+
+void check_pair(const setup::OpenedModel& model, const Matrix& first, const Matrix& other, const std::string& together,
+                Findings& findings) {
+  if ((first.quantized == nullptr) != (other.quantized == nullptr))
+    return findings.fault("fused", other.quantized == nullptr ? other.module : first.module,
+                          fmt::format("is plain, but {} is quantized; engines run {} as one",
+                                      other.quantized == nullptr ? first.module : other.module, together));
+  if (first.quantized == nullptr) return;
+  if (!quant::same_numbers(first.quantized->scheme, other.quantized->scheme))
+    return findings.fault("fused", other.module,
+                          fmt::format("has another scheme than {}; engines run {} as one", first.module, together));
+  for (const char* suffix : {".weight_global_scale", ".input_global_scale"}) {
+    const std::string a = first.module + suffix, b = other.module + suffix;
+    if (model.stored->contains(a) && model.stored->contains(b) &&
+        !at::equal(model.stored->tensor(a).reshape({-1}), model.stored->tensor(b).reshape({-1})))
+      findings.fault("fused", b, fmt::format("differs from {}; engines take one for both", a));
+  }
+}
+
+}  // namespace
+
+void check_config(const setup::OpenedModel& model, Findings& findings) {
+  const auto config = config_of(model);
+  if (!config) return;
+  const std::vector<Matrix> matrices = matrices_of(model);
+  std::vector<quant::ModuleName> names;
+  for (const Matrix& matrix : matrices) names.push_back(matrix.name);
+  const std::vector<int> groups = quant::assign_groups(*config, names);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    if (groups[i] < 0) continue;
+    const auto& [group, scheme] = config->groups[static_cast<std::size_t>(groups[i])];
+    if (!scheme.weights) continue;
+    if (matrices[i].quantized == nullptr) {
+      findings.fault("config", matrices[i].module,
+                     fmt::format("{} of config.json says that it is quantized, but its weight is plain", group));
+      continue;
+    }
+    if (quant::has_stored_inputs(scheme))
+      require_tensors(model, matrices[i].module, {"input", &*scheme.input_activations}, findings);
+  }
+  for (const auto& [attention, args] : model.quantized_attentions)
+    if (quant::has_stored_parameters(args.first))
+      for (const char* value : {"k", "v"}) require_tensors(model, attention, {value, &args.first}, findings);
+  check_order_of_groups(*config, matrices, findings);
+}
+
+void check_fused(const setup::OpenedModel& model, Findings& findings) {
+  std::map<std::string, Matrix> by_name;
+  for (Matrix& matrix : matrices_of(model)) by_name[matrix.module] = std::move(matrix);
+  for (const auto& [module, matrix] : by_name)
+    for (const std::vector<std::string>& family : model.traced.fused_modules) {
+      if (!module.ends_with(family.front())) continue;
+      const std::string prefix = module.substr(0, module.size() - family.front().size());
+      for (const std::string& sibling : family)
+        if (const auto other = by_name.find(prefix + sibling); other != by_name.end() && other->first != module)
+          check_pair(model, matrix, other->second, join(family, ", "), findings);
+    }
+  for (const std::string& around : model.traced.uniform_modules) {
+    const auto first = by_name.lower_bound(around + ".");
+    for (auto other = first; other != by_name.end() && other->first.starts_with(around + "."); ++other)
+      if ((first->second.quantized == nullptr) != (other->second.quantized == nullptr) ||
+          (first->second.quantized != nullptr &&
+           !quant::same_numbers(first->second.quantized->scheme, other->second.quantized->scheme)))
+        findings.fault(
+            "fused", other->first,
+            fmt::format("is stored otherwise than {}; engines run all linears of {} as one", first->first, around));
+  }
+}
+
+void check_routers(const setup::OpenedModel& model, Findings& findings) {
+  const graph::Graph& graph = model.traced.graph;
+  for (const graph::NodeId n : graph::weighing_linears(graph)) {
+    const auto matrix = graph::weight_matrix(graph.nodes[n].operation);
+    if (matrix && model.quantized.count(matrix->weight) != 0)
+      findings.fault("router", graph.module_name(graph.nodes[n]), "is quantized; vLLM loads routers plain");
+  }
+}
+
+}  // namespace layerpress::verification

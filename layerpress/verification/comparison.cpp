@@ -1,0 +1,178 @@
+#include "layerpress/verification/comparison.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
+#include "layerpress/quant/container_format.h"
+#include "layerpress/source/source_format.h"
+
+namespace layerpress::verification {
+namespace {
+
+/// Elements of a weight that are compared together.
+constexpr std::int64_t kChunk = 8 << 20;
+/// Rows and groups with a smaller share of the mean power are noise: nothing can be said of their direction.
+constexpr double kLeastPower = 1e-2;
+
+/// Limits of a weight's relative error, and of the cosine between a row and the original one. GPTQ may move single groups far, but
+/// neither whole rows nor whole weights.
+struct Limits {
+  double error, cosine;
+};
+
+Limits limits_of(int bits) {
+  if (bits >= 6) return {0.15, 0.9};
+  if (bits >= 4) return {0.6, 0.5};
+  return bits == 3 ? Limits{0.9, 0.3} : Limits{1.3, 0.1};
+}
+
+/// Sums over groups of columns, [rows, groups].
+struct Sums {
+  at::Tensor original, product, rounded;  ///< <w, w>, <w, ŵ>, <ŵ, ŵ>
+
+  Sums of_rows() const { return {original.sum(1, true), product.sum(1, true), rounded.sum(1, true)}; }
+  at::Tensor cosine() const { return product / (original * rounded).sqrt().clamp_min(1e-30); }
+  /// How large ŵ is along w: 1 for w itself.
+  at::Tensor along() const { return product / original.clamp_min(1e-30); }
+  at::Tensor weighty() const { return original.gt(kLeastPower * original.mean()); }
+};
+
+Sums sums_of(const at::Tensor& original, const at::Tensor& rounded, std::int64_t size) {
+  const std::int64_t rows = original.size(0);
+  const at::Tensor w = original.to(at::kFloat).reshape({rows, -1, size});
+  const at::Tensor q = rounded.to(at::kFloat).reshape({rows, -1, size});
+  return {w.square().sum(2), (w * q).sum(2), q.square().sum(2)};
+}
+
+/// Rows that are others than the original's.
+at::Tensor foreign_rows(const Sums& rows, const Limits& limits) {
+  return rows.cosine().lt(limits.cosine).logical_and(rows.weighty());
+}
+
+/// Groups that are turned around or of twice the size, as with a wrong scale or zero point.
+at::Tensor suspicious_groups(const Sums& groups) {
+  const at::Tensor along = groups.along();
+  return along.lt(0).logical_or(along.gt(1.9)).logical_and(groups.weighty());
+}
+
+std::int64_t group_size_of(const source::StoredWeight& weight) {
+  const std::int64_t columns = weight.shape[1], size = weight.scheme.weights->group_size.value_or(-1);
+  return size >= 16 && columns % size == 0 ? size : columns;
+}
+
+/// Places in a weight, found some rows at a time.
+struct Places {
+  std::int64_t count = 0, first_row = -1;
+
+  void add(const at::Tensor& mask, std::int64_t row) {
+    const at::Tensor found = mask.nonzero();
+    if (found.size(0) > 0 && first_row < 0) first_row = row + found[0][0].item<std::int64_t>();
+    count += found.size(0);
+  }
+};
+
+/// Compares one weight, some rows at a time.
+void compare_weight(const source::StoredWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
+                    Changes changes, Comparison& comparison, Findings& findings) {
+  const std::string module = parent_name(weight.name);
+  const Limits limits = limits_of(weight.scheme.weights->num_bits);
+  const std::int64_t size = group_size_of(weight), chunk = std::max<std::int64_t>(1, kChunk / weight.shape[1]);
+  double power = 0, error = 0;
+  Places foreign, suspicious;
+  for (std::int64_t first = 0; first < weight.shape[0]; first += chunk) {
+    const std::int64_t last = std::min(first + chunk, weight.shape[0]);
+    const Sums groups = sums_of(original.slice(0, first, last), rounded.slice(0, first, last), size);
+    power += groups.original.sum(at::kDouble).item<double>();
+    error += (groups.original - 2 * groups.product + groups.rounded).clamp_min(0).sum(at::kDouble).item<double>();
+    foreign.add(foreign_rows(groups.of_rows(), limits), first);
+    if (weight.scheme.weights->num_bits > 2) suspicious.add(suspicious_groups(groups), first);
+  }
+  const double relative = power > 0 ? std::sqrt(error / power) : std::sqrt(error);
+  comparison.errors.push_back({module, relative});
+  if (foreign.count > 0)
+    findings.fault("source", module,
+                   fmt::format("{} of its {} rows are not the source's, the first is row {}", foreign.count,
+                               weight.shape[0], foreign.first_row));
+  else if (changes == Changes::kNone && relative > limits.error)
+    findings.fault("source", module, fmt::format("differs from the source by {:.2f} of its size", relative));
+  else if (changes == Changes::kNone && suspicious.count > 0)
+    findings.warning("source", module,
+                     fmt::format("{} of its {} groups have another sign or twice the size, the first is in row {}",
+                                 suspicious.count, weight.shape[0] * (weight.shape[1] / size), suspicious.first_row));
+}
+
+void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, Changes changes,
+                   Findings& findings) {
+  if (changes != Changes::kNone) return;
+  const bool equal = original.scalar_type() == stored.scalar_type()
+                         ? at::equal(original, stored)
+                         : at::equal(original.to(at::kFloat), stored.to(at::kFloat));
+  if (!equal) findings.fault("source", name, "is not compressed, but differs from the source's");
+}
+
+/// A head of its own is what an untied embedding leaves.
+void check_further(const setup::OpenedModel& result, const setup::OpenedModel& source, Findings& findings) {
+  for (const std::string& name : result.checkpoint->names())
+    if (!source.checkpoint->contains(name) && !source::describes_activations(name) &&
+        !(source.traced.tied_head && name.ends_with("lm_head.weight")))
+      findings.warning("further", name, "is not in the source");
+}
+
+}  // namespace
+
+Changes allowed_changes(const checkpoint::Checkpoint& stored) {
+  const std::filesystem::path recipe = stored.directory() / "recipe.yaml";
+  if (!std::filesystem::exists(recipe)) return Changes::kNone;
+  const std::string text = read_text_file(recipe);
+  const auto names = [&](const char* modifier) { return text.find(modifier) != std::string::npos; };
+  if (names("SpinQuant") || names("QuIP") || names("REAP")) return Changes::kRotated;
+  for (const char* modifier :
+       {"SmoothQuant", "AWQ", "LogarithmicEqualization", "SparseGPT", "Wanda", "Pruning", "AutoRound"})
+    if (names(modifier)) return Changes::kScaled;
+  return Changes::kNone;
+}
+
+Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, Changes changes,
+                   const RunControl& control, Findings& findings) {
+  Comparison comparison;
+  const std::vector<std::string> names = source.checkpoint->names();
+  for (const std::string& name : names) {
+    control.check_stop();
+    control.phase("compare", static_cast<std::uint64_t>(comparison.tensors), names.size());
+    ++comparison.tensors;
+    if (source::describes_activations(name)) continue;
+    if (!result.checkpoint->contains(name)) {
+      findings.fault("missing", name, "is in the source, but not in the checkpoint");
+      continue;
+    }
+    const auto& original = source.checkpoint->spec(name);
+    const auto& stored = result.checkpoint->spec(name);
+    if (original.shape != stored.shape) {
+      findings.fault("shape", name,
+                     fmt::format("has shape {}, in the source {}", quant::shape_text(stored.shape),
+                                 quant::shape_text(original.shape)));
+      continue;
+    }
+    if (changes == Changes::kRotated) continue;
+    const auto quantized = result.quantized.find(name);
+    try {
+      if (quantized == result.quantized.end())
+        compare_plain(name, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes, findings);
+      else if (quantized->second.shape.size() == 2 && quantized->second.scheme.weights)
+        compare_weight(quantized->second, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes,
+                       comparison, findings);
+    } catch (const CheckpointError& error) {
+      findings.fault("codes", name, error.what());
+    }
+    source.checkpoint->release(name);
+    result.checkpoint->release(name);
+  }
+  check_further(result, source, findings);
+  return comparison;
+}
+
+}  // namespace layerpress::verification

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace layerpress::verification {
+
+/// What is wrong with a checkpoint, or may be.
+struct Finding {
+  bool fault = false;  ///< else a warning: readers get by with it, or it may be meant
+  std::string check;   ///< a word: "scale", "config", ...
+  std::string where;   ///< the tensor or module
+  std::string what;
+};
+
+class Findings {
+ public:
+  void fault(const std::string& check, const std::string& where, const std::string& what) {
+    all_.push_back({true, check, where, what});
+  }
+  void warning(const std::string& check, const std::string& where, const std::string& what) {
+    all_.push_back({false, check, where, what});
+  }
+
+  const std::vector<Finding>& all() const { return all_; }
+  bool has_fault() const {
+    return std::any_of(all_.begin(), all_.end(), [](const Finding& finding) { return finding.fault; });
+  }
+
+ private:
+  std::vector<Finding> all_;
+};
+
+}  // namespace layerpress::verification

@@ -1,0 +1,146 @@
+#include "layerpress/verification/stored_values.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
+#include "layerpress/quant/compressed_weight.h"
+
+namespace layerpress::verification {
+namespace {
+
+/// Elements that are looked at together, so that a check needs little memory.
+constexpr std::int64_t kElements = 16 << 20;
+/// A scale so much greater than the median of its weight's makes one group drown the others.
+constexpr double kGreatestToMedian = 1e4;
+/// Shares of codes at the ends of their range and of groups with one code only. Real weights stay far below both.
+constexpr double kMostSaturated = 0.4;
+constexpr double kMostConstant = 0.5;
+constexpr double kManyConstant = 0.02;
+
+struct Extremes {
+  double least = 0, greatest = 0;
+  bool finite = true;
+};
+
+at::Tensor readable(const at::Tensor& values) {
+  return at::isFloat8Type(values.scalar_type()) ? values.to(at::kFloat) : values;
+}
+
+Extremes extremes_of(const at::Tensor& tensor) {
+  Extremes found;
+  const at::Tensor flat = tensor.reshape({-1});
+  for (std::int64_t first = 0; first < flat.numel(); first += kElements) {
+    const at::Tensor part = readable(flat.slice(0, first, std::min(first + kElements, flat.numel())));
+    const auto [least, greatest] = part.aminmax();
+    const double low = least.item<double>(), high = greatest.item<double>();
+    found.finite = found.finite && std::isfinite(low) && std::isfinite(high);
+    found.least = first == 0 ? low : std::min(found.least, low);
+    found.greatest = first == 0 ? high : std::max(found.greatest, high);
+  }
+  return found;
+}
+
+bool is_scale(const std::string& suffix) { return suffix.ends_with("_scale") || suffix.ends_with("_scale_inv"); }
+/// Parts that are floats but no scales: codes, or values.
+bool holds_codes(const std::string& suffix) {
+  return suffix == "weight" || suffix == "weight_packed" || suffix == "qweight" || suffix == "qzeros" ||
+         suffix == "blocks";
+}
+
+/// Powers of two are stored as exponents; 255 means NaN.
+void check_exponents(const at::Tensor& bytes, const std::string& name, Findings& findings) {
+  if (bytes.eq(255).any().item<bool>()) findings.fault("scale", name, "holds NaN (exponent 255)");
+}
+
+void check_scale(const at::Tensor& scale, const std::string& name, Findings& findings) {
+  if (scale.numel() == 0) return;
+  if (scale.scalar_type() == at::kByte) return check_exponents(scale, name, findings);
+  if (scale.scalar_type() == at::kFloat8_e8m0fnu) return check_exponents(scale.view(at::kByte), name, findings);
+  const at::Tensor values = scale.to(at::kFloat);
+  const Extremes found = extremes_of(values);
+  if (!found.finite) return findings.fault("scale", name, "holds NaN or infinity");
+  if (found.least < 0) return findings.fault("scale", name, fmt::format("holds a negative scale, {:.4g}", found.least));
+  if (found.greatest == 0) return findings.fault("scale", name, "holds zeros only");
+  const at::Tensor positive = values.masked_select(values.gt(0));
+  const double median = positive.median().item<double>();
+  if (found.greatest > kGreatestToMedian * median)
+    findings.fault(
+        "scale", name,
+        fmt::format("its greatest scale, {:.4g}, is {:.0f} times its median", found.greatest, found.greatest / median));
+}
+
+bool has_two_ends(const quant::QuantizationArgs& args) { return args.num_bits > 2; }
+
+/// The share of codes at the ends of the range.
+double saturated_share(const quant::QuantizationArgs& args, const at::Tensor& codes) {
+  if (args.type == quant::NumberType::kInt) {
+    const at::Tensor ends = codes.le(args.minimum_code()).logical_or(codes.ge(args.maximum_code()));
+    return ends.to(at::kFloat).mean().item<double>();
+  }
+  if (args.num_bits == 4) {  // the lower bits of a code are its size, of which 7 is the greatest
+    const at::Tensor ends = codes.to(at::kByte).bitwise_and(7).eq(7);
+    return ends.to(at::kFloat).mean().item<double>();
+  }
+  return codes.to(at::kFloat).abs().ge(448).to(at::kFloat).mean().item<double>();
+}
+
+/// The share of groups all of whose codes are equal.
+double constant_share(const at::Tensor& codes, std::int64_t group_size) {
+  const std::int64_t columns = codes.size(1);
+  const std::int64_t size = group_size > 0 && columns % group_size == 0 ? group_size : columns;
+  if (size < 8) return 0;
+  const at::Tensor groups = (at::isFloat8Type(codes.scalar_type()) ? codes.view(at::kByte) : codes).reshape({-1, size});
+  const auto [least, greatest] = groups.aminmax(1);
+  return least.eq(greatest).to(at::kFloat).mean().item<double>();
+}
+
+}  // namespace
+
+void check_plain(const checkpoint::Checkpoint& stored, const std::string& name, Findings& findings) {
+  const checkpoint::StoredTensor& spec = stored.spec(name);
+  if (spec.numel() == 0 || !at::isFloatingType(spec.dtype)) return;
+  const at::Tensor tensor = stored.tensor(name);
+  const std::string suffix = last_part(name);
+  if (is_scale(suffix)) {
+    check_scale(tensor, name, findings);
+  } else {
+    const Extremes found = extremes_of(tensor);
+    if (!found.finite)
+      findings.fault("values", name, "holds NaN or infinity");
+    else if (spec.shape.size() > 1 && found.least == 0 && found.greatest == 0)
+      findings.warning("values", name, "holds zeros only");
+  }
+  stored.release(name);
+}
+
+void check_scales(const checkpoint::Checkpoint& stored, const source::StoredWeight& weight, Findings& findings) {
+  for (const std::string& part : weight.parts) {
+    const std::string suffix = last_part(part);
+    if (holds_codes(suffix) || !stored.contains(part)) continue;
+    if (is_scale(suffix) || suffix == "scales") check_scale(stored.tensor(part), part, findings);
+  }
+}
+
+void check_codes(const source::StoredWeight& weight, Findings& findings) {
+  if (!weight.read || !weight.scheme.weights) return;
+  const quant::QuantizationArgs& args = *weight.scheme.weights;
+  quant::QuantizedWeight quantized;
+  try {
+    quantized = weight.read();
+  } catch (const CheckpointError& error) {
+    return findings.fault("codes", weight.name, error.what());
+  }
+  if (const double share = has_two_ends(args) ? saturated_share(args, quantized.codes) : 0; share > kMostSaturated)
+    findings.fault("saturated", weight.name,
+                   fmt::format("{:.0f} % of its codes are at the ends of their range", 100 * share));
+  const double constant = constant_share(quantized.codes, args.group_size.value_or(-1));
+  if (constant > kMostConstant)
+    findings.fault("constant", weight.name, fmt::format("{:.0f} % of its groups have one code only", 100 * constant));
+  else if (constant > kManyConstant)
+    findings.warning("constant", weight.name, fmt::format("{:.1f} % of its groups have one code only", 100 * constant));
+}
+
+}  // namespace layerpress::verification

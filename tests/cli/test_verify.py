@@ -1,0 +1,204 @@
+"""`layerpress verify`: accepts what oneshot writes, and finds each of many planted faults."""
+
+import json
+import shutil
+import struct
+
+import pytest
+import torch
+from support import program, tiny_models
+
+LAYER = "model.layers.0."
+Q, K = LAYER + "self_attn.q_proj.", LAYER + "self_attn.k_proj."
+GATE, UP, DOWN = LAYER + "mlp.gate_proj.", LAYER + "mlp.up_proj.", LAYER + "mlp.down_proj."
+EXPERT = LAYER + "mlp.experts.{}.down_proj."
+EXPERTS = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2, "decoder_sparse_step": 1, "mlp_only_layers": []}
+SCHEMES = {
+    "int4": ["--scheme", "W4A16", "--group-size", "32"],
+    "asym": ["--scheme", "W4A16_ASYM", "--group-size", "32"],
+    "int8": ["--scheme", "W8A8"],
+    "fp8": ["--scheme", "FP8"],
+    "nvfp4": ["--scheme", "NVFP4"],
+    "mxfp4": ["--scheme", "MXFP4"],
+    "best": ["--scheme", "W4A16", "--group-size", "32", "--quality", "best"],
+    "cache": ["--recipe", json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": {"kv_cache_scheme": {
+        "num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}}}}})],
+}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    return {"dense": tiny_models.save(folder / "dense", intermediate_size=128),
+            "experts": tiny_models.save(folder / "experts", "Qwen3Moe", **EXPERTS)}
+
+
+@pytest.fixture(scope="module")
+def made(sources, samples, tmp_path_factory):
+    """The result of a scheme, made once."""
+    folder, results = tmp_path_factory.mktemp("made"), {}
+
+    def make(kind, scheme):
+        if (kind, scheme) not in results:
+            arguments = list(SCHEMES[scheme])
+            if arguments[0] == "--recipe":
+                (folder / "recipe.yaml").write_text(arguments[1])
+                arguments[1] = folder / "recipe.yaml"
+            results[kind, scheme] = program.oneshot(sources[kind], folder / f"{kind}-{scheme}", "--dataset", samples, *arguments)
+        return results[kind, scheme]
+
+    return make
+
+
+def verified(model, *arguments, code=None):
+    return program.run("verify", model, "--json", *arguments, code=code).json()
+
+
+@pytest.mark.parametrize("kind, scheme", [*(("dense", scheme) for scheme in SCHEMES), ("experts", "int4"), ("experts", "nvfp4")])
+def test_accepts_results(kind, scheme, made, sources):
+    found = verified(made(kind, scheme), "--source", sources[kind], code=0)
+    assert found["faults"] == [] and found["warnings"] == []
+    assert found["compared"] == len(tiny_models.tensors(sources[kind]))
+    assert scheme == "cache" or 0 < found["worst"][0]["error"] < 0.3
+
+
+def test_accepts_plain_models(sources):
+    assert verified(sources["experts"], code=0)["faults"] == []
+
+
+def change(name, function):
+    def plant(folder):
+        tensors = tiny_models.tensors(folder)
+        tensors[name] = function(tensors[name].clone()).contiguous()
+        tiny_models.rewrite_tensors(folder, tensors)
+    return plant
+
+
+def swap(first, second):
+    def plant(folder):
+        tensors = tiny_models.tensors(folder)
+        for name in [name for name in tensors if name.startswith(first)]:
+            other = second + name[len(first):]
+            tensors[name], tensors[other] = tensors[other].clone(), tensors[name].clone()
+        tiny_models.rewrite_tensors(folder, tensors)
+    return plant
+
+
+def drop(name):
+    def plant(folder):
+        tensors = tiny_models.tensors(folder)
+        del tensors[name]
+        tiny_models.rewrite_tensors(folder, tensors)
+    return plant
+
+
+def put(value, place=(0, 0)):
+    def function(tensor):
+        tensor.view(tensor.shape or (1,))[place[:max(tensor.dim(), 1)]] = value
+        return tensor
+    return function
+
+
+def config(function):
+    return lambda folder: tiny_models.rewrite_config(folder, lambda text: function(text["quantization_config"]))
+
+
+def first_group(text):
+    return text["config_groups"]["group_0"]
+
+
+def truncate(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damaged_header(folder):
+    path = folder / "model.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(struct.pack("<Q", 1 << 50) + data[8:])
+
+
+def stale_index(folder):
+    names = {name: "model-00001-of-00002.safetensors" for name in tiny_models.tensors(folder)}
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    names["model.layers.7.mlp.up_proj.weight"] = "model-00001-of-00002.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+
+
+def permute_rows(tensor):
+    order = torch.arange(tensor.shape[0])
+    order[[3, 40]] = order[[40, 3]]
+    return tensor[order]
+
+
+# name: (kind of model, scheme, fault, whether the source is needed, the check that finds it)
+PLANTED = {
+    "scale is NaN": ("dense", "int4", change(Q + "weight_scale", put(float("nan"))), False, "scale"),
+    "scale is infinite": ("dense", "int4", change(Q + "weight_scale", put(float("inf"))), False, "scale"),
+    "scale is negative": ("dense", "int8", change(Q + "weight_scale", put(-0.1)), False, "scale"),
+    "scale is huge": ("dense", "int4", change(Q + "weight_scale", put(1e9)), False, "scale"),
+    "scales are zero": ("dense", "int4", change(Q + "weight_scale", torch.zeros_like), False, "scale"),
+    "exponent is NaN": ("dense", "mxfp4", change(Q + "weight_scale", put(255)), False, "scale"),
+    "input scale is NaN": ("dense", "fp8", change(Q + "input_scale", put(float("nan"), (0,))), False, "scale"),
+    "input scale is zero": ("dense", "fp8", change(Q + "input_scale", torch.zeros_like), False, "scale"),
+    "global scale is infinite": ("dense", "nvfp4", change(Q + "weight_global_scale", put(float("inf"), (0,))), False, "scale"),
+    "norm is NaN": ("dense", "int4", change("model.norm.weight", put(float("nan"), (3,))), False, "values"),
+    "embedding is infinite": ("dense", "int4", change("model.embed_tokens.weight", put(float("inf"))), False, "values"),
+    "codes saturate": ("dense", "int8", change(Q + "weight", lambda codes: torch.where(codes > 0, 127, -128).to(codes)), False,
+                       "saturated"),
+    "codes are constant": ("dense", "int8", change(Q + "weight", torch.ones_like), False, "constant"),
+    "fp8 code is NaN": ("dense", "fp8", change(Q + "weight", lambda codes: put(127)(codes.view(torch.uint8)).view(codes.dtype)), False,
+                        "codes"),
+    "zero point is missing": ("dense", "asym", drop(Q + "weight_zero_point"), False, "files"),
+    "scale is missing": ("dense", "int4", drop(Q + "weight_scale"), False, "files"),
+    "input scale is missing": ("dense", "fp8", drop(Q + "input_scale"), False, "config"),
+    "key scale is missing": ("dense", "cache", drop(LAYER + "self_attn.k_scale"), False, "config"),
+    "norm is missing": ("dense", "int4", drop("model.norm.weight"), False, "files"),
+    "file is cut": ("dense", "int4", truncate, False, "files"),
+    "header is damaged": ("dense", "int4", damaged_header, False, "files"),
+    "index is stale": ("dense", "int4", stale_index, False, "files"),
+    "shape of codes": ("dense", "int8", change(DOWN + "weight", lambda codes: codes.t()), False, "files"),
+    "stored shape": ("dense", "int4", change(Q + "weight_shape", lambda sizes: sizes * 2), False, "files"),
+    "another number of bits": ("dense", "int8", config(lambda text: first_group(text)["weights"].update(num_bits=4)), False, None),
+    "another group size": ("dense", "int4", config(lambda text: first_group(text)["weights"].update(group_size=64)), False, "files"),
+    "module is ignored": ("dense", "int4", config(lambda text: text["ignore"].append(Q[:-1])), False, "files"),
+    "lm_head is not ignored": ("dense", "int4", config(lambda text: text.update(ignore=[])), False, "config"),
+    "fused global scales": ("dense", "nvfp4", change(K + "weight_global_scale", lambda scale: scale * 2), False, "fused"),
+    "scale is doubled": ("dense", "int4", change(Q + "weight_scale", lambda scale: put(2 * scale[5, 1], (5, 1))(scale)), True, "source"),
+    "all scales are doubled": ("dense", "int8", change(Q + "weight_scale", lambda scale: scale * 2), True, "source"),
+    "scale is halved": ("dense", "fp8", change(Q + "weight_scale", lambda scale: scale / 2), True, "source"),
+    "sign of the codes": ("dense", "int8", change(UP + "weight", lambda codes: -codes), True, "source"),
+    "weight is transposed": ("dense", "int8", change(Q + "weight", lambda codes: codes.t()), True, "source"),
+    "rows are permuted": ("dense", "int8", change(Q + "weight", permute_rows), True, "source"),
+    "halves of nibbles": ("dense", "nvfp4", change(Q + "weight_packed", lambda packed: (packed >> 4) | (packed << 4)), True, "source"),
+    "gate and up are swapped": ("dense", "int4", swap(GATE, UP), True, "source"),
+    "experts are swapped": ("experts", "int4", swap(EXPERT.format(0), EXPERT.format(2)), True, "source"),
+    "zero points are shifted": ("dense", "asym", change(Q + "weight_zero_point", lambda packed: packed ^ 0x44444444), True, "source"),
+    "norm is changed": ("dense", "int4", change("model.norm.weight", lambda norm: norm * 1.01), True, "source"),
+    "layers are swapped": ("dense", "int4", swap("model.layers.0.mlp.", "model.layers.1.mlp."), True, "source"),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_finds(name, made, sources, tmp_path):
+    kind, scheme, plant, needs_source, check = PLANTED[name]
+    folder = tmp_path / "model"
+    shutil.copytree(made(kind, scheme), folder)
+    plant(folder)
+    arguments = ["--source", sources[kind]] if needs_source else []
+    found = verified(folder, *arguments)
+    kinds = {finding["check"] for finding in found["faults"] + found["warnings"]}
+    assert kinds if check is None else check in kinds, found
+
+
+def test_faults_are_said_and_counted(made, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(made("dense", "int4"), folder)
+    PLANTED["scale is NaN"][2](folder)
+    outcome = program.run("verify", folder, code=1)
+    assert f"fault: [scale] {Q}weight_scale: holds NaN or infinity" in outcome.output
+    assert "1 fault, 0 warnings" in outcome.output
+
+
+def test_missing_model_is_no_fault(tmp_path):
+    assert "no such folder" in program.run("verify", tmp_path / "nothing", code=1).error

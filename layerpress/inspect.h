@@ -31,7 +31,8 @@ struct InspectOptions {
   /// Whether a field of `run` has no meaning here.
   static bool is_left_out(std::string_view name) {
     return name == "output" || name == "overwrite" || name == "resume" || name == "report" ||
-           name == "max-shard-size" || name == "push" || name == "push-public";
+           name == "max-shard-size" || name == "push" || name == "push-public" || name == "target-bits" ||
+           name == "target-size" || name == "schemes";
   }
   /// "with --plan: " before the help of a field of `run`: what it needs to have a meaning.
   static std::string needs_text(std::string_view name) {

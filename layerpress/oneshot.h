@@ -29,6 +29,9 @@ struct OneshotOptions {
   std::int64_t group_size = 0;
   std::string observer;
   std::string quality = "balanced";
+  double target_bits = 0;
+  std::string target_size;
+  std::vector<std::string> schemes;
   std::vector<std::string> targets = {"Linear"};
   std::vector<std::string> ignore = {"lm_head"};
   std::string dataset;
@@ -95,6 +98,15 @@ struct OneshotOptions {
         "from-imatrix", self.from_imatrix,
         "importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix "
         "does");
+    field(
+        "target-bits", self.target_bits,
+        "choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most");
+    field("target-size", self.target_size,
+          "the same with this size of the whole result at most; sizes as for --memory-budget");
+    field(
+        "schemes", self.schemes,
+        "with --target-bits or --target-size: schemes to choose from, such as NVFP4,FP8_DYNAMIC,none (left as it is); "
+        "for a GGUF, types such as Q4_K,Q6_K");
     field("targets", self.targets, "modules to compress: class names, module names, re:patterns");
     field("ignore", self.ignore, "modules to leave alone, instead of this default; overrides --targets");
     field("dataset", self.dataset, "calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id");
@@ -190,6 +202,15 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control 
 /// "written_bytes", "seconds"}]}. Without a dataset, every sample is assumed to have the maximum length. With `ranks`,
 /// the plan is this rank's. Throws like oneshot().
 Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
+
+/// Chooses a scheme for every linear, as oneshot() does with target_bits or target_size, and compresses nothing: {"recipe": YAML for
+/// OneshotOptions::recipe, "bits": stored bits of a weight, "predicted_kl": nats per token, "schemes": [{"scheme", "modules",
+/// "share": of the weights}], "uniform": [{"scheme", "bits", "predicted_kl"}], "curve": [{"bits", "predicted_kl"}]: the least
+/// loss for other limits, "units": [{"targets", "modules", "weights", "scheme", "predicted_kl": {SCHEME: number}}]: linears that get
+/// one scheme, "slack_bits": by how much a better choice would have to stay below the limit (0: there is none), "disturbed_by": the
+/// scheme whose divergences were measured, "request", "samples", "tokens", "seconds"}. `output` only says whether the result
+/// will be a GGUF. Throws like oneshot().
+Json mixed_precision(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// The progress of an unfinished run with output `output`.
 struct UnfinishedRun {

@@ -16,7 +16,7 @@ from layerpress.native import TABLES  # noqa: E402
 from layerpress import errors, keywords  # noqa: E402
 
 HEAD = "# Written by scripts/python_stubs.py from the tables of the C++ library.\n"
-TYPES = {"str": "str", "int": "int", "bool": "bool", "list[str]": "str | list[str]"}
+TYPES = {"str": "str", "int": "int", "float": "float", "bool": "bool", "list[str]": "str | list[str]"}
 PATH = "str | PathLike[str]"
 KEYWORD_TYPES = {
     "batch_size": "int", "clear_sparse_session": "bool", "config_name": "None", "data_collator": "str",
@@ -60,7 +60,7 @@ def package_stub() -> str:
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.Error)]
     lines += [f"from .errors import {name} as {name}" for name in sorted(names)]
     lines += ["from .model_free import model_free_ptq as model_free_ptq"]
-    lines += [f"from .reports import {name} as {name}" for name in ("Evaluation", "Inspection", "Plan", "Report", "Summary")]
+    lines += [f"from .reports import {name} as {name}" for name in ("Evaluation", "Inspection", "MixedPrecision", "Plan", "Report", "Summary")]
     sessions = [f"from .sessions import {name} as {name}" for name in ("active_session", "create_session", "reset_session")]
     lines += ["from .runs import Picture", *sessions, "", "__version__: str", "", "class Distributed:"]
     lines += [f"    @property\n    def {name}(self) -> {kind}: ..." for name, kind in
@@ -71,6 +71,8 @@ def package_stub() -> str:
     options = option_lines("oneshot", ("dataset", "recipe"))
     for name, result, bars in (("oneshot", "Any", True), ("plan", "Plan", False)):
         lines += function(name, [*run, f"progress: bool = {bars}"], [*keyword_lines(), *options], result)
+    lines += function("mixed_precision", ["model: Any", "*", "dataset: Any = None", "progress: bool = False"], [*keyword_lines(), *options],
+                      "MixedPrecision")
     lines += function("evaluate", [f"model: {PATH}", "dataset: Any = None", "*", "progress: bool = False"], option_lines("evaluate", ("dataset",)),
                       "Evaluation")
     lines += function("inspect", [f"model: {PATH}", "*", "progress: bool = False"], option_lines("inspect", ()), "Report")

@@ -121,6 +121,8 @@ class PendingDirectory {
 
   /// The unfinished folder of `target`, whether it exists or not.
   static std::filesystem::path pending_path(const std::filesystem::path& target);
+  /// Throws the UsageError that the constructor throws for an existing `target` without Options::overwrite.
+  static void require_free(const std::filesystem::path& target, bool is_file);
 
   const std::filesystem::path& path() const { return pending_; }
   /// Whether the folder contained a marker from an earlier run (only with Options::resume).

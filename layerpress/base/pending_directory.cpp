@@ -117,6 +117,10 @@ fs::path PendingDirectory::pending_path(const fs::path& target) {
   return path.parent_path() / fmt::format(".{}.unfinished", path.filename().string());
 }
 
+void PendingDirectory::require_free(const fs::path& target, bool is_file) {
+  check_target(normalized(target), /*overwrite=*/false, is_file);
+}
+
 PendingDirectory::PendingDirectory(const fs::path& target)
     : target_(normalized(target)), pending_(pending_path(target)) {}
 

@@ -164,6 +164,16 @@ void define_oneshot(nb::module_& module) {
       },
       nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
       nb::arg("in_memory").none(), nb::arg("own_dataset"));
+  module.def(
+      "mixed_precision",
+      [](const std::string& model, const nb::dict& given, nb::handle events, bool in_main_thread, Distributed* ranks,
+         const InMemory& in_memory, bool own_dataset) {
+        const OneshotOptions options = oneshot_options(model, given, in_memory, own_dataset);
+        return run(events, in_main_thread,
+                   [&](const RunControl& control) { return mixed_precision(options, control, ranks).dump(); });
+      },
+      nb::arg("model"), nb::arg("options"), nb::arg("events"), nb::arg("in_main_thread"), nb::arg("ranks").none(),
+      nb::arg("in_memory").none(), nb::arg("own_dataset"));
   module.def("unfinished", [](const std::string& output) {
     const std::optional<UnfinishedRun> run = find_unfinished_run(output);
     return run ? Json{{"finished", run->finished}, {"subgraphs", run->subgraphs}}.dump() : std::string("null");

@@ -40,6 +40,7 @@ const char* python_type() {
   if constexpr (std::is_same_v<Field, bool>) return "bool";
   if constexpr (std::is_same_v<Field, std::vector<std::string>>) return "list[str]";
   if constexpr (std::is_same_v<Field, std::string>) return "str";
+  if constexpr (std::is_same_v<Field, double>) return "float";
   return "int";
 }
 

@@ -46,6 +46,19 @@ void print_errors(const Json& worst) {
   }
 }
 
+/// What was chosen, and what other limits would have cost.
+void print_mixed_precision(const Json& mixed) {
+  if (mixed.is_null()) return;
+  std::vector<std::string> chosen, points;
+  for (const Json& scheme : mixed["schemes"])
+    chosen.push_back(fmt::format("{} {}", scheme["modules"].get<std::size_t>(), scheme["scheme"].get<std::string>()));
+  print_fact("mixed", fmt::format("{} at {:.3f} bits per weight; predicted KL divergence {:.3g} nats per token",
+                                  join(chosen), mixed["bits"].get<double>(), mixed["predicted_kl"].get<double>()));
+  for (const Json& point : mixed["curve"])
+    points.push_back(fmt::format("{:.2f}: {:.3g}", point["bits"].get<double>(), point["predicted_kl"].get<double>()));
+  print_fact("", "predicted for other bits: " + join(points));
+}
+
 /// The most memory that a rank took.
 std::uint64_t peak_bytes(const Json& ranks) {
   std::uint64_t peak = 0;
@@ -68,6 +81,7 @@ void print_summary(const OneshotSummary& summary) {
   print_fact("size",
              fmt::format("{} -> {} ({:.2f} times smaller)", format_bytes(before), format_bytes(summary.output_bytes),
                          static_cast<double>(before) / static_cast<double>(summary.output_bytes)));
+  print_mixed_precision(details["mixed_precision"]);
   print_errors(details["worst_modules"]);
   print_fact("time",
              fmt::format("{}, peak memory {}{}", format_duration(summary.seconds),

@@ -17,12 +17,13 @@ struct OptionGroup {
 /// docs/options.md, refuses it.
 inline const std::vector<OptionGroup>& option_groups() {
   static const std::vector<OptionGroup> groups{
-      {"What to show", {"graph", "svg", "dot", "full", "plan", "sensitivity", "schemes"}, ""},
+      {"What to show", {"graph", "svg", "dot", "full", "plan", "sensitivity"}, ""},
       {"Result",
        {"output", "overwrite", "max-shard-size", "summary", "report", "imatrix", "card", "push", "push-public"},
        "layerpress oneshot MODEL --output out --overwrite --dataset data.jsonl --report out.html"},
       {"Compression",
-       {"recipe", "algorithm", "scheme", "group-size", "observer", "quality", "from-imatrix", "targets", "ignore"},
+       {"recipe", "algorithm", "scheme", "group-size", "observer", "quality", "from-imatrix", "target-bits",
+        "target-size", "schemes", "targets", "ignore"},
        "layerpress oneshot MODEL --output out --dataset data.jsonl --scheme W4A16 --group-size 64 --quality best"},
       {"Data",
        {"dataset", "reference", "dataset-split", "text-column", "num-calibration-samples", "num-samples",

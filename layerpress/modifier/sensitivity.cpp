@@ -15,10 +15,14 @@
 namespace layerpress::modifier {
 namespace {
 
+bool shares_a_value(const quant::QuantizationScheme& scheme) {
+  return scheme.weights && quant::has_global_scale(*scheme.weights);
+}
+
 /// The weight for a candidate. Only a scheme with a global scale looks at the value that fused linears share.
 compression::LinearWeight rounded_in(const quant::QuantizationScheme* scheme, compression::LinearWeight linear) {
   linear.scheme = scheme;
-  if (!quant::has_global_scale(*scheme->weights)) linear.shared.reset();
+  if (!shares_a_value(*scheme)) linear.shared.reset();
   return linear;
 }
 
@@ -47,7 +51,7 @@ std::vector<compression::StatisticPtr> Sensitivity::statistics_wanted(const comp
 std::optional<double> Sensitivity::value_to_share(const compression::LinearWeight& linear,
                                                   const compression::Statistics* statistics) const {
   for (std::size_t c = 0; c < candidates_.size(); ++c)
-    if (quant::has_global_scale(*scheme_of(c)->weights))
+    if (shares_a_value(*scheme_of(c)))
       return candidates_[c]->value_to_share(rounded_in(scheme_of(c), linear), statistics);
   return std::nullopt;
 }

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "layerpress/base/temporary_directory.h"
 #include "layerpress/output/scratch_space.h"
@@ -10,6 +11,7 @@
 #include "layerpress/run/announcement.h"
 #include "layerpress/run/calibration.h"
 #include "layerpress/run/compression_run.h"
+#include "layerpress/run/unit_divergences.h"
 #include "layerpress/setup/rank_agreement.h"
 
 namespace layerpress::run {
@@ -19,10 +21,9 @@ bool may_use_disk(const setup::RunSetup& setup) {
   return setup.place == setup::ActivationPlace::kAuto || setup.place == setup::ActivationPlace::kDisk;
 }
 
-/// The plan and the batches. The data itself is freed at the end.
-Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& what, const TemporaryDirectory& folder) {
-  const setup::DataDivision division = setup::agree_on_data(rank.options.dataset_split, rank.group);
-  const Calibration calibration = load_calibration(rank, setup, division);
+/// The plan and the batches.
+Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& what, const TemporaryDirectory& folder,
+                  const Calibration& calibration) {
   const auto phase = rank.times.measure("plan");
   rank.control.step(0, setup.subgraphs.size(), "plan");
   Work work{.setup = setup, .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples};
@@ -38,14 +39,18 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
 
 }  // namespace
 
-Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what) {
+Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens) {
   setup::require_same_request(rank.options, setup, rank.group);
   setup::connect_devices(rank.options, setup, rank.group, rank.control);
   const std::shared_ptr<dist::CoreBinding> binding =
       setup.placement.device.is_cpu() ? rank.group.bind_threads(setup.threads) : nullptr;
   setup.division_rates = plan::agreed_division_rates(setup, rank.group);
   const TemporaryDirectory folder(rank.options.offload_dir);
-  Work work = prepare_work(rank, setup, what, folder);
+  const setup::DataDivision division = setup::agree_on_data(rank.options.dataset_split, rank.group);
+  auto calibration = std::make_unique<Calibration>(load_calibration(rank, setup, division));
+  data::CalibrationSet texts = short_texts(calibration->set, text_tokens);
+  Work work = prepare_work(rank, setup, what, folder, *calibration);
+  calibration.reset();  // the batches have copies
   pipeline::ReportSink sink;
   try {
     compress(rank, work, sink);
@@ -53,7 +58,7 @@ Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what)
     throw InterruptedError("[run] stopped on request; a measuring run keeps nothing");
   }
   rank.group.barrier();  // what one rank finds wrong late, all ranks learn
-  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports()};
+  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports(), std::move(texts)};
 }
 
 }  // namespace layerpress::run

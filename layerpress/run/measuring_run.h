@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
+#include "layerpress/data/calibration_set.h"
 #include "layerpress/run/rank.h"
 #include "layerpress/setup/run_setup.h"
 
@@ -16,12 +17,13 @@ struct Measurement {
   std::int64_t tokens = 0;
   std::uint64_t planned_bytes = 0;  ///< host memory of this rank
   std::vector<compression::ModuleReport>
-      reports;  ///< of all modules, in the order of the model, the same on every rank
+      reports;                   ///< of all modules, in the order of the model, the same on every rank
+  data::CalibrationSet texts{};  ///< the beginnings of some of this rank's samples
 };
 
 /// Goes through the model once, as an ordinary run does, but takes figures instead of results: the reports of the setup's
 /// quantizers, which give quant::unchanged_scheme(). It writes nothing and leaves nothing behind. `what`: what it measures,
-/// for the log. Collective.
-Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what);
+/// for the log. `text_tokens`: how many tokens of texts to keep at most. Collective.
+Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens = 0);
 
 }  // namespace layerpress::run

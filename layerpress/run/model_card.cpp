@@ -106,6 +106,9 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
   row("architecture", setup.model.architecture);
   row("modifiers", algorithms(setup.recipe));
   row("weights", schemes_text(details["modules"]));
+  if (const Json& mixed = details["mixed_precision"]; !mixed.is_null())
+    row("schemes chosen by", fmt::format("measurements: {:.3f} bits per weight, predicted KL divergence {:.3g}",
+                                         mixed["bits"].get<double>(), mixed["predicted_kl"].get<double>()));
   row("size of the weights", size_text(details["source_bytes"].get<std::uint64_t>(), summary.output_bytes));
   if (details["samples"].get<std::int64_t>() > 0) row("calibration", calibration_text(options, details));
   if (summary.fallbacks > 0) row("modules with a fallback", fmt::format("{}", summary.fallbacks));

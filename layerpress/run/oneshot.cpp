@@ -26,6 +26,7 @@
 #include "layerpress/run/compression_run.h"
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/hub_transfers.h"
+#include "layerpress/run/mixed_precision.h"
 #include "layerpress/run/publication.h"
 #include "layerpress/run/run_report.h"
 #include "layerpress/run/run_together.h"
@@ -43,14 +44,16 @@ using run::Rank;
 
 /// A checked request and the output folder that is claimed for it.
 struct Claim {
+  OneshotOptions options;  // of the run, to which the others refer
   setup::RunSetup setup;
   setup::DataDivision division;
   std::unique_ptr<RunFolder> folder;  // refers to `setup`
 };
 
-void open(Rank& rank, Claim& claim) {
+void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
   claim.setup = setup::set_up(rank.options, rank.group, rank.control);
+  claim.setup.decision = std::move(decision);
   setup::require_same_request(rank.options, claim.setup, rank.group);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
   claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup, rank.group);
@@ -65,6 +68,7 @@ setup::RunIdentity identity_of(const OneshotOptions& options, const Claim& claim
   identity.software = setup::identity_of_software(claim.setup.placement);
   identity.model = setup::identity_of_model(claim.setup.model);
   identity.subgraphs = claim.setup.subgraphs.size();
+  identity.decision = claim.setup.decision;
   return identity;
 }
 
@@ -289,10 +293,10 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
     control.message(LogLevel::kWarning, warning);
 }
 
-/// A whole run of one rank, from options to the finished folder.
-OneshotSummary go_through(Rank& rank, Claim& claim) {
+/// A whole run of one rank, from options to the finished folder. `decision`: as RunSetup::decision.
+OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   const c10::InferenceMode inference;
-  open(rank, claim);
+  open(rank, std::move(decision), claim);
   if (claim.folder->is_complete()) return run::already_complete(rank);
   setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
@@ -326,8 +330,11 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
     run::check_upload(options, group, own);
     run::check_report(options);
     run::fetch_model(options, group, own);
-    Rank rank{options, own, group};  // its clock begins after a download
-    OneshotSummary summary = go_through(rank, claim);
+    run::MixedPrecision chosen{.options = options, .decision = nullptr};
+    if (run::asks_for_mixed_precision(options)) chosen = run::choose_precision(options, own, group, /*writes=*/true);
+    claim.options = std::move(chosen.options);
+    Rank rank{claim.options, own, group};  // its clock begins after a download
+    OneshotSummary summary = go_through(rank, std::move(chosen.decision), claim);
     run::write_report(options, group, own, summary);
     run::upload(options, group, own, summary);
     return summary;
@@ -338,6 +345,10 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
   return run::run_together(group, [&] {
+    if (run::asks_for_mixed_precision(options))
+      throw UsageError(
+          "[options] --schemes: the plan depends on the schemes that are chosen; measure first "
+          "(layerpress.mixed_precision in Python) and plan its recipe");
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
     setup::RunSetup setup = setup::set_up(options, group, own);

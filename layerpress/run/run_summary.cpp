@@ -108,6 +108,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"scheme", scheme_names(setup)},
           {"serving", serving(options.output, setup)},
           {"recipe", recipe::to_yaml(setup.recipe)},
+          {"mixed_precision", setup.decision},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},
           {"arithmetic", setup::arithmetic_words(setup.placement)},

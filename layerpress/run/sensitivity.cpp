@@ -1,7 +1,6 @@
 #include "layerpress/run/sensitivity.h"
 
 #include <c10/core/InferenceMode.h>
-#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <map>
@@ -11,13 +10,11 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/missing_folder.h"
 #include "layerpress/base/text.h"
-#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/sensitivity.h"
-#include "layerpress/quant/compressed_weight.h"
-#include "layerpress/recipe/recipe_of_options.h"
-#include "layerpress/recipe/standard_recipe.h"
+#include "layerpress/recipe/candidate_schemes.h"
 #include "layerpress/run/measuring_run.h"
-#include "layerpress/setup/group_sizes.h"
+#include "layerpress/run/model_name.h"
+#include "layerpress/run/scheme_comparison.h"
 #include "layerpress/setup/unmatched_entries.h"
 
 namespace layerpress::run {
@@ -40,72 +37,6 @@ void check_options(const OneshotOptions& options) {
     throw UsageError("[options] --sensitivity: the inputs of the linears are measured on data; add --dataset");
 }
 
-void check_schemes(const std::vector<std::string>& schemes) {
-  if (schemes.empty())
-    throw UsageError("[options] --sensitivity: no scheme to compare; add --schemes, such as NVFP4,FP8_DYNAMIC,W4A16");
-  for (const std::string& name : schemes) {
-    if (std::count(schemes.begin(), schemes.end(), name) > 1)
-      throw UsageError("[options] --schemes: {} is named twice; name it once", name);
-    if (recipe::is_standard_recipe(name))
-      throw UsageError("[options] --schemes: {} gives modules different schemes; name these one by one", name);
-    try {
-      (void)quant::preset_scheme(name);
-    } catch (const RecipeError& error) {
-      const std::string text = error.what();  // its place is the option
-      throw UsageError("[options] --schemes: {}", text.substr(text.find("] ") + 2));
-    }
-  }
-}
-
-/// Whether --group-size says how large the scheme's groups are.
-bool has_free_groups(const std::string& scheme) {
-  const auto weights = quant::preset_scheme(scheme).weights;
-  return weights && weights->strategy == quant::Strategy::kGroup && weights->type == quant::NumberType::kInt;
-}
-
-/// The options of a run that rounds to a scheme.
-OneshotOptions rounding_to(const std::string& scheme, const OneshotOptions& options) {
-  OneshotOptions rounding;
-  rounding.algorithm = "rtn";
-  rounding.scheme = scheme;
-  rounding.targets = options.targets, rounding.ignore = options.ignore;
-  if (has_free_groups(scheme)) rounding.group_size = options.group_size;
-  return rounding;
-}
-
-/// The candidate schemes, each as the recipe of a run that rounds to it.
-struct Comparison {
-  recipe::Recipe recipe;  ///< of all candidates; it is part of what ranks agree on
-  std::unique_ptr<modifier::Sensitivity> modifier;
-};
-
-Comparison comparison_of(const OneshotOptions& options, const std::vector<std::string>& schemes) {
-  if (options.group_size != 0 && std::none_of(schemes.begin(), schemes.end(), has_free_groups))
-    throw UsageError("[options] --group-size: no scheme of --schemes lets you choose it; leave it out");
-  Comparison comparison;
-  modifier::Sensitivity::Candidates candidates;
-  for (const std::string& scheme : schemes) {
-    const recipe::Recipe own = recipe::recipe_of(rounding_to(scheme, options));
-    for (auto& modifier : setup::make_modifiers(own))
-      candidates.emplace_back(dynamic_cast<const compression::Quantizer*>(modifier.release()));
-    comparison.recipe.modifiers.insert(comparison.recipe.modifiers.end(), own.modifiers.begin(), own.modifiers.end());
-  }
-  comparison.modifier = std::make_unique<modifier::Sensitivity>(std::move(candidates));
-  return comparison;
-}
-
-/// A candidate is refused as a run that rounds to it would be.
-void check_candidates(const OneshotOptions& options, const std::vector<std::string>& names,
-                      const modifier::Sensitivity& sensitivity, const setup::RunSetup& setup) {
-  const std::vector<const quant::QuantizationScheme*> schemes = sensitivity.schemes();
-  for (std::size_t c = 0; c < names.size(); ++c) {
-    compression::Assignments rounded;
-    rounded.linears = setup.assignments.linears;
-    for (auto& [node, assignment] : rounded.linears) assignment.scheme = schemes[c];
-    setup::check_group_sizes(rounding_to(names[c], options), setup.model, setup.modifiers, rounded);
-  }
-}
-
 /// Warns of what the user's lists name in vain.
 void say_unmatched(const setup::RunSetup& setup, const RunControl& control) {
   const OneshotOptions defaults;
@@ -121,26 +52,8 @@ void say_unmatched(const setup::RunSetup& setup, const RunControl& control) {
                                                  setup.model.source_format));
 }
 
-std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear) {
-  std::uint64_t bytes = 0;
-  for (const auto& part : quant::compressed_layout(scheme, linear.rows, linear.columns, linear.dtype))
-    bytes += static_cast<std::uint64_t>(c10::multiply_integers(part.shape)) * c10::elementSize(part.dtype);
-  return bytes;
-}
-
 double bits_of(std::uint64_t bytes, std::int64_t elements) {
   return 8 * static_cast<double>(bytes) / static_cast<double>(elements);
-}
-
-/// The measured linears by module.
-std::map<std::string, compression::LinearShape> shapes_of(const setup::RunSetup& setup) {
-  std::map<std::string, compression::LinearShape> shapes;
-  const graph::Graph& graph = setup.model.traced.graph;
-  for (const auto& [n, assignment] : setup.assignments.linears) {
-    const graph::WeightMatrix matrix = graph::weight_matrix(graph.nodes[n].operation).value();
-    shapes[graph.module_name(graph.nodes[n])] = {matrix.rows, matrix.columns, assignment.scale_dtype};
-  }
-  return shapes;
 }
 
 /// Of one scheme over all modules.
@@ -206,23 +119,20 @@ Json report_of(const setup::RunSetup& setup, const std::vector<std::string>& nam
 Json sensitivity(const OneshotOptions& options, const std::vector<std::string>& schemes, const RunControl& control,
                  dist::Group& group) {
   const c10::InferenceMode inference;
-  check_schemes(schemes);
+  if (schemes.empty())
+    throw UsageError("[options] --sensitivity: no scheme to compare; add --schemes, such as NVFP4,FP8_DYNAMIC,W4A16");
+  recipe::check_candidates(options, schemes, /*takes_none=*/false);
   check_options(options);
   if (group.is_first() && !options.summary.empty()) require_writable("--summary", options.summary);
   Rank rank{options, control, group};
-  Comparison comparison = comparison_of(options, schemes);
-  const modifier::Sensitivity& modifier = *comparison.modifier;
-  setup::Modifiers modifiers;
-  modifiers.push_back(std::move(comparison.modifier));
-  setup::RunSetup setup = setup::set_up(options, std::move(modifiers), group, control);
-  setup.recipe = std::move(comparison.recipe);
-  check_candidates(options, schemes, modifier, setup);
+  SchemeComparison comparison = set_up_comparison(rank, schemes);
+  setup::RunSetup& setup = comparison.setup;
   say_unmatched(setup, control);
   const Measurement measurement =
       measure(rank, setup,
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(options.model)),
                           setup.assignments.linears.size(), join(schemes)));
-  Json report = report_of(setup, schemes, modifier.schemes(), measurement);
+  Json report = report_of(setup, schemes, comparison.schemes, measurement);
   report["seconds"] = rank.timer.seconds();
   report["peak_anonymous_bytes"] = rank.sampler.peak_bytes();
   report["planned_bytes"] = measurement.planned_bytes;

@@ -65,9 +65,11 @@ std::string first_difference(const Json& then, const Json& now, const std::strin
 }  // namespace
 
 Json RunIdentity::to_json() const {
-  return {{"record", "header"}, {"format", kFormat},    {"options", options},
-          {"recipe", recipe},   {"software", software}, {"model", model},
-          {"dataset", dataset}, {"plan", plan},         {"subgraphs", subgraphs}};
+  Json json = {{"record", "header"}, {"format", kFormat},    {"options", options},
+               {"recipe", recipe},   {"software", software}, {"model", model},
+               {"dataset", dataset}, {"plan", plan},         {"subgraphs", subgraphs}};
+  if (!decision.is_null()) json["decision"] = decision;
+  return json;
 }
 
 Json identity_of_options(const OneshotOptions& options) {

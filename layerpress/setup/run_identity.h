@@ -22,6 +22,7 @@ struct RunIdentity {
   Json dataset;                ///< null without data
   Json plan = Json::object();  ///< ranks, threads, batch_tokens
   std::size_t subgraphs = 0;
+  Json decision;  ///< as RunSetup::decision; the recipe follows from it
 
   Json to_json() const;
 };

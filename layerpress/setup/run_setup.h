@@ -31,6 +31,8 @@ ActivationPlace parse_activation_place(const std::string& name);
 struct RunSetup {
   int threads = 1;
   recipe::Recipe recipe;
+  Json
+      decision;  ///< what the recipe was chosen by, as layerpress::mixed_precision returns it (oneshot.h); null: it was given
   Modifiers modifiers;
   const schedule::Pipeline* pipeline = &schedule::kPipelines.front();
   OpenedModel model;

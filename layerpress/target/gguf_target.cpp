@@ -95,7 +95,8 @@ class GgufTarget final : public Target {
   }
 
   checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override {
-    const TensorPlace place = place_of(original.name);
+    TensorPlace place = place_of(original.name);
+    place.paired_heads = 0;  // the order of rows is nothing that tensors without data have
     const at::Tensor form =
         placed(at::empty(original.shape, at::TensorOptions(original.dtype).device(at::kMeta)), place);
     return {original.name, plain_dtype(place, form), form.sizes().vec()};

@@ -18,6 +18,7 @@ from .errors import UsageError as UsageError
 from .model_free import model_free_ptq as model_free_ptq
 from .reports import Evaluation as Evaluation
 from .reports import Inspection as Inspection
+from .reports import MixedPrecision as MixedPrecision
 from .reports import Plan as Plan
 from .reports import Report as Report
 from .reports import Summary as Summary
@@ -89,6 +90,9 @@ def oneshot(
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
+    target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
+    target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
+    schemes: str | list[str] | None = None,  # with --target-bits or --target-size: schemes to choose from, such as NVFP4,FP8_DYNAMIC,none (left as it is); for a GGUF, types such as Q4_K,Q6_K
     targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # modules to leave alone, instead of this default; overrides --targets
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
@@ -172,6 +176,9 @@ def plan(
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
+    target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
+    target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
+    schemes: str | list[str] | None = None,  # with --target-bits or --target-size: schemes to choose from, such as NVFP4,FP8_DYNAMIC,none (left as it is); for a GGUF, types such as Q4_K,Q6_K
     targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # modules to leave alone, instead of this default; overrides --targets
     dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
@@ -208,6 +215,91 @@ def plan(
     report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
     imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data
 ) -> Plan: ...
+def mixed_precision(
+    model: Any,
+    *,
+    dataset: Any = None,
+    progress: bool = False,
+    batch_size: int = 1,
+    clear_sparse_session: bool = False,
+    concatenate_data: bool | None = None,
+    config_name: None = None,
+    data_collator: str = 'truncation',
+    dataloader_num_workers: int = 0,
+    dataset_config_name: str | None = None,
+    dataset_path: str | PathLike[str] | None = None,
+    dvc_data_repository: None = None,
+    log_dir: None = None,
+    min_tokens_per_module: int | None = None,
+    model_revision: str = 'main',
+    output_dir: str | PathLike[str] | None = None,
+    overwrite_cache: bool = False,
+    pad_to_max_length: bool = False,
+    precision: Any = None,
+    preprocessing_func: Callable[[Any], Any] | None = None,
+    preprocessing_num_workers: int | None = None,
+    processor: Any = None,
+    propagate_error: bool = True,
+    quantization_aware_calibration: bool = True,
+    raw_kwargs: dict[str, Any] | None = None,
+    recipe_args: None = None,
+    remove_columns: Any = None,
+    save_compressed: bool = True,
+    sequential_prefetch: bool = False,
+    shuffle_calibration_samples: bool | None = None,
+    splits: str | list[str] | dict[str, str] | None = None,
+    stage: None = None,
+    streaming: bool = False,
+    tie_word_embeddings: bool = True,
+    tokenizer: Any = None,
+    tracing_ignore: Any = None,
+    trust_remote_code_model: bool | None = None,
+    output: str | PathLike[str] | None = None,  # directory for the compressed checkpoint, or FILE.gguf for llama.cpp
+    algorithm: str | None = None,  # gptq or rtn (round-to-nearest)
+    scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
+    group_size: int | None = None,  # columns that share a scale (default: the preset's)
+    observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
+    from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
+    target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
+    target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
+    schemes: str | list[str] | None = None,  # with --target-bits or --target-size: schemes to choose from, such as NVFP4,FP8_DYNAMIC,none (left as it is); for a GGUF, types such as Q4_K,Q6_K
+    targets: str | list[str] | None = None,  # modules to compress: class names, module names, re:patterns
+    ignore: str | list[str] | None = None,  # modules to leave alone, instead of this default; overrides --targets
+    dataset_split: str | None = None,  # split of a datasets id; train[a:b] takes a slice, of files too
+    text_column: str | None = None,  # column that holds the text
+    num_calibration_samples: int | None = None,  # how many samples to use
+    max_seq_length: int | None = None,  # longest sample in tokens; longer ones are cut
+    shuffle: bool | None = None,  # take samples in seeded random order
+    seed: int | None = None,  # seed of --shuffle
+    concatenate: bool | None = None,  # join samples and cut them into pieces of --max-seq-length
+    use_loss_mask: bool | None = None,  # calibrate only on the assistant's tokens, as the chat template or a column loss_mask marks them
+    moe_calibrate_all_experts: bool | None = None,  # calibrate every expert on all tokens, not only on those routed to it (default: yes)
+    min_tokens_per_expert: int | None = None,  # least tokens for each expert with --no-moe-calibrate-all-experts (default: 4 x the group size, at least 256)
+    pipeline: str | None = None,  # sequential, basic or datafree (default: sequential when data is needed)
+    sequential_targets: str | list[str] | None = None,  # modules to cut the model at (default: its decoder layers)
+    sequential_targets_per_subgraph: int | None = None,  # how many of them are loaded together
+    batch_tokens: int | None = None,  # tokens packed into one batch (default: chosen from the model's size)
+    memory_budget: str | None = None,  # memory the run may take on this machine: 4G and 4GiB are 4 * 2^30 bytes, 4GB is 4 * 10^9 (default: what machine, container and ulimit leave)
+    device_memory_budget: str | None = None,  # the same for the device's memory (default: nine tenths of what is free)
+    sequential_offload_device: str | None = None,  # where activations are kept between layers: cpu, disk, none (the computing device), or auto (the GPU if all fit, else cpu within the budget, then disk)
+    offload_dir: str | PathLike[str] | None = None,  # folder for activations on disk (default: beside the output)
+    device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
+    dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
+    threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
+    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
+    push: str | None = None,  # ORG/NAME: upload the result to this repository of the hub, private if it is new
+    push_public: bool | None = None,  # with --push: make a new repository public
+    overwrite: bool | None = None,  # replace the output directory if it is not empty; start over if it is unfinished
+    resume: bool | None = None,  # continue an interrupted run; start from the beginning if there is none
+    timeout: int | None = None,  # seconds without a sign of life after which a rank of a distributed run counts as lost
+    summary: str | PathLike[str] | None = None,  # write a JSON summary to this file
+    report: str | PathLike[str] | None = None,  # draw time, memory and errors on a page: an .html file, or none (default: beside the summary's file)
+    imatrix: str | None = None,  # write the calibration data's importance file, as llama-imatrix does, for any run with data
+) -> MixedPrecision: ...
 def evaluate(
     model: str | PathLike[str],
     dataset: Any = None,

@@ -8,6 +8,7 @@ from typing import Any, Iterator, Optional
 
 from .errors import RecipeError
 from .modifiers import Modifier
+from .reports import MixedPrecision
 
 
 class Recipe:
@@ -27,9 +28,11 @@ class Recipe:
 
 
 def recipe_text(recipe: Any) -> Optional[str]:
-    """A path, YAML or JSON text as it is; modifiers as JSON, in their order."""
+    """A path, YAML or JSON text as it is; modifiers as JSON, in their order; the recipe of a MixedPrecision."""
     if isinstance(recipe, Recipe):
         return recipe_text(recipe.recipe)
+    if isinstance(recipe, MixedPrecision):
+        return recipe["recipe"]
     if recipe is None or isinstance(recipe, (str, os.PathLike)):
         return None if recipe is None else os.fspath(recipe)
     # A mapping holds a type once, so that each modifier has a group of its own.

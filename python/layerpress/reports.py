@@ -163,3 +163,19 @@ class Evaluation(Report):
 
     def _layers(self) -> list[dict]:
         return self.get("layers") or []
+
+
+class MixedPrecision(Report):
+    """A scheme for every linear. `recipe` is the text for oneshot(recipe=...), which also takes this object itself."""
+
+    title = "Mixed precision"
+
+    def facts(self) -> list[tuple[str, str]]:
+        return [("bits per weight", f"{self['bits']:.3f}"), ("predicted KL divergence", f"{self['predicted_kl']:.4g}")]
+
+    def table(self) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        return (("scheme", "modules", "of the weights"),
+                [(own["scheme"], own["modules"], f"{own['share']:.1%}") for own in self["schemes"]])
+
+    def shares(self) -> list[float]:
+        return [own["share"] for own in self["schemes"]]

@@ -1,4 +1,4 @@
-"""The functions of the package: LLM Compressor's oneshot(), and plan(), evaluate(), inspect(), verify() and prepare()."""
+"""The functions of the package: LLM Compressor's oneshot(), and plan(), mixed_precision(), evaluate(), inspect(), verify() and prepare()."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
 from .ranks import current_ranks, shares_weights, source_folder
 from .recipes import recipe_text
-from .reports import Evaluation, Inspection, Plan, Report, Summary
+from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Summary
 
 
 def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = True, **arguments: Any) -> Any:
@@ -48,6 +48,13 @@ def plan(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool 
     with _request(model, dataset, recipe, arguments, "plan") as request:
         return Plan(call(_native.plan, request.model, request.options, progress=progress,
                          last=request.others))
+
+
+def mixed_precision(model: Any, *, dataset: Any = None, progress: bool = False, **arguments: Any) -> MixedPrecision:
+    """Chooses one of `schemes` for every linear by measurements on the dataset, within target_bits or target_size, as oneshot() with the
+    same arguments does. Nothing is compressed: the result goes to oneshot(recipe=...)."""
+    with _request(model, dataset, None, arguments, "mixed_precision") as request:
+        return MixedPrecision(call(_native.mixed_precision, request.model, request.options, progress=progress, last=request.others))
 
 
 def evaluate(model: str | os.PathLike, dataset: Any = None, *, progress: bool = False, **arguments: Any) -> Evaluation:

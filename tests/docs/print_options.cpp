@@ -49,10 +49,11 @@ std::string cell(const std::string& text) {
   return result;
 }
 
-/// Whether `inspect` takes an option of `oneshot` only to plan a run.
+/// Whether `inspect` takes an option of `oneshot` only to plan a run; one that it leaves out may be its own under the same name.
 template <typename Options>
 bool repeats_oneshot(const std::string& name) {
-  if (!std::is_same_v<Options, layerpress::InspectOptions> || layerpress::InspectOptions::describes_model(name))
+  if (!std::is_same_v<Options, layerpress::InspectOptions> || layerpress::InspectOptions::describes_model(name) ||
+      layerpress::InspectOptions::is_left_out(name))
     return false;
   bool known = false;
   const layerpress::OneshotOptions options;

@@ -1,0 +1,174 @@
+#include "layerpress/run/mixed_precision.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
+#include "layerpress/output/journal.h"
+#include "layerpress/output/output_parts.h"
+#include "layerpress/output/run_folder.h"
+#include "layerpress/recipe/candidate_schemes.h"
+#include "layerpress/run/hub_transfers.h"
+#include "layerpress/run/precision_decision.h"
+#include "layerpress/run/rank.h"
+#include "layerpress/run/run_together.h"
+#include "layerpress/run/scheme_comparison.h"
+
+namespace layerpress {
+namespace run {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// Of a tensor's entry in a file's header, at most.
+constexpr std::uint64_t kHeaderBytes = 256;
+
+bool is_given(const OneshotOptions& options, const char* name) {
+  return std::find(options.given.begin(), options.given.end(), name) != options.given.end();
+}
+
+void check_options(const OneshotOptions& options) {
+  if (options.target_bits != 0 && !options.target_size.empty())
+    throw UsageError("[options] --target-bits and --target-size both limit the result; give one of them");
+  if (options.target_bits == 0 && options.target_size.empty())
+    throw UsageError("[options] --schemes requires --target-bits or --target-size");
+  if (!(options.target_bits >= 0) || options.target_bits > 64)
+    throw UsageError("[options] --target-bits: {} is no number of bits for a weight; pass one such as 4.5",
+                     options.target_bits);
+  if (options.schemes.empty())
+    throw UsageError("[options] --{} chooses among schemes; add --schemes, such as NVFP4,FP8_DYNAMIC,none",
+                     options.target_bits != 0 ? "target-bits" : "target-size");
+  if (!options.recipe.empty())
+    throw UsageError("[options] --schemes and --recipe: a recipe names the scheme of every module; give only one");
+  if (options.scheme != OneshotOptions().scheme || is_given(options, "scheme"))
+    throw UsageError("[options] --schemes and --scheme: give only one of them");
+  if (!options.from_imatrix.empty())
+    throw UsageError("[options] --schemes measures inputs itself; leave out --from-imatrix");
+  if (options.algorithm != "gptq" && options.algorithm != "rtn")
+    throw UsageError("[options] --algorithm: unknown value '{}'; choose from gptq, rtn", options.algorithm);
+  if (options.dataset.empty())
+    throw UsageError("[options] --schemes: what each scheme costs is measured on data; add --dataset");
+  recipe::check_candidates(options, options.schemes, /*takes_none=*/true);
+  if (std::all_of(options.schemes.begin(), options.schemes.end(),
+                  [](const std::string& name) { return name == recipe::kLeftAlone; }))
+    throw UsageError("[options] --schemes: {} alone compresses nothing; add a scheme", recipe::kLeftAlone);
+}
+
+/// The options of the run that follows: the recipe says what the others have led to.
+OneshotOptions with_recipe(OneshotOptions options, const std::string& recipe) {
+  const OneshotOptions defaults;
+  options.recipe = recipe;
+  options.algorithm = defaults.algorithm, options.group_size = 0, options.observer.clear();
+  options.targets = defaults.targets, options.ignore = defaults.ignore;
+  options.schemes.clear(), options.target_bits = 0, options.target_size.clear();
+  std::erase_if(options.given, [](const std::string& name) {
+    return name == "algorithm" || name == "group-size" || name == "observer" || name == "targets" || name == "ignore" ||
+           name == "schemes" || name == "target-bits" || name == "target-size";
+  });
+  return options;
+}
+
+/// The choice of the unfinished run that is resumed; null: there is none. Rank 0 reads.
+Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
+  Json header;
+  if (group.is_first() && options.resume) {
+    const std::vector<Json> journal = output::Journal::read_all(PendingDirectory::pending_path(options.output));
+    if (!journal.empty()) header = journal.front().value("decision", Json());
+  }
+  const Json decision = Json::parse(group.broadcast_text(header.dump(), 0));
+  if (decision.is_null()) return decision;
+  const Json then = decision.value("request", Json::object()), now = precision_request(options);
+  for (const auto& [name, value] : now.items())
+    if (then.value(name, Json()) != value)
+      throw UsageError(
+          "[resume] {}: the unfinished run cannot be continued: --{} was {} and is {}; use the same options and files, "
+          "or start over with --overwrite",
+          options.output, name, then.value(name, Json()).dump(), value.dump());
+  return decision;
+}
+
+/// Bytes of everything in the result but the weights of the measured linears.
+std::uint64_t other_bytes(const setup::RunSetup& setup) {
+  std::uint64_t bytes = 0;
+  for (const output::OutputPart& part : output::output_parts(setup, {})) {
+    bytes += part.linear ? 4 * kHeaderBytes : 0;
+    if (part.linear) continue;
+    for (const checkpoint::TensorSpec& tensor : part.tensors) bytes += tensor.nbytes() + kHeaderBytes;
+  }
+  return bytes;
+}
+
+/// What the chosen schemes are, for the log and the model card: "NVFP4 in 120 modules, FP8_DYNAMIC in 80".
+std::string chosen_text(const Json& decision) {
+  Names parts;
+  for (const Json& scheme : decision["schemes"])
+    parts.push_back(
+        fmt::format("{} in {} modules", scheme["scheme"].get<std::string>(), scheme["modules"].get<std::size_t>()));
+  return join(parts);
+}
+
+/// Refuses first what would refuse the run's output after the measurement.
+void check_output(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group) {
+  const output::RunFolder folder(options, setup, group);
+  if (!group.is_first() || options.resume || options.overwrite) return;
+  if (const auto found = find_unfinished_run(options.output))
+    throw UsageError(
+        "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start "
+        "over with --overwrite",
+        options.output, found->finished, found->subgraphs);
+  PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
+}
+
+Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes) {
+  options.imatrix.clear();  // the run that follows writes it
+  Rank rank{options, control, group};
+  Names rounded = options.schemes;
+  std::erase(rounded, recipe::kLeftAlone);
+  SchemeComparison comparison = set_up_comparison(rank, rounded);
+  if (writes) check_output(options, comparison.setup, group);
+  const MeasuredUnits measured = measure_units(rank, options.schemes, comparison);
+  Json decision = precision_decision(options, measured, other_bytes(comparison.setup));
+  decision["seconds"] = rank.timer.seconds();
+  return decision;
+}
+
+}  // namespace
+
+bool asks_for_mixed_precision(const OneshotOptions& options) {
+  return options.target_bits != 0 || !options.target_size.empty() || !options.schemes.empty();
+}
+
+MixedPrecision choose_precision(const OneshotOptions& options, const RunControl& control, dist::Group& group,
+                                bool writes) {
+  const c10::InferenceMode inference;
+  check_options(options);
+  MixedPrecision chosen;
+  if (writes) chosen.decision = earlier_choice(options, group);
+  const bool is_new = chosen.decision.is_null();
+  if (is_new) chosen.decision = measured_decision(options, control, group, writes);
+  chosen.options = with_recipe(options, chosen.decision["recipe"].get<std::string>());
+  control.message(LogLevel::kInfo,
+                  fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}",
+                              is_new ? "" : "the unfinished run's choice: ", chosen_text(chosen.decision),
+                              chosen.decision["bits"].get<double>(), chosen.decision["predicted_kl"].get<double>()));
+  return chosen;
+}
+
+}  // namespace run
+
+Json mixed_precision(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+  dist::Group alone;
+  dist::Group& group = ranks != nullptr ? *ranks : alone;
+  return run::run_together(group, [&] {
+    const RunControl own = run::control_of(control, group);
+    run::fetch_model(options, group, own);
+    return run::choose_precision(options, own, group, /*writes=*/false).decision;
+  });
+}
+
+}  // namespace layerpress

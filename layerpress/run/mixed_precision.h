@@ -1,0 +1,22 @@
+#pragma once
+
+#include "layerpress/dist/group.h"
+#include "layerpress/oneshot.h"
+
+namespace layerpress::run {
+
+/// Whether the options leave the choice of each linear's scheme to measurements.
+bool asks_for_mixed_precision(const OneshotOptions& options);
+
+/// A choice of schemes.
+struct MixedPrecision {
+  OneshotOptions options;  ///< of a run with the recipe that was chosen
+  Json decision;           ///< the result of layerpress::mixed_precision (oneshot.h)
+};
+
+/// Measures and chooses. With `resume`, an unfinished run's choice is used again. `writes`: whether a run follows, so that what would refuse
+/// its output later is refused first. Throws UsageError. Collective.
+MixedPrecision choose_precision(const OneshotOptions& options, const RunControl& control, dist::Group& group,
+                                bool writes);
+
+}  // namespace layerpress::run

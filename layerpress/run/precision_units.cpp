@@ -1,0 +1,123 @@
+#include "layerpress/run/precision_units.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "layerpress/base/text.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/modifier/sensitivity.h"
+#include "layerpress/recipe/candidate_schemes.h"
+#include "layerpress/run/measuring_run.h"
+#include "layerpress/run/model_name.h"
+#include "layerpress/run/unit_divergences.h"
+
+namespace layerpress::run {
+namespace {
+
+/// On which divergences are measured, of all ranks together.
+constexpr std::int64_t kTextTokens = 512;
+
+/// The candidates that are measured, in order, and the places that they have among all.
+struct Rounded {
+  std::vector<std::string> names;
+  std::vector<std::size_t> places;
+};
+
+Rounded rounded_candidates(const std::vector<std::string>& candidates) {
+  Rounded rounded;
+  for (std::size_t c = 0; c < candidates.size(); ++c) {
+    if (candidates[c] == recipe::kLeftAlone) continue;
+    rounded.names.push_back(candidates[c]);
+    rounded.places.push_back(c);
+  }
+  return rounded;
+}
+
+/// What a linear's weight takes in the result if it is left alone.
+std::uint64_t plain_bytes(const setup::RunSetup& setup, const std::string& module) {
+  const graph::Graph& graph = setup.model.traced.graph;
+  for (const auto& [n, assignment] : setup.assignments.linears) {
+    if (graph.module_name(graph.nodes[n]) != module) continue;
+    const std::string weight = graph::weight_matrix(graph.nodes[n].operation).value().weight;
+    std::uint64_t bytes = 0;
+    if (const auto stored = setup.model.quantized.find(weight); stored != setup.model.quantized.end())
+      for (const auto& part : stored->second.compressed_layout)
+        bytes += checkpoint::TensorSpec{part.suffix, part.dtype, part.shape}.nbytes();
+    return bytes > 0 ? bytes : setup.target->plain_form(setup.model.checkpoint->spec(weight)).nbytes();
+  }
+  throw InternalError("[run.precision] {} is not among the measured linears", module);
+}
+
+/// Sums over the unit's linears of their relative output errors, by candidate.
+std::vector<double> errors_of(const setup::TiedModules& tied,
+                              const std::map<std::string, const compression::ModuleReport*>& reports,
+                              std::size_t candidates) {
+  std::vector<double> sums(candidates, 0.0);
+  for (const std::string& module : tied.modules) {
+    const std::vector<std::optional<double>> errors = modifier::relative_errors(*reports.at(module));
+    for (std::size_t c = 0; c < candidates; ++c) sums[c] += errors[c].value_or(0);
+  }
+  return sums;
+}
+
+/// The candidate with the greatest errors, whose divergences are measured best.
+std::size_t coarsest(const std::vector<std::vector<double>>& errors, std::size_t candidates) {
+  std::vector<double> sums(candidates, 0.0);
+  for (const std::vector<double>& own : errors)
+    for (std::size_t c = 0; c < candidates; ++c) sums[c] += own[c];
+  return static_cast<std::size_t>(std::max_element(sums.begin(), sums.end()) - sums.begin());
+}
+
+void add_sizes(const SchemeComparison& comparison, const Rounded& rounded, MeasuredUnit& unit,
+               recipe::PrecisionUnit& options) {
+  const std::map<std::string, compression::LinearShape> shapes = shapes_of(comparison.setup);
+  for (const std::string& module : unit.tied.modules) {
+    const compression::LinearShape& shape = shapes.at(module);
+    unit.weights += shape.rows * shape.columns;
+    for (std::size_t c = 0; c < rounded.names.size(); ++c)
+      options[rounded.places[c]].bits += 8 * stored_bytes(*comparison.schemes[c], shape);
+    if (rounded.places.size() == options.size()) continue;
+    for (std::size_t c = 0; c < options.size(); ++c)
+      if (std::find(rounded.places.begin(), rounded.places.end(), c) == rounded.places.end())
+        options[c].bits += 8 * plain_bytes(comparison.setup, module);
+  }
+}
+
+}  // namespace
+
+MeasuredUnits measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison) {
+  const Rounded rounded = rounded_candidates(candidates);
+  const std::size_t count = rounded.names.size();
+  const Measurement measurement =
+      measure(rank, comparison.setup,
+              fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(rank.options.model)),
+                          comparison.setup.assignments.linears.size(), join(rounded.names)),
+              std::max<std::int64_t>(64, kTextTokens / rank.group.size()));
+  std::map<std::string, const compression::ModuleReport*> reports;
+  for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
+  MeasuredUnits result{.samples = measurement.samples, .tokens = measurement.tokens};
+  std::vector<std::vector<double>> errors;
+  std::vector<std::vector<std::string>> modules;
+  for (setup::TiedModules& tied : setup::tied_modules(comparison.setup)) {
+    errors.push_back(errors_of(tied, reports, count));
+    modules.push_back(tied.modules);
+    result.units.push_back({.tied = std::move(tied)});
+    result.options.emplace_back(candidates.size());
+    add_sizes(comparison, rounded, result.units.back(), result.options.back());
+  }
+  const std::size_t coarse = coarsest(errors, count);
+  result.disturbed_by = rounded.names[coarse];
+  const setup::Modifiers rounding = setup::make_modifiers(recipe::rounding_to(result.disturbed_by, rank.options));
+  const auto& quantizer = dynamic_cast<const compression::Quantizer&>(*rounding.front());
+  const std::vector<double> divergences =
+      measure_divergences(rank, {comparison.setup, std::move(modules), quantizer}, measurement.texts);
+  for (std::size_t u = 0; u < result.units.size(); ++u)
+    for (std::size_t c = 0; c < count; ++c) {
+      const double quotient = errors[u][coarse] > 0 ? errors[u][c] / errors[u][coarse] : 1;
+      result.options[u][rounded.places[c]].loss = divergences[u] * quotient;
+    }
+  return result;
+}
+
+}  // namespace layerpress::run

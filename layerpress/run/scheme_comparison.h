@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layerpress/compression/modifier.h"
+#include "layerpress/run/rank.h"
+#include "layerpress/setup/run_setup.h"
+
+namespace layerpress::run {
+
+/// A measuring run that compares schemes: its one modifier is modifier::Sensitivity.
+struct SchemeComparison {
+  setup::RunSetup setup;
+  std::vector<const quant::QuantizationScheme*> schemes;  ///< of the candidates, in order; the setup has them
+};
+
+/// The run for these schemes, with the targets, the group size and the data of the rank's options. A candidate is refused as a run that rounds
+/// to it would be. REQUIRES: recipe::check_candidates.
+SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names);
+
+/// The measured linears by module.
+std::map<std::string, compression::LinearShape> shapes_of(const setup::RunSetup& setup);
+
+/// What a linear takes in a checkpoint, scales and zero points included.
+std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear);
+
+}  // namespace layerpress::run

@@ -1,0 +1,210 @@
+"""`oneshot --target-bits` and `--target-size`: schemes chosen by measurements."""
+
+import itertools
+import json
+
+import numpy
+import pytest
+import torch
+from support import deep_model, program, tiny_checkpoints, tiny_models
+from support.watched_runs import contents, differing, killed
+
+SCHEMES = ["W4A16", "W8A16", "none"]
+CHOICE = ["--schemes", ",".join(SCHEMES), "--group-size", "32"]
+LAYER = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
+
+
+def choose(model, out, samples, *arguments):
+    """The summary of a run."""
+    summary = out.parent / "summary.json"
+    program.oneshot(model, out, *CHOICE, "--dataset", samples, "--summary", summary, *arguments)
+    return json.loads(summary.read_text())
+
+
+@pytest.fixture(scope="module")
+def made(model, samples, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mixed")
+    return folder / "out", choose(model, folder / "out", samples, "--target-bits", "7", "--dtype", "fp32")
+
+
+def scheme_of(decision):
+    return {target: unit["scheme"] for unit in decision["units"] for target in unit["targets"]}
+
+
+def test_modules_are_stored_as_chosen(model, made):
+    out, summary = made
+    decision = summary["mixed_precision"]
+    assert len([own for own in decision["schemes"] if own["modules"]]) > 1
+    stored, original = tiny_models.tensors(out), tiny_models.tensors(model)
+    bits = weights = 0
+    for module, scheme in scheme_of(decision).items():
+        own = {name: tensor for name, tensor in stored.items() if name.startswith(module + ".")}
+        assert (f"{module}.weight" in own) == (scheme == "none")
+        if scheme != "none":
+            packed = own[f"{module}.weight_packed"].shape[1] * 32 // original[f"{module}.weight"].shape[1]
+            assert packed == int(scheme[1])
+        weights += original[f"{module}.weight"].numel()
+        bits += 8 * sum(tensor.nbytes for tensor in own.values())
+    assert len(scheme_of(decision)) == 3 * len(LAYER)
+    assert decision["bits"] == pytest.approx(bits / weights) and decision["bits"] <= 7
+    assert [module["module"] for module in summary["modules"]] == [name for name, own in scheme_of(decision).items() if own != "none"]
+
+
+def test_fused_linears_have_one_scheme(made):
+    chosen = scheme_of(made[1]["mixed_precision"])
+    for layer in range(3):
+        assert len({chosen[f"model.layers.{layer}.self_attn.{name}_proj"] for name in "qkv"}) == 1
+        assert len({chosen[f"model.layers.{layer}.mlp.{name}_proj"] for name in ("gate", "up")}) == 1
+
+
+def bits_of(decision, unit, scheme):
+    """The unit's, which is the scheme's everywhere: all columns are multiples of the group size."""
+    return next(own["bits"] for own in decision["uniform"] if own["scheme"] == scheme) * unit["weights"]
+
+
+def test_no_other_choice_is_better(made):
+    decision = made[1]["mixed_precision"]
+    units = decision["units"]
+    limit = 7 * sum(unit["weights"] for unit in units) * (1 + 1e-9)
+    sizes = [[bits_of(decision, unit, scheme) for scheme in SCHEMES] for unit in units]
+    losses = [[unit["predicted_kl"][scheme] for scheme in SCHEMES] for unit in units]
+    halves = []  # the bits and the losses of all choices for the first units, and for the others
+    for half in (range(6), range(6, len(units))):
+        bits, loss = numpy.zeros(1), numpy.zeros(1)
+        for unit in half:
+            bits = numpy.add.outer(bits, sizes[unit]).ravel()
+            loss = numpy.add.outer(loss, losses[unit]).ravel()
+        halves.append((bits, loss))
+    best = float("inf")
+    for own_bits, own_loss in zip(*halves[0]):
+        fits = halves[1][0] <= limit - own_bits
+        if fits.any():
+            best = min(best, own_loss + halves[1][1][fits].min())
+    assert decision["predicted_kl"] == pytest.approx(best, rel=1e-9)
+
+
+def test_predictions_are_measured(model, samples, made, results):
+    """One unit alone in the scheme whose divergences are measured gives that divergence; other schemes follow by output errors."""
+    decision = made[1]["mixed_precision"]
+    assert decision["disturbed_by"] == "W4A16"
+    for unit in decision["units"][1], decision["units"][-2]:
+        program.oneshot(model, results / "one", "--algorithm", "rtn", "--scheme", "W4A16", "--group-size", "32", "--targets",
+                        ",".join(unit["targets"]), "--overwrite")
+        measured = program.run("eval", results / "one", "--reference", model, "--dataset", samples, "--dtype", "fp32").json()
+        assert unit["predicted_kl"]["W4A16"] == pytest.approx(measured["kl_divergence"], rel=0.05)
+        assert unit["predicted_kl"]["W8A16"] < unit["predicted_kl"]["W4A16"] / 50
+        assert unit["predicted_kl"]["none"] == 0
+
+
+def test_curve_falls(made):
+    decision = made[1]["mixed_precision"]
+    points = [(point["bits"], point["predicted_kl"]) for point in decision["curve"]]
+    for (bits, loss), (more_bits, less_loss) in itertools.pairwise(points):
+        assert more_bits > bits and less_loss < loss
+    uniform = {own["scheme"]: (own["bits"], own["predicted_kl"]) for own in decision["uniform"]}
+    assert points[0] == pytest.approx(uniform["W4A16"]) and points[-1] == pytest.approx(uniform["none"])
+
+
+def test_what_is_printed(model, samples, results):
+    outcome = program.run("oneshot", model, "--output", results / "out", *CHOICE, "--dataset", samples, "--target-bits", "4.6")
+    text = " ".join(outcome.output.split())
+    assert "W4A16" in text and "bits per weight; predicted KL divergence" in text and "predicted for other bits: 4." in text
+    assert "schemes chosen by | measurements: 4." in (results / "out" / "README.md").read_text()
+    assert "layerpress oneshot" in (results / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("algorithm", ["gptq", "rtn"])
+def test_size_of_the_result(algorithm, model, samples, results):
+    whole = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    limit = int(0.7 * whole)
+    choose(model, results / "out", samples, "--target-size", f"{limit}B", "--algorithm", algorithm)
+    size = sum(file.stat().st_size for file in (results / "out").glob("*.safetensors"))
+    assert 0.85 * limit < size <= limit
+
+
+def test_experts_have_one_scheme(samples, results):
+    model = tiny_models.save(results.parent / "experts", "Qwen3Moe", dtype=torch.bfloat16, num_hidden_layers=2, num_experts=4,
+                             num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1)
+    decision = choose(model, results / "out", samples, "--target-bits", "6.5")["mixed_precision"]
+    experts = [unit for unit in decision["units"] if "experts" in unit["targets"][0]]
+    assert [unit["modules"] for unit in experts] == [12, 12]
+    assert experts[1]["targets"][0] == r"re:^model\.layers\.1\.mlp\.experts\.\d+\.gate_proj$"
+    stored = tiny_models.tensors(results / "out")
+    for layer, unit in enumerate(experts):
+        widths = {tensor.shape[1] for name, tensor in stored.items()
+                  if name.startswith(f"model.layers.{layer}.mlp.experts.") and name.endswith("up_proj.weight_packed")}
+        plain = [name for name in stored if name.startswith(f"model.layers.{layer}.mlp.experts.") and name.endswith(".weight")]
+        assert (len(widths), len(plain)) == ((0, 12) if unit["scheme"] == "none" else (1, 0))
+    assert all(unit["predicted_kl"]["W4A16"] > 0 for unit in experts)
+
+
+def test_types_of_a_gguf(samples, results):
+    import gguf
+
+    tiny_checkpoints.save(results.parent / "model", "byte_level_split")
+    model = tiny_models.save(results.parent / "model", "Llama", dtype=torch.bfloat16, vocab_size=768, hidden_size=256,
+                             intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2)
+    program.oneshot(model, results / "out.gguf", "--target-bits", "5.2", "--schemes", "Q4_K,Q6_K,Q8_0,none", "--dataset", samples,
+                    "--summary", results / "summary.json")
+    decision = json.loads((results / "summary.json").read_text())["mixed_precision"]
+    types = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(results / "out.gguf").tensors}
+    names = {"self_attn.q_proj": "attn_q", "self_attn.v_proj": "attn_v", "mlp.down_proj": "ffn_down"}
+    chosen = scheme_of(decision)
+    assert len(decision["units"]) == 2 * len(LAYER)  # llama.cpp fuses none
+    for layer in range(2):
+        for module, tensor in names.items():
+            expected = chosen[f"model.layers.{layer}.{module}"]
+            assert types[f"blk.{layer}.{tensor}.weight"] == ("BF16" if expected == "none" else expected)
+    assert len(set(chosen.values())) > 1 and decision["bits"] <= 5.2
+
+
+def test_resumed_run_keeps_the_choice(tmp_path):
+    """It is not measured again, and another limit is refused."""
+    model = deep_model.save(tmp_path / "long", layers=6, samples=8)
+    arguments = ["--schemes", "W4A16,W8A16", "--target-bits", "6", *deep_model.gptq(model)]
+    expected = contents(program.oneshot(model, tmp_path / "expected" / "out", *arguments))
+    out = tmp_path / "results" / "out"
+    killed(model, out, *arguments, subgraphs=2)
+    other = [*arguments[:3], "6.5", *arguments[4:]]
+    program.fails("oneshot", model, "--output", out, *other, "--resume", fragments=["--target-bits was 6.0 and is 6.5", "--overwrite"], code=2)
+    outcome = program.run("oneshot", model, "--output", out, *arguments, "--resume")
+    assert "the unfinished run's choice" in outcome.errors
+    assert differing(out, expected) == []
+
+
+def test_existing_output_is_refused_before_measuring(model, samples, results):
+    (results / "out").mkdir()
+    (results / "out" / "file").write_text("x")
+    outcome = program.fails("oneshot", model, "--output", results / "out", *CHOICE, "--dataset", samples, "--target-bits", "5",
+                            fragments=["the directory is not empty", "--overwrite"], code=2)
+    assert "linears in" not in outcome.errors
+
+
+@pytest.mark.parametrize("arguments, fragments", [
+    (["--target-bits", "4"], ["--target-bits: 4 is below the 4.5", "smallest of --schemes"]),
+    (["--target-bits", "40"], ["--target-bits: 40 leaves room", "leave out none"]),
+    (["--target-bits", "-1"], ["--target-bits: -1"]),
+    (["--target-bits", "nan"], ["--target-bits: nan"]),
+    (["--target-size", "1KB"], ["--target-size: 1KB is below the"]),
+    (["--target-size", "many"], ["--target-size", "many"]),
+    (["--target-size", "1GB", "--target-bits", "5"], ["--target-bits and --target-size", "one of them"]),
+    ([], ["--schemes requires --target-bits or --target-size"]),
+    (["--target-bits", "5", "--recipe", "recipe.yaml"], ["--schemes and --recipe"]),
+    (["--target-bits", "5", "--scheme", "W4A16"], ["--schemes and --scheme"]),
+    (["--target-bits", "5", "--schemes", "W4A61"], ["--schemes", "unknown scheme 'W4A61'"]),
+    (["--target-bits", "5", "--schemes", "W4A16,W4A16"], ["W4A16 is named twice"]),
+    (["--target-bits", "5", "--schemes", "none"], ["none alone compresses nothing"]),
+    (["--target-bits", "5", "--schemes", "Q4_K"], ["--schemes", "Q4_K"]),
+    (["--target-bits", "5", "--algorithm", "awq"], ["--algorithm", "awq"]),
+    (["--target-bits", "5", "--dry-run"], ["--schemes", "mixed_precision"]),
+])
+def test_refusals(arguments, fragments, model, samples, refused):
+    schemes = [] if "--schemes" in arguments else CHOICE
+    refused(model, *schemes, "--dataset", samples, *arguments, fragments=fragments, code=2)
+
+
+def test_options_need_each_other(model, samples, refused):
+    refused(model, "--target-bits", "5", "--dataset", samples, fragments=["--target-bits", "add --schemes"], code=2)
+    refused(model, *CHOICE, "--target-bits", "5", fragments=["--schemes", "add --dataset"], code=2)
+    program.fails("oneshot", model, "--output", "x.gguf", "--target-bits", "5", "--schemes", "NVFP5", "--dataset", samples,
+                  fragments=["--schemes: NVFP5", "llama.cpp"], code=2)

@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     "graph": {"base"},
     "gguf": {"base", "kernels"},
     "quant": {"base", "kernels", "gguf"},
-    "source": {"base", "checkpoint", "kernels", "quant"},
+    "source": {"base", "checkpoint", "gguf", "kernels", "quant"},
     "model": {"base", "graph", "checkpoint"},
     "importer": {"base", "graph", "checkpoint", "kernels", "model"},
     "rewrite": {"base", "graph", "checkpoint", "model"},

@@ -77,7 +77,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
   if (!fs::is_directory(directory, failure))
     throw CheckpointError("[checkpoint.open] {}: no such directory", directory.string());
   const std::shared_ptr<Checkpoint> opened(new Checkpoint);
-  opened->directory_ = directory;
+  opened->directory_ = opened->location_ = directory;
   opened->config_ = read_config(directory);
   opened->quantization_config_ = quantization_of(opened->config_, directory);
   for (const auto& [name, tensors] : find_shards(directory).shards) {
@@ -111,6 +111,21 @@ std::shared_ptr<const Checkpoint> Checkpoint::in_memory(Json config, const std::
   return opened;
 }
 
+std::shared_ptr<const Checkpoint> Checkpoint::of_file(std::shared_ptr<const MappedFile> file,
+                                                      std::shared_ptr<const TemporaryDirectory> folder, Json config,
+                                                      const std::vector<StoredTensor>& tensors) {
+  const std::shared_ptr<Checkpoint> opened(new Checkpoint);
+  opened->directory_ = folder->path();
+  opened->location_ = file->path();
+  opened->folder_ = std::move(folder);
+  opened->config_ = std::move(config);
+  const auto mapped = std::make_shared<const MappedTensors>(std::move(file));
+  for (const StoredTensor& tensor : tensors)
+    if (!opened->places_.emplace(tensor.name, Place{mapped, tensor, {}, nullptr}).second)
+      throw CheckpointError("[checkpoint.open] {}: holds {} twice", opened->location_.string(), in_quotes(tensor.name));
+  return opened;
+}
+
 std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTensor>& fused) const {
   auto changed = std::make_shared<Checkpoint>(*this);
   for (const FusedTensor& whole : fused) {
@@ -123,13 +138,13 @@ std::shared_ptr<const Checkpoint> Checkpoint::unfused(const std::vector<FusedTen
     if (stored.computed != nullptr)
       throw CheckpointError(
           "[checkpoint.open] {}: {} holds all experts in one quantized tensor, which is not supported",
-          directory_.string(), in_quotes(whole.name));
+          location_.string(), in_quotes(whole.name));
     changed->places_.erase(whole.name);
     std::uint64_t offset = stored.tensor.offset;
     for (const FusedTensor::Member& member : whole.members) {
       const StoredTensor part{{member.name, stored.tensor.dtype, member.shape}, offset};
       if (!changed->places_.emplace(member.name, Place{stored.file, part, stored.memory, nullptr}).second)
-        throw CheckpointError("[checkpoint.open] {}: holds {} as a tensor and inside {}", directory_.string(),
+        throw CheckpointError("[checkpoint.open] {}: holds {} as a tensor and inside {}", location_.string(),
                               in_quotes(member.name), in_quotes(whole.name));
       offset += part.nbytes();
     }
@@ -168,7 +183,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_computed(const std::vector<Co
     static_cast<TensorSpec&>(made.tensor) = tensor.spec;
     made.computed = computation;
     if (!changed->places_.emplace(tensor.spec.name, std::move(made)).second)
-      throw CheckpointError("[checkpoint.open] {}: holds {} both on its own and inside {}", directory_.string(),
+      throw CheckpointError("[checkpoint.open] {}: holds {} both on its own and inside {}", location_.string(),
                             in_quotes(tensor.spec.name), in_quotes(tensor.parts.front()));
   }
   return changed;
@@ -179,7 +194,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_tensors_of(const Checkpoint& 
   auto changed = std::make_shared<Checkpoint>(*this);
   for (const std::string& name : names)
     if (!changed->places_.emplace(name, other.place(name)).second)
-      throw CheckpointError("[checkpoint.open] {}: holds {} twice", directory_.string(), in_quotes(name));
+      throw CheckpointError("[checkpoint.open] {}: holds {} twice", location_.string(), in_quotes(name));
   return changed;
 }
 
@@ -206,7 +221,7 @@ std::shared_ptr<const Checkpoint> Checkpoint::without(const std::string& name) c
 const Checkpoint::Place& Checkpoint::place(const std::string& name) const {
   const auto found = places_.find(name);
   if (found == places_.end())
-    throw CheckpointError("[checkpoint.tensor] {}: has no tensor {}", directory_.string(), in_quotes(name));
+    throw CheckpointError("[checkpoint.tensor] {}: has no tensor {}", location_.string(), in_quotes(name));
   return found->second;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
+#include "layerpress/base/temporary_directory.h"
 #include "layerpress/checkpoint/safetensors.h"
 
 namespace layerpress::checkpoint {
@@ -51,6 +52,11 @@ class Checkpoint {
   /// naming a tensor that is not contiguous, not on the CPU, or of a dtype that a checkpoint cannot have.
   static std::shared_ptr<const Checkpoint> in_memory(Json config, const std::map<std::string, at::Tensor>& tensors);
 
+  /// Tensors of another kind of file, whose positions lie in it. `folder` holds what a model folder has besides weights.
+  static std::shared_ptr<const Checkpoint> of_file(std::shared_ptr<const MappedFile> file,
+                                                   std::shared_ptr<const TemporaryDirectory> folder, Json config,
+                                                   const std::vector<StoredTensor>& tensors);
+
   /// The same checkpoint, with each tensor of `fused` that it contains replaced by its members. Throws CheckpointError
   /// if such a tensor has another shape.
   std::shared_ptr<const Checkpoint> unfused(const std::vector<FusedTensor>& fused) const;
@@ -73,8 +79,10 @@ class Checkpoint {
   /// The same checkpoint without a tensor.
   std::shared_ptr<const Checkpoint> without(const std::string& name) const;
 
-  /// Empty for a model in memory.
+  /// The folder with config.json, tokenizer and the other files; empty for a model in memory.
   const std::filesystem::path& directory() const { return directory_; }
+  /// What the user named: the folder, or the one file that is the whole model.
+  const std::filesystem::path& location() const { return location_; }
   const Json& config() const { return config_; }
   /// config.json's quantization_config, or what stands for it in one of the other places where engines look: null if there is
   /// none. Older and separate files are brought into the form of config.json, with a quant_method.
@@ -110,7 +118,7 @@ class Checkpoint {
   Checkpoint() = default;
   struct Computation;
   struct Place {
-    std::shared_ptr<const SafetensorsFile> file;  // null: in memory
+    std::shared_ptr<const MappedTensors> file;  // null: in memory
     StoredTensor tensor;
     at::Tensor memory = {};                         // that `tensor` is, or is a part of
     std::shared_ptr<const Computation> computed{};  // neither file nor memory then
@@ -118,7 +126,8 @@ class Checkpoint {
   const Place& place(const std::string& name) const;
   template <typename Function>
   void for_each_part(const std::string& name, Function&& function) const;
-  std::filesystem::path directory_;
+  std::filesystem::path directory_, location_;
+  std::shared_ptr<const TemporaryDirectory> folder_;  // that `directory_` is, if the model is one file
   Json config_;
   Json quantization_config_;
   std::map<std::string, Place> places_;

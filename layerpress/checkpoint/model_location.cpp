@@ -111,9 +111,11 @@ fs::path locate_model(const std::string& model) {
   if (model.empty())
     throw CheckpointError("[checkpoint.locate] the model's name is empty; pass a directory or org/name");
   if (fs::is_directory(model, failure)) return model;
+  if (fs::is_regular_file(model, failure) && fs::path(model).extension() == ".gguf") return model;
   if (fs::exists(model, failure))
-    throw CheckpointError("[checkpoint.locate] {} is a file; pass the directory that holds config.json",
-                          in_quotes(model));
+    throw CheckpointError(
+        "[checkpoint.locate] {} is a file; pass the directory that holds config.json, or a .gguf file",
+        in_quotes(model));
   const auto hub_model = parse_hub_model(model);
   if (looks_like_a_path(model)) refuse_missing_folder(model);
   if (!hub_model)

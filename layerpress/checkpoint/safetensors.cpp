@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -50,41 +49,16 @@ void write_tensors(const std::filesystem::path& path, const std::vector<TensorSp
 
 }  // namespace
 
-std::int64_t TensorSpec::numel() const {
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) count *= extent;
-  return count;
-}
-
-std::uint64_t TensorSpec::nbytes() const { return static_cast<std::uint64_t>(numel()) * c10::elementSize(dtype); }
-
 std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
-  const std::shared_ptr<SafetensorsFile> opened(new SafetensorsFile);
-  opened->file_ = MappedFile::open(path);
-  SafetensorsHeader header = read_safetensors_header(*opened->file_);
+  const std::shared_ptr<const MappedFile> file = MappedFile::open(path);
+  SafetensorsHeader header = read_safetensors_header(*file);
+  const std::shared_ptr<SafetensorsFile> opened(new SafetensorsFile(file));
   opened->tensors_ = std::move(header.tensors);
   opened->metadata_ = std::move(header.metadata);
   return opened;
 }
 
 at::Tensor SafetensorsFile::tensor(const std::string& name) const { return tensor(find_tensor(*this, name)); }
-
-at::Tensor SafetensorsFile::tensor(const StoredTensor& place) const {
-  const std::byte* bytes = file_->data() + place.offset;
-  if (place.offset % c10::elementSize(place.dtype) != 0) {
-    at::Tensor copy = at::empty(place.shape, place.dtype);
-    if (copy.numel() > 0) std::memcpy(copy.mutable_data_ptr(), bytes, place.nbytes());
-    return copy;
-  }
-  const auto keep_mapped = [file = file_](void*) {};
-  return at::from_blob(const_cast<std::byte*>(bytes), place.shape, keep_mapped, at::TensorOptions(place.dtype));
-}
-
-void SafetensorsFile::will_need(const StoredTensor& place) const { file_->will_need(place.offset, place.nbytes()); }
-
-void SafetensorsFile::fetch(const StoredTensor& place) const { file_->fetch(place.offset, place.nbytes()); }
-
-void SafetensorsFile::release(const StoredTensor& place) const { file_->release(place.offset, place.nbytes()); }
 
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const std::map<std::string, std::string>& metadata) {

@@ -57,7 +57,7 @@ void require_use(const CLI::App& command, const InspectOptions& options) {
 void add_inspect(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("inspect", "List a model's subgraphs and linear groups, or draw its graph");
   CLI::Option* model = command->add_option("MODEL", line.inspect.run.model,
-                                           "model directory, or the id of a model on the Hugging Face hub");
+                                           "model directory, GGUF file, or the id of a model on the Hugging Face hub");
   add_options(*command, line.inspect);
   command->add_flag("--json", line.json, "print JSON");
   command->add_flag("--architectures", line.architectures, "list the supported model families; takes no MODEL");

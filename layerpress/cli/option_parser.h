@@ -44,7 +44,8 @@ inline void add_common_options(CLI::App& command, CommonOptions& common) {
 }
 
 inline void add_model_argument(CLI::App& command, std::string& model) {
-  command.add_option("MODEL", model, "model directory, or the id of a model on the Hugging Face hub")->required();
+  command.add_option("MODEL", model, "model directory, GGUF file, or the id of a model on the Hugging Face hub")
+      ->required();
 }
 
 }  // namespace layerpress::cli

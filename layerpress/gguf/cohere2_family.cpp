@@ -4,7 +4,7 @@
 
 namespace layerpress::gguf {
 
-Architecture cohere2_architecture(const ModelConfig& config) {
+Architecture cohere2_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "cohere2",
                                     .context = 8192,
                                     .epsilon_key = "layer_norm_eps",
@@ -15,8 +15,8 @@ Architecture cohere2_architecture(const ModelConfig& config) {
   config.require(config.flag("tie_word_embeddings", true), "tie_word_embeddings", "reads logits off the embeddings");
   config.require(made.rope().kind == "default", "rope_scaling", "does not stretch positions");
   made.set("rope.scaling.type", std::string("none"));
-  made.set("logit_scale", static_cast<float>(config.number("logit_scale", 0.0625)));
-  made.set("attention.sliding_window", config.count("sliding_window", 4096));
+  made.number("logit_scale", "logit_scale", 0.0625);
+  made.count("attention.sliding_window", "sliding_window", 4096);
   made.set("vocab_size", config.count("vocab_size"));
   made.set("rope.dimension_count", static_cast<std::uint32_t>(config.number("rotary_pct", 1) * made.head_dim()));
   made.window_pattern([](std::int64_t layer) { return (layer + 1) % 4 != 0; });

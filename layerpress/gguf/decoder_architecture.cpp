@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "layerpress/gguf/rope_facts.h"
 
 namespace layerpress::gguf {
 namespace {
@@ -14,43 +17,87 @@ bool is_activation(const std::string& name, const std::string& wanted) {
   return name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_tanh";
 }
 
+/// A file says it for all layers, or for each; layers without attention have none.
+Json kv_heads_of(const FileFacts& file, std::uint32_t heads) {
+  const Json given = file.value("attention.head_count_kv");
+  if (given.is_null()) return heads;
+  return given.is_array() && !given.empty() ? *std::max_element(given.begin(), given.end()) : given;
+}
+
 }  // namespace
 
-DecoderArchitecture::DecoderArchitecture(const ModelConfig& config, const DecoderTraits& traits)
-    : config_(config), rope_(read_rope(config, traits.rope)) {
+DecoderArchitecture::DecoderArchitecture(ModelConfig& config, const DecoderTraits& traits) : config_(config) {
   result_.name = traits.name;
   result_.metadata = {{"general.architecture", traits.name}, {"general.type", std::string("model")}};
   read_sizes(traits);
+  state_rope(config, head_dim_);
+  rope_ = read_rope(config, traits.rope);
+  config_.state(traits.activation_key, traits.activation);
   check_activation(traits);
   set("rope.freq_base", static_cast<float>(rope_.theta));
   if (rope_.local_theta > 0) set("rope.freq_base_swa", static_cast<float>(rope_.local_theta));
-  const double epsilon = config.number(traits.epsilon_key, traits.epsilon);
-  set(traits.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
-      static_cast<float>(epsilon));
+  number(traits.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon", traits.epsilon_key,
+         traits.epsilon);
   set("attention.key_length", head_dim_);
   set("attention.value_length", head_dim_);
   end_names(traits);
 }
 
 void DecoderArchitecture::read_sizes(const DecoderTraits& traits) {
-  hidden_size_ = config_.count("hidden_size");
-  heads_ = config_.count("num_attention_heads");
+  constexpr std::int64_t kMostLayers = 10'000;
+  if (const FileFacts* file = config_.file()) {
+    const auto table = file->shapes.find("token_embd.weight");
+    if (table == file->shapes.end() || table->second.size() != 2)
+      throw CheckpointError("[gguf.config] the file has no table of embeddings, token_embd.weight");
+    config_.state("vocab_size", table->second[0]);
+    config_.state("tie_word_embeddings", !file->has_tensor("output.weight"));
+  }
+  result_.layers = count("block_count", "num_hidden_layers");
+  config_.require(result_.layers <= kMostLayers, "num_hidden_layers", "has at most 10000");
+  count("context_length", "max_position_embeddings", traits.context);
+  hidden_size_ = count("embedding_length", "hidden_size");
+  count("feed_forward_length", traits.width_key);
+  read_heads(traits);
+  result_.vocab_size = config_.count("vocab_size");
+}
+
+void DecoderArchitecture::read_heads(const DecoderTraits& traits) {
+  constexpr std::uint32_t kWidestHead = 65'536;
+  heads_ = count("attention.head_count", "num_attention_heads");
+  if (config_.file() != nullptr) config_.state("num_key_value_heads", kv_heads_of(*config_.file(), heads_));
   kv_heads_ = config_.count("num_key_value_heads", traits.kv_heads > 0 ? traits.kv_heads : heads_);
+  set("attention.head_count_kv", kv_heads_);
   const std::uint32_t even_share = hidden_size_ / heads_;
+  if (traits.own_head_dim && reads("attention.key_length"))
+    config_.take("head_dim", "attention.key_length");
+  else
+    config_.state("head_dim", even_share);
   head_dim_ = config_.count("head_dim", traits.head_dim > 0 ? traits.head_dim : std::max(even_share, 1U));
+  config_.require(head_dim_ <= kWidestHead, "head_dim", "is at most 65536");
   if (!traits.own_head_dim)
     config_.require(head_dim_ == even_share && hidden_size_ % heads_ == 0, "head_dim",
                     "has heads of equal shares of hidden_size");
-  result_.layers = config_.count("num_hidden_layers");
   result_.heads = heads_;
   result_.kv_heads = kv_heads_;
-  result_.vocab_size = config_.count("vocab_size");
-  set("block_count", static_cast<std::uint32_t>(result_.layers));
-  set("context_length", config_.count("max_position_embeddings", traits.context));
-  set("embedding_length", hidden_size_);
-  set("feed_forward_length", config_.count(traits.width_key));
-  set("attention.head_count", heads_);
-  set("attention.head_count_kv", kv_heads_);
+}
+
+std::uint32_t DecoderArchitecture::count(const std::string& key, const char* entry) {
+  config_.take(entry, key);
+  const std::uint32_t value = config_.count(entry);
+  set(key, value);
+  return value;
+}
+
+std::uint32_t DecoderArchitecture::count(const std::string& key, const char* entry, std::uint32_t otherwise) {
+  config_.take(entry, key);
+  const std::uint32_t value = config_.count(entry, otherwise);
+  set(key, value);
+  return value;
+}
+
+void DecoderArchitecture::number(const std::string& key, const char* entry, double otherwise) {
+  config_.take(entry, key);
+  set(key, static_cast<float>(config_.number(entry, otherwise)));
 }
 
 void DecoderArchitecture::check_activation(const DecoderTraits& traits) const {
@@ -97,6 +144,7 @@ void DecoderArchitecture::layer_with_bias(const std::string& module, const std::
 
 void DecoderArchitecture::attention_names(bool paired, bool output_bias) {
   const std::string prefix = "model.layers.#.self_attn.";
+  if (config_.file() != nullptr) config_.state("attention_bias", config_.file()->has_tensor("blk.0.attn_q.bias"));
   names().add_with_bias(prefix + "q_proj", {.name = "blk.#.attn_q", .paired_heads = paired ? heads_ : 0});
   names().add_with_bias(prefix + "k_proj", {.name = "blk.#.attn_k", .paired_heads = paired ? kv_heads_ : 0});
   layer_with_bias("self_attn.v_proj", "attn_v");
@@ -108,6 +156,7 @@ void DecoderArchitecture::attention_names(bool paired, bool output_bias) {
 }
 
 void DecoderArchitecture::mlp_names(bool bias) {
+  if (bias && config_.file() != nullptr) config_.state("mlp_bias", config_.file()->has_tensor("blk.0.ffn_up.bias"));
   for (const char* part : {"gate", "up", "down"}) {
     const std::string module = std::string("mlp.") + part + "_proj", tensor = std::string("ffn_") + part;
     if (bias) {
@@ -120,6 +169,8 @@ void DecoderArchitecture::mlp_names(bool bias) {
 
 void DecoderArchitecture::expert_keys(const char* count_key, std::uint32_t otherwise_count,
                                       std::uint32_t otherwise_used) {
+  config_.take(count_key, "expert_count");
+  config_.take("num_experts_per_tok", "expert_used_count");
   const std::uint32_t count = config_.count(count_key, config_.count("num_local_experts", otherwise_count));
   const std::uint32_t used = config_.count("num_experts_per_tok", otherwise_used);
   config_.require(used <= count, "num_experts_per_tok", "chooses among num_experts");
@@ -182,6 +233,7 @@ void DecoderArchitecture::llama3_factors() {
 }
 
 void DecoderArchitecture::window_pattern(bool (*otherwise)(std::int64_t layer)) {
+  if (config_.file() != nullptr) state_layer_types(otherwise);
   std::vector<bool> slides, assumed;
   const std::vector<std::string> kinds = config_.texts("layer_types");
   config_.require(kinds.empty() || static_cast<std::int64_t>(kinds.size()) == layers(), "layer_types",
@@ -198,6 +250,20 @@ void DecoderArchitecture::window_pattern(bool (*otherwise)(std::int64_t layer)) 
     }
   }
   if (slides != assumed) set("attention.sliding_window_pattern", slides);
+}
+
+/// The kinds of layers, by the file's list or by what llama.cpp assumes without one.
+void DecoderArchitecture::state_layer_types(bool (*otherwise)(std::int64_t layer)) {
+  const Json pattern = config_.file()->value("attention.sliding_window_pattern");
+  const bool windows = !config_.file()->value("attention.sliding_window").is_null();
+  Json kinds = Json::array();
+  for (std::int64_t i = 0; i < layers(); ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    const bool listed = pattern.is_array() && place < pattern.size() && pattern[place].is_boolean();
+    const bool slides = windows && (listed ? pattern[place].get<bool>() : otherwise(i));
+    kinds.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+  config_.state("layer_types", std::move(kinds));
 }
 
 void DecoderArchitecture::end_context_at_window() {

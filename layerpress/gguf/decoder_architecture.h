@@ -30,12 +30,13 @@ struct DecoderTraits {
 /// Builds an architecture: keys and names that decoders share in the constructor, the others by its methods.
 class DecoderArchitecture {
  public:
-  DecoderArchitecture(const ModelConfig& config, const DecoderTraits& traits);
+  /// `config` outlives it.
+  DecoderArchitecture(ModelConfig& config, const DecoderTraits& traits);
 
   Architecture take() { return std::move(result_); }
 
   TensorNames& names() { return result_.names; }
-  const ModelConfig& config() const { return config_; }
+  ModelConfig& config() const { return config_; }
   const RopeConfig& rope() const { return rope_; }
   std::int64_t layers() const { return result_.layers; }
   std::uint32_t heads() const { return heads_; }
@@ -45,6 +46,15 @@ class DecoderArchitecture {
 
   /// Sets `key` of the architecture, "attention.head_count"; a second time it changes the value.
   void set(const std::string& key, Value value);
+  /// A number that a key and an entry of config.json have in common; see ModelConfig::take.
+  std::uint32_t count(const std::string& key, const char* entry);
+  std::uint32_t count(const std::string& key, const char* entry, std::uint32_t otherwise);
+  void number(const std::string& key, const char* entry, double otherwise);
+  /// Whether a GGUF is read that has the key.
+  bool reads(const std::string& key) const {
+    return config_.file() != nullptr && !config_.file()->value(key).is_null();
+  }
+
   void set_made(MadeTensor tensor) { result_.made.push_back(std::move(tensor)); }
   void set_first_kv_heads(std::int64_t heads) { result_.kv_heads = heads; }
 
@@ -71,11 +81,13 @@ class DecoderArchitecture {
 
  private:
   void read_sizes(const DecoderTraits& traits);
+  void read_heads(const DecoderTraits& traits);
   void end_names(const DecoderTraits& traits);
   void check_activation(const DecoderTraits& traits) const;
+  void state_layer_types(bool (*otherwise)(std::int64_t layer));
   void llama3_factors();
 
-  ModelConfig config_;
+  ModelConfig& config_;
   RopeConfig rope_;
   Architecture result_;
   std::uint32_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0, hidden_size_ = 0;

@@ -10,8 +10,25 @@ struct LatentSizes {
   std::uint32_t latent = 0, plain = 0, rotated = 0, value = 0;
 };
 
+/// Of a file: keys and values have the size of the latent there, for one head.
+void state_latent_sizes(DecoderArchitecture& made) {
+  ModelConfig& config = made.config();
+  if (config.file() == nullptr) return;
+  config.state("num_key_value_heads", made.heads());
+  config.forget("head_dim");
+  config.forget("partial_rotary_factor");
+  config.take("kv_lora_rank", "attention.kv_lora_rank");
+  config.take("qk_rope_head_dim", "rope.dimension_count");
+  config.take("v_head_dim", "attention.value_length_mla");
+  config.take("qk_nope_head_dim", "attention.key_length_mla");
+  const std::uint32_t whole = config.count("qk_nope_head_dim"), rotated = config.count("qk_rope_head_dim");
+  config.require(whole > rotated, "qk_nope_head_dim", "has keys that are rotated in part");
+  config.state("qk_nope_head_dim", whole - rotated);
+}
+
 void latent_attention(DecoderArchitecture& made) {
-  const ModelConfig& config = made.config();
+  ModelConfig& config = made.config();
+  state_latent_sizes(made);
   const LatentSizes sizes{.latent = config.count("kv_lora_rank", 512),
                           .plain = config.count("qk_nope_head_dim", 128),
                           .rotated = config.count("qk_rope_head_dim", 64),
@@ -38,7 +55,11 @@ void latent_attention(DecoderArchitecture& made) {
 
 /// Whether q has a latent of its own; llama.cpp knows it by the number of layers.
 void query_latent(DecoderArchitecture& made) {
-  const ModelConfig& config = made.config();
+  ModelConfig& config = made.config();
+  if (made.reads("attention.q_lora_rank"))
+    config.take("q_lora_rank", "attention.q_lora_rank");
+  else
+    config.state("q_lora_rank", nullptr);
   const bool plain = config.given("q_lora_rank") && !config.has("q_lora_rank");
   const std::int64_t layers = made.layers();
   const bool lite = layers == 26 || layers == 27 || (layers == 48 && config.count("vocab_size") == 128256);
@@ -54,8 +75,23 @@ void query_latent(DecoderArchitecture& made) {
   made.layer("self_attn.q_b_proj", "attn_q_b");
 }
 
+/// Of a file.
+void state_routing(DecoderArchitecture& made, bool v3) {
+  ModelConfig& config = made.config();
+  if (config.file() == nullptr) return;
+  config.state("scoring_func", v3 ? "sigmoid" : "softmax");
+  config.state("topk_method", v3 ? "noaux_tc" : "greedy");
+  config.state("n_group", made.reads("expert_group_count") ? config.file()->value("expert_group_count") : Json(1));
+  config.state("topk_group",
+               made.reads("expert_group_used_count") ? config.file()->value("expert_group_used_count") : Json(1));
+  config.take("routed_scaling_factor", "expert_weights_scale");
+  config.state("norm_topk_prob",
+               made.reads("expert_weights_norm") ? config.file()->value("expert_weights_norm") : Json(false));
+}
+
 void routing_keys(DecoderArchitecture& made, bool v3) {
   const ModelConfig& config = made.config();
+  state_routing(made, v3);
   const std::string scores = config.text("scoring_func", v3 ? "sigmoid" : "softmax");
   config.require(scores == "sigmoid" || scores == "softmax", "scoring_func", "scores experts by softmax or sigmoid");
   made.set("expert_gating_func", scores == "sigmoid" ? 2U : 1U);
@@ -70,16 +106,16 @@ void routing_keys(DecoderArchitecture& made, bool v3) {
 }
 
 void experts(DecoderArchitecture& made, bool v3) {
-  const ModelConfig& config = made.config();
+  ModelConfig& config = made.config();
+  config.take("first_k_dense_replace", "leading_dense_block_count");
   made.expert_keys("n_routed_experts", v3 ? 256 : 64, v3 ? 8 : 6);
   config.require(config.count("moe_layer_freq", 1) == 1, "moe_layer_freq",
                  "has experts in every layer behind the dense ones");
   made.set("leading_dense_block_count", config.has("first_k_dense_replace") ? config.natural("first_k_dense_replace")
                                         : v3                                ? 3U
                                                                             : 0U);
-  const std::uint32_t width = config.count("moe_intermediate_size", v3 ? 2048 : 1407);
-  made.set("expert_feed_forward_length", width);
-  made.set("expert_shared_count", config.count("n_shared_experts", v3 ? 1 : 2));
+  const std::uint32_t width = made.count("expert_feed_forward_length", "moe_intermediate_size", v3 ? 2048 : 1407);
+  made.count("expert_shared_count", "n_shared_experts", v3 ? 1 : 2);
   routing_keys(made, v3);
   made.layer("mlp.gate", "ffn_gate_inp");
   made.layer("mlp.gate.e_score_correction_bias", "exp_probs_b.bias");
@@ -90,7 +126,7 @@ void experts(DecoderArchitecture& made, bool v3) {
 
 }  // namespace
 
-Architecture deepseek2_architecture(const ModelConfig& config) {
+Architecture deepseek2_architecture(ModelConfig& config) {
   const bool v3 = config.model_type() == "deepseek_v3";
   DecoderArchitecture made(config, {.name = "deepseek2", .context = v3 ? 4096U : 2048U});
   made.set("vocab_size", config.count("vocab_size"));

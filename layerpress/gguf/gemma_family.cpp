@@ -32,23 +32,25 @@ void norm_names(DecoderArchitecture& made, bool head_norms) {
 /// llama.cpp scales queries by the size of heads, but by hidden_size / heads in the models with `odd_layers` layers.
 void check_query_scale(DecoderArchitecture& made, std::int64_t odd_layers) {
   const std::uint32_t scalar = made.layers() == odd_layers ? made.hidden_size() / made.heads() : made.head_dim();
+  made.config().state("query_pre_attn_scalar", scalar);
   made.config().require(made.config().number("query_pre_attn_scalar", 256) == scalar, "query_pre_attn_scalar",
                         "scales queries by 1 / sqrt(" + std::to_string(scalar) + ")");
 }
 
 }  // namespace
 
-Architecture gemma2_architecture(const ModelConfig& config) {
+Architecture gemma2_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, gemma_traits("gemma2", 8192, 10000));
   config.require(config.flag("tie_word_embeddings", true), "tie_word_embeddings", "reads logits off the embeddings");
   check_query_scale(made, 46);
   made.rope_scaling_keys();
   for (const auto& [key, otherwise] : {std::pair{"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}}) {
+    config.take(key, key);
     const double cap = config.has(key) || !config.given(key) ? config.number(key, otherwise) : 0;
     config.require(cap > 0, key, "always has a cap");
     made.set(key, static_cast<float>(cap));
   }
-  made.set("attention.sliding_window", config.count("sliding_window", 4096));
+  made.count("attention.sliding_window", "sliding_window", 4096);
   made.window_pattern([](std::int64_t layer) { return layer % 2 == 0; });
   made.attention_names();
   norm_names(made, false);
@@ -57,16 +59,18 @@ Architecture gemma2_architecture(const ModelConfig& config) {
   return made.take();
 }
 
-Architecture gemma3_architecture(const ModelConfig& config) {
+Architecture gemma3_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, gemma_traits("gemma3", 131072, 1e6));
   check_query_scale(made, 62);
   if (made.rope().local_theta == 0) made.set("rope.freq_base_swa", 10000.0F);
   config.require(config.number("attn_logit_softcapping", 0) == 0, "attn_logit_softcapping", "has no cap of scores");
   made.rope_scaling_keys();
+  if (made.reads("final_logit_softcapping")) config.take("final_logit_softcapping", "final_logit_softcapping");
   if (const double cap = config.number("final_logit_softcapping", 0); cap > 0)
     made.set("final_logit_softcapping", static_cast<float>(cap));
+  if (config.file() != nullptr && !made.reads("attention.sliding_window")) config.state("sliding_window_pattern", 1);
   if (config.count_or_none("sliding_window_pattern") != 1) {
-    made.set("attention.sliding_window", config.count("sliding_window", 4096));
+    made.count("attention.sliding_window", "sliding_window", 4096);
     made.window_pattern([](std::int64_t layer) { return (layer + 1) % 6 != 0; });
   }
   made.attention_names();

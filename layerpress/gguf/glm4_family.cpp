@@ -4,7 +4,7 @@
 
 namespace layerpress::gguf {
 
-Architecture glm4_architecture(const ModelConfig& config) {
+Architecture glm4_architecture(ModelConfig& config) {
   DecoderArchitecture made(
       config,
       {.name = "glm4", .kv_heads = 2, .head_dim = 128, .context = 131072, .epsilon = 1.5625e-7, .rope = {10000, 0.5}});

@@ -20,7 +20,7 @@ void stacked_names(DecoderArchitecture& made, std::int64_t width) {
 
 }  // namespace
 
-Architecture gpt_oss_architecture(const ModelConfig& config) {
+Architecture gpt_oss_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "gpt-oss",
                                     .kv_heads = 8,
                                     .head_dim = 64,
@@ -30,9 +30,8 @@ Architecture gpt_oss_architecture(const ModelConfig& config) {
                                     .rope = {150000, 1}});
   made.rope_scaling_keys();
   made.expert_keys("num_local_experts", 128, 4);
-  const std::uint32_t width = config.count("intermediate_size");
-  made.set("expert_feed_forward_length", width);
-  made.set("attention.sliding_window", config.count("sliding_window", 128));
+  const std::uint32_t width = made.count("expert_feed_forward_length", "intermediate_size");
+  made.count("attention.sliding_window", "sliding_window", 128);
   made.window_pattern([](std::int64_t layer) { return layer % 2 == 0; });
   made.layer("input_layernorm", "attn_norm");
   made.attention_names(/*paired=*/false, /*output_bias=*/true);

@@ -15,6 +15,15 @@ std::uint32_t mlp_width(const ModelConfig& config) {
   return multiple * ((static_cast<std::uint32_t>(width) + multiple - 1) / multiple);
 }
 
+/// Of a file: layers without key-value heads are convolutions.
+void state_kinds_of_layers(DecoderArchitecture& made) {
+  if (made.config().file() == nullptr) return;
+  Json kinds = Json::array();
+  for (const Json& heads : made.config().file()->value("attention.head_count_kv"))
+    kinds.push_back(heads == 0 ? "conv" : "full_attention");
+  made.config().state("layer_types", std::move(kinds));
+}
+
 std::vector<std::int32_t> kv_heads_of_layers(const DecoderArchitecture& made) {
   const std::vector<std::string> kinds = made.config().texts("layer_types");
   made.config().require(static_cast<std::int64_t>(kinds.size()) == made.layers(), "layer_types",
@@ -30,7 +39,7 @@ std::vector<std::int32_t> kv_heads_of_layers(const DecoderArchitecture& made) {
 
 }  // namespace
 
-Architecture lfm2_architecture(const ModelConfig& config) {
+Architecture lfm2_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "lfm2",
                                     .kv_heads = 8,
                                     .context = 128000,
@@ -41,11 +50,13 @@ Architecture lfm2_architecture(const ModelConfig& config) {
                                     .own_head_dim = false,
                                     .rope = {1e6, 1}});
   made.rope_scaling_keys();
+  state_kinds_of_layers(made);
   const std::vector<std::int32_t> kv_heads = kv_heads_of_layers(made);
   made.set("attention.head_count_kv", kv_heads);
   made.set_first_kv_heads(kv_heads[0]);
   made.set("vocab_size", config.count("vocab_size"));
-  made.set("shortconv.l_cache", config.count("conv_L_cache", 3));
+  made.count("shortconv.l_cache", "conv_L_cache", 3);
+  config.state("block_auto_adjust_ff_dim", false);
   made.set("feed_forward_length", mlp_width(config));
   config.require(!config.flag("conv_bias", false), "conv_bias", "has convolutions without bias");
   made.names().add("model.embedding_norm", "token_embd_norm");

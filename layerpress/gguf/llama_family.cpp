@@ -22,7 +22,7 @@ void llama_layer_names(DecoderArchitecture& made, bool biases) {
 
 }  // namespace
 
-Architecture llama_architecture(const ModelConfig& config) {
+Architecture llama_architecture(ModelConfig& config) {
   const bool mistral = config.model_type() == "mistral";
   DecoderArchitecture made(
       config,
@@ -34,7 +34,7 @@ Architecture llama_architecture(const ModelConfig& config) {
   return made.take();
 }
 
-Architecture mixtral_architecture(const ModelConfig& config) {
+Architecture mixtral_architecture(ModelConfig& config) {
   DecoderArchitecture made(config,
                            {.name = "llama", .kv_heads = 8, .context = 131072, .epsilon = 1e-5, .rope = {1e6, 1}});
   llama_keys(made);
@@ -51,20 +51,20 @@ Architecture mixtral_architecture(const ModelConfig& config) {
   return made.take();
 }
 
-Architecture granite_architecture(const ModelConfig& config) {
+Architecture granite_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "granite", .own_head_dim = false});
   llama_keys(made);
   const std::map<std::string, std::string> multipliers = {{"attention_multiplier", "attention.scale"},
                                                           {"embedding_multiplier", "embedding_scale"},
                                                           {"residual_multiplier", "residual_scale"},
                                                           {"logits_scaling", "logit_scale"}};
-  for (const auto& [from, to] : multipliers) made.set(to, static_cast<float>(config.number(from.c_str(), 1)));
+  for (const auto& [from, to] : multipliers) made.number(to, from.c_str(), 1);
   llama_layer_names(made, true);
   made.mlp_names(/*bias=*/true);
   return made.take();
 }
 
-Architecture smollm3_architecture(const ModelConfig& config) {
+Architecture smollm3_architecture(ModelConfig& config) {
   DecoderArchitecture made(config,
                            {.name = "smollm3", .kv_heads = 4, .context = 32768, .tied = true, .rope = {2e6, 1}});
   llama_keys(made);

@@ -1,7 +1,10 @@
 #include "layerpress/gguf/model_config.h"
 
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <type_traits>
 
 namespace layerpress::gguf {
 namespace {
@@ -31,7 +34,52 @@ double checked_theta(double theta) {
   return theta;
 }
 
+/// The shortest decimal that gives the float, as config.json has it: 1e-05, not 9.999999747378752e-06.
+double decimal(float value) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text) - 1, value).ptr;
+  *end = '\0';
+  return std::strtod(text, nullptr);
+}
+
+template <typename T>
+Json json_of(const T& value) {
+  if constexpr (std::is_same_v<T, float>) {
+    return decimal(value);
+  } else if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+    return value;
+  } else {
+    Json list = Json::array();
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const typename T::value_type element = value[i];  // of vector<bool>, no reference
+      list.push_back(json_of(element));
+    }
+    return list;
+  }
+}
+
 }  // namespace
+
+Json FileFacts::value(const std::string& key) const {
+  for (const auto& [name, value] : metadata)
+    if (name == architecture + "." + key) return std::visit([](const auto& held) { return json_of(held); }, value);
+  return {};
+}
+
+ModelConfig::ModelConfig(const FileFacts& file, const std::string& model_type)
+    : values_({{"model_type", model_type}}), model_type_(model_type), file_(&file) {}
+
+void ModelConfig::take(const char* entry, const std::string& key) {
+  if (file_ == nullptr) return;
+  values_[entry] = file_->value(key);
+  if (values_[entry].is_null())
+    throw CheckpointError("[gguf.config] the file has no {}.{}, so nothing says what config.json calls {}",
+                          file_->architecture, key, entry);
+}
+
+void ModelConfig::state(const char* entry, Json value) {
+  if (file_ != nullptr) values_[entry] = std::move(value);
+}
 
 ModelConfig::ModelConfig(const Json& config) : values_(config) {
   if (!config.is_object()) throw CheckpointError("[gguf.config] config.json: not a JSON object");

@@ -12,11 +12,11 @@ void row_norm_names(DecoderArchitecture& made) {
 
 }  // namespace
 
-Architecture olmo2_architecture(const ModelConfig& config) {
+Architecture olmo2_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "olmo2", .epsilon = 1e-5, .needs_output = true, .own_head_dim = false});
   made.rope_scaling_keys();
   if (config.model_type() == "olmo3") {
-    made.set("attention.sliding_window", config.count("sliding_window", 4096));
+    made.count("attention.sliding_window", "sliding_window", 4096);
     made.window_pattern([](std::int64_t layer) { return (layer + 1) % 4 != 0; });
   }
   made.attention_names();
@@ -27,7 +27,7 @@ Architecture olmo2_architecture(const ModelConfig& config) {
   return made.take();
 }
 
-Architecture olmoe_architecture(const ModelConfig& config) {
+Architecture olmoe_architecture(ModelConfig& config) {
   DecoderArchitecture made(
       config, {.name = "olmoe", .context = 4096, .epsilon = 1e-5, .needs_output = true, .own_head_dim = false});
   made.rope_scaling_keys();

@@ -34,8 +34,12 @@ void longrope_keys(DecoderArchitecture& made, std::uint32_t context, std::uint32
 
 }  // namespace
 
-Architecture phi3_architecture(const ModelConfig& config) {
+Architecture phi3_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "phi3", .context = 4096, .epsilon = 1e-5, .own_head_dim = false});
+  if (made.reads("rope.scaling.original_context_length"))
+    config.take("original_max_position_embeddings", "rope.scaling.original_context_length");
+  if (made.reads("attention.sliding_window")) config.take("sliding_window", "attention.sliding_window");
+  if (config.count_or_none("sliding_window") == 0) config.state("sliding_window", nullptr);
   const std::uint32_t context = config.count("max_position_embeddings", 4096);
   const std::uint32_t original =
       config.count("original_max_position_embeddings",

@@ -1,8 +1,10 @@
 #include "layerpress/gguf/pre_tokenizers.h"
 
+#include <map>
 #include <optional>
 #include <vector>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/vocabulary.h"
 
@@ -136,6 +138,35 @@ bool has_token(const Json& tokenizer, const std::string& token) {
   return false;
 }
 
+/// llama.cpp cuts words in the same way under several names.
+const std::string& usual_name(const std::string& name) {
+  static const std::map<std::string, std::string> kOthers = {{"llama3", "llama-bpe"},
+                                                             {"llama-v3", "llama-bpe"},
+                                                             {"falcon3", "llama-bpe"},
+                                                             {"falcon-h1", "llama-bpe"},
+                                                             {"pixtral", "llama-bpe"},
+                                                             {"lfm2", "llama-bpe"},
+                                                             {"midm-2.0", "llama-bpe"},
+                                                             {"smaug-bpe", "dbrx"},
+                                                             {"deepseek-r1-qwen", "qwen2"},
+                                                             {"megrez", "qwen2"},
+                                                             {"stablelm2", "qwen2"},
+                                                             {"llama4", "gpt-4o"},
+                                                             {"starcoder", "smollm"},
+                                                             {"refact", "smollm"},
+                                                             {"command-r", "smollm"},
+                                                             {"codeshell", "smollm"},
+                                                             {"exaone", "smollm"},
+                                                             {"minerva-7b", "smollm"},
+                                                             {"gpt2", "gpt-2"},
+                                                             {"phi-2", "gpt-2"},
+                                                             {"olmo", "gpt-2"},
+                                                             {"jais", "gpt-2"},
+                                                             {"hunyuan-dense", "deepseek-v3"}};
+  const auto found = kOthers.find(name);
+  return found == kOthers.end() ? name : found->second;
+}
+
 }  // namespace
 
 std::string pre_tokenizer_name(const Json& tokenizer) {
@@ -151,6 +182,30 @@ std::string pre_tokenizer_name(const Json& tokenizer) {
   if (is_deepseek_llm(steps)) return "deepseek-llm";
   refuse_cut(fmt::format("a pre-tokenizer that cuts at {}{}", join(steps, "  then at  "),
                          ignores_merges ? " and takes whole words first" : ""));
+}
+
+CutOfWords cut_of_words(const std::string& name) {
+  const std::string& usual = usual_name(name);
+  std::vector<std::string> names;
+  for (const PreTokenizer& candidate : known()) {
+    names.push_back(candidate.name);
+    if (candidate.name != usual) continue;
+    CutOfWords cut{.ignores_merges = candidate.ignores_merges.value_or(false)};
+    Json steps = Json::array();
+    for (const std::string& step : candidate.steps) {
+      if (step == kDigits)
+        steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+      else
+        steps.push_back(
+            {{"type", "Split"}, {"pattern", {{"Regex", step}}}, {"behavior", "Isolated"}, {"invert", false}});
+    }
+    steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+    cut.pre_tokenizer = {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
+    if (usual == "qwen2" || usual == "qwen35") cut.normalizer = {{"type", "NFC"}};
+    return cut;
+  }
+  throw CheckpointError("[gguf.tokenizer] tokenizer.ggml.pre '{}' is not known; {}", name.substr(0, 60),
+                        nearest_or_all(name, names));
 }
 
 void check_normalizer(const Json& tokenizer) {

@@ -13,4 +13,14 @@ std::string pre_tokenizer_name(const Json& tokenizer);
 /// Throws CheckpointError if a byte-level tokenizer.json changes text in a way that llama.cpp does not.
 void check_normalizer(const Json& tokenizer);
 
+/// The way that a name stands for.
+struct CutOfWords {
+  Json pre_tokenizer{};         ///< of tokenizer.json
+  Json normalizer{};            ///< of tokenizer.json
+  bool ignores_merges = false;  ///< words that are tokens are taken whole
+};
+
+/// The other direction. Throws CheckpointError for a name that is not known here.
+CutOfWords cut_of_words(const std::string& name);
+
 }  // namespace layerpress::gguf

@@ -19,10 +19,10 @@ void head_norm_names(DecoderArchitecture& made) {
 }
 
 void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_t used, bool normalized) {
-  const ModelConfig& config = made.config();
+  ModelConfig& config = made.config();
   made.expert_keys("num_experts", experts, used);
-  const std::uint32_t width = config.count("moe_intermediate_size");
-  made.set("expert_feed_forward_length", width);
+  const std::uint32_t width = made.count("expert_feed_forward_length", "moe_intermediate_size");
+  config.state("norm_topk_prob", normalized);
   config.require(config.count("decoder_sparse_step", 1) == 1, "decoder_sparse_step", "has experts in every layer");
   config.require(config.list("mlp_only_layers").empty(), "mlp_only_layers", "has experts in every layer");
   config.require(
@@ -34,25 +34,25 @@ void qwen_experts(DecoderArchitecture& made, std::uint32_t experts, std::uint32_
 
 }  // namespace
 
-Architecture qwen2_architecture(const ModelConfig& config) {
+Architecture qwen2_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "qwen2", .context = 32768, .own_head_dim = false});
   qwen_layer_names(made);
   made.mlp_names();
   return made.take();
 }
 
-Architecture qwen2moe_architecture(const ModelConfig& config) {
+Architecture qwen2moe_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "qwen2moe", .context = 32768, .needs_output = true, .own_head_dim = false});
   qwen_layer_names(made);
   qwen_experts(made, 60, 4, /*normalized=*/false);
-  made.set("expert_shared_feed_forward_length", config.count("shared_expert_intermediate_size"));
+  made.count("expert_shared_feed_forward_length", "shared_expert_intermediate_size");
   made.layer("mlp.shared_expert_gate", "ffn_gate_inp_shexp");
   for (const std::string part : {"gate", "up", "down"})
     made.layer("mlp.shared_expert." + part + "_proj", "ffn_" + part + "_shexp");
   return made.take();
 }
 
-Architecture qwen3_architecture(const ModelConfig& config) {
+Architecture qwen3_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "qwen3", .head_dim = 128, .context = 32768});
   qwen_layer_names(made);
   head_norm_names(made);
@@ -60,7 +60,7 @@ Architecture qwen3_architecture(const ModelConfig& config) {
   return made.take();
 }
 
-Architecture qwen3moe_architecture(const ModelConfig& config) {
+Architecture qwen3moe_architecture(ModelConfig& config) {
   DecoderArchitecture made(config, {.name = "qwen3moe", .kv_heads = 4, .context = 32768});
   qwen_layer_names(made);
   head_norm_names(made);

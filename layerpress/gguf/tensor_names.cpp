@@ -68,14 +68,30 @@ TensorPlace filled_in(TensorPlace place, const NumberedName& name, std::string_v
   return place;
 }
 
+/// A name with numbers in place of #.
+std::string with_numbers(std::string name, const std::vector<std::int64_t>& numbers) {
+  std::size_t mark = 0;
+  for (const std::int64_t number : numbers) {
+    mark = name.find('#', mark);
+    name.replace(mark, 1, std::to_string(number));
+  }
+  return name;
+}
+
 }  // namespace
 
+std::vector<TensorNames::Rule>& TensorNames::rules_for(const std::string& name) {
+  const auto [found, is_new] = rules_.try_emplace(name);
+  if (is_new) order_.push_back(name);
+  return found->second;
+}
+
 void TensorNames::add(const std::string& name, TensorPlace place) {
-  rules_[name].push_back({.place = std::move(place)});
+  rules_for(name).push_back({.place = std::move(place)});
 }
 
 void TensorNames::add_with_bias(const std::string& name, TensorPlace place) {
-  rules_[name].push_back({.place = std::move(place), .bias = true});
+  rules_for(name).push_back({.place = std::move(place), .bias = true});
 }
 
 void TensorNames::set_added(const std::string& name, float added) {
@@ -100,6 +116,26 @@ Placement TensorNames::find(const std::string& full_name) const {
     if (!placement.places.empty()) return placement;
   }
   throw CheckpointError("[gguf.names] {}: llama.cpp has no tensor for it; write compressed-tensors instead", full_name);
+}
+
+std::vector<Origin> TensorNames::origins(const std::string& tensor, std::int64_t experts) const {
+  NumberedName parts = numbered(tensor);
+  if (parts.numbers.size() > 1 || (parts.numbers.size() == 1 && parts.numbers[0] >= num_layers_)) return {};
+  for (const std::string& name : order_)
+    for (const Rule& rule : rules_.at(name))
+      for (const std::string_view suffix : {"", ".weight", ".bias"}) {
+        if (parts.pattern != rule.place.name + std::string(suffix) || (suffix == ".bias" && !rule.bias)) continue;
+        const bool stacked = std::count(name.begin(), name.end(), '#') > 1;
+        std::vector<Origin> origins;
+        for (std::int64_t expert = 0; expert < (stacked ? experts : 1); ++expert) {
+          NumberedName numbers = parts;
+          if (stacked) numbers.numbers.push_back(expert);
+          origins.push_back(
+              {with_numbers(name, numbers.numbers) + std::string(suffix), filled_in(rule.place, numbers, suffix)});
+        }
+        return origins;
+      }
+  return {};
 }
 
 }  // namespace layerpress::gguf

@@ -36,6 +36,12 @@ struct Placement {
   std::string left_out{};  ///< the reason, if there are no places
 };
 
+/// A tensor of a checkpoint that a GGUF's tensor becomes, or a part of it.
+struct Origin {
+  std::string name;
+  TensorPlace place;
+};
+
 /// The names of a family's tensors. Names of checkpoints have # for the numbers of a layer and of an expert; names of GGUFs have #
 /// for the layer: "model.layers.#.mlp.experts.#.up_proj" goes to "blk.#.ffn_up_exps".
 class TensorNames {
@@ -54,12 +60,18 @@ class TensorNames {
   /// The placement of a checkpoint's tensor. Throws CheckpointError if it has none.
   Placement find(const std::string& name) const;
 
+  /// The other direction: what a tensor of a GGUF becomes, several tensors if it stacks `experts`. Of several names that families
+  /// have for one tensor, that which was added first. Nothing if the family has no such tensor.
+  std::vector<Origin> origins(const std::string& tensor, std::int64_t experts) const;
+
  private:
   struct Rule {
     TensorPlace place;
     bool bias = false;  ///< the module's bias has a place, too
   };
+  std::vector<Rule>& rules_for(const std::string& name);
   std::map<std::string, std::vector<Rule>> rules_;
+  std::vector<std::string> order_;  ///< of names, as they were added
   std::map<std::string, std::string> left_out_;
   std::int64_t num_layers_ = 0;
 };

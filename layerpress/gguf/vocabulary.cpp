@@ -7,8 +7,6 @@
 namespace layerpress::gguf {
 namespace {
 
-/// Lower than that of any merge, so that nothing is merged into such a token before everything else.
-constexpr float kNoScore = -1e9F;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
 
 /// Whether a token stands for a command although its file does not say so.

@@ -10,6 +10,9 @@ namespace layerpress::gguf {
 
 inline constexpr const char* kTokenizerFile = "tokenizer.json";
 
+/// Lower than the score of any merge, so that nothing is merged into such a token before everything else.
+inline constexpr float kNoScore = -1e9F;
+
 /// llama.cpp's kinds of tokens, with its numbers.
 enum class TokenType : std::int32_t {
   kNormal = 1,

@@ -22,13 +22,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_output(const OneshotOptions& options, const fs::path& model_directory) {
+void check_output(const OneshotOptions& options, const fs::path& model_location) {
   std::error_code failure;
-  const fs::path output = fs::weakly_canonical(options.output, failure),
-                 model = fs::canonical(model_directory, failure);
+  const fs::path output = fs::weakly_canonical(options.output, failure), model = fs::canonical(model_location, failure);
   for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
     if (folder == model)
-      throw UsageError("[options] --output: {} is the model's own folder or inside it; choose another", options.output);
+      throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
   if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
     throw UsageError("[options] --offload-dir: {} is not a directory; name an existing one", options.offload_dir);
 }
@@ -66,7 +65,7 @@ Json output_config(const setup::RunSetup& setup) {
 
 RunFolder::RunFolder(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group)
     : options_(options), setup_(setup), group_(group), path_(PendingDirectory::pending_path(options.output)) {
-  check_output(options_, setup_.model.checkpoint->directory());
+  check_output(options_, setup_.model.checkpoint->location());
   if (group_.is_first()) check_writable(options_);
 }
 

@@ -191,7 +191,7 @@ std::int64_t quantize_activations(setup::OpenedModel& model) {
   const std::size_t count = setup::round_inputs(model);
   if (count == 0)
     throw UsageError("[options] --quantize-activations: no scheme of {} quantizes inputs of linears; leave it out",
-                     model.checkpoint->directory().string());
+                     model.checkpoint->location().string());
   return static_cast<std::int64_t>(count);
 }
 

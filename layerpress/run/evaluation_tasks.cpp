@@ -10,7 +10,12 @@ namespace layerpress::run {
 namespace {
 
 std::string folder_of(const std::string& model) {
-  return model.empty() ? "" : std::filesystem::absolute(checkpoint::locate_model(model)).string();
+  if (model.empty()) return "";
+  const std::filesystem::path path = checkpoint::locate_model(model);
+  if (!std::filesystem::is_directory(path))
+    throw UsageError("[options] --tasks: {} is a file, but tasks are run by engines that need a folder; use --dataset",
+                     model);
+  return std::filesystem::absolute(path).string();
 }
 
 }  // namespace

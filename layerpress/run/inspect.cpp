@@ -88,7 +88,7 @@ std::string as_svg(const std::string& dot, const RunControl& control) {
 Json draw(const setup::OpenedModel& model, const std::vector<graph::Subgraph>& subgraphs, const InspectOptions& options,
           const RunControl& control) {
   graph::DrawingOptions drawing;
-  drawing.title = fmt::format("{} ({})", model.checkpoint->directory().filename().string(), model.architecture);
+  drawing.title = fmt::format("{} ({})", model.checkpoint->location().filename().string(), model.architecture);
   drawing.full = options.full;
   drawing.value_bytes = static_cast<std::int64_t>(c10::elementSize(model.stored_dtype));
   drawing.weight_bytes = [&](const std::vector<graph::NodeId>& nodes) {
@@ -177,7 +177,7 @@ Json inspect(const InspectOptions& options, const RunControl& control, Distribut
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) total.add(use);
   Json subgraphs = Json::array();
   for (const graph::Subgraph& subgraph : cut) subgraphs.push_back(describe(model, subgraph));
-  return {{"model", model.checkpoint->directory().string()},
+  return {{"model", model.checkpoint->location().string()},
           {"architecture", model.architecture},
           {"graph", graph_facts(model.traced)},
           {"parameters", total.parameters},

@@ -106,7 +106,7 @@ Json report_of(const setup::RunSetup& setup, const std::vector<std::string>& nam
   }
   Json all = Json::object();
   for (std::size_t c = 0; c < names.size(); ++c) all[names[c]] = totals[c].to_json(elements, *schemes[c]);
-  return {{"model", setup.model.checkpoint->directory().string()},
+  return {{"model", setup.model.checkpoint->location().string()},
           {"samples", measurement.samples},
           {"tokens", measurement.tokens},
           {"order", names},

@@ -119,7 +119,7 @@ void link_fused(const OpenedModel& model, compression::Assignments& assignments)
 void find_mxfp4(const OpenedModel& model, compression::Assignments& assignments) {
   for (auto& [n, assignment] : assignments.linears) {
     const auto stored = model.quantized.find(matrix_of(model.traced.graph, n).weight);
-    if (stored == model.quantized.end()) continue;
+    if (stored == model.quantized.end() || !stored->second.scheme.weights) continue;
     const quant::QuantizationArgs& weights = *stored->second.scheme.weights;
     if (!weights.is_float(4) || !quant::has_power_scales(weights)) continue;
     assignment.from_mxfp4 = true;

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::setup {
@@ -22,6 +23,13 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
   for (const auto& [name, weight] : model.quantized)
     if (replaced.count(name) == 0 && model.checkpoint->contains(name)) names.push_back(name);
   return names;
+}
+
+/// Of a weight, with scales in the case of blocks.
+double bits_of(const quant::QuantizationScheme& scheme) {
+  const gguf::BlockType* type = quant::block_type(scheme);
+  if (type == nullptr) return scheme.weights->num_bits;
+  return 8.0 * static_cast<double>(type->block_bytes()) / static_cast<double>(type->block_values());
 }
 
 }  // namespace
@@ -44,14 +52,14 @@ std::string dequantized_text(const OpenedModel& model, const compression::Assign
 
 std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
                                                    const compression::Assignments& assignments) {
-  constexpr int kFewBits = 4;
+  constexpr double kFewBits = 5;
   std::vector<RequantizedModule> modules;
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::Node& node = model.traced.graph.nodes[n];
     const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
     if (found == model.quantized.end() || !assignment.scheme->weights) continue;
-    const int bits = found->second.scheme.weights->num_bits;
-    if (bits > kFewBits && bits > assignment.scheme->weights->num_bits) continue;
+    const double bits = bits_of(found->second.scheme);
+    if (bits >= kFewBits && bits > assignment.scheme->weights->num_bits) continue;
     modules.push_back({model.traced.graph.module_name(node),
                        assignment.from_mxfp4 && quant::has_global_scale(*assignment.scheme->weights)});
   }
@@ -61,6 +69,7 @@ std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
 std::string source_scheme(const OpenedModel& model, const std::string& module) {
   const auto found = model.quantized.find(module + ".weight");
   if (found == model.quantized.end()) return "";
+  if (const gguf::BlockType* type = quant::block_type(found->second.scheme)) return type->name();
   const quant::QuantizationArgs& weights = *found->second.scheme.weights;
   std::string size = weights.group_size ? fmt::format(" {}", *weights.group_size) : "";
   if (weights.block_structure)

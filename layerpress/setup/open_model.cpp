@@ -21,6 +21,7 @@
 #include "layerpress/setup/model_graph.h"
 #include "layerpress/setup/quantized_source.h"
 #include "layerpress/setup/stacked_experts.h"
+#include "layerpress/source/gguf_file.h"
 
 namespace layerpress::setup {
 namespace {
@@ -65,14 +66,19 @@ std::unique_ptr<residency::WeightSource> OpenedModel::weights() const {
 
 OpenedModel open_model(const std::string& model, const ModelChoice& choice, const RunControl& control) {
   OpenedModel opened;
-  opened.stored = choice.in_memory
-                      ? checkpoint::Checkpoint::in_memory(choice.in_memory->config, choice.in_memory->tensors)
-                      : checkpoint::Checkpoint::open(checkpoint::locate_model(model));
-  find_quantized_weights(opened);
-  show_values(opened, usual_dtype(*opened.stored));
+  if (choice.in_memory)
+    opened.stored = checkpoint::Checkpoint::in_memory(choice.in_memory->config, choice.in_memory->tensors);
+  std::optional<at::ScalarType> dtype;  // of a model that is one file
+  if (const std::filesystem::path path = choice.in_memory ? "" : checkpoint::locate_model(model);
+      source::is_gguf_file(path))
+    dtype = open_file(path, opened, control);
+  else if (!choice.in_memory)
+    opened.stored = checkpoint::Checkpoint::open(path);
+  if (!dtype) find_quantized_weights(opened);
+  show_values(opened, dtype.value_or(usual_dtype(*opened.stored)));
   opened.traced = traced_model(*opened.checkpoint, choice, control);
   if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
-  opened.stored_dtype = stored_dtype(opened);
+  opened.stored_dtype = dtype ? *dtype : stored_dtype(opened);
   opened.keeps_codes = choice.dtype == "auto";
   const bool as_computed = choice.dequantize_for_computing || choice.dtype != "auto";
   divide_quantized_experts(opened);
@@ -87,6 +93,12 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
       names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
   model::check_weights(opened.traced.graph, *opened.checkpoint);
   return opened;
+}
+
+Json config_of(const std::string& model) {
+  const std::filesystem::path path = checkpoint::locate_model(model);
+  return source::is_gguf_file(path) ? source::open_gguf(path).checkpoint->config()
+                                    : checkpoint::Checkpoint::open(path)->config();
 }
 
 std::string dtype_word(at::ScalarType dtype) {

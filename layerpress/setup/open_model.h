@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/execution/batch.h"
+#include "layerpress/gguf/metadata.h"
 #include "layerpress/graph/partition.h"
 #include "layerpress/model/architecture.h"
 #include "layerpress/model_in_memory.h"
@@ -29,6 +31,7 @@ struct OpenedModel : rewrite::Model {
   std::vector<std::string> rewrites{};                    ///< what a recipe has changed before any data, one line each
   std::set<std::string> rewritten{};                      ///< the tensors that it has changed so
   std::string source_format;                              ///< a few words for people; "" for a plain checkpoint
+  std::optional<gguf::Metadata> file_metadata{};          ///< of a model that is a GGUF
   std::map<std::string, source::StoredWeight> quantized;  ///< by weight name; empty for a plain checkpoint
   std::set<std::string>
       kept;  ///< quantized weights that the output has with the same codes (kept_weights.h), if not compressed
@@ -59,9 +62,12 @@ struct ModelChoice {
   std::string exported_graph{};  ///< folder of the model's graph, if it is there already
 };
 
-/// Opens `model` (a folder, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an
+/// Opens `model` (a folder, a GGUF file, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an
 /// unknown choice.
 OpenedModel open_model(const std::string& model, const ModelChoice& choice = {}, const RunControl& control = {});
+
+/// The config.json of `model`, or what a GGUF file says in its place.
+Json config_of(const std::string& model);
 
 /// The device ("auto", "cpu", "cuda", "cuda:1") and the computing dtype ("auto", "bf16" or "bfloat16", "fp16", "fp32"). On
 /// a CPU, fp16 checkpoints are computed in fp32. Throws UsageError.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "layerpress/setup/rewriting.h"
+#include "layerpress/source/gguf_file.h"
 #include "layerpress/source/source_format.h"
 
 namespace layerpress::setup {
@@ -20,7 +21,22 @@ void find_quantized_weights(OpenedModel& opened) {
         "[source.read] {}: config.json says that weights are quantized ({}), but no tensor has the form of such "
         "weights; remove "
         "quantization_config if they are not",
-        opened.stored->directory().string(), opened.source_format);
+        opened.stored->location().string(), opened.source_format);
+}
+
+at::ScalarType open_file(const std::filesystem::path& path, OpenedModel& opened, const RunControl& control) {
+  source::GgufFile file = source::open_gguf(path);
+  if (!file.missing_tokenizer.empty())
+    control.message(LogLevel::kWarning,
+                    fmt::format("{}; prepare tokens with the original model's tokenizer", file.missing_tokenizer));
+  opened.stored = std::move(file.checkpoint);
+  opened.source_format = std::move(file.description);
+  opened.file_metadata = std::move(file.metadata);
+  for (source::StoredWeight& weight : file.weights) {
+    std::string name = weight.name;
+    opened.quantized.emplace(std::move(name), std::move(weight));
+  }
+  return file.dtype;
 }
 
 checkpoint::ComputedTensor values_of(const source::StoredWeight& weight, at::ScalarType dtype) {

@@ -121,9 +121,7 @@ void check_loss_mask(const OneshotOptions& options, const RunSetup& setup) {
 /// Of the standard recipe, the model decides whether the cache can be quantized.
 recipe::Recipe recipe_for(const OneshotOptions& options) {
   if (!options.recipe.empty() || !recipe::is_standard_recipe(options.scheme)) return recipe::recipe_of(options);
-  const Json config = options.model_in_memory
-                          ? Json(options.model_in_memory->config)
-                          : checkpoint::Checkpoint::open(checkpoint::locate_model(options.model))->config();
+  const Json config = options.model_in_memory ? Json(options.model_in_memory->config) : config_of(options.model);
   const bool latent = json_has(config, "kv_lora_rank") ||
                       (json_has(config, "text_config") && json_has(config["text_config"], "kv_lora_rank"));
   return recipe::recipe_of(options, /*caches_heads=*/!latent);

@@ -22,7 +22,7 @@ using model::StackedTensor;
 void require_shape(const OpenedModel& opened, const StackedTensor& stacked, const std::vector<std::int64_t>& shape) {
   if (shape != stacked.shape)
     throw CheckpointError("[checkpoint.open] {}: tensor {} has shape {}, config.json implies {}",
-                          opened.stored->directory().string(), checkpoint::in_quotes(stacked.name), shape,
+                          opened.stored->location().string(), checkpoint::in_quotes(stacked.name), shape,
                           stacked.shape);
 }
 
@@ -136,7 +136,7 @@ void divide_quantized_experts(OpenedModel& opened) {
     if (!whole.part_of_expert)
       throw CheckpointError(
           "[checkpoint.open] {}: {} holds all experts in one quantized tensor, which is not supported",
-          opened.stored->directory().string(), checkpoint::in_quotes(stacked.name));
+          opened.stored->location().string(), checkpoint::in_quotes(stacked.name));
     for_each_part(stacked, [&](const source::ExpertPart& part, std::int64_t members) {
       source::StoredWeight own = whole.part_of_expert(part);
       own.sharers = members;

@@ -10,48 +10,19 @@
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/architecture.h"
 #include "layerpress/gguf/file.h"
+#include "layerpress/gguf/placed_values.h"
 #include "layerpress/gguf/tokenizer.h"
 #include "layerpress/quant/block_scheme.h"
 
 namespace layerpress::target {
 namespace {
 
+using gguf::keeps_rows;
+using gguf::paired_order;
+using gguf::placed;
 using gguf::TensorPlace;
 
 constexpr const char* kFileName = "model.gguf";  // in the unfinished folder
-
-/// The order in which the halves of each head's rows are interleaved, row by row; or back.
-at::Tensor paired_order(std::int64_t rows, std::int64_t heads, bool back) {
-  const std::int64_t half = rows / heads / 2;
-  const at::Tensor order = at::arange(rows, at::kLong);
-  return (back ? order.view({heads, half, 2}) : order.view({heads, 2, half})).transpose(1, 2).reshape({-1});
-}
-
-at::Tensor transposed(const at::Tensor& value, bool wanted) { return wanted ? value.transpose(-2, -1) : value; }
-
-/// What becomes of an uncompressed tensor on the way into the file.
-at::Tensor placed(at::Tensor value, const TensorPlace& place) {
-  value = transposed(value, place.transposed_first);
-  const std::int64_t dim = std::max<std::int64_t>(0, value.dim() - 2);
-  if (place.rows.count > 0) {
-    const std::int64_t part = value.size(dim) / place.rows.parts;
-    std::vector<at::Tensor> parts;
-    for (std::int64_t p = 0; p < place.rows.parts; ++p)
-      parts.push_back(value.narrow(dim, p * part + place.rows.first, place.rows.count));
-    value = place.stacked_parts ? at::stack(parts) : at::cat(parts, dim);
-  }
-  value = transposed(value, place.transposed_last);
-  if (place.paired_heads > 0)
-    value = value.index_select(0, paired_order(value.size(0), place.paired_heads, /*back=*/false));
-  if (place.added != 0) value = value.to(at::kFloat) + place.added;
-  return place.squeezed ? value.squeeze() : value;
-}
-
-/// Whether only the order of rows changes, which blocks allow.
-bool keeps_rows(const TensorPlace& place) {
-  return !place.transposed_first && !place.transposed_last && place.rows == gguf::RowRange{} && !place.stacked_parts &&
-         place.added == 0 && !place.squeezed;
-}
 
 /// llama.cpp computes with these in fp32.
 bool is_small(const TensorPlace& place, const std::vector<std::int64_t>& shape) {
@@ -68,11 +39,15 @@ class GgufTarget final : public Target {
  public:
   GgufTarget(const checkpoint::Checkpoint& model, const GgufDescription& description)
       : architecture_(gguf::architecture_for(model.config())), metadata_(architecture_.metadata) {
-    metadata_.emplace_back("general.name", description.name);
+    if (description.source)
+      add_inherited(*description.source);
+    else
+      metadata_.emplace_back("general.name", description.name);
     metadata_.emplace_back("general.quantization_version", std::uint32_t{2});
     if (description.file_type) metadata_.emplace_back("general.file_type", *description.file_type);
-    for (auto& pair : gguf::tokenizer_metadata(model.directory(), architecture_.vocab_size))
-      metadata_.push_back(std::move(pair));
+    if (!description.source)
+      for (auto& pair : gguf::tokenizer_metadata(model.directory(), architecture_.vocab_size))
+        metadata_.push_back(std::move(pair));
     if (description.importance) add_importance(*description.importance);
     metadata_.emplace_back("layerpress.version", std::string(LAYERPRESS_VERSION));
     metadata_.emplace_back("layerpress.recipe", description.recipe);
@@ -172,6 +147,17 @@ class GgufTarget final : public Target {
       metadata_.emplace_back("quantize.imatrix.dataset", importance.origin.datasets.front());
     metadata_.emplace_back("quantize.imatrix.entries_count", static_cast<std::uint32_t>(importance.entries));
     metadata_.emplace_back("quantize.imatrix.chunks_count", importance.origin.chunks);
+  }
+
+  /// All that is not about the weights' types, or that another run of ours wrote.
+  void add_inherited(const gguf::Metadata& source) {
+    for (const auto& [key, value] : source) {
+      const bool own = key.starts_with(architecture_.name + ".") || key.starts_with("layerpress.") ||
+                       key.starts_with("quantize.") || key.starts_with("split.");
+      const bool about_types = key == "general.file_type" || key == "general.quantization_version" ||
+                               key == "general.alignment" || key == "general.architecture" || key == "general.type";
+      if (!own && !about_types) metadata_.emplace_back(key, value);
+    }
   }
 
   bool is_own(const std::string& tensor) const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "layerpress/gguf/importance.h"
+#include "layerpress/gguf/metadata.h"
 #include "layerpress/target/target.h"
 
 namespace layerpress::target {
@@ -22,6 +23,8 @@ struct GgufDescription {
     std::size_t entries = 0;
   };
   std::optional<Importance> importance{};
+  /// Of the GGUF that the model is read from: its tokenizer and what it says of itself stay.
+  std::optional<gguf::Metadata> source{};
 };
 
 /// A single GGUF file, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws

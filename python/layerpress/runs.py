@@ -172,7 +172,7 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
     ranks = current_ranks()
     if isinstance(model, (str, os.PathLike)):
         revision = own["model_revision"]
-        at = "" if revision in (None, "main") or os.path.isdir(model) else f"@{revision}"
+        at = "" if revision in (None, "main") or os.path.exists(model) else f"@{revision}"
         request.model = os.fspath(model) + at
     elif not is_model(model):
         if not is_module(model):

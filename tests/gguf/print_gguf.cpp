@@ -1,6 +1,7 @@
 // print_gguf architecture CONFIG.json: for the tensor names on stdin, one a line, what the room gguf says of the model, as JSON.
 // print_gguf tokenizer MODEL_FOLDER VOCAB_SIZE: the tokenizer's keys.
 // print_gguf types MIXTURE CONFIG.json importance|none: the types of the tensors on stdin, lines NAME COLUMNS ROWS MATRICES.
+// print_gguf files FILE.gguf: the tokenizer files that the file's keys become.
 // For tests that compare it with what other programs write.
 #include <cstdio>
 #include <iostream>
@@ -8,10 +9,13 @@
 #include <vector>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
 #include "layerpress/base/json.h"
 #include "layerpress/gguf/architecture.h"
+#include "layerpress/gguf/file.h"
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/gguf/tokenizer.h"
+#include "layerpress/gguf/tokenizer_files.h"
 
 namespace {
 
@@ -97,12 +101,18 @@ Json types(const std::string& mixture, const std::string& config_file, bool has_
   return all;
 }
 
+Json files(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  return gguf::tokenizer_files(gguf::read_header(file->data(), file->size(), path).metadata);
+}
+
 Json run(const std::vector<std::string>& arguments) {
   if (arguments.size() == 2 && arguments[0] == "architecture") return architecture(arguments[1]);
   if (arguments.size() == 3 && arguments[0] == "tokenizer")
     return printed(gguf::tokenizer_metadata(arguments[1], std::stoll(arguments[2])));
   if (arguments.size() == 4 && arguments[0] == "types")
     return types(arguments[1], arguments[2], arguments[3] == "importance");
+  if (arguments.size() == 2 && arguments[0] == "files") return files(arguments[1]);
   throw UsageError("[print_gguf] usage: print_gguf architecture ... | tokenizer ... | types ...");
 }
 

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "layerpress/gguf/tensor_names.h"
+
+namespace layerpress::gguf {
+
+/// What becomes of an uncompressed tensor of a checkpoint on the way into a GGUF.
+at::Tensor placed(at::Tensor value, const TensorPlace& place);
+
+/// Whether only the order of rows changes, which blocks allow.
+bool keeps_rows(const TensorPlace& place);
+
+/// The order in which the halves of each head's rows are interleaved, row by row; or back.
+at::Tensor paired_order(std::int64_t rows, std::int64_t heads, bool back);
+
+/// Whether a tensor of a GGUF, without the dimension of experts, is in the checkpoint as it is.
+bool is_unchanged(const TensorPlace& place);
+
+/// The shape in a checkpoint of a tensor that is in a GGUF in these places with these shapes, without the dimension of experts. Empty
+/// if they do not fit together.
+std::vector<std::int64_t> shape_before(const std::vector<TensorPlace>& places,
+                                       const std::vector<std::vector<std::int64_t>>& shapes);
+
+/// Undoes `placed`: writes into `whole`, a tensor of the checkpoint, what `value` has of it.
+void take_back(const at::Tensor& value, const TensorPlace& place, const at::Tensor& whole);
+
+}  // namespace layerpress::gguf

@@ -1,0 +1,300 @@
+#include "layerpress/source/gguf_file.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "layerpress/base/file.h"
+#include "layerpress/gguf/block_rows.h"
+#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/placed_values.h"
+#include "layerpress/gguf/read_architecture.h"
+#include "layerpress/gguf/tokenizer_files.h"
+#include "layerpress/quant/block_scheme.h"
+
+namespace layerpress::source {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::StoredTensor;
+using CheckpointPointer = std::shared_ptr<const Checkpoint>;
+using Tensors = std::map<std::string, gguf::TensorInfo>;
+
+constexpr std::int64_t kDecodedAtOnce = 4 << 20;  // values
+
+/// The dtype of a type of floats; nothing: the tensor is in blocks.
+std::optional<at::ScalarType> float_dtype(const gguf::BlockType& type) {
+  for (const auto& [name, dtype] : {std::pair{"F32", at::kFloat}, {"F16", at::kHalf}, {"BF16", at::kBFloat16}})
+    if (type.name() == name) return dtype;
+  return std::nullopt;
+}
+
+/// A tensor as it lies in the file; of one in blocks, its bytes.
+StoredTensor as_stored(const gguf::TensorInfo& tensor, const std::string& name, std::uint64_t data) {
+  StoredTensor stored;
+  stored.name = name;
+  stored.shape = tensor.shape;
+  stored.offset = data + tensor.offset;
+  if (const auto dtype = float_dtype(*tensor.type)) {
+    stored.dtype = *dtype;
+  } else {
+    stored.dtype = at::kByte;
+    stored.shape.back() = tensor.type->row_bytes(tensor.shape.back());
+  }
+  return stored;
+}
+
+/// A tensor of the file that a checkpoint's tensor, or a part of it, is made of.
+struct Part {
+  gguf::TensorInfo info;  ///< without the dimension of experts
+  gguf::TensorPlace place;
+};
+
+std::vector<Part> parts_of(const std::vector<gguf::PlacedTensor>& placed, const Tensors& tensors) {
+  std::vector<Part> parts;
+  for (const gguf::PlacedTensor& each : placed) {
+    parts.push_back({tensors.at(each.tensor), each.place});
+    std::vector<std::int64_t>& shape = parts.back().info.shape;
+    if (each.place.expert && shape.size() > 1) shape.erase(shape.begin());
+  }
+  return parts;
+}
+
+/// The stored bytes or values of a part.
+at::Tensor stored_part(const Checkpoint& stored, const Part& part) {
+  const at::Tensor whole = stored.tensor(part.info.name);
+  return part.place.expert ? whole[*part.place.expert] : whole;
+}
+
+at::Tensor decoded(const Part& part, const at::Tensor& blocks) {
+  const std::int64_t columns = part.info.shape.back();
+  at::Tensor values = gguf::decode_rows(*part.info.type, blocks.reshape({-1, blocks.size(-1)}), columns);
+  // A block's scale that is no number makes its values so.
+  if (!std::isfinite(values.sum().item<float>()) && !at::isfinite(values).all().item<bool>())
+    throw DamagedWeightsError("[source.gguf] {}: holds values that are not finite; the file is damaged",
+                              part.info.name);
+  return values;
+}
+
+/// A matrix whose rows are in the file, perhaps in another order: some rows at a time.
+at::Tensor matrix_of(const Checkpoint& stored, const Part& part, at::ScalarType dtype) {
+  const std::int64_t rows = part.info.rows(), columns = part.info.shape.back();
+  const at::Tensor blocks = stored_part(stored, part).reshape({rows, -1});
+  const std::int64_t heads = part.place.paired_heads, step = std::max<std::int64_t>(1, kDecodedAtOnce / columns);
+  const at::Tensor order = heads > 0 ? gguf::paired_order(rows, heads, /*back=*/true) : at::Tensor();
+  at::Tensor values = at::empty(part.info.shape, dtype);
+  const at::Tensor target = values.view({rows, columns});
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const std::int64_t count = std::min(step, rows - first);
+    const at::Tensor own =
+        heads > 0 ? blocks.index_select(0, order.narrow(0, first, count)) : blocks.narrow(0, first, count);
+    target.narrow(0, first, count).copy_(decoded(part, own));
+  }
+  return values;
+}
+
+/// A tensor that is made of values in another form.
+at::Tensor rearranged(const Checkpoint& stored, const std::vector<Part>& parts, const std::vector<std::int64_t>& shape,
+                      at::ScalarType dtype) {
+  at::Tensor whole = at::empty(shape, dtype);
+  for (const Part& part : parts) {
+    const at::Tensor own = stored_part(stored, part);
+    take_back(float_dtype(*part.info.type) ? own : decoded(part, own).view(part.info.shape), part.place, whole);
+  }
+  return whole;
+}
+
+std::uint64_t fp32_bytes(const std::vector<Part>& parts) {
+  std::uint64_t most = 0;
+  for (const Part& part : parts)
+    most = std::max(most, static_cast<std::uint64_t>(part.info.rows() * part.info.shape.back()) * sizeof(float));
+  return most;
+}
+
+/// Everything that reading the file makes.
+class Opening {
+ public:
+  explicit Opening(const std::filesystem::path& path)
+      : file_(MappedFile::open(path)), header_(gguf::read_header(file_->data(), file_->size(), path.string())) {
+    for (const gguf::TensorInfo& tensor : header_.tensors) tensors_.emplace(tensor.name, tensor);
+  }
+
+  GgufFile open() {
+    require_whole_model();
+    const gguf::FileFacts facts = read_facts();
+    gguf::ReadArchitecture model = read_architecture(facts);
+    opened_.metadata = header_.metadata;
+    describe();
+    add_tensors(checkpoint_tensors(model, facts));
+    add_to_config(model.config);
+    CheckpointPointer raw = Checkpoint::of_file(file_, folder_of(model.config), model.config, plain_);
+    for (const auto& make : makers_) make(raw);
+    opened_.checkpoint = computed_.empty() ? raw : raw->with_computed(computed_);
+    return std::move(opened_);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw CheckpointError("[source.gguf] {}: {}", file_->path().string(), what);
+  }
+
+  void require_whole_model() const {
+    const auto* type = gguf::find_value<std::string>(header_.metadata, "general.type");
+    if (type != nullptr && *type != "model")
+      refuse("its general.type is " + type->substr(0, 40) + "; name a file with a model");
+    for (const auto& [key, value] : header_.metadata)
+      if (key == "split.count" && value != gguf::Value(std::uint16_t{1}) && value != gguf::Value(std::uint16_t{0}))
+        refuse("it is one of several parts; join them by llama-gguf-split --merge");
+  }
+
+  gguf::FileFacts read_facts() const {
+    gguf::FileFacts facts{.metadata = header_.metadata};
+    if (const auto* name = gguf::find_value<std::string>(header_.metadata, "general.architecture"))
+      facts.architecture = *name;
+    else
+      refuse("it does not say what the model is (general.architecture); fetch it again");
+    for (const auto& [name, tensor] : tensors_) facts.shapes[name] = tensor.shape;
+    facts.values = [this](const std::string& name) { return small_tensor(name); };
+    return facts;
+  }
+
+  std::vector<float> small_tensor(const std::string& name) const {
+    const auto found = tensors_.find(name);
+    constexpr std::int64_t kMost = 1 << 20;
+    if (found == tensors_.end() || found->second.shape.size() != 1 || found->second.shape[0] > kMost ||
+        found->second.type->name() != "F32")
+      refuse("tensor " + name + " is missing, or is no list of floats");
+    std::vector<float> values(static_cast<std::size_t>(found->second.shape[0]));
+    std::memcpy(values.data(), file_->data() + header_.data + found->second.offset, values.size() * sizeof(float));
+    return values;
+  }
+
+  /// The type of most bytes, and the dtype that its values get.
+  void describe() {
+    std::map<std::string, std::uint64_t> bytes;
+    for (const auto& [name, tensor] : tensors_) bytes[tensor.type->name()] += tensor.nbytes();
+    const auto most =
+        std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    opened_.description = most == bytes.end() ? "GGUF" : "GGUF, mostly " + most->first;
+    if (most != bytes.end()) opened_.dtype = float_dtype(*gguf::find_block_type(most->first)).value_or(at::kBFloat16);
+  }
+
+  void add_to_config(Json& config) const {
+    config["torch_dtype"] = opened_.dtype == at::kHalf    ? "float16"
+                            : opened_.dtype == at::kFloat ? "float32"
+                                                          : "bfloat16";
+    for (const auto& [entry, role] :
+         {std::pair{"bos_token_id", "bos"}, {"eos_token_id", "eos"}, {"pad_token_id", "padding"}}) {
+      const auto* id =
+          gguf::find_value<std::uint32_t>(header_.metadata, std::string("tokenizer.ggml.") + role + "_token_id");
+      config[entry] = id == nullptr ? Json() : Json(*id);
+    }
+  }
+
+  std::shared_ptr<const TemporaryDirectory> folder_of(const Json& config) {
+    auto folder = std::make_shared<TemporaryDirectory>();
+    write_text_file(folder->path() / "config.json", config.dump(2) + "\n");
+    try {
+      for (const auto& [name, text] : gguf::tokenizer_files(header_.metadata))
+        write_text_file(folder->path() / name, text);
+    } catch (const CheckpointError& failure) {
+      opened_.missing_tokenizer = failure.what();
+    }
+    return folder;
+  }
+
+  void add_tensors(const gguf::PlacedTensors& placed) {
+    std::set<std::string> stored;
+    for (const auto& [name, of] : placed) {
+      const std::vector<Part> parts = parts_of(of, tensors_);
+      const bool plain = std::all_of(parts.begin(), parts.end(),
+                                     [](const Part& part) { return float_dtype(*part.info.type).has_value(); });
+      if (plain && parts.size() == 1 && is_unchanged(parts[0].place) && !parts[0].place.expert) {
+        plain_.push_back(as_stored(parts[0].info, name, header_.data));
+        continue;
+      }
+      for (const Part& part : parts)
+        if (stored.insert(part.info.name).second)
+          plain_.push_back(as_stored(tensors_.at(part.info.name), part.info.name, header_.data));
+      add_made(name, parts, plain);
+    }
+  }
+
+  void add_made(const std::string& name, const std::vector<Part>& parts, bool plain) {
+    std::vector<gguf::TensorPlace> places;
+    std::vector<std::vector<std::int64_t>> shapes;
+    for (const Part& part : parts) {
+      places.push_back(part.place);
+      shapes.push_back(part.info.shape);
+    }
+    const std::vector<std::int64_t> shape = gguf::shape_before(places, shapes);
+    if (shape.empty())
+      refuse("tensor " + parts[0].info.name + " has a shape that its place in the model does not allow");
+    makers_.push_back([this, name, parts, plain, shape](const CheckpointPointer& raw) {
+      plain ? add_computed(raw, name, parts, shape) : add_weight(raw, name, parts, shape);
+    });
+  }
+
+  void add_computed(const CheckpointPointer& raw, const std::string& name, const std::vector<Part>& parts,
+                    const std::vector<std::int64_t>& shape) {
+    const at::ScalarType dtype = *float_dtype(*parts[0].info.type);
+    checkpoint::ComputedTensor made{.spec = {name, dtype, shape}, .parts = {}, .compute = {}};
+    for (const Part& part : parts) made.parts.push_back(part.info.name);
+    made.compute = [raw, parts, shape, dtype] { return rearranged(*raw, parts, shape, dtype); };
+    made.workspace_bytes = fp32_bytes(parts);
+    made.expert = parts[0].place.expert.value_or(-1);
+    computed_.push_back(std::move(made));
+  }
+
+  void add_weight(const CheckpointPointer& raw, const std::string& name, const std::vector<Part>& parts,
+                  const std::vector<std::int64_t>& shape) {
+    StoredWeight weight{.name = name, .shape = shape, .parts = {}};
+    for (const Part& part : parts) weight.parts.push_back(part.info.name);
+    const auto blocks =
+        std::find_if(parts.begin(), parts.end(), [](const Part& part) { return !float_dtype(*part.info.type); });
+    weight.scheme = quant::block_scheme(*blocks->info.type);
+    weight.expert = parts[0].place.expert.value_or(-1);
+    if (parts.size() == 1 && keeps_rows(parts[0].place)) {
+      weight.workspace_bytes = std::min<std::uint64_t>(fp32_bytes(parts), kDecodedAtOnce * 2 * sizeof(float));
+      weight.dequantize = [raw, part = parts[0]](at::ScalarType dtype) { return matrix_of(*raw, part, dtype); };
+    } else {
+      weight.workspace_bytes = 2 * fp32_bytes(parts);
+      weight.dequantize = [raw, parts, shape](at::ScalarType dtype) { return rearranged(*raw, parts, shape, dtype); };
+    }
+    opened_.weights.push_back(std::move(weight));
+  }
+
+  std::shared_ptr<const MappedFile> file_;
+  gguf::FileHeader header_;
+  Tensors tensors_;
+  GgufFile opened_;
+  std::vector<StoredTensor> plain_;
+  std::vector<checkpoint::ComputedTensor> computed_;
+  std::vector<std::function<void(const CheckpointPointer& raw)>> makers_;
+};
+
+}  // namespace
+
+bool is_gguf_file(const std::filesystem::path& path) {
+  std::error_code failure;
+  return path.extension() == ".gguf" && std::filesystem::is_regular_file(path, failure);
+}
+
+GgufFile open_gguf(const std::filesystem::path& path) {
+  try {
+    return Opening(path).open();
+  } catch (const CheckpointError& failure) {
+    const std::string what = failure.what();
+    if (what.find(path.string()) != std::string::npos) throw;
+    throw CheckpointError("{} ({})", what, path.string());
+  }
+}
+
+}  // namespace layerpress::source

@@ -1,0 +1,95 @@
+"""GGUF files as models: every family that can be written is read back to the same config and tensors."""
+
+import json
+
+import gguf
+import numpy as np
+import pytest
+from support import gguf_facts, gguf_files, gguf_models, program, tiny_checkpoints, tiny_models
+from support.token_texts import texts
+from test_tokenizers import WAYS, byte_fallback, byte_level, write_model
+from tokenizers import Tokenizer
+
+EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss")  # families whose graphs PyTorch exports, which takes long
+QUICK = [name for name in gguf_models.MODELS if name not in EXPORTED]
+
+
+def compare_logits(model, tmp_path):
+    family, settings = gguf_models.MODELS[model]
+    folder = tiny_models.save(tmp_path / "model", family, **settings)
+    file = gguf_models.write(folder, tmp_path / "model.gguf")
+    samples = tiny_models.random_samples([24, 5])
+    expected, found = program.logits(folder, samples, tmp_path), program.logits(file, samples, tmp_path)
+    assert min(np.abs(logits).max() for logits in expected) > 0.2
+    assert max(np.abs(a - b).max() for a, b in zip(expected, found, strict=True)) < 1e-5
+
+
+@pytest.mark.parametrize("model", QUICK)
+def test_logits_of_built_in_families(model, tmp_path):
+    compare_logits(model, tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", EXPORTED)
+def test_logits_of_exported_families(model, tmp_path):
+    compare_logits(model, tmp_path)
+
+
+def ids_after_reading(folder, tmp_path):
+    """For each text, the ids of the tokenizer and of what becomes of it in a file and back, without and with tokens around."""
+    before = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    metadata = gguf_facts.said("tokenizer", folder, before.get_vocab_size())
+    files = gguf_facts.said("files", gguf_files.write(tmp_path / "vocabulary.gguf", "llama", metadata))
+    after = Tokenizer.from_str(files["tokenizer.json"])
+    for text in texts():
+        for around in (False, True):
+            yield text, before.encode(text, add_special_tokens=around).ids, after.encode(text, add_special_tokens=around).ids
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ids_of_byte_level_tokenizers(way, tmp_path):
+    assert not [text for text, before, after in ids_after_reading(write_model(tmp_path, byte_level(way)), tmp_path) if before != after]
+
+
+def test_ids_of_byte_fallback_tokenizers(tmp_path):
+    document = byte_fallback()
+    document["post_processor"] = None
+    folder = write_model(tmp_path, document)
+    (folder / "tokenizer_config.json").write_text("{}")
+    assert not [text for text, before, after in ids_after_reading(folder, tmp_path) if before != after]
+
+
+def llama(tmp_path, **changes):
+    """A Llama as a GGUF, with some keys changed."""
+    folder = tiny_models.save(tmp_path / "model")
+    file = gguf_models.write(folder, tmp_path / "whole.gguf")
+    reader = gguf.GGUFReader(file)
+    kinds = {kind: name for name, kind in gguf_files.TYPES.items()}
+    metadata = [[key, [kinds[field.types[0]], field.contents()]] for key, field in reader.fields.items()
+                if not key.startswith("GGUF.") and key not in changes]
+    metadata += [[key, value] for key, value in changes.items() if value]
+    architecture = changes.get("general.architecture", ["string", "llama"])[1]
+    return gguf_files.write(tmp_path / "model.gguf", architecture, metadata, [(tensor.name, tensor.data) for tensor in reader.tensors])
+
+
+@pytest.mark.parametrize("changes, fragments", [
+    ({"general.architecture": ["string", "lama"]}, ["'lama'", "did you mean llama"]),
+    ({"llama.block_count": None}, ["llama.block_count"]),
+    ({"llama.block_count": ["u32", 1]}, ["blk.1."]),
+    ({"llama.attention.head_count": ["u32", 0]}, ["num_attention_heads"]),
+    ({"llama.attention.head_count": ["u32", 1 << 20]}, ["shape"]),
+    ({"llama.rope.dimension_count": ["u32", 8]}, ["llama.rope.dimension_count"]),
+    ({"llama.attention.clamp_kqv": ["f32", 8.0]}, ["llama.attention.clamp_kqv", "8.0"]),
+    ({"llama.rope.scaling.type": ["string", "longrope"]}, ["longrope"]),
+    ({"split.count": ["u16", 2]}, ["llama-gguf-split"]),
+    ({"general.type": ["string", "imatrix"]}, ["imatrix"]),
+])
+def test_refusals_name_what_is_wrong(changes, fragments, tmp_path):
+    program.fails("inspect", llama(tmp_path, **changes), fragments=fragments)
+
+
+def test_inspect_and_a_tokenizer_that_is_not_known(tmp_path):
+    outcome = program.run("inspect", llama(tmp_path), "--json")
+    facts = outcome.json()
+    assert facts["architecture"] == "LlamaForCausalLM" and facts["quantization"] == "GGUF, mostly F32"
+    assert "tokenizer.ggml.model 'none'" in outcome.errors

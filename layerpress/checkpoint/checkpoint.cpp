@@ -198,11 +198,13 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_tensors_of(const Checkpoint& 
   return changed;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::with_copy(const std::string& name, const std::string& of) const {
+std::shared_ptr<const Checkpoint> Checkpoint::with_copies(const std::vector<Copy>& copies) const {
   auto changed = std::make_shared<Checkpoint>(*this);
-  Place copy = place(of);
-  copy.tensor.name = name;
-  changed->places_.insert_or_assign(name, std::move(copy));
+  for (const auto& [name, of] : copies) {
+    Place copy = place(of);
+    copy.tensor.name = name;
+    changed->places_.insert_or_assign(name, std::move(copy));
+  }
   return changed;
 }
 
@@ -212,9 +214,9 @@ std::shared_ptr<const Checkpoint> Checkpoint::with_config(const Json& patch) con
   return changed;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::without(const std::string& name) const {
+std::shared_ptr<const Checkpoint> Checkpoint::without(const std::vector<std::string>& names) const {
   auto changed = std::make_shared<Checkpoint>(*this);
-  changed->places_.erase(name);
+  for (const std::string& name : names) changed->places_.erase(name);
   return changed;
 }
 

@@ -69,15 +69,19 @@ class Checkpoint {
   std::shared_ptr<const Checkpoint> with_tensors_of(const Checkpoint& other,
                                                     const std::vector<std::string>& names) const;
 
-  /// The same checkpoint with the tensor `of` also under another name; a stored tensor of that name is hidden. Throws
-  /// CheckpointError if `of` is absent.
-  std::shared_ptr<const Checkpoint> with_copy(const std::string& name, const std::string& of) const;
+  /// A tensor that is also there under another name.
+  struct Copy {
+    std::string name, of;
+  };
+  /// The same checkpoint with tensors also under other names; a tensor that has such a name itself is hidden, but may be copied.
+  /// Throws CheckpointError if `of` is absent.
+  std::shared_ptr<const Checkpoint> with_copies(const std::vector<Copy>& copies) const;
 
   /// The same checkpoint with a patch merged into its config (RFC 7386).
   std::shared_ptr<const Checkpoint> with_config(const Json& patch) const;
 
-  /// The same checkpoint without a tensor.
-  std::shared_ptr<const Checkpoint> without(const std::string& name) const;
+  /// The same checkpoint without these tensors.
+  std::shared_ptr<const Checkpoint> without(const std::vector<std::string>& names) const;
 
   /// The folder with config.json, tokenizer and the other files; empty for a model in memory.
   const std::filesystem::path& directory() const { return directory_; }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layerpress/execution/batch_images.h"
+#include "layerpress/execution/expert_contributions.h"
 #include "layerpress/execution/expert_survey.h"
 #include "layerpress/execution/rotary_tables.h"
 #include "layerpress/graph/graph.h"
@@ -84,6 +85,10 @@ class BatchContext {
   /// Tokens with at least this score are selected for an expert of the router with the value `routing`.
   float least_score(graph::ValueId routing, std::int64_t expert) const;
 
+  /// Where experts add what they contribute to their layer's output; null: nowhere.
+  void measure(ExpertContributions* contributions) { contributions_ = contributions; }
+  ExpertContributions* contributions() const { return contributions_; }
+
  private:
   const Batch& batch_;
   const graph::Graph& graph_;
@@ -92,6 +97,7 @@ class BatchContext {
   std::map<std::int64_t, Angles> angles_;
   std::optional<ImageRows> image_rows_;
   const ExpertSurveys* surveys_ = nullptr;
+  ExpertContributions* contributions_ = nullptr;
 };
 
 }  // namespace layerpress::execution

@@ -5,8 +5,9 @@
 
 namespace layerpress::execution {
 
-BodyRun::BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted)
-    : run_(run), wanted_(wanted), subgraphs_(std::move(subgraphs)), store_(run.batches.size()) {
+BodyRun::BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted,
+                 residency::ActivationStore::Options store)
+    : run_(run), wanted_(wanted), subgraphs_(std::move(subgraphs)), store_(run.batches.size(), std::move(store)) {
   const std::vector<bool> needed = graph::needed_nodes(run.graph, {wanted});
   for (graph::Subgraph& subgraph : subgraphs_)
     std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
@@ -20,9 +21,32 @@ BodyRun::BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, 
   }
 }
 
-void BodyRun::run(std::size_t s) {
+bool BodyRun::holds(std::size_t s, graph::NodeId node) const {
+  const std::vector<graph::NodeId>& nodes = subgraphs_[s].nodes;
+  return std::find(nodes.begin(), nodes.end(), node) != nodes.end();
+}
+
+void BodyRun::take_over(std::size_t s, const BodyRun& other) {
+  const std::vector<graph::ValueId>&own = live_.at(s).outputs, &theirs = other.live_.at(s).outputs;
+  if (own.size() != theirs.size())
+    throw InternalError("[execution] {} passes on {} values, but {} in another model", name(s), own.size(),
+                        theirs.size());
+  drop_before(s);
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (run_.graph.values[own[i]].features != other.run_.graph.values[theirs[i]].features)
+      throw InternalError("[execution] {} passes on other values in another model", name(s));
+    store_.drop(own[i]);
+    for (std::size_t b = 0; b < run_.batches.size(); ++b) store_.put(own[i], b, other.store_.get(theirs[i], b));
+  }
+}
+
+void BodyRun::drop_before(std::size_t s) {
   if (s > 0)
     for (const graph::ValueId value : live_[s - 1].freed) store_.drop(value);
+}
+
+void BodyRun::run(std::size_t s) {
+  drop_before(s);
   const graph::Stage stage = graph::split_stages(run_.graph, subgraphs_[s], {}, live_[s].outputs).front();
   const residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, stage.nodes), run_.placement);
   std::uint64_t done = 0, tokens = 0;

@@ -10,16 +10,21 @@ namespace layerpress::execution {
 /// Runs a model over all batches, subgraph by subgraph, so that values can be examined in between.
 class BodyRun {
  public:
-  /// Runs up to `wanted`, the last value to compute. Keeps a reference to `run`.
-  BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted);
+  /// Runs up to `wanted`, the last value to compute. Keeps a reference to `run`. `store`: where values between subgraphs are.
+  BodyRun(const RunContext& run, std::vector<graph::Subgraph> subgraphs, graph::ValueId wanted,
+          residency::ActivationStore::Options store = {});
 
   std::size_t size() const { return subgraphs_.size(); }
   const std::string& name(std::size_t s) const { return subgraphs_[s].name; }
   /// Whether subgraph `s` is one of the model's layers, rather than what stands before or behind them.
   bool is_layer(std::size_t s) const { return subgraphs_[s].holds_target; }
 
+  bool holds(std::size_t s, graph::NodeId node) const;
+
   /// Runs all batches through subgraph `s`. To be called once for each subgraph, in order.
   void run(std::size_t s);
+  /// Instead of running: takes what another model, cut at the same places, has computed in subgraph `s`, or replaces its own.
+  void take_over(std::size_t s, const BodyRun& other);
   /// The last value that subgraph `s` passes on, which is the residual stream after a decoder layer. REQUIRES: `s` is
   /// the subgraph that ran last.
   at::Tensor stream(std::size_t s, std::size_t batch) const { return store_.get(ends_[s], batch); }
@@ -28,6 +33,9 @@ class BodyRun {
   std::vector<at::Tensor> results() const;
 
  private:
+  /// Drops what nothing needs behind the subgraph before `s`.
+  void drop_before(std::size_t s);
+
   const RunContext& run_;
   graph::ValueId wanted_;
   std::vector<graph::Subgraph> subgraphs_;  // only subgraphs that are needed

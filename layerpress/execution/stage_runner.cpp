@@ -55,6 +55,7 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const residency
                const Batch& batch, const StageValues& values, const StageOptions& options) {
   BatchContext context(batch, run.graph, run.placement, *run.rotary_tables);
   context.use_surveys(options.surveys);
+  context.measure(run.contributions);
   const auto place = [&](graph::ValueId value) {
     return options.original == nullptr ? value : options.original->stored_as(value);
   };

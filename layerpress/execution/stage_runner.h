@@ -9,6 +9,7 @@
 #include "layerpress/dist/division.h"
 #include "layerpress/dist/group.h"
 #include "layerpress/execution/batch.h"
+#include "layerpress/execution/expert_contributions.h"
 #include "layerpress/execution/expert_survey.h"
 #include "layerpress/graph/original_stream.h"
 #include "layerpress/graph/stages.h"
@@ -32,6 +33,7 @@ struct RunContext {
   const residency::WeightSource* original = nullptr;  ///< original weights, if `weights` has compressed ones; else null
   std::int64_t all_samples = 0;                       ///< samples of all ranks
   std::shared_ptr<RotaryTables> rotary_tables = std::make_shared<RotaryTables>();
+  ExpertContributions* contributions = nullptr;  ///< to be measured; null: not
 };
 
 /// Called with each wanted value of a stage as soon as it is computed.

@@ -14,6 +14,7 @@
 #include "layerpress/modifier/magnitude.h"
 #include "layerpress/modifier/quantization.h"
 #include "layerpress/modifier/quantizing_modifier.h"
+#include "layerpress/modifier/reap.h"
 #include "layerpress/modifier/smoothquant.h"
 #include "layerpress/modifier/sparsegpt.h"
 #include "layerpress/modifier/spinquant.h"
@@ -58,6 +59,7 @@ const std::vector<Kind>& kinds() {
       {"LogarithmicEqualizationModifier", make_logarithmic_equalization_modifier, smoothquant_arguments()},
       {"MagnitudePruningModifier", make_magnitude_modifier, magnitude_arguments()},
       {"QuantizationModifier", make_quantization, with_shared({})},
+      {"REAPPruningModifier", make_reap_modifier, reap_arguments()},
       {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
       {"SparseGPTModifier", make_sparsegpt_modifier, sparsegpt_arguments()},
       {"SpinQuantModifier", make_spinquant_modifier, spinquant_arguments()},
@@ -70,14 +72,13 @@ const std::vector<Kind>& kinds() {
 const std::map<std::string, std::string>& refusals() {
   static const std::map<std::string, std::string> kInstead = {
       {"MoNEPruningModifier",
-       "only a patched vLLM loads experts that are replaced by constants; quantize the experts, for example to NVFP4"},
+       "only a patched vLLM loads experts that are replaced by constants; use REAPPruningModifier, which removes experts"},
       {"QADModifier",
        "it trains the weights; use GPTQModifier with --quality best, which aims at the original model's outputs, too"},
       {"QuIPModifier",
        "its rotations are computed while a model is served, which engines other than vLLM do not do; use "
        "SpinQuantModifier with "
-       "rotations R1 and R2"},
-      {"REAPPruningModifier", "quantize the experts instead, for example to NVFP4"}};
+       "rotations R1 and R2"}};
   return kInstead;
 }
 

@@ -6,10 +6,14 @@
 namespace layerpress::rewrite {
 
 Model rewritten(Model model, const Changes& changes) {
-  for (const std::string& name : changes.removed) model.checkpoint = model.checkpoint->without(name);
-  for (const auto& [name, of] : changes.copies) model.checkpoint = model.checkpoint->with_copy(name, of);
+  if (!changes.copies.empty()) model.checkpoint = model.checkpoint->with_copies(changes.copies);
+  if (!changes.removed.empty()) model.checkpoint = model.checkpoint->without(changes.removed);
   if (!changes.computed.empty()) model.checkpoint = model.checkpoint->with_computed(changes.computed);
   if (!changes.config.empty()) model.checkpoint = model.checkpoint->with_config(changes.config);
+  if (changes.is_traced_again) {
+    model.traced = model.trace(*model.checkpoint);
+    model::check_weights(model.traced.graph, *model.checkpoint);
+  }
   for (const auto& [n, weight] : changes.linears)
     std::get<graph::Linear>(model.traced.graph.nodes[n].operation).weight = weight;
   return model;

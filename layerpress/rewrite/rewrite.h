@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,18 +18,18 @@ struct Model {
   /// Its tensors by name, with dtype, shape and the way each is made; and its config.
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
   model::TracedModel traced;
+  /// The traced model of a checkpoint whose config differs from this one's. Throws CheckpointError.
+  std::function<model::TracedModel(const checkpoint::Checkpoint&)> trace{};
 };
 
 /// What a rewrite changes, in this order.
 struct Changes {
-  struct Copy {
-    std::string name, of;
-  };
+  std::vector<checkpoint::Checkpoint::Copy> copies{};  ///< tensors that other names have, too, as they were before
   std::vector<std::string> removed{};                  ///< tensors
-  std::vector<Copy> copies{};                          ///< tensors that other names have, too
   std::vector<checkpoint::ComputedTensor> computed{};  ///< in place of their parts, which may have the same name
   std::map<graph::NodeId, std::string> linears{};      ///< that read another weight than before
   Json config = Json::object();                        ///< merged into the config (RFC 7386)
+  bool is_traced_again = false;                        ///< the changed config describes another graph
   std::string text{};                                  ///< a line for people; "": none
 };
 
@@ -40,7 +41,8 @@ class Rewrite {
   virtual Changes changes(const Model& model) const = 0;
 };
 
-/// The changed model. It costs nothing until a tensor is loaded. Throws CheckpointError if tensors' names collide.
+/// The changed model. It costs nothing until a tensor is loaded. Throws CheckpointError if tensors' names collide, or if
+/// a model that is traced again lacks a tensor or has one of another shape.
 Model rewritten(Model model, const Changes& changes);
 
 }  // namespace layerpress::rewrite

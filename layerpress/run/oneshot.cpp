@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "layerpress/plan/plan_report.h"
 #include "layerpress/run/announcement.h"
 #include "layerpress/run/calibration.h"
+#include "layerpress/run/chosen_experts.h"
 #include "layerpress/run/compression_run.h"
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/hub_transfers.h"
@@ -48,11 +50,14 @@ struct Claim {
   setup::RunSetup setup;
   setup::DataDivision division;
   std::unique_ptr<RunFolder> folder;  // refers to `setup`
+  std::optional<run::Calibration> calibration;  // if the setup needed it
 };
 
 void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
-  claim.setup = setup::set_up(rank.options, rank.group, rank.control);
+  claim.setup = setup::set_up(rank.options, rank.group, rank.control, [&](setup::RunSetup& setup) {
+    run::choose_experts(rank, setup, claim.calibration);
+  });
   claim.setup.decision = std::move(decision);
   setup::require_same_request(rank.options, claim.setup, rank.group);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
@@ -175,10 +180,13 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
 
 /// Reads the data, compares it with an earlier run's and makes batches of it. The data itself is freed at the end. The
 /// cheap comparison of everything else comes first.
-Planned prepare(Rank& rank, const Claim& claim, const run::EarlierRun& earlier) {
+Planned prepare(Rank& rank, Claim& claim, const run::EarlierRun& earlier) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
   run::require_same_run_but_data(rank, *claim.folder, identity);
-  const run::Calibration calibration = run::load_calibration(rank, claim.setup, claim.division);
+  const bool is_loaded = claim.calibration && claim.setup.pipeline->takes_data;
+  const run::Calibration calibration =
+      is_loaded ? std::move(*claim.calibration) : run::load_calibration(rank, claim.setup, claim.division);
+  claim.calibration.reset();
   identity.dataset = calibration.identity;
   run::require_same_run(rank, *claim.folder, identity);
   return plan_work(rank, claim, earlier, calibration, identity);
@@ -351,7 +359,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
           "(layerpress.mixed_precision in Python) and plan its recipe");
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
-    setup::RunSetup setup = setup::set_up(options, group, own);
+    setup::RunSetup setup = setup::set_up(options, group, own, run::assume_experts);
     setup::require_same_request(options, setup, group);
     say_notes(options, setup, own);
     setup::connect_devices(options, setup, group, own);

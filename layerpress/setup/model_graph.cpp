@@ -17,9 +17,9 @@ namespace layerpress::setup {
 namespace {
 
 /// All tensors by name if some of them are not what files have.
-Json values_of(const checkpoint::Checkpoint& checkpoint) {
+Json values_of(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice) {
   Json tensors = Json::object();
-  bool computed = checkpoint.directory().empty();
+  bool computed = checkpoint.directory().empty() || choice.config_is_changed;
   for (const std::string& name : checkpoint.names()) {
     computed = computed || checkpoint.is_computed(name);
     const checkpoint::StoredTensor& tensor = checkpoint.spec(name);
@@ -28,22 +28,26 @@ Json values_of(const checkpoint::Checkpoint& checkpoint) {
   return computed ? tensors : Json::object();
 }
 
-/// A folder with the config.json of a model in memory, or none.
-std::unique_ptr<TemporaryDirectory> config_in_memory(const checkpoint::Checkpoint& checkpoint) {
-  if (!checkpoint.directory().empty()) return nullptr;
+/// A folder with a config.json that no other folder has, of a model in memory or a changed one, and the code beside it; or none.
+std::unique_ptr<TemporaryDirectory> folder_of_config(const checkpoint::Checkpoint& checkpoint,
+                                                     const ModelChoice& choice) {
+  if (!checkpoint.directory().empty() && !choice.config_is_changed) return nullptr;
   auto folder = std::make_unique<TemporaryDirectory>();
   write_text_file(folder->path() / "config.json", checkpoint.config().dump());
+  if (choice.trust_remote_code && !checkpoint.directory().empty())
+    for (const std::filesystem::path& file : checkpoint.companion_files())
+      if (file.extension() == ".py") std::filesystem::copy_file(file, folder->path() / file.filename());
   return folder;
 }
 
 std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
                                       const std::string& dtype, const RunControl& control) {
-  const std::unique_ptr<TemporaryDirectory> config = config_in_memory(checkpoint);
+  const std::unique_ptr<TemporaryDirectory> config = folder_of_config(checkpoint, choice);
   const std::filesystem::path script = data::helper_script().parent_path() / "export_graph.py";
   Json request = {{"model", (config ? config->path() : checkpoint.directory()).string()},
                   {"dtype", dtype},
                   {"trust_remote_code", choice.trust_remote_code}};
-  if (const Json tensors = values_of(checkpoint); !tensors.empty()) request["tensors"] = tensors;
+  if (const Json tensors = values_of(checkpoint, choice); !tensors.empty()) request["tensors"] = tensors;
   const ChildResult result =
       run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",
                 "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt", control);
@@ -94,6 +98,9 @@ model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const 
     throw UsageError("[options] --model-graph: unknown value '{}'; {}", choice.graph,
                      nearest_or_all(choice.graph, {"auto", "builtin", "export"}));
   const std::string& given = choice.in_memory ? choice.in_memory->graph : choice.exported_graph;
+  if (!given.empty() && choice.config_is_changed)
+    throw UsageError("[oneshot] this model's graph was exported beforehand and cannot follow a changed config; pass the "
+                     "model's folder");
   if (!given.empty()) return importer::import_graph(given);
   const bool built_in = model::is_built_in(checkpoint.config());
   if (choice.graph == "export") return exported_model(checkpoint, choice, control);

@@ -36,6 +36,13 @@ at::ScalarType stored_dtype(const OpenedModel& opened) {
   return usual_dtype(*opened.stored);
 }
 
+model::TracedModel traced(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice,
+                          const RunControl& control) {
+  model::TracedModel traced = traced_model(checkpoint, choice, control);
+  if (choice.tokens == ExpertTokens::kAll) traced.graph = graph::without_selection(traced.graph);
+  return traced;
+}
+
 void read_attentions(const quant::QuantizationConfig& config, OpenedModel& opened) {
   const graph::Graph& graph = opened.traced.graph;
   for (const graph::Node& node : graph.nodes) {
@@ -76,8 +83,12 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
     opened.stored = checkpoint::Checkpoint::open(path);
   if (!dtype) find_quantized_weights(opened);
   show_values(opened, dtype.value_or(usual_dtype(*opened.stored)));
-  opened.traced = traced_model(*opened.checkpoint, choice, control);
-  if (choice.tokens == ExpertTokens::kAll) opened.traced.graph = graph::without_selection(opened.traced.graph);
+  opened.traced = traced(*opened.checkpoint, choice, control);
+  opened.trace = [choice, control](const checkpoint::Checkpoint& changed) {
+    ModelChoice again = choice;
+    again.config_is_changed = true;
+    return traced(changed, again, control);
+  };
   opened.stored_dtype = dtype ? *dtype : stored_dtype(opened);
   opened.keeps_codes = choice.dtype == "auto";
   const bool as_computed = choice.dequantize_for_computing || choice.dtype != "auto";

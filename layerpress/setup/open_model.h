@@ -60,6 +60,7 @@ struct ModelChoice {
   /// Round dequantized weights to the computing dtype only, not to the dtype of the other weights first, if `dtype` is auto.
   bool dequantize_for_computing = false;
   std::string exported_graph{};  ///< folder of the model's graph, if it is there already
+  bool config_is_changed = false;  ///< the checkpoint's config is not that of its folder
 };
 
 /// Opens `model` (a folder, a GGUF file, or an id in the local Hugging Face cache). Throws CheckpointError, and UsageError for an

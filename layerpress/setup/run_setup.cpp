@@ -129,7 +129,7 @@ recipe::Recipe recipe_for(const OneshotOptions& options) {
 
 /// Without `modifiers`, they follow from the recipe and the model.
 RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optional<Modifiers> modifiers,
-                const dist::Group& group, const RunControl& control) {
+                const dist::Group& group, const RunControl& control, const Decide& decide) {
   RunSetup setup;
   setup.ranks = group.size();
   setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
@@ -156,7 +156,12 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   setup.modifiers = modifiers ? std::move(*modifiers)
                               : make_modifiers(with_block_types(setup.recipe, setup.model, importance != nullptr));
   setup.pipeline = choose_pipeline(options, setup.modifiers);
+  setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
+  choose_own_device(options, group, setup.placement.device);
+  if (decide) decide(setup);
+  setup.pipeline = choose_pipeline(options, setup.modifiers);  // what is decided takes no data
   apply_rewrites(setup.modifiers, setup.model);
+  setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   if (importance)
     setup.without_importance = take_importance(*importance, setup.model, setup.modifiers, setup.assignments);
@@ -178,8 +183,6 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
       cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph),
       setup.assignments);
   check_common_parameters(setup.model.traced.graph, setup.subgraphs, setup.assignments);
-  setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
-  choose_own_device(options, group, setup.placement.device);
   for (auto& [node, assignment] : setup.assignments.linears) assignment.device = setup.placement.device;
   if (setup.device_budget == kUnlimited) setup.device_budget = residency::free_device_bytes(setup.placement.device);
   return setup;
@@ -196,16 +199,17 @@ ActivationPlace parse_activation_place(const std::string& name) {
                    nearest_or_all(name, {"auto", "cpu", "disk", "none"}));
 }
 
-RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control) {
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
+                const Decide& decide) {
   recipe::Recipe recipe = recipe_for(options);
-  if (recipe::names_mixture(recipe)) return set_up(options, std::move(recipe), std::nullopt, group, control);
+  if (recipe::names_mixture(recipe)) return set_up(options, std::move(recipe), std::nullopt, group, control, decide);
   Modifiers modifiers = make_modifiers(recipe);
-  return set_up(options, std::move(recipe), std::move(modifiers), group, control);
+  return set_up(options, std::move(recipe), std::move(modifiers), group, control, decide);
 }
 
 RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
                 const RunControl& control) {
-  return set_up(options, {}, std::move(modifiers), group, control);
+  return set_up(options, {}, std::move(modifiers), group, control, {});
 }
 
 void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -51,9 +52,13 @@ struct RunSetup {
   dist::DivisionRates division_rates{};  ///< the same on all ranks; plan/division_rates.h
 };
 
+/// Completes the recipe and the modifiers of a setup, whose model is open and not changed yet, by what data says. Collective.
+using Decide = std::function<void(RunSetup& setup)>;
+
 /// Throws layerpress::Error for options that cannot be satisfied. Sets the number of threads. Default threads, and
-/// default or given memory, are divided among the ranks of this machine.
-RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control);
+/// default or given memory, are divided among the ranks of this machine. `decide`: needed where a recipe leaves a choice to data.
+RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
+                const Decide& decide = {});
 
 /// The same for these modifiers instead of those of the options' recipe; the setup's recipe is empty.
 RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,

@@ -22,7 +22,7 @@ bool says(const std::string& message, const std::string& part) { return message.
 TEST(MakeModifier, RefusesByName) {
   const Json w4 = {{"scheme", "W4A16"}};
   EXPECT_TRUE(says(error_of("QuIPModifier", w4), "QuIPModifier is not implemented; its rotations"));
-  EXPECT_TRUE(says(error_of("MoNEPruningModifier", w4), "quantize the experts"));
+  EXPECT_TRUE(says(error_of("MoNEPruningModifier", w4), "use REAPPruningModifier"));
   EXPECT_TRUE(says(error_of("QADModifier", w4), "use GPTQModifier with --quality best"));
   EXPECT_TRUE(says(error_of("GPTQModifer", w4), "did you mean GPTQModifier?"));
   EXPECT_TRUE(says(error_of("GPTQModifier", {{"scheme", "W4A17"}}), "W4A16"));

@@ -133,6 +133,11 @@ struct ExpertFunctions {
     return std::ceil(1.125 * expected_rows(shape.graph, shape.node.output, shape.batch));
   }
 
+  /// Which of these tokens count; undefined: all.
+  static at::Tensor counted(const Batch& batch, const at::Tensor& tokens) {
+    return batch.counted.defined() ? at::isin(tokens, batch.counted.to(tokens.device())) : at::Tensor();
+  }
+
   /// Modifies the sum in place if nothing else holds it.
   static at::Tensor execute(const graph::Expert& op, const NodeRun& run) {
     const at::Tensor& own = run.inputs[0];
@@ -148,7 +153,10 @@ struct ExpertFunctions {
     for (std::int64_t first = 0; first < tokens.numel(); first += kExpertRows) {
       const std::int64_t count = std::min(kExpertRows, tokens.numel() - first);
       const at::Tensor output = kernels::linear(own.narrow(0, first, count), run.parameters.parameter(op.down), bias);
-      kernels::add_weighted_rows(sum, output, tokens.narrow(0, first, count), weights);
+      const at::Tensor places = tokens.narrow(0, first, count);
+      if (ExpertContributions* measured = run.context.contributions())
+        measured->add(run.node.output, output, weights.index_select(0, places), counted(run.context.batch(), places));
+      kernels::add_weighted_rows(sum, output, places, weights);
     }
     return sum;
   }

@@ -1,0 +1,142 @@
+"""Removing experts: the choice, the checkpoint that is left, and quantizers behind it."""
+
+import json
+
+import numpy
+import pytest
+import torch
+from support import any_model, program, tiny_models
+from support.pruned_experts import plain_choice, recipe, sliced, total_experts
+from support.selection import nightly_but
+from support.watched_runs import contents, differing, killed
+
+SMALL = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+BY_HAND = {
+    "qwen3_moe": ("Qwen3Moe", {**SMALL, "head_dim": 16, "norm_topk_prob": True}),
+    "qwen2_moe": ("Qwen2Moe", {**SMALL, "shared_expert_intermediate_size": 80}),
+    "mixtral": ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2}),
+    "olmoe": ("Olmoe", {"num_experts": 8, "num_experts_per_tok": 3}),
+    "deepseek_v2": ("DeepseekV2", {"n_group": 1, "topk_group": 1}),
+    "deepseek_v3 groups": ("DeepseekV3", {"n_routed_experts": 16, "n_group": 4, "topk_group": 3}),
+}
+IMPORTED = ("gpt_oss", "granitemoe", "ernie4_5_moe", "glm4_moe", "qwen3_next", "afmoe", "cohere2_moe", "dots1", "exaone_moe", "flex_olmo",
+            "granitemoehybrid", "hunyuan_v1_moe", "jamba", "jetmoe", "lfm2_moe", "minimax_m2", "nemotron_h", "phimoe", "qwen3_5_moe_text",
+            "hy_v3", "minimax", "mimo_v2_flash", "kimi_linear", "glm4_moe_lite", "deepseek_v32")
+EXACT = ["--dtype", "fp32"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    family, settings = BY_HAND["qwen3_moe"]
+    return tiny_models.save(tmp_path_factory.mktemp("source") / "model", family, num_hidden_layers=3, **settings)
+
+
+def pruned(source, out, samples, folder, *modifiers, options=(), **arguments):
+    """Removes half of the experts; returns the output folder and what the report says of those that stay."""
+    report = folder / "kept.json"
+    program.oneshot(source, out, "--recipe", recipe(folder, *modifiers, report_path=str(report), **arguments), "--dataset", samples,
+                    *EXACT, *options)
+    return out, json.loads(report.read_text())
+
+
+def check(source, out, kept, folder, logits):
+    """The output is the original's slices, and computes what they compute."""
+    wanted = sliced(source, folder / "sliced", kept)
+    assert kept and all(2 * len(experts) == total_experts(source) for experts in kept.values())
+    expected, found = tiny_models.tensors(wanted), tiny_models.tensors(out)
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+    config = json.loads((out / "config.json").read_text())
+    assert config == json.loads((wanted / "config.json").read_text())
+    samples = tiny_models.random_samples([24, 40])
+    assert all(numpy.array_equal(ours, theirs) for ours, theirs in zip(logits(out, samples), logits(wanted, samples)))
+
+
+@pytest.mark.parametrize("family", nightly_but(BY_HAND, "qwen3_moe", "deepseek_v3 groups"))
+def test_families_by_hand(family, samples, results, tmp_path):
+    name, settings = BY_HAND[family]
+    source = tiny_models.save(tmp_path / "model", name, **settings)
+    out, kept = pruned(source, results / "out", samples, tmp_path)
+    check(source, out, kept, tmp_path, tiny_models.logits)
+    for experts in kept.values():
+        if "groups" in family:
+            assert [sum(expert // 4 == group for expert in experts) for group in range(4)] == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("family", nightly_but(IMPORTED, "gpt_oss"))
+def test_imported_families(family, samples, results, tmp_path):
+    source = any_model.save(tmp_path / "model", family)
+    out, kept = pruned(source, results / "out", samples, tmp_path)
+    check(source, out, kept, tmp_path, any_model.logits)
+
+
+def test_choice(source, samples, results, tmp_path):
+    """That of a version in Python, whose double precision tells experts apart."""
+    _, kept = pruned(source, results / "out", samples, tmp_path)
+    rows = [json.loads(line)["input_ids"] for line in samples.read_text().splitlines()]
+    assert kept == plain_choice(source, rows, dropped=4)
+    assert len({tuple(experts) for experts in kept.values()}) == 3
+
+
+QUANTIZERS = {
+    "GPTQ": ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]}),
+    "best": ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"], "error_propagation": True, "weight_observer": "gptq"}),
+    "rounding": ("QuantizationModifier", {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]}),
+    "NVFP4": ("QuantizationModifier", {"scheme": "NVFP4", "ignore": ["lm_head"]}),
+}
+
+
+@pytest.mark.parametrize("quantizer", nightly_but(QUANTIZERS, "GPTQ"))
+def test_with_a_quantizer(quantizer, source, samples, results, tmp_path):
+    """In one command, the bytes are those of two."""
+    modifier = QUANTIZERS[quantizer]
+    out, kept = pruned(source, results / "out", samples, tmp_path, modifier)
+    again = tmp_path / "quantizer.yaml"
+    again.write_text(json.dumps({"a_stage": {"m_modifiers": {modifier[0]: modifier[1]}}}))
+    wanted = program.oneshot(sliced(source, tmp_path / "sliced", kept), results / "two", "--recipe", again, "--dataset", samples, *EXACT)
+    expected, found = tiny_models.tensors(wanted), tiny_models.tensors(out)
+    assert found.keys() == expected.keys() and any(name.endswith(("_packed", "_scale")) for name in found)
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+    assert json.loads((out / "config.json").read_text()) == json.loads((wanted / "config.json").read_text())
+
+
+def test_resumed_run_measures_nothing(source, samples, results, tmp_path):
+    modifier = ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"]})
+    arguments = ["--recipe", recipe(tmp_path, modifier), "--dataset", samples, *EXACT, "--threads", "1"]
+    whole = contents(program.oneshot(source, results / "whole", *arguments))
+    killed(source, results / "out", *arguments, subgraphs=2)
+    errors = program.run("oneshot", source, "--output", results / "out", *arguments, "--resume").errors
+    assert "are those of the run that is continued" in errors and "measuring" not in errors
+    assert differing(results / "out", whole) == []
+    # The finished output is known again, too.
+    errors = program.run("oneshot", source, "--output", results / "out", *arguments, "--resume").errors
+    assert "measuring" not in errors and differing(results / "out", whole) == []
+    others = program.write_samples(tmp_path / "others.jsonl", tiny_models.random_samples([40, 30], seed=9))
+    program.fails("oneshot", source, "--output", results / "out", *arguments[:2], "--dataset", others, *arguments[4:], "--resume",
+                  fragments=["chosen on other data", "--overwrite"], code=2)
+
+
+def test_plan(source, results, tmp_path):
+    """Nothing is measured for a plan, which counts the experts that stay."""
+    plan = program.run("oneshot", source, "--output", results / "out", "--recipe",
+                       recipe(tmp_path, ("GPTQModifier", {"scheme": "W8A8"})), "--dry-run", "--json")
+    assert plan.output.count("experts.3.up_proj") > 0 and "experts.4.up_proj" not in plan.output
+    assert list(results.iterdir()) == []
+
+
+def test_refusals(source, samples, model, results, tmp_path):
+    def refused(folder, *fragments, **arguments):
+        program.fails("oneshot", folder, "--output", results / "out", "--recipe", recipe(tmp_path, **arguments), "--dataset", samples,
+                      fragments=fragments)
+        assert list(results.iterdir()) == []
+
+    refused(model, "no mixture of experts")
+    refused(source, "each token takes 2", sparsity=0.9)
+    refused(source, "model.layers.1.mlp", ignore=["layers.1"])
+    llama = any_model.save(tmp_path / "llama4", "llama4_text")
+    refused(llama, "experts", "cannot be removed")

@@ -58,7 +58,7 @@ TemporaryDirectory::TemporaryDirectory(fs::path parent) {
     throw IoError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
                   failure.message());
   remove_abandoned(parent);
-  std::string pattern = (parent / (std::string(kPrefix) + "XXXXXX")).string();
+  std::string pattern = (parent / "layerpress-work-XXXXXX").string();
   if (::mkdtemp(pattern.data()) == nullptr)
     throw IoError("[file.temporary] {}: {}; {} a writable folder", pattern, std::generic_category().message(errno),
                   own ? "set TMPDIR to" : "name");

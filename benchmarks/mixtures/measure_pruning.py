@@ -10,7 +10,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[1:1] = [str(HERE.parent / "peer_comparison"), str(HERE.parents[1] / "examples" / "demo")]
 
 import compare  # noqa: E402
-from contenders import HERE as PEER, PEER_PYTHON, PROGRAM, Job  # noqa: E402
+from contenders import HERE as PEER  # noqa: E402
+from contenders import PEER_PYTHON, PROGRAM, Job  # noqa: E402
 from make_checkpoint import SHAPES, make  # noqa: E402
 from measured_process import Measured, run_measured  # noqa: E402
 from report import machine, table  # noqa: E402

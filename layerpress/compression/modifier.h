@@ -29,7 +29,7 @@ struct InputSquares {
   /// The mean squares, fp32 [columns], ones without tokens; undefined if nothing is known.
   at::Tensor means() const {
     if (!sums.defined()) return {};
-    return tokens > 0 ? sums.view({-1}) / tokens : at::ones({sums.numel()}, sums.options());
+    return tokens > 0 ? sums.view({-1}).div(tokens) : at::ones({sums.numel()}, sums.options());
   }
 };
 

@@ -14,11 +14,11 @@ struct ExpertLayer {
     NodeId node = -1;                  ///< Expert, which adds its contribution
     std::vector<std::string> weights;  ///< all that it reads, in an order that all experts of the layer share
   };
-  std::string name;           ///< of the module around router and experts, "model.layers.0.mlp"
-  std::string list;           ///< of the module that holds the experts, "model.layers.0.mlp.experts"
-  ValueId input = -1;         ///< that the experts read
-  ValueId routing = -1;       ///< the experts' weights
-  NodeId first = 0;           ///< the first node behind the experts of the layer before
+  std::string name;               ///< of the module around router and experts, "model.layers.0.mlp"
+  std::string list;               ///< of the module that holds the experts, "model.layers.0.mlp.experts"
+  ValueId input = -1;             ///< that the experts read
+  ValueId routing = -1;           ///< the experts' weights
+  NodeId first = 0;               ///< the first node behind the experts of the layer before
   std::vector<Member> experts{};  ///< in the order of their numbers
 
   /// Weights that the routing is made with, from the input on.

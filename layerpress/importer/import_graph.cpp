@@ -30,7 +30,7 @@ class Importer {
   explicit Importer(ExportedGraph& exported) : exported_(exported), layouts_(exported) {
     lowered_ = lower(exported_, layouts_, graph_.rope_tables);
     for (const auto& [value, lowering] : lowered_)
-      if (const auto* experts = std::get_if<LoweredExperts>(&lowering)) routers_.insert(experts->logits);
+      if (const auto* experts = std::get_if<LoweredExperts>(&lowering)) add_router_of(*experts);
     for (const ExportedNode& node : exported_.nodes)
       if (node.op == "aten.topk.default") add_router(node);
   }
@@ -107,6 +107,12 @@ class Importer {
     const std::vector<std::string>& linears = exported_.linears;
     const std::string& path = exported_.modules[node.module].first;
     return std::find(linears.begin(), linears.end(), path) != linears.end() ? "Linear" : class_at(node.module);
+  }
+
+  /// The linear that experts are chosen by, or weighed by if a table of tokens chooses them.
+  void add_router_of(const LoweredExperts& all) {
+    const auto count = static_cast<std::int64_t>(all.experts.size());
+    routers_.insert(all.logits == all.routing ? find_logits(layouts_, lowered_, all.routing, count) : all.logits);
   }
 
   /// The linear whose features are compared to choose some of them, as routers do whose experts have no nodes here.

@@ -72,7 +72,8 @@ const std::vector<Kind>& kinds() {
 const std::map<std::string, std::string>& refusals() {
   static const std::map<std::string, std::string> kInstead = {
       {"MoNEPruningModifier",
-       "only a patched vLLM loads experts that are replaced by constants; use REAPPruningModifier, which removes experts"},
+       "only a patched vLLM loads experts that are replaced by constants; use REAPPruningModifier, which removes "
+       "experts"},
       {"QADModifier",
        "it trains the weights; use GPTQModifier with --quality best, which aims at the original model's outputs, too"},
       {"QuIPModifier",

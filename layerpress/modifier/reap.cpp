@@ -73,7 +73,8 @@ std::string ExpertPruning::type() const { return "REAPPruningModifier"; }
 void ExpertPruning::read_decision(const Json& decision) {
   const auto refuse = [&](const std::string& layer) {
     throw RecipeError(
-        "[recipe.modifier] {}: kept_experts of {} are not ascending numbers of experts; write a list for each layer, such "
+        "[recipe.modifier] {}: kept_experts of {} are not ascending numbers of experts; write a list for each layer, "
+        "such "
         "as model.layers.0.mlp: [0, 3]",
         where_, layer);
   };
@@ -94,7 +95,8 @@ ExpertPruning::Share ExpertPruning::share_of(const rewrite::ExpertMixture& mixtu
   if (share.groups < 1 || mixture.experts % share.groups != 0)
     throw RecipeError("[recipe.check] {}: {} experts do not divide into {} groups", where_, mixture.experts,
                       share.groups);
-  share.dropped = static_cast<std::int64_t>(std::nearbyint(static_cast<double>(all) / static_cast<double>(share.groups)));
+  share.dropped =
+      static_cast<std::int64_t>(std::nearbyint(static_cast<double>(all) / static_cast<double>(share.groups)));
   const std::string of = share.groups == 1 ? "" : fmt::format(" of each of the {} groups", share.groups);
   if (share.dropped == 0)
     throw RecipeError("[recipe.check] {}: sparsity {} removes none of the {} experts{}; write a greater one", where_,
@@ -102,8 +104,9 @@ ExpertPruning::Share ExpertPruning::share_of(const rewrite::ExpertMixture& mixtu
   const std::int64_t left = mixture.experts / share.groups - share.dropped;
   const std::int64_t reachable = left * (share.groups == 1 ? 1 : mixture.top_groups);
   if (left < mixture.least_of_group)
-    throw RecipeError("[recipe.check] {}: sparsity {} leaves {} experts{}, but the model needs {} there; write a smaller one",
-                      where_, sparsity_, left, of, mixture.least_of_group);
+    throw RecipeError(
+        "[recipe.check] {}: sparsity {} leaves {} experts{}, but the model needs {} there; write a smaller one", where_,
+        sparsity_, left, of, mixture.least_of_group);
   if (mixture.top_k > reachable)
     throw RecipeError(
         "[recipe.check] {}: sparsity {} leaves {} experts that a token can reach, but each token takes {}; write a "
@@ -129,8 +132,7 @@ void ExpertPruning::check(const rewrite::KeptExperts& kept, const rewrite::Exper
   const std::int64_t left = mixture.experts / share.groups - share.dropped;
   for (const std::string& layer : mixture.layers) {
     const auto found = kept.find(layer);
-    if (found == kept.end())
-      throw RecipeError("[recipe.check] {}: kept_experts has no list for {}", where_, layer);
+    if (found == kept.end()) throw RecipeError("[recipe.check] {}: kept_experts has no list for {}", where_, layer);
     for (std::int64_t group = 0; group < share.groups; ++group) {
       const std::int64_t size = mixture.experts / share.groups;
       const auto own = std::count_if(found->second.begin(), found->second.end(),

@@ -44,7 +44,8 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   /// A checksum of the tokens that the choice was made on, as the recipe has it; null: none is known.
   const Json& measured_on() const { return measured_on_; }
   /// The experts of a layer with these figures that stay. Throws RecipeError.
-  std::vector<std::int64_t> choose(const rewrite::ExpertMixture& mixture, const std::vector<ExpertFigures>& figures) const;
+  std::vector<std::int64_t> choose(const rewrite::ExpertMixture& mixture,
+                                   const std::vector<ExpertFigures>& figures) const;
   /// The first experts of each layer, as many as will stay. Throws RecipeError for a model whose experts cannot be removed so.
   rewrite::KeptExperts first_experts(const rewrite::ExpertMixture& mixture) const;
   /// The mixture of the model, whose experts can be removed as the arguments ask. Throws RecipeError.

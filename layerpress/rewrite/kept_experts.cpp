@@ -21,7 +21,8 @@ using graph::ExpertLayer;
 std::optional<std::int64_t> number_of(const Json& config, const std::vector<std::string>& names) {
   for (const Json* place : {&config, json_has(config, "text_config") ? &config["text_config"] : nullptr})
     for (const std::string& name : names)
-      if (place != nullptr && place->is_object() && json_has(*place, name.c_str()) && (*place)[name].is_number_integer())
+      if (place != nullptr && place->is_object() && json_has(*place, name.c_str()) &&
+          (*place)[name].is_number_integer())
         return (*place)[name].get<std::int64_t>();
   return std::nullopt;
 }
@@ -46,7 +47,8 @@ Json count_patch(const Json& config, std::int64_t experts, std::int64_t kept) {
   Json patch = Json::object();
   const auto add = [&](const Json& section, Json& own) {
     for (const auto& [key, value] : section.items())
-      if (counts_experts(key, value, experts)) own[key] = value.is_array() ? Json(std::vector(value.size(), kept)) : Json(kept);
+      if (counts_experts(key, value, experts))
+        own[key] = value.is_array() ? Json(std::vector(value.size(), kept)) : Json(kept);
   };
   add(config, patch);
   Json text = Json::object();
@@ -157,8 +159,7 @@ class Slicing {
   checkpoint::ComputedTensor rows_of(const graph::WeightUse& use, std::int64_t dimension,
                                      const std::vector<std::int64_t>& kept) const {
     const checkpoint::StoredTensor& stored = model_.checkpoint->spec(use.name);
-    checkpoint::ComputedTensor rows{
-        .spec = {use.name, stored.dtype, use.shape}, .parts = {use.name}, .compute = {}};
+    checkpoint::ComputedTensor rows{.spec = {use.name, stored.dtype, use.shape}, .parts = {use.name}, .compute = {}};
     rows.spec.shape[static_cast<std::size_t>(dimension)] = static_cast<std::int64_t>(kept.size());
     rows.compute = [checkpoint = model_.checkpoint, name = use.name, dimension, kept] {
       return checkpoint->tensor(name).index_select(dimension, at::tensor(kept, at::kLong)).contiguous();

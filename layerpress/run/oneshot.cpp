@@ -49,15 +49,14 @@ struct Claim {
   OneshotOptions options;  // of the run, to which the others refer
   setup::RunSetup setup;
   setup::DataDivision division;
-  std::unique_ptr<RunFolder> folder;  // refers to `setup`
+  std::unique_ptr<RunFolder> folder;            // refers to `setup`
   std::optional<run::Calibration> calibration;  // if the setup needed it
 };
 
 void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
-  claim.setup = setup::set_up(rank.options, rank.group, rank.control, [&](setup::RunSetup& setup) {
-    run::choose_experts(rank, setup, claim.calibration);
-  });
+  claim.setup = setup::set_up(rank.options, rank.group, rank.control,
+                              [&](setup::RunSetup& setup) { run::choose_experts(rank, setup, claim.calibration); });
   claim.setup.decision = std::move(decision);
   setup::require_same_request(rank.options, claim.setup, rank.group);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);

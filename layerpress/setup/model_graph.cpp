@@ -99,8 +99,9 @@ model::TracedModel traced_model(const checkpoint::Checkpoint& checkpoint, const 
                      nearest_or_all(choice.graph, {"auto", "builtin", "export"}));
   const std::string& given = choice.in_memory ? choice.in_memory->graph : choice.exported_graph;
   if (!given.empty() && choice.config_is_changed)
-    throw UsageError("[oneshot] this model's graph was exported beforehand and cannot follow a changed config; pass the "
-                     "model's folder");
+    throw UsageError(
+        "[oneshot] this model's graph was exported beforehand and cannot follow a changed config; pass the "
+        "model's folder");
   if (!given.empty()) return importer::import_graph(given);
   const bool built_in = model::is_built_in(checkpoint.config());
   if (choice.graph == "export") return exported_model(checkpoint, choice, control);

@@ -59,7 +59,7 @@ struct ModelChoice {
   std::shared_ptr<const ModelInMemory> in_memory = {};  ///< instead of the named model
   /// Round dequantized weights to the computing dtype only, not to the dtype of the other weights first, if `dtype` is auto.
   bool dequantize_for_computing = false;
-  std::string exported_graph{};  ///< folder of the model's graph, if it is there already
+  std::string exported_graph{};    ///< folder of the model's graph, if it is there already
   bool config_is_changed = false;  ///< the checkpoint's config is not that of its folder
 };
 

@@ -7,7 +7,8 @@
 namespace layerpress::setup {
 
 void apply(const rewrite::Changes& changes, OpenedModel& model) {
-  static_cast<rewrite::Model&>(model) = rewrite::rewritten(std::move(model), changes);
+  rewrite::Model& base = model;
+  base = rewrite::rewritten(std::move(base), changes);
   std::map<std::string, source::StoredWeight> copies;
   for (const auto& [name, of] : changes.copies)
     if (const auto quantized = model.quantized.find(of); quantized != model.quantized.end()) {
@@ -33,8 +34,9 @@ void apply_rewrites(const Modifiers& modifiers, OpenedModel& model) {
                         modifier->type());
     const rewrite::Changes changes = rewrite->changes(model);
     if (changes.is_traced_again && !model.rewrites.empty())
-      throw RecipeError("[recipe.check] {} changes the model's graph; put it before other modifiers that change the model",
-                        modifier->type());
+      throw RecipeError(
+          "[recipe.check] {} changes the model's graph; put it before other modifiers that change the model",
+          modifier->type());
     apply(changes, model);
     for (const auto& [name, of] : changes.copies) model.rewritten.insert(name);
     for (const checkpoint::ComputedTensor& tensor : changes.computed) {

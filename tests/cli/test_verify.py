@@ -119,7 +119,7 @@ def damaged_header(folder):
 
 
 def stale_index(folder):
-    names = {name: "model-00001-of-00002.safetensors" for name in tiny_models.tensors(folder)}
+    names = dict.fromkeys(tiny_models.tensors(folder), "model-00001-of-00002.safetensors")
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     names["model.layers.7.mlp.up_proj.weight"] = "model-00001-of-00002.safetensors"
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))

@@ -1,11 +1,10 @@
 """GGUF files as models: every family that can be written is read back to the same config and tensors."""
 
-import json
 
 import gguf
 import numpy as np
 import pytest
-from support import gguf_facts, gguf_files, gguf_models, program, tiny_checkpoints, tiny_models
+from support import gguf_facts, gguf_files, gguf_models, program, tiny_models
 from support.token_texts import texts
 from test_tokenizers import WAYS, byte_fallback, byte_level, write_model
 from tokenizers import Tokenizer

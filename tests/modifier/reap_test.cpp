@@ -51,12 +51,24 @@ TEST(ExpertFigures, WithoutTokensAreZero) {
 }
 
 rewrite::Model mixture(const Json& more) {
-  Json config = {{"model_type", "deepseek_v3"}, {"hidden_size", 64},         {"intermediate_size", 96},
-                 {"num_hidden_layers", 2},      {"num_attention_heads", 4},  {"num_key_value_heads", 4},
-                 {"vocab_size", 100},           {"num_experts_per_tok", 2},  {"moe_intermediate_size", 32},
-                 {"qk_nope_head_dim", 16},      {"qk_rope_head_dim", 16},    {"v_head_dim", 16},
-                 {"kv_lora_rank", 32},          {"q_lora_rank", nullptr},    {"first_k_dense_replace", 1},
-                 {"n_group", 1},                {"topk_group", 1},           {"n_routed_experts", 8}};
+  Json config = {{"model_type", "deepseek_v3"},
+                 {"hidden_size", 64},
+                 {"intermediate_size", 96},
+                 {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 4},
+                 {"vocab_size", 100},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 32},
+                 {"qk_nope_head_dim", 16},
+                 {"qk_rope_head_dim", 16},
+                 {"v_head_dim", 16},
+                 {"kv_lora_rank", 32},
+                 {"q_lora_rank", nullptr},
+                 {"first_k_dense_replace", 1},
+                 {"n_group", 1},
+                 {"topk_group", 1},
+                 {"n_routed_experts", 8}};
   config.update(more);
   rewrite::Model model;
   model.traced = model::trace_model(config);

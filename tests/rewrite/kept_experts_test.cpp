@@ -59,7 +59,9 @@ TEST(KeepExperts, NumbersThemAnew) {
   for (const auto& [layer, experts] : kept) {
     for (std::size_t place = 0; place < experts.size(); ++place)
       for (const char* linear : {"gate_proj", "up_proj", "down_proj"}) {
-        const auto name = [&](std::int64_t e) { return fmt::format("{}.experts.{}.{}.weight", layer, e, linear); };
+        const auto name = [linear, &layer = layer](std::int64_t e) {
+          return fmt::format("{}.experts.{}.{}.weight", layer, e, linear);
+        };
         EXPECT_TRUE(at::equal(changed.checkpoint->tensor(name(static_cast<std::int64_t>(place))),
                               model.checkpoint->tensor(name(experts[place]))));
       }
@@ -74,8 +76,8 @@ TEST(KeepExperts, NumbersThemAnew) {
 /// Nothing of the experts that went is left, and nothing else is lost.
 TEST(KeepExperts, LeavesOutWhatNobodyMeasured) {
   const Model model = mixture();
-  const Model changed = rewritten(
-      model, keep_experts(model, {{"model.layers.1.mlp", {4, 5}}, {"model.layers.2.mlp", {0, 1}}}, "here"));
+  const Model changed =
+      rewritten(model, keep_experts(model, {{"model.layers.1.mlp", {4, 5}}, {"model.layers.2.mlp", {0, 1}}}, "here"));
   for (const std::string& name : model.checkpoint->names()) {
     const bool gone = name.starts_with("model.layers.3.") ||
                       (name.find(".experts.") != std::string::npos && last_part(parent_name(parent_name(name))) >= "2");
@@ -102,8 +104,7 @@ TEST(KeepExperts, RefusesWhatItDoesNotUnderstand) {
   model.checkpoint = model.checkpoint->with_config({{"n_routed_experts", 7}});
   EXPECT_NE(refusal(model).find("no number of config.json counts the 6 experts"), std::string::npos);
   model = mixture();
-  model.checkpoint =
-      model.checkpoint->with_copies({{"vision.experts.1.weight", "model.layers.3.eh_proj.weight"}});
+  model.checkpoint = model.checkpoint->with_copies({{"vision.experts.1.weight", "model.layers.3.eh_proj.weight"}});
   EXPECT_NE(refusal(model).find("vision.experts.1.weight"), std::string::npos);
   Json dense = kConfig;
   dense["first_k_dense_replace"] = 3;

@@ -6,6 +6,7 @@ import re
 import shutil
 
 import torch
+
 from support import tiny_models
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

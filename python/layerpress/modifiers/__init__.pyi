@@ -196,6 +196,29 @@ class QuantizationModifier(Modifier):
         update: float | None = ...,
     ) -> None: ...
 
+class REAPPruningModifier(Modifier):
+    def __init__(
+        self,
+        *,
+        sparsity: float = ...,
+        ignore: list[str] = ...,
+        report_path: str | None = ...,
+        kept_experts: dict[str, list[int]] | None = ...,
+        measured_on: dict[str, Any] | None = ...,
+        end: float | None = ...,
+        ended_: bool = ...,
+        finalized_: bool = ...,
+        group: str | None = ...,
+        index: int | None = ...,
+        initialized_: bool = ...,
+        offload_hessians: bool = ...,
+        requires_calibration_data: bool = ...,
+        sequential_update: bool = ...,
+        start: float | None = ...,
+        started_: bool = ...,
+        update: float | None = ...,
+    ) -> None: ...
+
 class SmoothQuantModifier(Modifier):
     def __init__(
         self,
@@ -307,7 +330,4 @@ class QADModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
 
 class QuIPModifier(Modifier):
-    def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError
-
-class REAPPruningModifier(Modifier):
     def __init__(self, **arguments: Any) -> None: ...  # is not implemented: raises RecipeError

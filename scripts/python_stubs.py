@@ -79,6 +79,8 @@ def package_stub() -> str:
     lines += function("picture", [f"model: {PATH}", "**arguments: Any"], [], "Picture")
     lines += function("prepare", [f"model: {PATH}", "dataset: Any", f"output: {PATH}", "*", "progress: bool = False"],
                       option_lines("prepare", ("dataset", "output")), "Report")
+    lines += function("verify", [f"model: {PATH}", f"source: {PATH} = ''", "*", "progress: bool = False"], option_lines("verify", ("source",)),
+                      "Report")
     lines += ["def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...",
               "def init_dist(timeout: int = 600) -> Distributed: ...",
               "def get_rank_partition(split: str, num_samples: int) -> str: ...",

@@ -396,6 +396,16 @@ def prepare(
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
 ) -> Report: ...
+def verify(
+    model: str | PathLike[str],
+    source: str | PathLike[str] = '',
+    *,
+    progress: bool = False,
+    threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS)
+    model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
+    trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
+    download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
+) -> Report: ...
 def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...
 def init_dist(timeout: int = 600) -> Distributed: ...
 def get_rank_partition(split: str, num_samples: int) -> str: ...

@@ -19,7 +19,30 @@ std::string task_rows(const Json& tasks) {
 }
 
 /// A text on one line, in quotes.
-std::string quoted(const std::string& text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string json_text(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// The end of a text, in quotes, that fits into so many columns.
+std::string quoted_end(std::string text, std::size_t columns) {
+  while (!text.empty() && json_text(text).size() > columns) {
+    text.erase(0, 1);
+    while (!text.empty() && (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80)
+      text.erase(0, 1);  // a whole character
+  }
+  return json_text(text);
+}
+
+/// A token and what is before it, in a line of 80 columns.
+std::string token_row(const Evaluation::WorstToken& token) {
+  constexpr std::size_t kColumns = 80;
+  std::string text = "    " + quoted_end(token.text, kColumns / 2);
+  if (!token.before.empty()) {
+    text += " after ";
+    text += quoted_end(token.before, kColumns - text.size());
+  }
+  return text + "\n";
+}
 
 /// How the divergence is spread over the tokens, and the worst of them.
 std::string divergence_rows(const Evaluation& evaluation) {
@@ -29,11 +52,9 @@ std::string divergence_rows(const Evaluation& evaluation) {
     text += fmt::format("{:<24}{:>12.5f}\n", "  99th percentile", *evaluation.kl_percentile_99);
   if (evaluation.worst_tokens.empty()) return text;
   const Evaluation::WorstToken& worst = evaluation.worst_tokens.front();
-  text += fmt::format("{:<24}{:>12.5f}  sample {}, position {}", "  worst token", worst.kl_divergence, worst.sample,
+  text += fmt::format("{:<24}{:>12.5f}  sample {}, position {}\n", "  worst token", worst.kl_divergence, worst.sample,
                       worst.position);
-  if (!worst.text.empty())
-    text += fmt::format(": {}{}", quoted(worst.text), worst.before.empty() ? "" : " after " + quoted(worst.before));
-  return text + "\n";
+  return text + (worst.text.empty() ? "" : token_row(worst));
 }
 
 std::string as_table(const Evaluation& evaluation) {

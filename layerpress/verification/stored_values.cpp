@@ -97,6 +97,15 @@ double constant_share(const at::Tensor& codes, std::int64_t group_size) {
   return least.eq(greatest).to(at::kFloat).mean().item<double>();
 }
 
+/// Of codes that are not known apart from their values, such as a GGUF's blocks.
+void check_decoded(const source::StoredWeight& weight, Findings& findings) {
+  const Extremes found = extremes_of(weight.dequantize(at::kFloat));
+  if (!found.finite)
+    findings.fault("codes", weight.name, "stands for NaN or infinity");
+  else if (found.least == 0 && found.greatest == 0)
+    findings.warning("constant", weight.name, "stands for zeros only");
+}
+
 }  // namespace
 
 void check_plain(const checkpoint::Checkpoint& stored, const std::string& name, Findings& findings) {
@@ -125,14 +134,14 @@ void check_scales(const checkpoint::Checkpoint& stored, const source::StoredWeig
 }
 
 void check_codes(const source::StoredWeight& weight, Findings& findings) {
-  if (!weight.read || !weight.scheme.weights) return;
-  const quant::QuantizationArgs& args = *weight.scheme.weights;
   quant::QuantizedWeight quantized;
   try {
+    if (!weight.read || !weight.scheme.weights) return check_decoded(weight, findings);
     quantized = weight.read();
   } catch (const CheckpointError& error) {
     return findings.fault("codes", weight.name, error.what());
   }
+  const quant::QuantizationArgs& args = *weight.scheme.weights;
   if (const double share = has_two_ends(args) ? saturated_share(args, quantized.codes) : 0; share > kMostSaturated)
     findings.fault("saturated", weight.name,
                    fmt::format("{:.0f} % of its codes are at the ends of their range", 100 * share));

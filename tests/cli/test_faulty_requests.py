@@ -223,7 +223,7 @@ def test_output_that_is_a_file_or_the_model(model, results, rounding):
     (results / "file").write_text("x")
     program.fails("oneshot", model, "--output", results / "file", *rounding, code=2, fragments=["not a directory"])
     before = sorted(model.iterdir())
-    program.fails("oneshot", model, "--output", model, *rounding, "--overwrite", code=2, fragments=["model's own folder"])
+    program.fails("oneshot", model, "--output", model, *rounding, "--overwrite", code=2, fragments=["the model itself"])
     assert sorted(model.iterdir()) == before
     program.fails("oneshot", model, "--output", results / "file" / "out", *rounding, code=None, fragments=["out"])
     assert list(results.iterdir()) == [results / "file"]

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import torch
-from support import program, tiny_models
+from support import program, tiny_checkpoints, tiny_models
 
 LAYER = "model.layers.0."
 Q, K = LAYER + "self_attn.q_proj.", LAYER + "self_attn.k_proj."
@@ -189,6 +189,23 @@ def test_finds(name, made, sources, tmp_path):
     found = verified(folder, *arguments)
     kinds = {finding["check"] for finding in found["faults"] + found["warnings"]}
     assert kinds if check is None else check in kinds, found
+
+
+def test_blocks_of_a_gguf(tmp_path):
+    def save(folder, seed):
+        tiny_checkpoints.save(folder, "byte_level_split")
+        return tiny_models.save(folder, seed=seed, vocab_size=768, intermediate_size=128)
+
+    source, other, file = save(tmp_path / "source", 0), save(tmp_path / "other", 1), tmp_path / "model.gguf"
+    program.run("oneshot", source, "--output", file, "--scheme", "Q8_0", "--algorithm", "rtn")
+    found = verified(file, "--source", source, code=0)
+    assert found["faults"] == [] and 0 < found["worst"][0]["error"] < 0.02
+    assert {fault["check"] for fault in verified(file, "--source", other, code=1)["faults"]} == {"source"}
+    data = bytearray(file.read_bytes())
+    with open(file, "wb") as out:  # the scale of the last block, a half in its first bytes
+        data[-34:-32] = b"\xff\x7f"
+        out.write(data)
+    assert verified(file, code=1)["faults"] != []
 
 
 def test_faults_are_said_and_counted(made, tmp_path):

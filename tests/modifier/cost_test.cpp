@@ -131,14 +131,14 @@ TEST_P(CostTest, PredictsMemoryAndArithmetic) {
     const auto results = compress(times);
     peak = std::max(peak, static_cast<double>(sampler.peak_bytes() - before));
     malloc_trim(0);
-    held = static_cast<double>(anonymous_bytes() - before);
+    held = static_cast<double>(anonymous_bytes()) - static_cast<double>(before);
     flops.clear();
     for (const auto& [name, phase] : times.phases())
       if (phase.flops > 0) flops[name] = phase.flops;
   }
   constexpr double kSlack = 1 << 20;
   EXPECT_NEAR(peak, planned, 0.10 * planned);
-  EXPECT_LT(peak, 1.03 * planned + kSlack);
+  EXPECT_LT(peak, 1.04 * planned + kSlack);
   EXPECT_NEAR(held, static_cast<double>(cost.result_bytes), 0.05 * static_cast<double>(cost.result_bytes) + kSlack);
   EXPECT_EQ(flops, cost.flops);
 }

@@ -68,8 +68,10 @@ def test_worst_token_has_its_text(folders, tmp_path):
     for token in worst:
         at = token["position"]
         assert token["text"] == f"w{ids[at]}" and token["before"] == " ".join(f"w{i}" for i in ids[max(0, at - 12):at])
-    [line] = [line for line in program.run(*measure, "--table").output.splitlines() if "worst token" in line]
-    assert f'sample 0, position {worst[0]["position"]}: "{worst[0]["text"]}"' in line
+    lines = program.run(*measure, "--table").output.splitlines()
+    [at] = [at for at, line in enumerate(lines) if "worst token" in line]
+    assert lines[at].endswith(f'sample 0, position {worst[0]["position"]}')
+    assert lines[at + 1].startswith(f'    "{worst[0]["text"]}"') and len(lines[at + 1]) <= 80
 
 
 def test_residual_stream(folders):

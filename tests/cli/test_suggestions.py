@@ -9,8 +9,8 @@ from support import program, tiny_models
 
 @pytest.mark.parametrize("arguments, message", [
     (["onshot", "model"], "unknown command 'onshot'; did you mean oneshot?"),
-    (["train"], "unknown command 'train'; choose from oneshot, eval, inspect, prepare"),
-    ([], "a command is required; choose from oneshot, eval, inspect, prepare"),
+    (["train"], "unknown command 'train'; choose from oneshot, eval, inspect, prepare, verify"),
+    ([], "a command is required; choose from oneshot, eval, inspect, prepare, verify"),
     (["--verion"], "unknown option --verion; did you mean --version?"),
     (["oneshot", "model", "--max-seq-lenght", "512"], "unknown option --max-seq-lenght; did you mean --max-seq-length?"),
     (["oneshot", "model", "--num-samples=4"], "unknown option --num-samples; did you mean --num-calibration-samples?"),

@@ -166,7 +166,7 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
   quant::ObserverSettings observer;
   if (named_observer_) weights.observer = named_observer_;
   if (weights.observer) {  // it stays as it is written
-    observer = quant::parse_observer(*weights.observer, weights.observer_kwargs, where);
+    observer = quant::observer_of_weights(weights, where);
   } else {
     observer.observer = default_observer.value_or(quant::observer_without_inputs(weights));
     weights.observer = quant::observer_name(observer.observer);

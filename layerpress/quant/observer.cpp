@@ -201,6 +201,14 @@ QuantizationArgs with_portable_observer(QuantizationArgs weights) {
   return weights;
 }
 
+ObserverSettings observer_of_weights(const QuantizationArgs& weights, const std::string& where) {
+  QuantizationArgs hessian = weights;
+  hessian.observer = observer_name(Observer::kHessian);
+  hessian.observer_kwargs = Json::object();
+  if (with_portable_observer(hessian) == weights) return {.observer = Observer::kHessian};
+  return parse_observer(*weights.observer, weights.observer_kwargs, where);
+}
+
 std::string observer_name(Observer observer) {
   switch (observer) {
     case Observer::kMse:

@@ -46,10 +46,14 @@ struct ObserverSettings {
 /// one) and keys.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
+/// The observer that the arguments name. What with_portable_observer makes of hessian is hessian again: with a global scale (NVFP4),
+/// imatrix_mse would choose another one.
+ObserverSettings observer_of_weights(const QuantizationArgs& weights, const std::string& where);
+
 /// Whether the observer weighs errors with the inputs of the weights.
 bool weighs_inputs(Observer observer);
 
-/// The arguments with the observer as LLM Compressor has it: for hessian, imatrix_mse with the arguments of the same search.
+/// The arguments with the observer as LLM Compressor has it: for hessian, imatrix_mse with the arguments of the same ranges.
 QuantizationArgs with_portable_observer(QuantizationArgs weights);
 
 /// "minmax", "mse", "squared_error", "hessian", "gptq" or "imatrix_mse".

@@ -34,6 +34,19 @@ TEST(Observer, WiderRangesOfFp4) {
   EXPECT_LT(error_with("nvfp4_expanded_mse", weight), 0.02 * error_with("minmax", weight));
 }
 
+TEST(Observer, HessianIsReadAsItIsWritten) {
+  for (const char* preset : {"W4A16", "FP8_DYNAMIC", "NVFP4A16", "MXFP4A16"}) {
+    QuantizationArgs weights = *preset_scheme(preset).weights;
+    weights.observer = "hessian";
+    const QuantizationArgs written = with_portable_observer(weights);
+    EXPECT_EQ(*written.observer, "imatrix_mse") << preset;
+    EXPECT_EQ(observer_of_weights(written, "test").observer, Observer::kHessian) << preset;
+    QuantizationArgs other = written;
+    other.observer_kwargs["grid"] = 20;
+    EXPECT_EQ(observer_of_weights(other, "test").observer, Observer::kImportance) << preset;
+  }
+}
+
 TEST(Observer, TheGreatestGroupHasRoomForAWiderRange) {
   const at::Tensor weight = at::tensor({-3.0F, 2.0F}).repeat({8}).view({1, 16});
   EXPECT_DOUBLE_EQ(magnitude_for_global_scale(weight, kNvfp4, {.observer = Observer::kMinMax}), 3);

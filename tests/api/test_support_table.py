@@ -47,7 +47,8 @@ def takes(name, **arguments):
 
 
 #: arguments that a modifier needs
-NEEDED = {"REAPPruningModifier": {"sparsity": 0.5}, "QuantizationModifier": {"scheme": "W4A16"}, "GPTQModifier": {"scheme": "W4A16"}, "AutoRoundModifier": {"scheme": "W4A16"},
+NEEDED = {"REAPPruningModifier": {"sparsity": 0.5},
+          "QuantizationModifier": {"scheme": "W4A16"}, "GPTQModifier": {"scheme": "W4A16"}, "AutoRoundModifier": {"scheme": "W4A16"},
           "SparseGPTModifier": {"sparsity": 0.5}, "WandaPruningModifier": {"sparsity": 0.5},
           "MagnitudePruningModifier": {"targets": "Linear", "init_sparsity": 0.1, "final_sparsity": 0.5},
           "ConstantPruningModifier": {"targets": "Linear"}}

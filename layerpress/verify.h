@@ -30,7 +30,7 @@ struct VerifyOptions {
 /// Checks a checkpoint, plain or quantized, of any tool: {"model", "faults": [...], "warnings": [...], "tensors", "bytes",
 /// "quantized", "seconds", and with a source "worst": [{"module", "error"}], "compared"}. A fault or warning is {"check",
 /// "where", "what"}; a checkpoint with a fault gives wrong results or cannot be loaded. "error" is ‖W - Ŵ‖ / ‖W‖ against the source.
-/// A damaged file is a fault, too; UsageError and IoError are for wrong options. Reads every byte once, one tensor at a time.
+/// A damaged file is a fault, too; UsageError and IoError are for wrong options. Reads one tensor at a time.
 Json verify(const VerifyOptions& options, const RunControl& control = {});
 
 }  // namespace layerpress

@@ -48,6 +48,15 @@ struct TracedModel {
   std::map<std::string, std::vector<std::string>> aliases{};
 };
 
+/// Modules that engines fuse.
+struct FusedModules {
+  const std::vector<std::string>& suffixes;  ///< the list in TracedModel::fused_modules
+  std::vector<std::string> names;            ///< in full, in its order; the model may lack some
+};
+
+/// Those that `module` belongs to.
+std::vector<FusedModules> fused_with(const TracedModel& model, const std::string& module);
+
 /// A supported architecture: its names in config.json, and the function that traces its forward pass.
 struct Architecture {
   std::string model_type;  ///< config.json's model_type, "llama"

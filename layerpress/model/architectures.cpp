@@ -99,4 +99,16 @@ void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& chec
   }
 }
 
+std::vector<FusedModules> fused_with(const TracedModel& model, const std::string& module) {
+  std::vector<FusedModules> found;
+  for (const std::vector<std::string>& family : model.fused_modules)
+    for (const std::string& own : family) {
+      if (!module.ends_with(own)) continue;
+      const std::string prefix = module.substr(0, module.size() - own.size());
+      found.push_back({family, {}});
+      for (const std::string& member : family) found.back().names.push_back(prefix + member);
+    }
+  return found;
+}
+
 }  // namespace layerpress::model

@@ -92,9 +92,11 @@ Json verify(const VerifyOptions& options, const RunControl& control) {
   verification::Findings findings;
   Json result = {{"model", options.model}};
   if (const auto model = opened(options.model, options, control, findings)) {
-    verification::check_config(*model, findings);
-    verification::check_fused(*model, findings);
-    verification::check_routers(*model, findings);
+    const verification::Subject subject{*model->stored, model->quantized, model->traced};
+    verification::check_config(subject, findings);
+    verification::check_attentions(*model, findings);
+    verification::check_fused(subject, findings);
+    verification::check_routers(subject, findings);
     check_values(*model, control, findings);
     result["format"] = model->source_format.empty() ? "plain" : model->source_format;
     result["tensors"] = model->stored->names().size();

@@ -12,11 +12,11 @@ verification::Findings check_written(const setup::RunSetup& setup, const std::fi
   try {
     setup::OpenedModel written;
     written.stored = checkpoint::Checkpoint::open(folder);
-    written.traced = setup.model.traced;
     setup::find_quantized_weights(written);
-    verification::check_config(written, findings);
-    verification::check_fused(written, findings);
-    verification::check_routers(written, findings);
+    const verification::Subject subject{*written.stored, written.quantized, setup.model.traced};
+    verification::check_config(subject, findings);
+    verification::check_fused(subject, findings);
+    verification::check_routers(subject, findings);
     for (const auto& [name, weight] : written.quantized) verification::check_scales(*written.stored, weight, findings);
   } catch (const CheckpointError& error) {
     findings.fault("files", folder.string(), error.what());

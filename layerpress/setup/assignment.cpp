@@ -65,17 +65,15 @@ bool same_numbers(const quant::QuantizationScheme* a, const quant::QuantizationS
 
 void check_fused(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
   for (const auto& [name, scheme] : scheme_of)
-    for (const std::vector<std::string>& family : model.traced.fused_modules) {
-      const std::string& first = family.front();
-      if (name.size() < first.size() || name.compare(name.size() - first.size(), first.size(), first) != 0) continue;
-      const std::string prefix = name.substr(0, name.size() - first.size());
-      for (const std::string& sibling : family) {
-        const auto other = scheme_of.find(prefix + sibling);
+    for (const model::FusedModules& together : model::fused_with(model.traced, name)) {
+      if (together.names.front() != name) continue;
+      for (const std::string& sibling : together.names) {
+        const auto other = scheme_of.find(sibling);
         if (other != scheme_of.end() && !same_numbers(scheme, other->second))
           throw RecipeError(
               "[recipe.check] {} and {} would be compressed differently; inference engines fuse them, so give {} one "
               "scheme or ignore all of them",
-              name, prefix + sibling, join(family, "/"));
+              name, sibling, join(together.suffixes, "/"));
       }
     }
 }
@@ -105,14 +103,10 @@ void link_fused(const OpenedModel& model, compression::Assignments& assignments)
   std::map<std::string, graph::NodeId> nodes;
   for (const auto& [n, assignment] : assignments.linears) nodes[graph.module_name(graph.nodes[n])] = n;
   for (const auto& [name, n] : nodes)
-    for (const std::vector<std::string>& family : model.traced.fused_modules)
-      for (const std::string& own : family) {
-        if (!name.ends_with(own)) continue;
-        const std::string prefix = name.substr(0, name.size() - own.size());
-        for (const std::string& sibling : family)
-          if (const auto other = nodes.find(prefix + sibling); other != nodes.end() && other->second != n)
-            assignments.linears[n].fused.push_back(other->second);
-      }
+    for (const model::FusedModules& together : model::fused_with(model.traced, name))
+      for (const std::string& sibling : together.names)
+        if (const auto other = nodes.find(sibling); other != nodes.end() && other->second != n)
+          assignments.linears[n].fused.push_back(other->second);
 }
 
 /// NVFP4 holds what is stored in MXFP4 if its global scale is a power of two, for all linears that have it in common.

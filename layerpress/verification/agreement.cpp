@@ -23,7 +23,7 @@ struct Matrix {
   const source::StoredWeight* quantized = nullptr;
 };
 
-std::vector<Matrix> matrices_of(const setup::OpenedModel& model) {
+std::vector<Matrix> matrices_of(const Subject& model) {
   const graph::Graph& graph = model.traced.graph;
   std::vector<Matrix> matrices;
   for (const graph::Node& node : graph.nodes) {
@@ -40,16 +40,16 @@ std::vector<Matrix> matrices_of(const setup::OpenedModel& model) {
   return matrices;
 }
 
-std::optional<quant::QuantizationConfig> config_of(const setup::OpenedModel& model) {
-  const Json& config = model.stored->quantization_config();
+std::optional<quant::QuantizationConfig> config_of(const Subject& model) {
+  const Json& config = model.stored.quantization_config();
   if (!config.is_object() || config.value("quant_method", "") != "compressed-tensors") return std::nullopt;
   return quant::parse_quantization_config(config, "config.json: quantization_config");
 }
 
-void require_tensors(const setup::OpenedModel& model, const std::string& module, const quant::StoredValue& value,
+void require_tensors(const checkpoint::Checkpoint& stored, const std::string& module, const quant::StoredValue& value,
                      Findings& findings) {
   for (const quant::NamedTensorSpec& spec : quant::parameter_layout(value))
-    if (const std::string name = module + "." + spec.suffix; !model.stored->contains(name))
+    if (const std::string name = module + "." + spec.suffix; !stored.contains(name))
       findings.fault("config", name, "config.json says that it is stored, but the tensor is missing");
 }
 
@@ -73,7 +73,7 @@ void check_order_of_groups(const quant::QuantizationConfig& config, const std::v
   }
 }
 
-void check_pair(const setup::OpenedModel& model, const Matrix& first, const Matrix& other, const std::string& together,
+void check_pair(const Subject& model, const Matrix& first, const Matrix& other, const std::string& together,
                 Findings& findings) {
   if ((first.quantized == nullptr) != (other.quantized == nullptr))
     return findings.fault("fused", other.quantized == nullptr ? other.module : first.module,
@@ -85,15 +85,15 @@ void check_pair(const setup::OpenedModel& model, const Matrix& first, const Matr
                           fmt::format("has another scheme than {}; engines run {} as one", first.module, together));
   for (const char* suffix : {".weight_global_scale", ".input_global_scale"}) {
     const std::string a = first.module + suffix, b = other.module + suffix;
-    if (model.stored->contains(a) && model.stored->contains(b) &&
-        !at::equal(model.stored->tensor(a).reshape({-1}), model.stored->tensor(b).reshape({-1})))
+    if (model.stored.contains(a) && model.stored.contains(b) &&
+        !at::equal(model.stored.tensor(a).reshape({-1}), model.stored.tensor(b).reshape({-1})))
       findings.fault("fused", b, fmt::format("differs from {}; engines take one for both", a));
   }
 }
 
 }  // namespace
 
-void check_config(const setup::OpenedModel& model, Findings& findings) {
+void check_config(const Subject& model, Findings& findings) {
   const auto config = config_of(model);
   if (!config) return;
   const std::vector<Matrix> matrices = matrices_of(model);
@@ -110,24 +110,26 @@ void check_config(const setup::OpenedModel& model, Findings& findings) {
       continue;
     }
     if (quant::has_stored_inputs(scheme))
-      require_tensors(model, matrices[i].module, {"input", &*scheme.input_activations}, findings);
+      require_tensors(model.stored, matrices[i].module, {"input", &*scheme.input_activations}, findings);
   }
-  for (const auto& [attention, args] : model.quantized_attentions)
-    if (quant::has_stored_parameters(args.first))
-      for (const char* value : {"k", "v"}) require_tensors(model, attention, {value, &args.first}, findings);
   check_order_of_groups(*config, matrices, findings);
 }
 
-void check_fused(const setup::OpenedModel& model, Findings& findings) {
+void check_attentions(const setup::OpenedModel& model, Findings& findings) {
+  for (const auto& [attention, args] : model.quantized_attentions)
+    if (quant::has_stored_parameters(args.first))
+      for (const char* value : {"k", "v"}) require_tensors(*model.stored, attention, {value, &args.first}, findings);
+}
+
+void check_fused(const Subject& model, Findings& findings) {
   std::map<std::string, Matrix> by_name;
   for (Matrix& matrix : matrices_of(model)) by_name[matrix.module] = std::move(matrix);
   for (const auto& [module, matrix] : by_name)
-    for (const std::vector<std::string>& family : model.traced.fused_modules) {
-      if (!module.ends_with(family.front())) continue;
-      const std::string prefix = module.substr(0, module.size() - family.front().size());
-      for (const std::string& sibling : family)
-        if (const auto other = by_name.find(prefix + sibling); other != by_name.end() && other->first != module)
-          check_pair(model, matrix, other->second, join(family, ", "), findings);
+    for (const model::FusedModules& together : model::fused_with(model.traced, module)) {
+      if (together.names.front() != module) continue;
+      for (const std::string& sibling : together.names)
+        if (const auto other = by_name.find(sibling); other != by_name.end() && other->first != module)
+          check_pair(model, matrix, other->second, join(together.suffixes, ", "), findings);
     }
   for (const std::string& around : model.traced.uniform_modules) {
     const auto first = by_name.lower_bound(around + ".");
@@ -141,7 +143,7 @@ void check_fused(const setup::OpenedModel& model, Findings& findings) {
   }
 }
 
-void check_routers(const setup::OpenedModel& model, Findings& findings) {
+void check_routers(const Subject& model, Findings& findings) {
   const graph::Graph& graph = model.traced.graph;
   for (const graph::NodeId n : graph::weighing_linears(graph)) {
     const auto matrix = graph::weight_matrix(graph.nodes[n].operation);

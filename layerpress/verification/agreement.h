@@ -1,18 +1,32 @@
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "layerpress/setup/open_model.h"
 #include "layerpress/verification/findings.h"
 
 namespace layerpress::verification {
 
+/// What is checked: a checkpoint's tensors as they are stored, those of them that are quantized, and the model that they belong to. Refers to
+/// what it is made of.
+struct Subject {
+  const checkpoint::Checkpoint& stored;
+  const std::map<std::string, source::StoredWeight>& quantized;  ///< by weight name
+  const model::TracedModel& traced;
+};
+
 /// What config.json says of a compressed-tensors checkpoint against the tensors that are there: modules that a group names are stored in its
-/// scheme, static scales of inputs, keys and values are there, and vLLM finds the same group for each module. Says nothing of others.
-void check_config(const setup::OpenedModel& model, Findings& findings);
+/// scheme, static scales of inputs are there, and vLLM finds the same group for each module. Says nothing of others.
+void check_config(const Subject& subject, Findings& findings);
+
+/// The same for static scales of keys and values.
+void check_attentions(const setup::OpenedModel& model, Findings& findings);
 
 /// What engines run as one is stored in one scheme, with one global scale: q/k/v, gate/up, the experts of a layer.
-void check_fused(const setup::OpenedModel& model, Findings& findings);
+void check_fused(const Subject& subject, Findings& findings);
 
 /// Routers are not quantized: vLLM loads them plain.
-void check_routers(const setup::OpenedModel& model, Findings& findings);
+void check_routers(const Subject& subject, Findings& findings);
 
 }  // namespace layerpress::verification

@@ -83,6 +83,12 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
   return fmt::format("{}", fmt::join(parts, separator));
 }
 
+std::string join_first(std::vector<std::string> parts, std::size_t most) {
+  const bool are_more = parts.size() > most;
+  if (are_more) parts.resize(most);
+  return join(parts) + (are_more ? ", ..." : "");
+}
+
 std::string join_both(const std::string& first, const std::string& second) {
   return first.empty() || second.empty() ? first + second : first + ", " + second;
 }

@@ -13,6 +13,9 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 /// Joins with ", ".
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
+/// The same of the first `most`, and ", ..." if there are more.
+std::string join_first(std::vector<std::string> parts, std::size_t most);
+
 /// Both texts with ", " between them, or the one that is not empty.
 std::string join_both(const std::string& first, const std::string& second);
 

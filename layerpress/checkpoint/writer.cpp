@@ -250,12 +250,9 @@ void CheckpointWriter::finish() {
     std::vector<std::string> absent;
     for (const auto& [name, place] : places_)
       if (place.own && !place.written) absent.push_back(in_quotes(name));
-    if (!absent.empty()) {
-      const std::size_t count = absent.size();
-      absent.resize(std::min<std::size_t>(count, 5));
-      throw InternalError("[writer.finish] {} tensors were announced but not written: {}{}", count, join(absent),
-                          count > absent.size() ? ", ..." : "");
-    }
+    if (!absent.empty())
+      throw InternalError("[writer.finish] {} tensors were announced but not written: {}", absent.size(),
+                          join_first(absent, 5));
     for (const auto& shard : shards_)
       if (shard->file != nullptr) shard->file->sync_and_close();
   }

@@ -145,15 +145,18 @@ void RunFolder::read_journal() {
   journal_ = Journal::read_all(path_);
   if (journal_.empty() || options_.resume) return;
   if (pending_) pending_->keep();
-  const auto found = find_unfinished_run(options_.output);
+  refuse_unfinished(options_.output, find_unfinished_run(options_.output).value_or(UnfinishedRun{}));
+}
+
+void RunFolder::refuse_unfinished(const std::string& output, const UnfinishedRun& found) {
   throw UsageError(
       "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start "
       "over with --overwrite",
-      options_.output, found ? found->finished : 0, found ? found->subgraphs : 0);
+      output, found.finished, found.subgraphs);
 }
 
 fs::path RunFolder::scratch() const {
-  if (setup_.place != setup::ActivationPlace::kAuto && setup_.place != setup::ActivationPlace::kDisk) return {};
+  if (!setup::may_use_disk(setup_.place)) return {};
   const std::string suffix = group_.size() > 1 ? fmt::format("-{}", group_.rank()) : "";
   if (options_.offload_dir.empty()) return path_ / (OutputWriter::kScratchName + suffix);
   const std::string output = path_.string();

@@ -33,6 +33,9 @@ class RunFolder {
   /// This rank's file for activations on disk; empty if none may be used.
   std::filesystem::path scratch() const;
 
+  /// Throws UsageError for an unfinished run that is neither continued nor overwritten.
+  [[noreturn]] static void refuse_unfinished(const std::string& output, const UnfinishedRun& found);
+
   /// Moves the folder to the output's path. Called by rank 0.
   void commit();
   /// Removes from a finished output what an interruption right after commit() leaves.

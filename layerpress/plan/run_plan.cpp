@@ -28,10 +28,6 @@ std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
   return sizes;
 }
 
-bool may_spill(setup::ActivationPlace place) {
-  return place == setup::ActivationPlace::kAuto || place == setup::ActivationPlace::kDisk;
-}
-
 /// Chooses among plans for one batch size.
 class Planner {
  public:
@@ -49,7 +45,7 @@ class Planner {
     }
     if (!is_sequential()) return std::nullopt;
     std::optional<RunPlan> chosen;
-    if (may_spill(run_.place)) {
+    if (setup::may_use_disk(run_.place)) {
       RunPlan spilled = spilling(frame);
       if (fits(spilled)) chosen = std::move(spilled);
     }
@@ -62,7 +58,7 @@ class Planner {
   /// The plan with the least memory.
   RunPlan smallest(const Choice& frame) const {
     if (!is_sequential()) return maker_.make(frame);
-    if (may_spill(run_.place)) return maker_.make(on_disk(frame));
+    if (setup::may_use_disk(run_.place)) return maker_.make(on_disk(frame));
     std::optional<RunPlan> least;
     for (const std::vector<bool>& keeps : maker_.patterns()) {
       RunPlan plan = maker_.make(keeping(frame, keeps));
@@ -128,7 +124,7 @@ std::vector<std::string> advice_for(const PlanInput& input, bool on_device) {
   const setup::RunSetup& run = input.run;
   std::vector<std::string> advice;
   if (run.pipeline->takes_data && !run.pipeline->layer_by_layer) advice.emplace_back("--pipeline sequential");
-  if (!on_device && !may_spill(run.place)) advice.emplace_back("--sequential-offload-device disk");
+  if (!on_device && !setup::may_use_disk(run.place)) advice.emplace_back("--sequential-offload-device disk");
   if (on_device && run.place == setup::ActivationPlace::kNone) advice.emplace_back("--sequential-offload-device cpu");
   const bool cut_finely = std::all_of(run.subgraphs.begin(), run.subgraphs.end(), [&](const auto& subgraph) {
     int linears = 0;

@@ -42,18 +42,24 @@ bool counts_experts(const std::string& key, const Json& value, std::int64_t expe
   return value.is_number_integer() && value == experts;
 }
 
+/// Calls add(section, patch of the section) for config.json and its text_config.
+template <typename Add>
+void patch_sections(const Json& config, Json& patch, Add&& add) {
+  add(config, patch);
+  if (!json_has(config, "text_config") || !config["text_config"].is_object()) return;
+  Json text = patch.value("text_config", Json::object());
+  add(config["text_config"], text);
+  if (!text.empty()) patch["text_config"] = std::move(text);
+}
+
 /// The patch of config.json that says how many experts there are; empty if nothing in it does.
 Json count_patch(const Json& config, std::int64_t experts, std::int64_t kept) {
   Json patch = Json::object();
-  const auto add = [&](const Json& section, Json& own) {
+  patch_sections(config, patch, [&](const Json& section, Json& own) {
     for (const auto& [key, value] : section.items())
       if (counts_experts(key, value, experts))
         own[key] = value.is_array() ? Json(std::vector(value.size(), kept)) : Json(kept);
-  };
-  add(config, patch);
-  Json text = Json::object();
-  if (json_has(config, "text_config") && config["text_config"].is_object()) add(config["text_config"], text);
-  if (!text.empty()) patch["text_config"] = std::move(text);
+  });
   return patch;
 }
 
@@ -190,19 +196,12 @@ class Slicing {
   }
 
   void forget_predicting_layers() {
-    const Json& config = model_.checkpoint->config();
-    const auto add = [](const Json& section, Json& own) {
+    patch_sections(model_.checkpoint->config(), changes_.config, [](const Json& section, Json& own) {
       for (const auto& [key, value] : section.items())
         if (value.is_number_integer() && key.find("layers") != std::string::npos &&
             (key.find("nextn") != std::string::npos || key.find("mtp") != std::string::npos))
           own[key] = 0;
-    };
-    add(config, changes_.config);
-    if (json_has(config, "text_config") && config["text_config"].is_object()) {
-      Json text = changes_.config.value("text_config", Json::object());
-      add(config["text_config"], text);
-      if (!text.empty()) changes_.config["text_config"] = text;
-    }
+    });
   }
 
   const Model& model_;

@@ -44,8 +44,7 @@ model::TracedModel without_selection(model::TracedModel traced) {
 /// Half of what may be stored, because two models are run in turn; the rest is for a layer's weights and values.
 residency::ActivationStore::Options store_of(const setup::RunSetup& setup, const std::filesystem::path& scratch) {
   residency::ActivationStore::Options options;
-  const bool may_use_disk =
-      setup.place == setup::ActivationPlace::kAuto || setup.place == setup::ActivationPlace::kDisk;
+  const bool may_use_disk = setup::may_use_disk(setup.place);
   if (may_use_disk) options.scratch = scratch;
   if (setup.place == setup::ActivationPlace::kDisk)
     options.memory_limit = 0;

@@ -17,10 +17,6 @@
 namespace layerpress::run {
 namespace {
 
-bool may_use_disk(const setup::RunSetup& setup) {
-  return setup.place == setup::ActivationPlace::kAuto || setup.place == setup::ActivationPlace::kDisk;
-}
-
 /// The plan and the batches.
 Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& what, const TemporaryDirectory& folder,
                   const Calibration& calibration) {
@@ -31,7 +27,8 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
       .run = setup, .samples = plan::shapes_of(calibration.set), .batch_tokens = rank.options.batch_tokens};
   work.plan = plan::agreed_plan(input, rank.group);
   announce(rank, work, what, folder.path());
-  const std::filesystem::path scratch = may_use_disk(setup) ? folder.path() / "activations" : std::filesystem::path();
+  const std::filesystem::path scratch =
+      setup::may_use_disk(setup.place) ? folder.path() / "activations" : std::filesystem::path();
   output::require_scratch_space(setup, work.plan, scratch, /*shared=*/false, rank.group, rank.control);
   make_batches(calibration.set, scratch, work);
   return work;

@@ -80,7 +80,7 @@ Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
     const std::vector<Json> journal = output::Journal::read_all(PendingDirectory::pending_path(options.output));
     if (!journal.empty()) header = journal.front().value("decision", Json());
   }
-  const Json decision = Json::parse(group.broadcast_text(header.dump(), 0));
+  Json decision = Json::parse(group.broadcast_text(header.dump(), 0));
   if (decision.is_null()) return decision;
   const Json then = decision.value("request", Json::object()), now = precision_request(options);
   for (const auto& [name, value] : now.items())
@@ -117,10 +117,7 @@ void check_output(const OneshotOptions& options, const setup::RunSetup& setup, d
   const output::RunFolder folder(options, setup, group);
   if (!group.is_first() || options.resume || options.overwrite) return;
   if (const auto found = find_unfinished_run(options.output))
-    throw UsageError(
-        "[output] {}: an earlier run did not finish ({} of {} subgraphs are done); continue it with --resume or start "
-        "over with --overwrite",
-        options.output, found->finished, found->subgraphs);
+    output::RunFolder::refuse_unfinished(options.output, *found);
   PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
 }
 

@@ -285,17 +285,14 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
     control.message(
         LogLevel::kWarning,
         fmt::format("[importer] {} linears and lists of experts are not nodes of the imported graph and stay "
-                    "uncompressed, whatever the recipe says: {}{}",
-                    left.size(), join({left.begin(), left.begin() + std::min<std::ptrdiff_t>(4, std::ssize(left))}),
-                    left.size() > 4 ? ", ..." : ""));
+                    "uncompressed, whatever the recipe says: {}",
+                    left.size(), join_first(left, 4)));
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
   if (const std::vector<std::string>& names = setup.without_importance; !names.empty())
     control.message(
         LogLevel::kWarning,
-        fmt::format("[oneshot] --from-imatrix: {} has no figures for {} tensors, which are rounded without: {}{}",
-                    options.from_imatrix, names.size(),
-                    join({names.begin(), names.begin() + std::min<std::ptrdiff_t>(4, std::ssize(names))}),
-                    names.size() > 4 ? ", ..." : ""));
+        fmt::format("[oneshot] --from-imatrix: {} has no figures for {} tensors, which are rounded without: {}",
+                    options.from_imatrix, names.size(), join_first(names, 4)));
   for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments, *setup.target))
     control.message(LogLevel::kWarning, warning);
 }

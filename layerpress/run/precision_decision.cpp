@@ -74,16 +74,22 @@ class Decision {
         options_.target_size, format_bytes(choices_.least_bits() / 8 + other_bytes_));
   }
 
+  /// Those that get a candidate.
+  std::vector<const MeasuredUnit*> units_of(std::size_t candidate) const {
+    std::vector<const MeasuredUnit*> units;
+    for (std::size_t u = 0; u < measured_.units.size(); ++u)
+      if (choice_.candidates[u] == candidate) units.push_back(&measured_.units[u]);
+    return units;
+  }
+
   /// Candidates that are chosen anywhere, those with the most weights first: some readers look at the first group only.
   std::vector<recipe::CandidateTargets> targets() const {
     std::vector<std::pair<std::int64_t, recipe::CandidateTargets>> all;
     for (std::size_t c = 0; c < options_.schemes.size(); ++c) {
       std::pair<std::int64_t, recipe::CandidateTargets> own{0, {options_.schemes[c], {}}};
-      for (std::size_t u = 0; u < measured_.units.size(); ++u) {
-        if (choice_.candidates[u] != c) continue;
-        const MeasuredUnit& unit = measured_.units[u];
-        own.first -= unit.weights;
-        own.second.targets.insert(own.second.targets.end(), unit.tied.targets.begin(), unit.tied.targets.end());
+      for (const MeasuredUnit* unit : units_of(c)) {
+        own.first -= unit->weights;
+        own.second.targets.insert(own.second.targets.end(), unit->tied.targets.begin(), unit->tied.targets.end());
       }
       if (own.first != 0 && options_.schemes[c] != recipe::kLeftAlone) all.push_back(std::move(own));
     }
@@ -99,10 +105,9 @@ class Decision {
     for (std::size_t c = 0; c < options_.schemes.size(); ++c) {
       std::size_t modules = 0;
       double weights = 0;
-      for (std::size_t u = 0; u < measured_.units.size(); ++u) {
-        if (choice_.candidates[u] != c) continue;
-        modules += measured_.units[u].tied.modules.size();
-        weights += static_cast<double>(measured_.units[u].weights);
+      for (const MeasuredUnit* unit : units_of(c)) {
+        modules += unit->tied.modules.size();
+        weights += static_cast<double>(unit->weights);
       }
       list.push_back({{"scheme", options_.schemes[c]}, {"modules", modules}, {"share", weights / weights_}});
     }

@@ -35,18 +35,12 @@ Rounded rounded_candidates(const std::vector<std::string>& candidates) {
 }
 
 /// What a linear's weight takes in the result if it is left alone.
-std::uint64_t plain_bytes(const setup::RunSetup& setup, const std::string& module) {
-  const graph::Graph& graph = setup.model.traced.graph;
-  for (const auto& [n, assignment] : setup.assignments.linears) {
-    if (graph.module_name(graph.nodes[n]) != module) continue;
-    const std::string weight = graph::weight_matrix(graph.nodes[n].operation).value().weight;
-    std::uint64_t bytes = 0;
-    if (const auto stored = setup.model.quantized.find(weight); stored != setup.model.quantized.end())
-      for (const auto& part : stored->second.compressed_layout)
-        bytes += checkpoint::TensorSpec{part.suffix, part.dtype, part.shape}.nbytes();
-    return bytes > 0 ? bytes : setup.target->plain_form(setup.model.checkpoint->spec(weight)).nbytes();
-  }
-  throw InternalError("[run.precision] {} is not among the measured linears", module);
+std::uint64_t plain_bytes(const setup::RunSetup& setup, const std::string& weight) {
+  std::uint64_t bytes = 0;
+  if (const auto stored = setup.model.quantized.find(weight); stored != setup.model.quantized.end())
+    for (const auto& part : stored->second.compressed_layout)
+      bytes += checkpoint::TensorSpec{part.suffix, part.dtype, part.shape}.nbytes();
+  return bytes > 0 ? bytes : setup.target->plain_form(setup.model.checkpoint->spec(weight)).nbytes();
 }
 
 /// Sums over the unit's linears of their relative output errors, by candidate.
@@ -69,18 +63,17 @@ std::size_t coarsest(const std::vector<std::vector<double>>& errors, std::size_t
   return static_cast<std::size_t>(std::max_element(sums.begin(), sums.end()) - sums.begin());
 }
 
-void add_sizes(const SchemeComparison& comparison, const Rounded& rounded, MeasuredUnit& unit,
-               recipe::PrecisionUnit& options) {
-  const std::map<std::string, compression::LinearShape> shapes = shapes_of(comparison.setup);
+void add_sizes(const SchemeComparison& comparison, const MeasuredLinears& linears, const Rounded& rounded,
+               MeasuredUnit& unit, recipe::PrecisionUnit& options) {
   for (const std::string& module : unit.tied.modules) {
-    const compression::LinearShape& shape = shapes.at(module);
-    unit.weights += shape.rows * shape.columns;
+    const MeasuredLinear& linear = linears.at(module);
+    unit.weights += linear.shape.rows * linear.shape.columns;
     for (std::size_t c = 0; c < rounded.names.size(); ++c)
-      options[rounded.places[c]].bits += 8 * stored_bytes(*comparison.schemes[c], shape);
+      options[rounded.places[c]].bits += 8 * stored_bytes(*comparison.schemes[c], linear.shape);
     if (rounded.places.size() == options.size()) continue;
     for (std::size_t c = 0; c < options.size(); ++c)
       if (std::find(rounded.places.begin(), rounded.places.end(), c) == rounded.places.end())
-        options[c].bits += 8 * plain_bytes(comparison.setup, module);
+        options[c].bits += 8 * plain_bytes(comparison.setup, linear.weight);
   }
 }
 
@@ -97,6 +90,7 @@ MeasuredUnits measure_units(Rank& rank, const std::vector<std::string>& candidat
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
   MeasuredUnits result{.samples = measurement.samples, .tokens = measurement.tokens};
+  const MeasuredLinears linears = linears_of(comparison.setup);
   std::vector<std::vector<double>> errors;
   std::vector<std::vector<std::string>> modules;
   for (setup::TiedModules& tied : setup::tied_modules(comparison.setup)) {
@@ -104,7 +98,7 @@ MeasuredUnits measure_units(Rank& rank, const std::vector<std::string>& candidat
     modules.push_back(tied.modules);
     result.units.push_back({.tied = std::move(tied)});
     result.options.emplace_back(candidates.size());
-    add_sizes(comparison, rounded, result.units.back(), result.options.back());
+    add_sizes(comparison, linears, rounded, result.units.back(), result.options.back());
   }
   const std::size_t coarse = coarsest(errors, count);
   result.disturbed_by = rounded.names[coarse];

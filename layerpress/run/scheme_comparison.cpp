@@ -60,14 +60,14 @@ SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& n
   return comparison;
 }
 
-std::map<std::string, compression::LinearShape> shapes_of(const setup::RunSetup& setup) {
-  std::map<std::string, compression::LinearShape> shapes;
+MeasuredLinears linears_of(const setup::RunSetup& setup) {
+  MeasuredLinears linears;
   const graph::Graph& graph = setup.model.traced.graph;
   for (const auto& [n, assignment] : setup.assignments.linears) {
     const graph::WeightMatrix matrix = graph::weight_matrix(graph.nodes[n].operation).value();
-    shapes[graph.module_name(graph.nodes[n])] = {matrix.rows, matrix.columns, assignment.scale_dtype};
+    linears[graph.module_name(graph.nodes[n])] = {matrix.weight, {matrix.rows, matrix.columns, assignment.scale_dtype}};
   }
-  return shapes;
+  return linears;
 }
 
 std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear) {

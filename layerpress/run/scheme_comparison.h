@@ -21,8 +21,14 @@ struct SchemeComparison {
 /// to it would be. REQUIRES: recipe::check_candidates.
 SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names);
 
-/// The measured linears by module.
-std::map<std::string, compression::LinearShape> shapes_of(const setup::RunSetup& setup);
+struct MeasuredLinear {
+  std::string weight;
+  compression::LinearShape shape;
+};
+
+/// By module.
+using MeasuredLinears = std::map<std::string, MeasuredLinear>;
+MeasuredLinears linears_of(const setup::RunSetup& setup);
 
 /// What a linear takes in a checkpoint, scales and zero points included.
 std::uint64_t stored_bytes(const quant::QuantizationScheme& scheme, const compression::LinearShape& linear);

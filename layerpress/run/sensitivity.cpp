@@ -82,12 +82,12 @@ struct Total {
 /// The figures as JSON.
 Json report_of(const setup::RunSetup& setup, const std::vector<std::string>& names,
                const std::vector<const quant::QuantizationScheme*>& schemes, const Measurement& measurement) {
-  const std::map<std::string, compression::LinearShape> shapes = shapes_of(setup);
+  const MeasuredLinears linears = linears_of(setup);
   std::vector<Total> totals(names.size());
   std::int64_t elements = 0;
   Json modules = Json::array();
   for (const compression::ModuleReport& report : measurement.reports) {
-    const compression::LinearShape& linear = shapes.at(report.module);
+    const compression::LinearShape& linear = linears.at(report.module).shape;
     elements += linear.rows * linear.columns;
     const std::vector<std::optional<double>> errors = modifier::relative_errors(report);
     Json own = Json::object();

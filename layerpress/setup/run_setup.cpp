@@ -158,10 +158,13 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   setup.pipeline = choose_pipeline(options, setup.modifiers);
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
-  if (decide) decide(setup);
-  setup.pipeline = choose_pipeline(options, setup.modifiers);  // what is decided takes no data
+  if (decide) {
+    decide(setup);
+    setup.pipeline = choose_pipeline(options, setup.modifiers);  // what is decided takes no data
+  }
   apply_rewrites(setup.modifiers, setup.model);
-  setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
+  if (!setup.model.rewrites.empty())
+    setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   if (importance)
     setup.without_importance = take_importance(*importance, setup.model, setup.modifiers, setup.assignments);

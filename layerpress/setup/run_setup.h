@@ -26,6 +26,11 @@ inline constexpr std::uint64_t kUnlimited =
 /// device (kNone).
 enum class ActivationPlace { kAuto, kCpu, kDisk, kNone };
 
+/// Whether values between stages may go to the scratch file.
+inline bool may_use_disk(ActivationPlace place) {
+  return place == ActivationPlace::kAuto || place == ActivationPlace::kDisk;
+}
+
 ActivationPlace parse_activation_place(const std::string& name);
 
 /// Everything that oneshot's options determine before any data is read. It is checked; nothing is written yet.

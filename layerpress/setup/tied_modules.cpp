@@ -18,15 +18,12 @@ std::string uniform_module_of(const model::TracedModel& model, const std::string
 
 /// A pattern for the linear and those that differ in numbers behind `prefix`.
 std::string pattern_for(const std::string& linear, const std::string& prefix) {
-  std::string pattern = "re:^";
-  for (std::size_t i = 0; i < linear.size(); ++i) {
-    if (linear[i] == '.') pattern += "\\.";
-    if (linear[i] == '.') continue;
-    const std::size_t end = std::min(linear.find('.', i), linear.size());
-    const std::string part = linear.substr(i, end - i);
-    const bool is_number = part.find_first_not_of("0123456789") == std::string::npos;
-    pattern += is_number && i > prefix.size() ? "\\d+" : part;
-    i = end - 1;
+  std::string pattern;
+  std::size_t begin = 0;  // of the part
+  for (const std::string& part : name_parts(linear)) {
+    pattern += begin == 0 ? "re:^" : "\\.";
+    pattern += all_digits(part) && begin > prefix.size() ? "\\d+" : part;
+    begin += part.size() + 1;
   }
   return pattern + "$";
 }

@@ -32,7 +32,7 @@ bool is_given(const OneshotOptions& options, const char* name) {
   return std::find(options.given.begin(), options.given.end(), name) != options.given.end();
 }
 
-void check_options(const OneshotOptions& options) {
+void check_choice(const OneshotOptions& options) {
   if (options.target_bits != 0 && !options.target_size.empty())
     throw UsageError("[options] --target-bits and --target-size both limit the result; give one of them");
   if (options.target_bits == 0 && options.target_size.empty())
@@ -143,7 +143,7 @@ bool asks_for_mixed_precision(const OneshotOptions& options) {
 MixedPrecision choose_precision(const OneshotOptions& options, const RunControl& control, dist::Group& group,
                                 bool writes) {
   const c10::InferenceMode inference;
-  check_options(options);
+  check_choice(options);
   MixedPrecision chosen;
   if (writes) chosen.decision = earlier_choice(options, group);
   const bool is_new = chosen.decision.is_null();

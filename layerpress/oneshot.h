@@ -142,7 +142,8 @@ struct OneshotOptions {
     field("dtype", self.dtype, "bf16, fp16 or fp32 to compute in (default: the checkpoint's)");
     field("threads", self.threads,
           "CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)");
-    field("max-shard-size", self.max_shard_size, "largest weight file; sizes as for --memory-budget");
+    field("max-shard-size", self.max_shard_size,
+          "largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget");
     field("model-graph", self.model_graph, model_graph_help());
     field("trust-remote-code", self.trust_remote_code, trust_remote_code_help());
     field("download", self.download, download_help());

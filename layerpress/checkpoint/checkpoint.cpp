@@ -111,18 +111,20 @@ std::shared_ptr<const Checkpoint> Checkpoint::in_memory(Json config, const std::
   return opened;
 }
 
-std::shared_ptr<const Checkpoint> Checkpoint::of_file(std::shared_ptr<const MappedFile> file,
-                                                      std::shared_ptr<const TemporaryDirectory> folder, Json config,
-                                                      const std::vector<StoredTensor>& tensors) {
+std::shared_ptr<const Checkpoint> Checkpoint::of_files(const std::vector<OtherFile>& files,
+                                                       std::shared_ptr<const TemporaryDirectory> folder, Json config) {
   const std::shared_ptr<Checkpoint> opened(new Checkpoint);
   opened->directory_ = folder->path();
-  opened->location_ = file->path();
+  opened->location_ = files.front().file->path();
   opened->folder_ = std::move(folder);
   opened->config_ = std::move(config);
-  const auto mapped = std::make_shared<const MappedTensors>(std::move(file));
-  for (const StoredTensor& tensor : tensors)
-    if (!opened->places_.emplace(tensor.name, Place{mapped, tensor, {}, nullptr}).second)
-      throw CheckpointError("[checkpoint.open] {}: holds {} twice", opened->location_.string(), in_quotes(tensor.name));
+  for (const OtherFile& each : files) {
+    const auto mapped = std::make_shared<const MappedTensors>(each.file);
+    for (const StoredTensor& tensor : each.tensors)
+      if (!opened->places_.emplace(tensor.name, Place{mapped, tensor, {}, nullptr}).second)
+        throw CheckpointError("[checkpoint.open] {}: holds {} twice", each.file->path().string(),
+                              in_quotes(tensor.name));
+  }
   return opened;
 }
 

@@ -52,10 +52,14 @@ class Checkpoint {
   /// naming a tensor that is not contiguous, not on the CPU, or of a dtype that a checkpoint cannot have.
   static std::shared_ptr<const Checkpoint> in_memory(Json config, const std::map<std::string, at::Tensor>& tensors);
 
-  /// Tensors of another kind of file, whose positions lie in it. `folder` holds what a model folder has besides weights.
-  static std::shared_ptr<const Checkpoint> of_file(std::shared_ptr<const MappedFile> file,
-                                                   std::shared_ptr<const TemporaryDirectory> folder, Json config,
-                                                   const std::vector<StoredTensor>& tensors);
+  /// Tensors of another kind of file, whose positions lie in it.
+  struct OtherFile {
+    std::shared_ptr<const MappedFile> file;
+    std::vector<StoredTensor> tensors;
+  };
+  /// A model in such files, of which the first is its location. `folder` holds what a model folder has besides weights.
+  static std::shared_ptr<const Checkpoint> of_files(const std::vector<OtherFile>& files,
+                                                    std::shared_ptr<const TemporaryDirectory> folder, Json config);
 
   /// The same checkpoint, with each tensor of `fused` that it contains replaced by its members. Throws CheckpointError
   /// if such a tensor has another shape.
@@ -85,7 +89,7 @@ class Checkpoint {
 
   /// The folder with config.json, tokenizer and the other files; empty for a model in memory.
   const std::filesystem::path& directory() const { return directory_; }
-  /// What the user named: the folder, or the one file that is the whole model.
+  /// What the user named: the folder, or a file that is the whole model or its first part.
   const std::filesystem::path& location() const { return location_; }
   const Json& config() const { return config_; }
   /// config.json's quantization_config, or what stands for it in one of the other places where engines look: null if there is
@@ -131,7 +135,7 @@ class Checkpoint {
   template <typename Function>
   void for_each_part(const std::string& name, Function&& function) const;
   std::filesystem::path directory_, location_;
-  std::shared_ptr<const TemporaryDirectory> folder_;  // that `directory_` is, if the model is one file
+  std::shared_ptr<const TemporaryDirectory> folder_;  // that `directory_` is, if the model is no folder
   Json config_;
   Json quantization_config_;
   std::map<std::string, Place> places_;

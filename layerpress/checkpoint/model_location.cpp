@@ -83,6 +83,20 @@ bool has_near_folder(const std::string& model) {
   return model.find('/') != std::string::npos && hint_for_missing_folder(model).starts_with("did you mean");
 }
 
+/// Of a folder that holds nothing but a divided GGUF file, the part that stands for it.
+std::optional<fs::path> first_part(const fs::path& folder) {
+  std::optional<fs::path> found;
+  std::error_code failure;
+  if (fs::exists(folder / "config.json", failure)) return std::nullopt;
+  for (const auto& entry : fs::directory_iterator(folder, failure)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find("-00001-of-") == std::string::npos || entry.path().extension() != ".gguf") continue;
+    if (found) return std::nullopt;
+    found = entry.path();
+  }
+  return found;
+}
+
 [[noreturn]] void refuse_missing_folder(const std::string& model) {
   const std::string hint = hint_for_missing_folder(model);
   throw CheckpointError("[checkpoint.locate] no such folder {}; {}", in_quotes(model),
@@ -110,7 +124,7 @@ fs::path locate_model(const std::string& model) {
   std::error_code failure;
   if (model.empty())
     throw CheckpointError("[checkpoint.locate] the model's name is empty; pass a directory or org/name");
-  if (fs::is_directory(model, failure)) return model;
+  if (fs::is_directory(model, failure)) return first_part(model).value_or(model);
   if (fs::is_regular_file(model, failure) && fs::path(model).extension() == ".gguf") return model;
   if (fs::exists(model, failure))
     throw CheckpointError(

@@ -234,7 +234,17 @@ std::int64_t TensorInfo::rows() const {
 
 std::uint64_t TensorInfo::nbytes() const { return static_cast<std::uint64_t>(rows() * type->row_bytes(shape.back())); }
 
-std::string file_header(const Metadata& metadata, std::vector<TensorInfo>& tensors) {
+std::string part_name(const std::string& name, std::size_t number, std::size_t count) {
+  return fmt::format("{}-{:05}-of-{:05}.gguf", name, number + 1, count);
+}
+
+Metadata part_keys(std::size_t number, std::size_t count, std::size_t tensors) {
+  return {{"split.no", static_cast<std::uint16_t>(number)},
+          {"split.count", static_cast<std::uint16_t>(count)},
+          {"split.tensors.count", static_cast<std::int32_t>(tensors)}};
+}
+
+std::string file_header(const Metadata& metadata, std::span<TensorInfo> tensors) {
   Writer writer;
   writer.raw(kMagic, sizeof(kMagic));
   writer.number(kVersion);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,13 @@ inline constexpr std::uint64_t kAlignment = 32;
 
 /// Places the tensors one after the other and returns all bytes before the data, padded to the alignment. Throws CheckpointError for a
 /// name of more than 63 bytes, which readers refuse.
-std::string file_header(const Metadata& metadata, std::vector<TensorInfo>& tensors);
+std::string file_header(const Metadata& metadata, std::span<TensorInfo> tensors);
+
+/// The name of a part of a divided file, as llama-gguf-split names it: "NAME-00001-of-00003.gguf". `number` is from 0.
+std::string part_name(const std::string& name, std::size_t number, std::size_t count);
+
+/// What every part of a divided file says of the division.
+Metadata part_keys(std::size_t number, std::size_t count, std::size_t tensors);
 
 /// What a file says before its data.
 struct FileHeader {

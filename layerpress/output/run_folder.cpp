@@ -3,13 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <system_error>
 #include <utility>
 
 #include "layerpress/base/checksum.h"
 #include "layerpress/base/missing_folder.h"
+#include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
@@ -28,6 +28,8 @@ void check_output(const OneshotOptions& options, const fs::path& model_location)
   for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
     if (folder == model)
       throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
+  for (fs::path folder = model; folder.has_relative_path(); folder = folder.parent_path())
+    if (folder == output) throw UsageError("[options] --output: {} holds the model; choose another", options.output);
   if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
     throw UsageError("[options] --offload-dir: {} is not a directory; name an existing one", options.offload_dir);
 }
@@ -76,7 +78,7 @@ bool RunFolder::is_complete() const {
     if (is_file() ? !fs::is_regular_file(target, failure) : !fs::is_directory(target, failure)) return false;
     if (!options_.resume || fs::is_empty(target, failure)) return false;
     if (!is_file() && fs::exists(path_ / Journal::kFileName)) return false;
-    if (is_file() ? is_this_file() : holds_this_output()) {
+    if (setup_.target->has_config() ? holds_this_output() : has_these_headers()) {
       if (options_.imatrix.empty() || fs::exists(options_.imatrix, failure)) return true;
       throw UsageError("[output] {}: is already complete, but {} is not there; start over with --overwrite",
                        options_.output, options_.imatrix);
@@ -90,12 +92,18 @@ bool RunFolder::is_complete() const {
   return group_.broadcast_text(group_.is_first() && looks_complete() ? "yes" : "no", 0) == "yes";
 }
 
-/// Compares everything before the tensors, which includes recipe and config.
-bool RunFolder::is_this_file() const {
-  const checkpoint::FileLayout layout =
-      layout_of(setup_, output_parts(setup_, {}), std::numeric_limits<std::uint64_t>::max(), 1).files.front();
-  const auto file = MappedFile::open(options_.output);
-  return file->size() == layout.size && std::memcmp(file->data(), layout.header.data(), layout.header.size()) == 0;
+/// Compares everything before the tensors, which includes the recipe and all that a config would say.
+bool RunFolder::has_these_headers() const {
+  const std::uint64_t most = parse_bytes(options_.max_shard_size, "--max-shard-size");
+  const fs::path target = options_.output;
+  for (const checkpoint::FileLayout& layout : layout_of(setup_, output_parts(setup_, {}), most, 1).files) {
+    const fs::path path = is_file() ? target : target / layout.name;
+    std::error_code failure;
+    if (fs::file_size(path, failure) != layout.size || failure) return false;
+    const auto file = MappedFile::open(path);
+    if (std::memcmp(file->data(), layout.header.data(), layout.header.size()) != 0) return false;
+  }
+  return true;
 }
 
 /// Compares config, recipe, and all copied weights. The calibration data can no longer be determined.

@@ -47,7 +47,7 @@ class RunFolder {
 
  private:
   bool is_file() const { return !setup_.target->only_file().empty(); }
-  bool is_this_file() const;
+  bool has_these_headers() const;
   bool holds_this_output() const;
   void read_journal();
   const OneshotOptions& options_;

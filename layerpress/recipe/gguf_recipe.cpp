@@ -22,6 +22,10 @@ bool asks_for_gguf(const OneshotOptions& options) {
   return std::filesystem::path(options.output).extension() == ".gguf";
 }
 
+bool divides_gguf(const OneshotOptions& options) {
+  return options.max_shard_size != OneshotOptions().max_shard_size || is_given(options, "max-shard-size");
+}
+
 OrderedJson gguf_arguments(const OneshotOptions& options) {
   const OneshotOptions defaults;
   const bool usual = options.scheme == defaults.scheme && !is_given(options, "scheme");

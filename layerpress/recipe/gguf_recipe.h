@@ -8,6 +8,9 @@ namespace layerpress::recipe {
 /// Whether the options ask for a GGUF file: the output's name ends in .gguf.
 bool asks_for_gguf(const OneshotOptions& options);
 
+/// Whether such options ask for a folder with parts: a largest size is given.
+bool divides_gguf(const OneshotOptions& options);
+
 /// The arguments of a quantizing modifier for such options: --scheme, or Q4_K_M, names llama.cpp's mixture of types. Throws UsageError for
 /// another scheme and for options that the mixture decides.
 OrderedJson gguf_arguments(const OneshotOptions& options);

@@ -8,7 +8,7 @@ namespace layerpress::run {
 
 verification::Findings check_written(const setup::RunSetup& setup, const std::filesystem::path& folder) {
   verification::Findings findings;
-  if (!setup.target->only_file().empty()) return findings;
+  if (!setup.target->has_config()) return findings;
   try {
     setup::OpenedModel written;
     written.stored = checkpoint::Checkpoint::open(folder);

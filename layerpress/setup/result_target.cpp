@@ -90,6 +90,7 @@ std::shared_ptr<const target::Target> make_target(const OneshotOptions& options,
   if (options.model_in_memory)
     throw UsageError("[oneshot] a model in memory cannot become a GGUF, which needs its tokenizer; name its folder");
   target::GgufDescription description{.name = last_part_of(options.model), .recipe = recipe::to_yaml(recipe)};
+  if (recipe::divides_gguf(options)) description.parts = std::filesystem::path(options.output).stem().string();
   description.source = model.file_metadata;
   for (const recipe::ModifierEntry& entry : recipe.modifiers)
     if (const std::string mixture = recipe::mixture_of(entry); !mixture.empty())

@@ -149,7 +149,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
     throw UsageError("[oneshot] a model in memory cannot be divided among ranks; name its folder instead");
   const std::shared_ptr<const gguf::ImportanceFile> importance = importance_file(options);
   setup.target = make_target(options, setup.recipe, setup.model, importance.get());
-  if (!setup.target->only_file().empty() && group.local_size() < group.size())
+  if (!setup.target->has_config() && group.local_size() < group.size())
     throw UsageError(
         "[options] --output {}: ranks of several machines cannot write one file; run all ranks on one machine",
         options.output);

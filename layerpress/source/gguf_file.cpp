@@ -25,7 +25,18 @@ namespace {
 using checkpoint::Checkpoint;
 using checkpoint::StoredTensor;
 using CheckpointPointer = std::shared_ptr<const Checkpoint>;
-using Tensors = std::map<std::string, gguf::TensorInfo>;
+
+/// A tensor, and the place of its file among those of the model.
+struct Tensor : gguf::TensorInfo {
+  std::size_t file = 0;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+/// A file, or a part of one that was divided.
+struct Piece {
+  std::shared_ptr<const MappedFile> file;
+  gguf::FileHeader header;
+};
 
 constexpr std::int64_t kDecodedAtOnce = 4 << 20;  // values
 
@@ -121,42 +132,83 @@ std::uint64_t fp32_bytes(const std::vector<Part>& parts) {
 /// Everything that reading the file makes.
 class Opening {
  public:
-  explicit Opening(const std::filesystem::path& path)
-      : file_(MappedFile::open(path)), header_(gguf::read_header(file_->data(), file_->size(), path.string())) {
-    for (const gguf::TensorInfo& tensor : header_.tensors) tensors_.emplace(tensor.name, tensor);
-  }
+  explicit Opening(const std::filesystem::path& path) { add(path); }
 
   GgufFile open() {
-    require_whole_model();
+    require_model();
+    add_parts();
     const gguf::FileFacts facts = read_facts();
     gguf::ReadArchitecture model = read_architecture(facts);
-    opened_.metadata = header_.metadata;
+    opened_.metadata = metadata();
     describe();
     add_tensors(checkpoint_tensors(model, facts));
     add_to_config(model.config);
-    CheckpointPointer raw = Checkpoint::of_file(file_, folder_of(model.config), model.config, plain_);
+    std::vector<Checkpoint::OtherFile> files;
+    for (std::size_t p = 0; p < pieces_.size(); ++p) files.push_back({pieces_[p].file, std::move(plain_[p])});
+    CheckpointPointer raw = Checkpoint::of_files(files, folder_of(model.config), model.config);
     for (const auto& make : makers_) make(raw);
     opened_.checkpoint = computed_.empty() ? raw : raw->with_computed(computed_);
     return std::move(opened_);
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw CheckpointError("[source.gguf] {}: {}", file_->path().string(), what);
+  [[noreturn]] void refuse(const std::string& what) const { refuse(pieces_.front(), what); }
+  [[noreturn]] static void refuse(const Piece& piece, const std::string& what) {
+    throw CheckpointError("[source.gguf] {}: {}", piece.file->path().string(), what);
   }
 
-  void require_whole_model() const {
-    const auto* type = gguf::find_value<std::string>(header_.metadata, "general.type");
+  const gguf::Metadata& metadata() const { return pieces_.front().header.metadata; }
+
+  void add(const std::filesystem::path& path) {
+    const auto file = MappedFile::open(path);
+    pieces_.push_back({file, gguf::read_header(file->data(), file->size(), path.string())});
+    plain_.emplace_back();
+    for (const gguf::TensorInfo& tensor : pieces_.back().header.tensors)
+      if (!tensors_.emplace(tensor.name, Tensor{tensor, pieces_.size() - 1}).second)
+        refuse(pieces_.back(),
+               "tensor " + gguf::in_words(tensor.name) + " is in an earlier part, too; fetch all again");
+  }
+
+  void require_model() const {
+    const auto* type = gguf::find_value<std::string>(metadata(), "general.type");
     if (type != nullptr && *type != "model")
       refuse("its general.type is " + type->substr(0, 40) + "; name a file with a model");
-    for (const auto& [key, value] : header_.metadata)
-      if (key == "split.count" && value != gguf::Value(std::uint16_t{1}) && value != gguf::Value(std::uint16_t{0}))
-        refuse("it is one of several parts; join them by llama-gguf-split --merge");
+  }
+
+  std::uint16_t said_of_parts(const char* key) const {
+    const auto* value = gguf::find_value<std::uint16_t>(pieces_.back().header.metadata, key);
+    return value == nullptr ? std::uint16_t{0} : *value;
+  }
+
+  /// The other parts of a divided file, which lie beside its first one.
+  void add_parts() {
+    const std::uint16_t count = said_of_parts("split.count");
+    if (count < 2) return;
+    if (said_of_parts("split.no") != 0) refuse("it is one of several parts; name the first one");
+    const std::filesystem::path first = pieces_.front().file->path();
+    const std::string name = first.filename().string(), ending = gguf::part_name("", 0, count);
+    if (!name.ends_with(ending))
+      refuse("it is the first of several parts, but its name does not end in " + ending + "; give it back its name");
+    for (std::uint16_t number = 1; number < count; ++number) {
+      const std::filesystem::path path =
+          first.parent_path() / gguf::part_name(name.substr(0, name.size() - ending.size()), number, count);
+      std::error_code failure;
+      if (!std::filesystem::exists(path, failure))
+        refuse("its part " + path.filename().string() + " is missing; fetch it, too");
+      add(path);
+      if (said_of_parts("split.count") != count || said_of_parts("split.no") != number)
+        refuse(pieces_.back(), "it does not say that it is part " + std::to_string(number + 1) + " of " +
+                                   std::to_string(count) + "; fetch it again");
+    }
+    const auto* all = gguf::find_value<std::int32_t>(metadata(), "split.tensors.count");
+    if (all != nullptr && *all != static_cast<std::int32_t>(tensors_.size()))
+      refuse("the parts have " + std::to_string(tensors_.size()) + " tensors together, but the first one says " +
+             std::to_string(*all) + "; fetch them again");
   }
 
   gguf::FileFacts read_facts() const {
-    gguf::FileFacts facts{.metadata = header_.metadata};
-    if (const auto* name = gguf::find_value<std::string>(header_.metadata, "general.architecture"))
+    gguf::FileFacts facts{.metadata = metadata()};
+    if (const auto* name = gguf::find_value<std::string>(metadata(), "general.architecture"))
       facts.architecture = *name;
     else
       refuse("it does not say what the model is (general.architecture); fetch it again");
@@ -172,7 +224,9 @@ class Opening {
         found->second.type->name() != "F32")
       refuse("tensor " + name + " is missing, or is no list of floats");
     std::vector<float> values(static_cast<std::size_t>(found->second.shape[0]));
-    std::memcpy(values.data(), file_->data() + header_.data + found->second.offset, values.size() * sizeof(float));
+    const Piece& piece = pieces_[found->second.file];
+    std::memcpy(values.data(), piece.file->data() + piece.header.data + found->second.offset,
+                values.size() * sizeof(float));
     return values;
   }
 
@@ -192,8 +246,7 @@ class Opening {
                                                           : "bfloat16";
     for (const auto& [entry, role] :
          {std::pair{"bos_token_id", "bos"}, {"eos_token_id", "eos"}, {"pad_token_id", "padding"}}) {
-      const auto* id =
-          gguf::find_value<std::uint32_t>(header_.metadata, std::string("tokenizer.ggml.") + role + "_token_id");
+      const auto* id = gguf::find_value<std::uint32_t>(metadata(), std::string("tokenizer.ggml.") + role + "_token_id");
       config[entry] = id == nullptr ? Json() : Json(*id);
     }
   }
@@ -202,8 +255,7 @@ class Opening {
     auto folder = std::make_shared<TemporaryDirectory>();
     write_text_file(folder->path() / "config.json", config.dump(2) + "\n");
     try {
-      for (const auto& [name, text] : gguf::tokenizer_files(header_.metadata))
-        write_text_file(folder->path() / name, text);
+      for (const auto& [name, text] : gguf::tokenizer_files(metadata())) write_text_file(folder->path() / name, text);
     } catch (const CheckpointError& failure) {
       opened_.missing_tokenizer = failure.what();
     }
@@ -217,14 +269,17 @@ class Opening {
       const bool plain = std::all_of(parts.begin(), parts.end(),
                                      [](const Part& part) { return float_dtype(*part.info.type).has_value(); });
       if (plain && parts.size() == 1 && is_unchanged(parts[0].place) && !parts[0].place.expert) {
-        plain_.push_back(as_stored(parts[0].info, name, header_.data));
+        add_stored(tensors_.at(parts[0].info.name), name);
         continue;
       }
       for (const Part& part : parts)
-        if (stored.insert(part.info.name).second)
-          plain_.push_back(as_stored(tensors_.at(part.info.name), part.info.name, header_.data));
+        if (stored.insert(part.info.name).second) add_stored(tensors_.at(part.info.name), part.info.name);
       add_made(name, parts, plain);
     }
+  }
+
+  void add_stored(const Tensor& tensor, const std::string& name) {
+    plain_[tensor.file].push_back(as_stored(tensor, name, pieces_[tensor.file].header.data));
   }
 
   void add_made(const std::string& name, const std::vector<Part>& parts, bool plain) {
@@ -271,11 +326,10 @@ class Opening {
     opened_.weights.push_back(std::move(weight));
   }
 
-  std::shared_ptr<const MappedFile> file_;
-  gguf::FileHeader header_;
+  std::vector<Piece> pieces_;
   Tensors tensors_;
   GgufFile opened_;
-  std::vector<StoredTensor> plain_;
+  std::vector<std::vector<StoredTensor>> plain_;  // of each piece
   std::vector<checkpoint::ComputedTensor> computed_;
   std::vector<std::function<void(const CheckpointPointer& raw)>> makers_;
 };

@@ -11,7 +11,7 @@
 
 namespace layerpress::source {
 
-/// A GGUF file opened as a model. Nothing of its weights is decoded before a tensor is loaded.
+/// A GGUF file, of a divided one the first part, opened as a model. Nothing of its weights is decoded before a tensor is loaded.
 struct GgufFile {
   /// Config and tokenizer are in a temporary folder. Tensors of floats have their names and forms in a checkpoint; those in blocks
   /// have the names of the file, and are the parts of `weights`.
@@ -26,7 +26,7 @@ struct GgufFile {
 /// Whether a path is a GGUF file, by its name.
 bool is_gguf_file(const std::filesystem::path& path);
 
-/// Throws CheckpointError for damaged files, and for models that Layerpress cannot read from a GGUF, naming what it lacks.
+/// Opens the other parts beside a first one, too. Throws CheckpointError for damaged files, and for models that Layerpress cannot read from a GGUF, naming what it lacks.
 GgufFile open_gguf(const std::filesystem::path& path);
 
 }  // namespace layerpress::source

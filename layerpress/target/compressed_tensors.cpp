@@ -35,6 +35,7 @@ class CompressedTensorsTarget final : public Target {
   }
 
   /// One group per scheme, with the recipe's targets where all readers understand them.
+  bool has_config() const override { return true; }
   std::pair<std::string, Json> config_of(const CompressedModules& compressed) const override {
     quant::QuantizationConfig config = with_targets(compressed.schemes, compressed.modules);
     config.ignore.insert(config.ignore.end(), compressed.ignored.begin(), compressed.ignored.end());

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "layerpress/base/shell_word.h"
@@ -38,7 +40,9 @@ const gguf::BlockType& type_of(at::ScalarType dtype) {
 class GgufTarget final : public Target {
  public:
   GgufTarget(const checkpoint::Checkpoint& model, const GgufDescription& description)
-      : architecture_(gguf::architecture_for(model.config())), metadata_(architecture_.metadata) {
+      : architecture_(gguf::architecture_for(model.config())),
+        metadata_(architecture_.metadata),
+        parts_(description.parts) {
     if (description.source)
       add_inherited(*description.source);
     else
@@ -118,16 +122,16 @@ class GgufTarget final : public Target {
         add_expert(tensors[found->second], info, spec.name);
       places.emplace_back(found->second, place.expert.value_or(0));
     }
-    checkpoint::FileLayout file = file_of(specs, tensors, places);
-    if (division.sets > 1) file.set_of_tensor = division.set_of_spec;
-    return {{std::move(file)}, /*has_index=*/false};
+    return files_of(specs, tensors, places, division);
   }
+
+  bool has_config() const override { return false; }
 
   std::pair<std::string, Json> config_of(const CompressedModules&) const override {
     throw InternalError("[target.gguf] a GGUF has no config.json");
   }
   void write_others(const Finished&, const std::filesystem::path&) const override {}
-  std::string only_file() const override { return kFileName; }
+  std::string only_file() const override { return parts_.empty() ? kFileName : ""; }
 
   std::optional<std::string> kernel_gap(const quant::QuantizationScheme&, std::int64_t, std::int64_t,
                                         bool) const override {
@@ -135,7 +139,8 @@ class GgufTarget final : public Target {
   }
   std::string sparsity_gap(std::int64_t, std::int64_t) const override { return ""; }
   Serving serving(const std::string& output, const std::vector<quant::QuantizationScheme>&) const override {
-    return {"llama-server -m " + shell_word(output),
+    const std::string first = parts_.empty() ? "" : "/" + shell_word(parts_) + "-00001-of-*.gguf";
+    return {"llama-server -m " + shell_word(output) + first,
             "llama.cpp, Ollama or LM Studio, on any CPU or GPU that they run on"};
   }
 
@@ -206,27 +211,67 @@ class GgufTarget final : public Target {
     ++stack.shape.front();
   }
 
-  checkpoint::FileLayout file_of(const std::vector<checkpoint::TensorSpec>& specs,
-                                 std::vector<gguf::TensorInfo>& tensors,
-                                 const std::vector<std::pair<std::size_t, std::int64_t>>& places) const {
-    checkpoint::FileLayout file{kFileName, 0, gguf::file_header(metadata_, tensors), {}, 0};
-    file.size = file.header.size();
-    for (const gguf::TensorInfo& tensor : tensors)
-      file.size = std::max<std::uint64_t>(file.size, file.header.size() + tensor.offset + tensor.nbytes());
-    for (std::size_t i = 0; i < specs.size(); ++i) {
-      const gguf::TensorInfo& tensor = tensors[places[i].first];
-      const bool stacked = tensor.shape.size() == 3;
-      if (stacked && places[i].second >= tensor.shape.front())
-        throw CheckpointError("[target.gguf] {}: expert {} of {} is there; some of them are missing", specs[i].name,
-                              places[i].second, tensor.shape.front());
-      file.tensors.push_back({specs[i], file.header.size() + tensor.offset +
-                                            static_cast<std::uint64_t>(places[i].second) * specs[i].nbytes()});
+  /// Where each file's tensors end among all of them: filled in their order, a tensor larger than the limit alone.
+  std::vector<std::size_t> ends_of_files(const std::vector<gguf::TensorInfo>& tensors, std::uint64_t most) const {
+    std::vector<std::size_t> ends;
+    std::uint64_t filled = 0;
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (!parts_.empty() && filled > 0 && filled + tensors[t].nbytes() > most) {
+        ends.push_back(t);
+        filled = 0;
+      }
+      filled += tensors[t].nbytes();
     }
+    ends.push_back(tensors.size());
+    return ends;
+  }
+
+  /// A file of some tensors. The first has all keys, and each part what divided files say.
+  checkpoint::FileLayout file_of(std::span<gguf::TensorInfo> own, std::size_t number, std::size_t count,
+                                 std::size_t all) const {
+    gguf::Metadata metadata = number == 0 ? metadata_ : gguf::Metadata();
+    if (!parts_.empty())
+      for (auto& pair : gguf::part_keys(number, count, all)) metadata.push_back(std::move(pair));
+    checkpoint::FileLayout file{parts_.empty() ? kFileName : gguf::part_name(parts_, number, count),
+                                0,
+                                gguf::file_header(metadata, own),
+                                {},
+                                0};
+    file.size = file.header.size();
+    if (!own.empty()) file.size += own.back().offset + own.back().nbytes();
     return file;
+  }
+
+  checkpoint::CheckpointLayout files_of(const std::vector<checkpoint::TensorSpec>& specs,
+                                        std::vector<gguf::TensorInfo>& tensors,
+                                        const std::vector<std::pair<std::size_t, std::int64_t>>& places,
+                                        const checkpoint::FileDivision& division) const {
+    checkpoint::CheckpointLayout layout{{}, /*has_index=*/false};
+    const std::vector<std::size_t> ends = ends_of_files(tensors, division.max_shard_bytes);
+    if (ends.size() > std::numeric_limits<std::uint16_t>::max())
+      throw UsageError("[options] --max-shard-size: the file would have {} parts; choose a larger size", ends.size());
+    for (std::size_t f = 0; f < ends.size(); ++f) {
+      const std::size_t begin = f == 0 ? 0 : ends[f - 1];
+      layout.files.push_back(
+          file_of(std::span(tensors).subspan(begin, ends[f] - begin), f, ends.size(), tensors.size()));
+    }
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      const auto [t, expert] = places[i];
+      if (tensors[t].shape.size() == 3 && expert >= tensors[t].shape.front())
+        throw CheckpointError("[target.gguf] {}: expert {} of {} is there; some of them are missing", specs[i].name,
+                              expert, tensors[t].shape.front());
+      const auto f = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), t) - ends.begin());
+      checkpoint::FileLayout& file = layout.files[f];
+      file.tensors.push_back(
+          {specs[i], file.header.size() + tensors[t].offset + static_cast<std::uint64_t>(expert) * specs[i].nbytes()});
+      if (division.sets > 1) file.set_of_tensor.push_back(division.set_of_spec[i]);
+    }
+    return layout;
   }
 
   gguf::Architecture architecture_;
   gguf::Metadata metadata_;
+  const std::string parts_;
 };
 
 }  // namespace

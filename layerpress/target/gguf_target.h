@@ -16,6 +16,7 @@ struct GgufDescription {
   std::string name;                          ///< of the model
   std::string recipe;                        ///< as YAML
   std::optional<std::uint32_t> file_type{};  ///< of the mixture of types that was asked for
+  std::string parts{};                       ///< what the names of a folder's parts begin with; "": one file
   /// The importance file that weighed errors.
   struct Importance {
     std::string file;
@@ -27,7 +28,7 @@ struct GgufDescription {
   std::optional<gguf::Metadata> source{};
 };
 
-/// A single GGUF file, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws
+/// A GGUF file, or a folder with its parts, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws
 /// CheckpointError for architectures and tokenizers that llama.cpp or Layerpress does not know.
 std::unique_ptr<Target> gguf_target(const checkpoint::Checkpoint& model, const GgufDescription& description);
 

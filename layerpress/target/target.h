@@ -75,7 +75,9 @@ class Target {
                                               const checkpoint::FileDivision& division,
                                               const SchemeOf& scheme_of) const = 0;
 
-  /// What config.json says of the compressed modules: the name of a member and its value.
+  /// Whether a config.json belongs to it. If not, the first bytes of its files say all that one would.
+  virtual bool has_config() const = 0;
+  /// What config.json says of the compressed modules: the name of a member and its value. REQUIRES: has_config().
   virtual std::pair<std::string, Json> config_of(const CompressedModules& compressed) const = 0;
   /// Writes what the folder of the result holds besides weight files.
   virtual void write_others(const Finished& finished, const std::filesystem::path& folder) const = 0;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,12 @@ def check(repository: str, report: Report) -> dict[str, Any]:
         raise Fault(f"{repository}: {explained(fault, '')}; nothing was done", PLACE) from None
 
 
+def replaced(folder: str) -> list[str]:
+    """Patterns for what an earlier upload of such a folder consists of: weights, or the parts of the same GGUF file."""
+    parts = {re.sub(r"-\d{5}-of-\d{5}\.gguf$", "-*-of-*.gguf", file.name) for file in Path(folder).glob("*.gguf")}
+    return sorted(parts) or ["*.safetensors", "*.safetensors.index.json"]
+
+
 def upload(folder: str, repository: str, private: bool, report: Report) -> dict[str, Any]:
     """Makes the repository where there is none, and uploads the folder, or the file beside those that are there. Weight files of an
     earlier upload that the folder does not have are deleted, because readers would take them for a part of the model."""
@@ -35,8 +42,7 @@ def upload(folder: str, repository: str, private: bool, report: Report) -> dict[
         if Path(folder).is_file():
             api.upload_file(repo_id=repository, path_or_fileobj=folder, path_in_repo=Path(folder).name, commit_message=message)
         else:
-            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message,
-                              delete_patterns=["*.safetensors", "*.safetensors.index.json"])
+            api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message, delete_patterns=replaced(folder))
     except Exception as fault:  # of the hub's client, of the network, of the disk
         missing = f"the hub refuses access to the repository; {LOG_IN}, with a token that may write"
         raise Fault(f"{repository}: {explained(fault, missing)}", PLACE) from None

@@ -80,7 +80,8 @@ def llama(tmp_path, **changes):
     ({"llama.rope.dimension_count": ["u32", 8]}, ["llama.rope.dimension_count"]),
     ({"llama.attention.clamp_kqv": ["f32", 8.0]}, ["llama.attention.clamp_kqv", "8.0"]),
     ({"llama.rope.scaling.type": ["string", "longrope"]}, ["longrope"]),
-    ({"split.count": ["u16", 2]}, ["llama-gguf-split"]),
+    ({"split.count": ["u16", 2]}, ["-00001-of-00002.gguf"]),
+    ({"split.count": ["u16", 2], "split.no": ["u16", 1]}, ["name the first one"]),
     ({"general.type": ["string", "imatrix"]}, ["imatrix"]),
 ])
 def test_refusals_name_what_is_wrong(changes, fragments, tmp_path):

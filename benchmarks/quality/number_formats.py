@@ -61,7 +61,7 @@ def parse_mode(name: str) -> Mode:
         if key in PROPAGATION:
             added.setdefault("error_propagation", {})[key] = float(value)
         else:
-            added[key] = value if key == "observer" else float(value)
+            added[key] = value if key == "observer" else value == "true" if value in ("true", "false") else float(value)
     return Mode(name, "GPTQModifier", added, quality)
 
 

@@ -162,6 +162,8 @@ class Quantizer : public Modifier {
   virtual std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const = 0;
   /// Whether some of them are made from the original model's values, so that it runs beside the compressed one.
   virtual bool wants_original() const { return false; }
+  /// Whether the inputs of its linears are rounded during calibration as their schemes round them, and the original model's are not.
+  virtual bool rounds_inputs() const { return false; }
 
   /// What a linear's whole weight contributes to a value that it has in common with the linears that engines fuse with it, such
   /// as NVFP4's global scale. Each of them gets the greatest contribution (LinearWeight::shared), before rows are divided among

@@ -6,6 +6,7 @@
 #include <set>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 
 #include "layerpress/execution/fused_nodes.h"
 #include "layerpress/execution/node_execution.h"
@@ -65,7 +66,13 @@ void run_stage(const RunContext& run, const graph::Stage& stage, const residency
   for (const graph::ValueId input : stage.inputs)
     if (!run.graph.is_input(input)) frame.set(input, values.get(place(input)).to(run.placement.device));
   for (const FusedNode& node : nodes) {
-    frame.set(run.graph.nodes[node.node].output, execute_node(node, frame.inputs_of(node), parameters, context));
+    const graph::Node& own = run.graph.nodes[node.node];
+    std::vector<at::Tensor> inputs = frame.inputs_of(node);
+    if (options.original != nullptr && std::holds_alternative<graph::RoundValues>(own.operation)) {
+      frame.set(own.output, std::move(inputs[0]));  // the original model rounds nothing
+      continue;
+    }
+    frame.set(own.output, execute_node(node, std::move(inputs), parameters, context));
     flops += node_flops(run.graph, node, batch);
   }
   run.times.add_flops(options.original == nullptr ? "forward" : "original", flops);

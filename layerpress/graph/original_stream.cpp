@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <variant>
 
 #include "layerpress/graph/weight_matrix.h"
 
@@ -11,7 +12,7 @@ namespace layerpress::graph {
 OriginalStream::OriginalStream(const Graph& graph, const std::set<std::string>& changed)
     : graph_(graph), count_(static_cast<ValueId>(graph.values.size())), differs_(graph.values.size(), false) {
   for (const Node& node : graph.nodes) {
-    bool differs = false;
+    bool differs = std::holds_alternative<RoundValues>(node.operation);
     for (const ValueId input : node.inputs) differs = differs || differs_[input];
     for (const WeightUse& use : weights_of(node.operation)) differs = differs || changed.count(use.name) != 0;
     differs_[node.output] = differs;

@@ -73,7 +73,8 @@ const std::vector<Argument>& gptq_arguments() {
                                                    {"dampening_frac", "float"},
                                                    {"actorder", "str | None"},
                                                    {"batched_quantization", "int | str | None"},
-                                                   {"error_propagation", "bool | dict[str, float] | None"}};
+                                                   {"error_propagation", "bool | dict[str, float] | None"},
+                                                   {"rounded_inputs", "bool | None"}};
   return kArguments;
 }
 
@@ -90,6 +91,7 @@ GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& wher
   if (block_size_ < 1) throw RecipeError("[recipe.modifier] {}: block_size must be positive", where);
   if (!(dampening_ >= 0) || dampening_ > 1e6)
     throw RecipeError("[recipe.modifier] {}: dampening_frac must not be negative", where);
+  rounded_inputs_ = json_get_or<bool>(plain, "rounded_inputs", where, false);
   if (names_batches(plain, where)) note_without_effect("batched_quantization");
   set_actorder(ActivationOrder(plain, where));
 }

@@ -28,6 +28,9 @@ using BlockSolverOf = kernels::ColumnBlockSolver (*)(at::Device device);
 /// stream's own error for which linears that write into the stream compensate. If that fails, or if nothing was
 /// compressed before, it is plain GPTQ.
 ///
+/// rounded_inputs (false) calibrates on inputs that are rounded as the scheme says, where it gives them less than 8 bits with dynamic
+/// scales; the original model's inputs stay exact.
+///
 /// If the Gram matrix cannot be factorized: dampening x10 up to three times, then double precision, then
 /// round-to-nearest; the report says which. Columns that no token touched keep their round-to-nearest value.
 ///

@@ -40,6 +40,7 @@ class GptqModifier : public QuantizingModifier {
   bool needs_data() const override { return true; }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override;
   bool wants_original() const override { return propagation_.has_value(); }
+  bool rounds_inputs() const override { return rounded_inputs_; }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override;
 
@@ -181,6 +182,7 @@ class GptqModifier : public QuantizingModifier {
   std::int64_t block_size_ = 128;
   double dampening_ = 0.01;
   std::optional<kernels::ErrorPropagation> propagation_;
+  bool rounded_inputs_ = false;
 };
 
 }  // namespace layerpress::modifier

@@ -5,12 +5,13 @@
 #include <cmath>
 #include <functional>
 #include <optional>
-#include <utility>
 #include <variant>
 #include <vector>
 
 #include "layerpress/base/text.h"
 #include "layerpress/graph/attention_heads.h"
+#include "layerpress/graph/rounded_inputs.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::setup {
 namespace {
@@ -77,7 +78,7 @@ graph::RoundValues rounding_of(const quant::QuantizationArgs& args, const std::s
     case Strategy::kGroup:
       if (args.dynamic == Dynamic::kFalse) break;
       rounding.run = group_size(args, module, features);
-      rounding.power_scales = args.scale_dtype == "torch.uint8" || args.is_float(4);
+      rounding.power_scales = quant::has_power_scales(args);
       return rounding;
     default:
       break;
@@ -97,37 +98,13 @@ graph::RoundValues rounding_of_heads(const quant::QuantizationArgs& args, const 
   return rounding;
 }
 
-/// Copies a graph and inserts roundings.
-class Rounding {
+/// The roundings of an opened model whose schemes ask for them.
+class ServedRoundings {
  public:
-  explicit Rounding(const OpenedModel& opened) : opened_(opened), graph_(opened.traced.graph) {}
+  explicit ServedRoundings(const OpenedModel& opened) : opened_(opened), graph_(opened.traced.graph) {}
 
-  std::size_t apply(graph::Graph& result) {
-    result.modules = graph_.modules;
-    result.rope_tables = graph_.rope_tables;
-    place_.assign(graph_.values.size(), -1);
-    for (std::size_t v = 0; v < graph_.values.size() && graph_.is_input(static_cast<graph::ValueId>(v)); ++v) {
-      place_[v] = static_cast<graph::ValueId>(v);
-      result.values.push_back(graph_.values[v]);
-    }
-    std::size_t count = 0;
-    for (const graph::Node& node : graph_.nodes) {
-      graph::Node kept = node;
-      for (graph::ValueId& input : kept.inputs) input = place_[input];
-      const std::vector<std::pair<std::size_t, graph::RoundValues>> roundings = roundings_before(node);
-      for (const auto& [input, rounding] : roundings) kept.inputs[input] = rounded(result, node, input, rounding);
-      count += roundings.empty() ? 0 : 1;
-      place_[node.output] = add(result, std::move(kept), graph_.values[node.output]);
-    }
-    result.output = place_[graph_.output];
-    graph::lint(result);
-    return count;
-  }
-
- private:
-  /// By input.
-  std::vector<std::pair<std::size_t, graph::RoundValues>> roundings_before(const graph::Node& node) const {
-    if (const auto heads = graph::cached_attention(node.operation)) return roundings_before(node, *heads);
+  std::vector<graph::RoundedInput> before(const graph::Node& node) const {
+    if (const auto heads = graph::cached_attention(node.operation)) return before(node, *heads);
     const auto* linear = std::get_if<graph::Linear>(&node.operation);
     if (linear == nullptr) return {};
     const auto found = opened_.quantized.find(linear->weight);
@@ -139,8 +116,8 @@ class Rounding {
     return {{0, rounding_of(*stored.scheme.input_activations, parent_name(linear->weight), linear->in_features, find)}};
   }
 
-  std::vector<std::pair<std::size_t, graph::RoundValues>> roundings_before(const graph::Node& node,
-                                                                           const graph::AttentionHeads& heads) const {
+ private:
+  std::vector<graph::RoundedInput> before(const graph::Node& node, const graph::AttentionHeads& heads) const {
     const std::string& module = graph_.module_name(node);
     const auto found = opened_.quantized_attentions.find(module);
     if (found == opened_.quantized_attentions.end()) return {};
@@ -148,38 +125,28 @@ class Rounding {
     const FindTensor find = [&](const std::string& name) {
       return opened_.stored->contains(name) ? std::optional(opened_.stored->tensor(name)) : std::nullopt;
     };
-    std::vector<std::pair<std::size_t, graph::RoundValues>> roundings;
-    if (queries) roundings.emplace_back(0, rounding_of_heads(args, module + ".q", heads.heads, find));
-    roundings.emplace_back(1, rounding_of_heads(args, module + ".k", heads.kv_heads, find));
-    roundings.emplace_back(2, rounding_of_heads(args, module + ".v", heads.kv_heads, find));
+    std::vector<graph::RoundedInput> roundings;
+    if (queries) roundings.push_back({0, rounding_of_heads(args, module + ".q", heads.heads, find)});
+    roundings.push_back({1, rounding_of_heads(args, module + ".k", heads.kv_heads, find)});
+    roundings.push_back({2, rounding_of_heads(args, module + ".v", heads.kv_heads, find)});
     return roundings;
-  }
-
-  /// An input of `node` rounded: by an earlier node if one does the same.
-  graph::ValueId rounded(graph::Graph& result, const graph::Node& node, std::size_t index,
-                         const graph::RoundValues& rounding) {
-    const graph::ValueId input = place_[node.inputs[index]];
-    for (const graph::NodeId earlier : roundings_) {
-      const graph::Node& own = result.nodes[earlier];
-      if (own.inputs[0] == input && std::get<graph::RoundValues>(own.operation) == rounding) return own.output;
-    }
-    roundings_.push_back(static_cast<graph::NodeId>(result.nodes.size()));
-    return add(result, {rounding, {input}, -1, node.module}, graph_.values[node.inputs[index]]);
-  }
-
-  static graph::ValueId add(graph::Graph& result, graph::Node node, graph::Value value) {
-    value.producer = static_cast<graph::NodeId>(result.nodes.size());
-    node.output = static_cast<graph::ValueId>(result.values.size());
-    result.values.push_back(value);
-    result.nodes.push_back(std::move(node));
-    return result.values.size() - 1;
   }
 
   const OpenedModel& opened_;
   const graph::Graph& graph_;
-  std::vector<graph::ValueId> place_;  ///< of the old graph's values in the new one
-  std::vector<graph::NodeId> roundings_;
 };
+
+/// Nothing for a scheme whose inputs are not rounded, or whose scales are not found in the values.
+std::optional<graph::RoundValues> calibrated_rounding(const quant::QuantizationScheme& scheme, std::int64_t features) {
+  if (!scheme.input_activations) return std::nullopt;
+  const quant::QuantizationArgs& args = *scheme.input_activations;
+  if (args.dynamic == Dynamic::kFalse || args.num_bits >= 8) return std::nullopt;
+  graph::RoundValues rounding = rounding_to(args);
+  rounding.run = args.strategy == Strategy::kToken ? features : args.group_size.value_or(0);
+  rounding.power_scales = quant::has_power_scales(args);
+  if (rounding.run < 1 || features % rounding.run != 0) return std::nullopt;
+  return rounding;
+}
 
 }  // namespace
 
@@ -189,9 +156,43 @@ std::size_t round_inputs(OpenedModel& opened) {
       throw CheckpointError(
           "[eval.activations] {}: quantized outputs cannot be computed; leave --quantize-activations out",
           parent_name(weight));
-  graph::Graph rounded;
-  const std::size_t count = Rounding(opened).apply(rounded);
-  opened.traced.graph = std::move(rounded);
+  std::size_t count = 0;
+  const ServedRoundings roundings(opened);
+  opened.traced.graph = graph::with_rounded_inputs(opened.traced.graph, [&](graph::NodeId n) {
+    std::vector<graph::RoundedInput> found = roundings.before(opened.traced.graph.nodes[n]);
+    count += found.empty() ? 0 : 1;
+    return found;
+  });
+  return count;
+}
+
+std::size_t round_calibrated_inputs(OpenedModel& model, const compression::Assignments& assignments) {
+  std::size_t count = 0;
+  const compression::Quantizer* asking = nullptr;
+  graph::Graph rounded = graph::with_rounded_inputs(model.traced.graph, [&](graph::NodeId n) {
+    std::vector<graph::RoundedInput> found;
+    const auto assigned = assignments.linears.find(n);
+    const auto* linear = std::get_if<graph::Linear>(&model.traced.graph.nodes[n].operation);
+    if (linear == nullptr || assigned == assignments.linears.end() || assigned->second.encoding == nullptr ||
+        !assigned->second.encoding->rounds_inputs())
+      return found;
+    asking = assigned->second.encoding;
+    if (const auto rounding = calibrated_rounding(*assigned->second.scheme, linear->in_features)) {
+      found.push_back({0, *rounding});
+      ++count;
+    }
+    return found;
+  });
+  if (asking == nullptr) return 0;
+  if (count == 0)
+    throw RecipeError(
+        "[recipe.check] {}: rounded_inputs needs a scheme that gives inputs less than 8 bits with dynamic scales, such as "
+        "NVFP4 or MXFP4; leave it out",
+        asking->type());
+  if (!assignments.transforms.empty())
+    throw RecipeError("[recipe.check] {}: rounded_inputs does not work beside {}; leave out one of them", asking->type(),
+                      assignments.transforms.front().transform->type());
+  model.traced.graph = std::move(rounded);
   return count;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "layerpress/compression/assignments.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress::setup {
@@ -9,5 +10,11 @@ namespace layerpress::setup {
 /// keys and values are quantized. What has no such scheme stays as it is. Throws CheckpointError if a static scale is missing or not positive, or if the checkpoint
 /// asks for the rounding of something else than inputs. Returns the number of linears and attentions whose inputs are rounded.
 std::size_t round_inputs(OpenedModel& opened);
+
+/// Rounds the inputs of linears whose quantizer is calibrated on rounded inputs (Quantizer::rounds_inputs) and whose scheme rounds them
+/// to less than 8 bits with dynamic scales. Scales of runs have no dtype here, because the global scale that they are divided by is not known
+/// before data is. Returns the number of linears; if it is not 0, the assignments are those of another graph. Throws RecipeError if
+/// a quantizer asks for it and no scheme has such inputs, and beside transforms, which look for norms directly before linears.
+std::size_t round_calibrated_inputs(OpenedModel& model, const compression::Assignments& assignments);
 
 }  // namespace layerpress::setup

@@ -20,6 +20,7 @@
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/result_target.h"
 #include "layerpress/setup/rewriting.h"
+#include "layerpress/setup/rounded_inputs.h"
 #include "layerpress/setup/stacked_experts.h"
 #include "layerpress/setup/statistic_checks.h"
 #include "layerpress/setup/stored_parameters.h"
@@ -166,6 +167,8 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   if (!setup.model.rewrites.empty())
     setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
+  if (round_calibrated_inputs(setup.model, setup.assignments) > 0)
+    setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   if (importance)
     setup.without_importance = take_importance(*importance, setup.model, setup.modifiers, setup.assignments);
   if (!options.imatrix.empty()) setup.measured_inputs = measure_inputs(setup.model, setup.assignments);

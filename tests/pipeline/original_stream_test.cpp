@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "layerpress/compression/cross_statistic.h"
 #include "layerpress/compression/output_cross_statistic.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/graph/residual_writes.h"
+#include "layerpress/graph/rounded_inputs.h"
 #include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/schedule/group_work.h"
@@ -137,6 +140,44 @@ TEST(OriginalStream, ShowsWhatTheOriginalModelHas) {
     const CrossModifier modifier;
     run(model, modifier, batches, {.per_batch = per_batch});
     expect_true_statistics(model, modifier, batches);
+  }
+}
+
+/// A model whose linears read values of 4 bits.
+test::SmallModel rounding_model() {
+  test::SmallModel model;
+  model.graph = graph::with_rounded_inputs(model.graph, [graph = model.graph](graph::NodeId n) {
+    std::vector<graph::RoundedInput> inputs;
+    if (const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation))
+      inputs.push_back({0, {.bits = 4, .run = linear->in_features}});
+    return inputs;
+  });
+  return model;
+}
+
+TEST(OriginalStream, RoundsNothing) {
+  const test::SmallModel model = rounding_model(), plain;
+  const std::vector<execution::Batch> batches = test::random_batches({5, 9, 1, 17, 8, 3}, 2);
+  for (const char* targets : {"Layer", "Linear", "NoSuchClass"}) {
+    const CrossModifier modifier;
+    run(model, modifier, batches, {.targets = targets});
+    const test::MemoryWeights compressed = compressed_weights(model, modifier);
+    EXPECT_EQ(modifier.crosses.size(), 14u);
+    for (const auto& [module, cross] : modifier.crosses) {
+      const auto input_of = [name = module](const graph::Graph& graph) {
+        return std::find_if(graph.nodes.begin(), graph.nodes.end(),
+                            [&](const graph::Node& node) {
+                              return std::holds_alternative<graph::Linear>(node.operation) &&
+                                     graph.module_name(node) == name;
+                            })
+            ->inputs[0];
+      };
+      const at::Tensor x = value_of(model.graph, compressed, batches, input_of(model.graph));
+      const at::Tensor original = value_of(plain.graph, model.weights, batches, input_of(plain.graph));
+      EXPECT_LT(distance(modifier.grams.at(module), x.t().mm(x).triu()), 1e-4) << module;
+      ASSERT_TRUE(cross.defined()) << module;  // the first layer's, too
+      EXPECT_LT(distance(cross, (original - x).t().mm(x)), 1e-3) << module;
+    }
   }
 }
 

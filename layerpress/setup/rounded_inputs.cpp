@@ -186,12 +186,13 @@ std::size_t round_calibrated_inputs(OpenedModel& model, const compression::Assig
   if (asking == nullptr) return 0;
   if (count == 0)
     throw RecipeError(
-        "[recipe.check] {}: rounded_inputs needs a scheme that gives inputs less than 8 bits with dynamic scales, such as "
+        "[recipe.check] {}: rounded_inputs needs a scheme that gives inputs less than 8 bits with dynamic scales, such "
+        "as "
         "NVFP4 or MXFP4; leave it out",
         asking->type());
   if (!assignments.transforms.empty())
-    throw RecipeError("[recipe.check] {}: rounded_inputs does not work beside {}; leave out one of them", asking->type(),
-                      assignments.transforms.front().transform->type());
+    throw RecipeError("[recipe.check] {}: rounded_inputs does not work beside {}; leave out one of them",
+                      asking->type(), assignments.transforms.front().transform->type());
   model.traced.graph = std::move(rounded);
   return count;
 }

@@ -116,7 +116,7 @@ def oneshot(
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget
+    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -202,7 +202,7 @@ def plan(
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget
+    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -287,7 +287,7 @@ def mixed_precision(
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget
+    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id

@@ -85,7 +85,7 @@ class Rows:
         refuse_sound(item, number)
         if is_processed(item):
             name = next(name for name in PROCESSED if item.get(name) is not None)
-            raise DataError(f"[python.dataset] row {number}: {name} describes images, which this model has no vision part for; leave "
+            raise DataError(f"[python.dataset] row {number}: {name} describes images or sound, which this model has no part for; leave "
                             "it out")
         if item.get("input_ids") is not None:
             return self._row_of_ids(item, number)

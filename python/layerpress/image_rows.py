@@ -1,5 +1,5 @@
-"""Calibration data with images that is in Python: rows whose images a processor still has to read, and rows that it has read already. A
-model in memory embeds them itself."""
+"""Calibration data with images or sound that is in Python: rows whose images a processor still has to read, and rows whose images or
+sound it has read already. A model in memory embeds them itself."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from .errors import DataError, UsageError
 from .helper import import_helper
 from .wording import in_python
 
-# What processors make of images, beside the ids of tokens.
+_OF_SOUND = ("input_features", "feature_attention_mask", "input_features_mask")
+# What processors make of images and sound, beside the ids of tokens.
 PROCESSED = ("pixel_values", "pixel_values_videos", "image_grid_thw", "aspect_ratio_ids", "image_sizes", "pixel_attention_mask",
-             "image_position_ids")
-_SOUND = ("input_features", "audio_values", "input_audio_embeds")
+             "image_position_ids", *_OF_SOUND)
+_OTHER_SOUND = ("audio_values", "input_audio_embeds")
 _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids", "cross_attention_mask")
 _OTHER = ("labels", "loss_mask", "text")
 _IMAGES = ("image", "images")
@@ -43,13 +44,19 @@ def takes_images(config: Any) -> bool:
     return values.get("vision_config") is not None
 
 
+def takes_sound(config: Any) -> bool:
+    """Whether a model with this configuration (a transformers one, or config.json's mapping) has an audio part."""
+    values = config if isinstance(config, Mapping) else vars(config)
+    return values.get("audio_config") is not None
+
+
 def is_processed(row: Any) -> bool:
-    """Whether a processor has read the row's images already."""
+    """Whether a processor has read the row's images or sound already."""
     return hasattr(row, "keys") and any(row.get(name) is not None for name in PROCESSED)
 
 
 def has_images(row: Any) -> bool:
-    """Whether a row names images, or holds what a processor made of them."""
+    """Whether a row names images, or holds what a processor made of images or sound."""
     if not hasattr(row, "keys"):
         return isinstance(row, (list, tuple)) and _in_messages(row)
     if is_processed(row) or any(row.get(name) is not None for name in _IMAGES):
@@ -64,9 +71,9 @@ def _in_messages(messages: Any) -> bool:
 
 
 def refuse_sound(row: Any, number: int) -> None:
-    for name in _SOUND:
+    for name in _OTHER_SOUND:
         if hasattr(row, "keys") and row.get(name) is not None:
-            raise DataError(f"[python.dataset] row {number}: {name} holds sound, which Layerpress does not calibrate on; leave it out")
+            raise DataError(f"[python.dataset] row {number}: {name} holds sound in a form that Layerpress does not calibrate on; leave it out")
 
 
 def write_tokens(rows: Iterable[Any], reader: ImageReader, options: dict[str, Any], written: Path) -> Path:
@@ -90,7 +97,7 @@ def write_tokens(rows: Iterable[Any], reader: ImageReader, options: dict[str, An
 def _refuse(options: dict[str, Any]) -> None:
     for name in ("concatenate", "use_loss_mask"):
         if options.get(name):
-            raise UsageError(f"[python.oneshot] {name}: is not possible with rows that have images; leave it out")
+            raise UsageError(f"[python.oneshot] {name}: is not possible with rows that have images or sound; leave it out")
 
 
 def _selected(rows: Iterable[Any], options: dict[str, Any]) -> Iterator[tuple[int, Any]]:
@@ -175,13 +182,14 @@ def _batch_of_one(place: str, row: Any) -> dict[str, Any]:
     if ids is None:
         raise DataError(f"[python.dataset] {place}: has no input_ids beside {', '.join(given)}; pass what the processor gave as a whole")
     if ids.dim() == 2 and len(ids) > 1:
-        raise DataError(f"[python.dataset] {place}: is a batch of {len(ids)} samples with images; pass them one by one")
+        raise DataError(f"[python.dataset] {place}: is a batch of {len(ids)} samples with images or sound; pass them one by one")
     if ids.dim() == 1:
         for name in _OF_TOKENS:
             if name in given:
                 given[name] = given[name][None]
-        if "pixel_values" in given and given["pixel_values"].dim() == 3:
-            given["pixel_values"] = given["pixel_values"][None]
+        for name, axes in (("pixel_values", 3), *((name, 1) for name in _OF_SOUND[1:]), (_OF_SOUND[0], 2)):
+            if name in given and given[name].dim() == axes:
+                given[name] = given[name][None]
     return given
 
 

@@ -13,7 +13,7 @@ from typing import Any, Iterator, Optional
 from . import _native, keywords
 from .calibration import Items, Rows, tokenized_by
 from .errors import InterruptedError, UsageError
-from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, write_tokens
+from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, write_tokens
 from .loaded_model import LoadedModel, WaitingFolder, is_model, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
 from .named_datasets import NAMED, load
@@ -156,7 +156,7 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     request.tokenizer = own["processor"] if own["processor"] is not None else own["tokenizer"]
     _take_model(model, own, options, request, function)
     if isinstance(request.tokenizer, (str, os.PathLike)):
-        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_images(request))
+        request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_more_than_text(request))
     with _removing_waiting_folder(request), tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
         chosen = dataset if dataset is not None else own["dataset_path"]
         if chosen is not None:
@@ -251,7 +251,7 @@ def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request
         return _dataset_by_name(dataset, own, options, request, folder)
     collator = own["data_collator"] if callable(own["data_collator"]) else None
     items = Items(dataset, options, own["preprocessing_func"], collator)
-    if _model_takes_images(request) and items.have_images():
+    if _model_takes_more_than_text(request) and items.have_images():
         return _tokens_with_images(items, options, request, folder)
     path = folder / "rows.jsonl"
     rows = Rows(items, options)
@@ -271,7 +271,7 @@ def _dataset_by_name(dataset: str | os.PathLike, own: dict[str, Any], options: d
     path = os.fspath(dataset) + (f":{own['dataset_config_name']}" if own["dataset_config_name"] else "")
     if request.loaded is None and request.tokenizer is None or path.endswith(".safetensors"):
         return path
-    if request.loaded is not None and _model_takes_images(request):
+    if request.loaded is not None and takes_images(getattr(request.loaded, "config", {})):
         reader = _image_reader(request, folder)._replace(images=Path(path).parent if os.path.isfile(path) else None)
         rows = list(rows_of_file(path, reader, options))
         return _tokens_with_images(Items(rows, {}, None, None), options, request, folder, reader)
@@ -292,11 +292,12 @@ def _done(tokens: str, options: dict[str, Any]) -> str:
     return tokens
 
 
-def _model_takes_images(request: _Request) -> bool:
-    if request.loaded is not None:
-        return takes_images(getattr(request.loaded, "config", {}))
-    config = Path(request.model) / "config.json"
-    return config.is_file() and takes_images(json.loads(config.read_text(encoding="utf-8")))
+def _model_takes_more_than_text(request: _Request) -> bool:
+    config = getattr(request.loaded, "config", {})
+    file = Path(request.model) / "config.json"
+    if request.loaded is None and file.is_file():
+        config = json.loads(file.read_text(encoding="utf-8"))
+    return takes_images(config) or takes_sound(config)
 
 
 def _image_reader(request: _Request, folder: Path) -> ImageReader:

@@ -19,7 +19,7 @@ _KNOWN = frozenset(("input_ids", "inputs_embeds", "attention_mask", "position_id
 
 
 class ImageEmbedder:
-    """Loads the vision part when the first sample with images arrives."""
+    """Loads the vision or audio part when the first sample with images or sound arrives."""
 
     def __init__(self, directory: Path):
         self._directory = directory
@@ -44,12 +44,12 @@ class ImageEmbedder:
         except Captured as call:
             return self._read(call.arguments, call.token_ids)
         except Exception as fault:  # models raise any kind
-            raise DataError(f"{place}: the vision part of {self._directory} fails ({one_line(fault)}): check the row's "
-                            "images, and that the processor's files belong to this model") from None
+            raise DataError(f"{place}: the vision or audio part of {self._directory} fails ({one_line(fault)}): check the row's "
+                            "images or sound, and that the processor's files belong to this model") from None
         raise self._refusal("it runs without its language model")
 
     def _refusal(self, why: str) -> DataError:
-        return DataError(f"{self._directory}: samples with images are not possible with this kind of model: {why}; pass text only")
+        return DataError(f"{self._directory}: samples with images or sound are not possible with this kind of model: {why}; pass text only")
 
     def _cast(self, value):
         import torch
@@ -62,12 +62,12 @@ class ImageEmbedder:
             try:
                 import torch  # noqa: F401
                 from transformers import AutoConfig
-                from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING as models
+                from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING as models
             except ImportError as fault:
-                raise MissingPackageError("transformers", f"the vision part of {self._directory}", fault) from None
+                raise MissingPackageError("transformers", f"the vision or audio part of {self._directory}", fault) from None
             config = AutoConfig.from_pretrained(str(self._directory), local_files_only=True)
             if type(config) not in models:
-                raise self._refusal(f"transformers has no model of images and text for model_type '{config.model_type}'")
+                raise self._refusal(f"transformers has no model of images or sound and text for model_type '{config.model_type}'")
             self._model = self._load(models[type(config)], config)
         return self._model
 
@@ -83,11 +83,11 @@ class ImageEmbedder:
         except DataError:
             raise
         except Exception as fault:  # checkpoints fail in many ways
-            raise DataError(f"{self._directory}: the vision part cannot be loaded ({one_line(fault)}): complete the "
+            raise DataError(f"{self._directory}: the vision or audio part cannot be loaded ({one_line(fault)}): complete the "
                             "download, or pass text only") from None
         faulty = sorted({*found["missing_keys"], *(str(key) for key in found["mismatched_keys"])})
         if faulty:
-            raise DataError(f"{self._directory}: the vision part's {faulty[0]} is missing or has another shape: complete "
+            raise DataError(f"{self._directory}: the vision or audio part's {faulty[0]} is missing or has another shape: complete "
                             "the download, or pass text only")
         return model.eval()
 

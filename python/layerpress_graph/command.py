@@ -51,7 +51,7 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     torch.set_num_threads(1)
     dtype = getattr(torch, request.dtype)
     config = skeleton.load_config(request.folder, request.trust_remote_code)
-    images = getattr(config, "vision_config", None) is not None
+    images = any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config"))
     model_class, config = skeleton.language_model(config, request.folder, request.trust_remote_code)
     exported = exporting.export_model(model_class, config, dtype, images)
     functions = gates.name_gates(exported.program, dtype)

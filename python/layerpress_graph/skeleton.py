@@ -55,10 +55,10 @@ def known_types() -> set[str]:
 
 def language_model(config, folder, trust_remote_code: bool):
     """The class of the causal language model and the configuration that it takes, as AutoModelForCausalLM chooses. Of models
-    that this does not know, the class for images and text."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    that this does not know, the class for images and text, or for sound and text."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING
 
-    known = [models[type(config)] for models in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING)
+    known = [models[type(config)] for models in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MULTIMODAL_LM_MAPPING)
              if type(config) in models]
     if known:
         found = known[0][0] if isinstance(known[0], (tuple, list)) else known[0]

@@ -51,7 +51,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"splits": ["a", "b"]}, "is not one split"),
     ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text or messages"),
     ({"dataset": [{"input_ids": [1.5]}]}, "row 1: '1.5' is no token id"),
-    ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values describes images, which this model has no vision part for"),
+    ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values describes images or sound, which this model has no part for"),
     ({"dataset": ["w1", [1, 2]]}, "row 2: the rows before hold another kind of data"),
     ({"dataset": []}, "the dataset has no rows"),
     ({"recipe": []}, "the list of modifiers is empty"),

@@ -13,7 +13,7 @@ WEIGHTS = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group",
 def recipe():
     from layerpress.modifiers import GPTQModifier
 
-    return GPTQModifier(ignore=["re:.*lm_head", "re:.*vision.*", "re:.*projector.*", "re:.*visual.*"],
+    return GPTQModifier(ignore=["re:.*lm_head", "re:.*vision.*", "re:.*projector.*", "re:.*visual.*", "re:.*audio.*"],
                         config_groups={"group_0": {"targets": ["Linear"], "weights": WEIGHTS}})
 
 
@@ -91,7 +91,7 @@ def test_no_images_are_told(mllama, tmp_path, caplog):
     ({"use_loss_mask": True}, None, "use_loss_mask: is not possible with rows that have images"),
     ({}, [{"pixel_values": [0.0]}], "row 1: has no input_ids beside pixel_values"),
     ({}, [{"input_ids": [[1], [2]], "pixel_values": [0.0]}], "row 1: is a batch of 2 samples with images"),
-    ({}, [{"input_ids": [1], "input_features": [0.0]}], "row 1: input_features holds sound"),
+    ({}, [{"input_ids": [1], "audio_values": [0.0]}], "row 1: audio_values holds sound"),
 ])
 def test_refused(options, rows, fragment, mllama, pictures, tmp_path):
     import layerpress
@@ -104,7 +104,7 @@ def test_refused(options, rows, fragment, mllama, pictures, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("family", ["llava", "qwen3_vl", "gemma3"])
+@pytest.mark.parametrize("family", ["llava", "qwen3_vl", "gemma3", "qwen2_audio"])
 def test_outside_of_the_graph(family, tmp_path):
     """The model in memory embeds the images that a processor has read."""
     import torch
@@ -117,8 +117,6 @@ def test_outside_of_the_graph(family, tmp_path):
     from layerpress.recipes import recipe_text
 
     expected = program.oneshot(folder, tmp_path / "expected", "--recipe", recipe_text(recipe()), "--dataset", tokens)
-    import transformers
-
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, dtype="auto")
+    model = tiny_illustrated.model_class(family).from_pretrained(folder, dtype="auto")
     layerpress.oneshot(model, dataset=samples, recipe=recipe(), output_dir=tmp_path / "out", progress=False)
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""Models whose vision part is not in the graph: logits of samples with images against transformers, refusals, whole runs."""
+"""Models whose vision or audio part is not in the graph: logits of samples with images or sound against transformers, refusals, whole runs."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from support.tiny_illustrated import sample
 from support.watched_runs import killed
 
 TAKEN = ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "mistral3", "llava", "llama4", "gemma4", "qwen3_vl", "qwen3_vl_moe",
-         "gemma3", "gemma4 bidirectional", "paligemma")
+         "gemma3", "gemma4 bidirectional", "paligemma", "qwen2_audio")
 
 
 def relative_difference(ours, theirs):
@@ -24,7 +24,7 @@ def relative_difference(ours, theirs):
     return max(numpy.abs(mine - wanted).max() / numpy.abs(wanted).max() for mine, wanted in zip(ours, theirs))
 
 
-@pytest.mark.parametrize("family", nightly_but(TAKEN, "gemma3", "qwen3_vl"))
+@pytest.mark.parametrize("family", nightly_but(TAKEN, "gemma3", "qwen2_audio", "qwen3_vl"))
 def test_logits(family, tmp_path, monkeypatch):
     """Packed: with an image, without, with two of other sizes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -32,8 +32,8 @@ def test_logits(family, tmp_path, monkeypatch):
     samples = [sample(family, 11, 1), sample(family, 9, 0), sample(family, 14, 2)]
     theirs = tiny_illustrated.their_logits(folder, samples)
     assert relative_difference(tiny_illustrated.our_logits(folder, samples, tmp_path), theirs) < 1e-4
-    pixels = sample(family, 11, 1, seed=1)["pixel_values"]
-    other = tiny_illustrated.their_logits(folder, [{**samples[0], "pixel_values": pixels}])
+    name = "input_features" if family in tiny_illustrated.HEARING else "pixel_values"
+    other = tiny_illustrated.their_logits(folder, [{**samples[0], name: sample(family, 11, 1, seed=1)[name]}])
     assert numpy.abs(other[0] - theirs[0]).max() > 1e-2 * numpy.abs(theirs[0]).max()  # images matter
 
 

@@ -1,6 +1,7 @@
-"""Small random checkpoints of models with a vision part outside the graph, samples with images for them, and transformers'
-logits."""
+"""Small random checkpoints of models with a vision or audio part outside the graph, samples with images or sound for them, and
+transformers' logits."""
 
+import json
 from pathlib import Path
 
 import numpy
@@ -32,7 +33,9 @@ PART_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
                                   "mrope_section": [2, 1, 1], "mrope_interleaved": True}}
 LLAVA_VISION = {**VISION, "model_type": "clip_vision_model", "image_size": 16, "patch_size": 4, "projection_dim": 32}
 
-# type: (settings of the text, settings of the vision part, others)
+HEARING = ("qwen2_audio",)
+
+# type: (settings of the text, settings of the vision or audio part, others)
 FAMILIES = {
     "qwen3_5": ({**TEXT, **DELTA, **PART_MROPE}, QWEN_VISION, TOKENS),
     "qwen3_5_moe": ({**TEXT, **DELTA, **MOE, **PART_MROPE}, QWEN_VISION, TOKENS),
@@ -60,16 +63,18 @@ FAMILIES = {
                {**VISION, "image_size": 16, "patch_size": 4}, {"image_token_index": IMAGE, "mm_tokens_per_image": 4}),
     "paligemma": ({**TEXT, "model_type": "gemma"}, {**VISION, "model_type": "siglip_vision_model", "image_size": 16, "patch_size": 8},
                   {"image_token_index": IMAGE, "projection_dim": 64}),
+    "qwen2_audio": (TEXT, {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 48, "num_mel_bins": 8,
+                           "max_source_positions": 16}, {"audio_token_index": IMAGE}),
 }
 _text, *_rest = FAMILIES["gemma4"]
 FAMILIES["gemma4 bidirectional"] = ({**_text, "sliding_window": 3, "use_bidirectional_attention": "vision"}, *_rest)
 
 
 def save(folder, family, dtype=torch.float32, seed=0):
-    text, vision, other = FAMILIES[family]
+    text, part, other = FAMILIES[family]
     torch.manual_seed(seed)
-    config = CONFIG_MAPPING[family.split()[0]](text_config=text, vision_config=vision, **other)
-    model = transformers.AutoModelForImageTextToText.from_config(config)
+    parts = {"text_config": dict(text), ("audio_config" if family in HEARING else "vision_config"): dict(part)}
+    model = model_class(family).from_config(CONFIG_MAPPING[family.split()[0]](**parts, **other))
     generator = torch.Generator().manual_seed(seed + 5)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -81,11 +86,18 @@ def save(folder, family, dtype=torch.float32, seed=0):
     return folder
 
 
+def model_class(family):
+    return transformers.AutoModelForMultimodalLM if family in HEARING else transformers.AutoModelForImageTextToText
+
+
 def pixels_of(family, images, random):
-    """What the processor makes of images of 4 x `width` patches, and how many tokens each has."""
+    """What the processor makes of images of 4 x `width` patches, or of sounds, and how many tokens each has."""
     widths = [4 if family not in ("qwen3_5", "qwen3_5_moe", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3") else 4 + 2 * (i % 2)
               for i in range(images)]
     normal = lambda *shape: torch.from_numpy(random.normal(size=shape).astype(numpy.float32))
+    if family in HEARING:
+        heard = torch.arange(32)[None] < torch.tensor([[32 - 8 * (i % 2)] for i in range(images)])
+        return {"input_features": normal(images, 8, 32), "feature_attention_mask": heard.long()}, [8 - 2 * (i % 2) for i in range(images)]
     if family.startswith("qwen"):
         return {"pixel_values": torch.cat([normal(4 * w, 96) for w in widths]),
                 "image_grid_thw": torch.tensor([[1, 4, w] for w in widths])}, list(widths)
@@ -111,7 +123,7 @@ def sample(family, length, images, seed=0):
         ids[place:place] = [START, *[IMAGE] * count, END]
     ids = torch.tensor([ids])
     given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **given}
-    if images and family.startswith(("qwen", "gemma4")):
+    if images and family.startswith(("qwen", "gemma4")) and family not in HEARING:
         given["mm_token_type_ids"] = (ids == IMAGE).int()
     if images and family == "paligemma":
         given["token_type_ids"] = (torch.arange(ids.shape[1]) > ids.shape[1] - 4)[None].int()  # the answer is causal
@@ -124,7 +136,7 @@ def write_samples(folder, path, samples):
     """The token file that `layerpress prepare` makes of the processor's tensors."""
     embedder, spool, made = ImageEmbedder(Path(folder)), PixelSpool(path.parent), []
     for number, inputs in enumerate(samples):
-        if "pixel_values" not in inputs:
+        if not {"pixel_values", "input_features"} & inputs.keys():
             made.append(Illustrated(inputs["input_ids"][0].tolist()))
             continue
         tokens, given = embedder.embed(f"row {number}", inputs)
@@ -144,7 +156,8 @@ def our_logits(folder, samples, place, dtype="float32"):
 @torch.no_grad()
 def their_logits(folder, samples):
     """transformers' logits, each sample alone."""
-    model = transformers.AutoModelForImageTextToText.from_pretrained(folder, attn_implementation="eager").eval()
+    family = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))["model_type"]
+    model = model_class(family).from_pretrained(folder, attn_implementation="eager").eval()
     return [model(**inputs, use_cache=False).logits[0].float().numpy() for inputs in samples]
 
 

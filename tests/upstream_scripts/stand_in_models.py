@@ -60,11 +60,11 @@ PART_MROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
 CLIP = {**VISION, "model_type": "clip_vision_model", "image_size": 28, "patch_size": 14, "projection_dim": 32}
 SIGLIP = {**VISION, "image_size": 56, "patch_size": 14}
 
-CLASSES = {"whisper": "AutoModelForSpeechSeq2Seq", "muse_glimmer": "AutoModelForImageTextToText"}
+CLASSES = {"whisper": "AutoModelForSpeechSeq2Seq", "qwen2_audio": "AutoModelForMultimodalLM", "muse_glimmer": "AutoModelForImageTextToText"}
 OTHERS = {"whisper": {**dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 1)},
           "glm4_moe": {"num_hidden_layers": 4}, "glm_moe_dsa": {"num_hidden_layers": 4}}
 
-# type: settings of the text, settings of the vision part, others.
+# type: settings of the text, settings of the vision or audio part, others.
 ILLUSTRATED = {
     "qwen3_5": ({**TEXT, **DELTA, **PART_MROPE}, QWEN_VISION, {}),
     "qwen3_5_moe": ({**TEXT, **DELTA, **MOE, **PART_MROPE}, QWEN_VISION, {}),
@@ -95,6 +95,8 @@ ILLUSTRATED = {
                    "linear_num_heads": 4},
                   {"depth": 2, "hidden_size": 32, "num_heads": 2, "image_size": 56, "patch_size": 14, "out_hidden_size": 128,
                    "intermediate_size": 64, "projection_intermediate_size": 64}, {}),
+    "qwen2_audio": (TEXT, {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64, "num_mel_bins": 128,
+                           "max_source_positions": 50}, {}),
     "idefics3": ({**TEXT, "model_type": "llama"}, {**SIGLIP, "image_size": 56}, {"scale_factor": 2}),
     "internvl": ({**TEXT, "model_type": "qwen2"}, {**VISION, "image_size": [56, 56], "patch_size": [14, 14]},
                  {"downsample_ratio": 0.5, "image_seq_length": 4}),
@@ -115,10 +117,11 @@ def model_type(model_id: str) -> str:
 
 
 def illustrated_model(kind: str):
-    text, vision, other = copy.deepcopy(ILLUSTRATED[kind])
+    text, part, other = copy.deepcopy(ILLUSTRATED[kind])
     text["vocab_size"] = vocabulary_size()
-    config = CONFIG_MAPPING[kind.split()[0]](text_config=text, vision_config=vision, **special_ids(kind.split()[0]), **other)
-    return transformers.AutoModelForImageTextToText.from_config(config)
+    parts = {"text_config": text, ("audio_config" if kind == "qwen2_audio" else "vision_config"): part}
+    config = CONFIG_MAPPING[kind.split()[0]](**parts, **special_ids(kind.split()[0]), **other)
+    return getattr(transformers, CLASSES.get(kind, "AutoModelForImageTextToText")).from_config(config)
 
 
 def model_of(kind: str):

@@ -1,4 +1,5 @@
-"""Tokenizers and processors of the stand-in models: bytes are tokens, and the processors' own classes make few tokens of an image."""
+"""Tokenizers and processors of the stand-in models: bytes are tokens, and the processors' own classes make few tokens of
+an image or a sound."""
 
 from __future__ import annotations
 
@@ -11,9 +12,10 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>", "<|image_pad|>", "<|video_pad|>"
             "<|end_header_id|>", "<|eot_id|>", "<|audio|>", "<|audio_bos|>", "<|audio_eos|>", "<|AUDIO|>", "assistant")
 # What the chat template writes for an image.
 IN_TEMPLATE = {"gemma3": "<start_of_image>", "gemma4": "<|image|>", "llava": "<image>", "mistral3": "[IMG]", "mllama": "<|image|>",
-               "idefics3": "<image>", "internvl": "<IMG_CONTEXT>", "llama4": "<|image|>"}
+               "idefics3": "<image>", "internvl": "<IMG_CONTEXT>", "llama4": "<|image|>",
+               "qwen2_audio": "<|audio_bos|><|AUDIO|><|audio_eos|>"}
 TEMPLATE = ("{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>{% if m.content is string %}"
-            "{{ m.content }}{% else %}{% for part in m.content %}{% if part.type == 'image' %}IMAGE{% elif part.type == 'text' %}"
+            "{{ m.content }}{% else %}{% for part in m.content %}{% if part.type in ('image', 'audio') %}IMAGE{% elif part.type == 'text' %}"
             "{{ part.text }}{% endif %}{% endfor %}{% endif %}<|eot_id|>{% endfor %}")
 
 
@@ -33,6 +35,8 @@ def token(text: str) -> int:
 
 def special_ids(kind: str) -> dict:
     """The members of a config that name tokens."""
+    if kind == "qwen2_audio":
+        return {"audio_token_index": token("<|AUDIO|>")}
     if kind == "glm5_next":
         return {"image_token_id": token("<|image|>"), "video_token_id": token("<video>")}
     if kind.startswith("qwen"):
@@ -70,7 +74,7 @@ def save_tokenizer(folder: Path) -> None:
 
 
 def save_processor(folder: Path, kind: str) -> None:
-    """Of a model that takes images."""
+    """Of a model that takes images or sound."""
     processor = _processor(kind)
     if processor is not None:
         processor.save_pretrained(folder)
@@ -81,7 +85,7 @@ def _processor(kind: str):
 
     make = {"qwen2_vl": _qwen, "qwen2_5_vl": _qwen, "qwen3_vl": _qwen, "qwen3_vl_moe": _qwen, "qwen3_5": _qwen, "qwen3_5_moe": _qwen,
             "gemma3": _gemma3, "gemma4": _gemma4, "llava": _llava, "mistral3": _pixtral, "mllama": _mllama, "idefics3": _idefics,
-            "internvl": _internvl, "llama4": _llama4}.get(kind)
+            "internvl": _internvl, "llama4": _llama4, "qwen2_audio": _qwen_audio}.get(kind)
     return None if make is None else make(hf, kind, tokenizer_of(kind))
 
 
@@ -93,6 +97,11 @@ def _qwen(hf, kind, tokenizer):
         **fields, size={"shortest_edge": 28 * 28, "longest_edge": 56 * 56})
     videos = getattr(hf, "Qwen2VLVideoProcessor" if kind in classes else "Qwen3VLVideoProcessor")(**fields)
     return own(image_processor=images, tokenizer=tokenizer, video_processor=videos, chat_template=tokenizer.chat_template)
+
+
+def _qwen_audio(hf, kind, tokenizer):
+    sound = hf.WhisperFeatureExtractor(feature_size=128, chunk_length=1)  # second
+    return hf.Qwen2AudioProcessor(sound, tokenizer, chat_template=tokenizer.chat_template)
 
 
 def _gemma3(hf, kind, tokenizer):

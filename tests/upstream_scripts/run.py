@@ -1,12 +1,14 @@
 """Runs LLM Compressor's example scripts with Layerpress: `llmcompressor` becomes `layerpress` in their text, models and data are stand-ins,
 and nothing else is changed.
 
-    python run.py ENVIRONMENT [--examples FOLDER] [--cache FOLDER] [--only PATTERN] [--document FILE] [--minutes NUMBER] [--limit SECONDS]
+    python run.py ENVIRONMENT [--examples FOLDER] [--cache FOLDER] [--only PATTERN] [--results FOLDER] [--continue] [--document FILE]
+                  [--minutes NUMBER] [--limit SECONDS]
 
 ENVIRONMENT is a virtual environment in which the wheel is installed. Without --examples, the examples come from the package of LLM
 Compressor on the index. A script counts if it names no modifier that Layerpress lacks. --document writes the table between the marks
-of a document, such as docs/python.md. After --minutes no further script starts, and the table says how many did. --limit: what a script may
-take, which a busy machine needs more of.
+of a document, such as docs/python.md, after each script. --results keeps each result in a folder, with the output of scripts that failed:
+another run with the same folder replaces the results of the scripts that it runs, and with --continue runs only those without one. After
+--minutes no further script starts, and the table says how many did. --limit: what a script may take, which a busy machine needs more of.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ import sys
 import tarfile
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from known_failures import REASONS
 
@@ -38,6 +41,38 @@ class Result(NamedTuple):
     ran: bool
     seconds: float
     message: str
+    run: str = ""  # when the run that it is of began
+
+
+class Results:
+    """Those of this run and, if they are kept in a folder, of earlier ones: a line of JSON for each script, and its output if it failed."""
+
+    def __init__(self, folder: Optional[Path]):
+        self._folder = folder
+        self._run = datetime.now().isoformat(timespec="seconds")
+        self._of: dict[str, Result] = {}
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = self._file.read_text(encoding="utf-8").splitlines() if self._file.exists() else []
+            self._of = {one.script: one for one in (Result(**json.loads(line)) for line in lines)}
+
+    @property
+    def _file(self) -> Path:
+        return self._folder / "results.jsonl"
+
+    def all(self, scripts: list[str]) -> list[Result]:
+        return [self._of[script] for script in scripts if script in self._of]
+
+    def add(self, result: Result, log: str) -> None:
+        self._of[result.script] = result = result._replace(run=self._run)
+        if self._folder is None:
+            return
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(result._asdict()) + "\n")
+        output = self._folder / (result.script.replace("/", ".") + ".log")
+        output.unlink(missing_ok=True)
+        if not result.ran:
+            output.write_text(log, encoding="utf-8")
 
 
 def fetched_examples(python: Path, place: Path) -> Path:
@@ -55,12 +90,12 @@ def lacking(python: Path) -> list[str]:
     return json.loads(subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout)
 
 
-def chosen(examples: Path, pattern: str, without: list[str]) -> list[Path]:
+def chosen(examples: Path, without: list[str]) -> list[Path]:
     scripts = []
     for path in sorted(examples.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if "llmcompressor" in text and NAMES_WORK.search(text) and not any(name in text for name in without):
-            if re.search(pattern, str(path.relative_to(examples))) and not TEMPLATE.search(text):
+            if not TEMPLATE.search(text):
                 scripts.append(path)
     return scripts
 
@@ -85,7 +120,8 @@ class Machine:
     def close(self) -> None:
         self._server.communicate()
 
-    def run(self, path: Path, name: str) -> Result:
+    def run(self, path: Path, name: str) -> tuple[Result, str]:
+        """The result, and what the script wrote."""
         with tempfile.TemporaryDirectory(prefix="layerpress-script-", dir=self._folder) as place:
             text = path.read_text(encoding="utf-8").replace("llmcompressor", "layerpress")
             script, log = Path(place) / path.name, Path(place) / "log.txt"
@@ -94,8 +130,9 @@ class Machine:
                 shutil.copy(beside, place)
             start = time.monotonic()
             code = self._by_torchrun(script, log) if "init_dist" in text or "WORLD_SIZE" in text else self._by_server(script, log)
-            message = "took too long" if code == -9 else last_words(log.read_text(errors="replace")) if code else ""
-            return Result(name, code == 0, time.monotonic() - start, message)
+            output = log.read_text(errors="replace")
+            message = "took too long" if code == -9 else last_words(output) if code else ""
+            return Result(name, code == 0, time.monotonic() - start, message), output
 
     def _by_server(self, script: Path, log: Path) -> int:
         request = {"script": str(script), "folder": str(script.parent), "log": str(log), "seconds": self._limit}
@@ -139,8 +176,11 @@ def table(results: list[Result], scripts: int) -> str:
     for result in results:
         kinds.setdefault(result.script.split("/")[0].removesuffix(".py"), []).append(result)
     ran, counted = sum(one.ran for one in results), len(possible(results))
-    started = f"The last run started all {scripts}" if len(results) == scripts else f"The last run had time for {len(results)} of {scripts}"
-    lines = [f"{started} examples, in one go: {ran} ran, which is {100 * share(results):.0f} % of the {counted} that can run here.", "",
+    started = f"all {scripts}" if len(results) == scripts else f"{len(results)} of {scripts}"
+    runs = len({one.run for one in results})
+    manner = "in one go" if runs == 1 else f"in {runs} runs"
+    lines = [f"The last run started {started} examples, {manner}: {ran} ran, which is {100 * share(results):.1f} % of the {counted} that can "
+             "run here.", "",
              "| examples of | run | of | why the others do not |", "|---|---:|---:|---|"]
     for kind, group in kinds.items():
         others = "; ".join(reason(one) for one in group if not one.ran)
@@ -163,6 +203,8 @@ def main() -> int:
     parser.add_argument("--examples", type=Path)
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--continue", dest="continues", action="store_true")
     parser.add_argument("--document", type=Path)
     parser.add_argument("--limit", type=float, default=420)
     parser.add_argument("--minutes", type=float, default=float("inf"))
@@ -171,27 +213,30 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         examples = options.examples or fetched_examples(python, Path(folder))
         cache = (options.cache or Path(folder) / "hub").absolute()
-        scripts = chosen(examples, options.only, lacking(python))
+        scripts = {str(path.relative_to(examples)): path for path in chosen(examples, lacking(python))}
+        results = Results(options.results)
+        done = {one.script for one in results.all(list(scripts))} if options.continues else set()
+        wanted = {name: path for name, path in scripts.items() if re.search(options.only, name) and name not in done}
         machine = Machine(python, cache, Path(folder), options.limit)
-        subprocess.run([python, HERE / "stand_in_models.py", cache, *models_of(scripts)], check=True, env=machine.environment,
+        subprocess.run([python, HERE / "stand_in_models.py", cache, *models_of(list(wanted.values()))], check=True, env=machine.environment,
                        stdout=subprocess.DEVNULL)
-        results: list[Result] = []
+        shown = list(scripts) if options.results else [name for name in scripts if name in wanted]
         end = time.monotonic() + 60 * options.minutes
-        for path in scripts:
+        for name, path in wanted.items():
             if time.monotonic() > end:
                 break
-            results.append(machine.run(path, str(path.relative_to(examples))))
-            last = results[-1]
+            last, output = machine.run(path, name)
+            results.add(last, output)
             print(f"{'ran ' if last.ran else 'FAIL'} {last.seconds:5.0f} s  {last.script}  {last.message[:300]}", flush=True)
+            if options.document:
+                write_between_marks(options.document, table(results.all(shown), len(shown)))
         machine.close()
-    text = table(results, len(scripts))
-    print(text)
-    if options.document:
-        write_between_marks(options.document, text)
-    for one in results:
+    found = results.all(shown)
+    print(table(found, len(shown)))
+    for one in found:
         if one.ran and one.script in REASONS:
             print(f"{one.script} runs: take it out of known_failures.py")
-    return 0 if share(results) >= 0.95 else 1
+    return 0 if share(found) >= 0.95 else 1
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -14,14 +16,13 @@ namespace {
 
 std::uint64_t number(const Json& object, const char* key) { return object[key].get<std::uint64_t>(); }
 
-std::string bytes(const Json& object, const char* key) {
-  const std::uint64_t count = number(object, key);
-  return count == 0 ? "-" : format_bytes(count);
-}
+std::string bytes(std::uint64_t count) { return count == 0 ? "-" : format_bytes(count); }
+
+std::string bytes(const Json& object, const char* key) { return bytes(number(object, key)); }
 
 /// "1.21G" of 1.21 GiB.
-std::string compact(const Json& object, const char* key) {
-  std::string text = bytes(object, key);
+std::string compact(std::uint64_t count) {
+  std::string text = bytes(count);
   if (const std::size_t space = text.find(' '); space != std::string::npos)
     text = text.substr(0, space) + text[space + 1];
   return text;
@@ -40,49 +41,74 @@ double teraflops(const Json& subgraph) {
   return sum / 1e12;
 }
 
-/// Whether two subgraphs have the same needs, so that one line covers both.
-bool alike(Json a, Json b) {
-  for (Json* json : {&a, &b}) {
-    json->erase("name");
-    json->erase("seconds");
-  }
-  return a == b;
+constexpr std::array kSizes = {"weight_bytes",     "onloaded_bytes",  "activation_bytes", "activation_disk_bytes",
+                               "statistics_bytes", "workspace_bytes", "peak_bytes"};
+
+/// Subgraphs that one line covers, with the most that any of them needs.
+struct Line {
+  std::string name, mode;
+  std::array<std::uint64_t, kSizes.size()> sizes;
+  double seconds = 0;
+  std::size_t count = 1;
+};
+
+Line line_of(const Json& subgraph) {
+  Line line{
+      subgraph["name"].get<std::string>(), subgraph["mode"].get<std::string>(), {}, subgraph["seconds"].get<double>()};
+  for (std::size_t i = 0; i < kSizes.size(); ++i) line.sizes[i] = number(subgraph, kSizes[i]);
+  return line;
+}
+
+/// Types of llama.cpp alternate between layers, whose needs then differ by a twentieth, or by little beside the peak.
+bool nearly_equal(const Line& a, const Line& b) {
+  const std::uint64_t peak = a.sizes.back();
+  return a.mode == b.mode && std::equal(a.sizes.begin(), a.sizes.end(), b.sizes.begin(), [&](auto one, auto other) {
+           const std::uint64_t most = std::max(one, other);
+           return most - std::min(one, other) <= std::max(most / 20, peak / 100);
+         });
+}
+
+void add(const Line& other, Line& line) {
+  for (std::size_t i = 0; i < kSizes.size(); ++i) line.sizes[i] = std::max(line.sizes[i], other.sizes[i]);
+  line.seconds = std::max(line.seconds, other.seconds);
+  ++line.count;
 }
 
 constexpr std::size_t kNameColumns = 23;
 
-std::string row_name(const std::string& name, const Json& subgraph, std::size_t count) {
+std::string row_name(const Line& line) {
+  const std::string& name = line.name;
   std::vector<std::string> notes;
-  if (count > 1) notes.push_back(fmt::format("x{}", count));
-  if (const auto mode = subgraph["mode"].get<std::string>(); mode != "store") notes.push_back(mode);
+  if (line.count > 1) notes.push_back(fmt::format("x{}", line.count));
+  if (line.mode != "store") notes.push_back(line.mode);
   const std::string text = notes.empty() ? name : name + " (" + join(notes) + ")";
   return text.size() <= kNameColumns ? fmt::format("{:<{}}", text, kNameColumns)
                                      : text + "\n" + std::string(kNameColumns, ' ');
 }
 
-std::string row(const std::string& name, const Json& subgraph) {
-  return fmt::format("{}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}\n", name, compact(subgraph, "weight_bytes"),
-                     compact(subgraph, "onloaded_bytes"), compact(subgraph, "activation_bytes"),
-                     compact(subgraph, "activation_disk_bytes"), compact(subgraph, "statistics_bytes"),
-                     compact(subgraph, "workspace_bytes"), compact(subgraph, "peak_bytes"),
-                     compact(subgraph["seconds"].get<double>()));
+std::string row(const Line& line) {
+  std::string text = row_name(line);
+  for (const std::uint64_t size : line.sizes) text += fmt::format("{:>7}", compact(size));
+  return text + fmt::format("{:>7}\n", compact(line.seconds));
 }
 
 std::string rows(const Json& subgraphs) {
   std::string text = fmt::format("{:<{}}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}{:>7}\n", "subgraph", kNameColumns,
                                  "weights", "onload", "values", "disk", "sums", "work", "peak", "time");
   for (std::size_t i = 0; i < subgraphs.size();) {
-    std::size_t end = i + 1;
-    while (end < subgraphs.size() && alike(subgraphs[i], subgraphs[end])) ++end;
-    text += row(row_name(subgraphs[i]["name"].get<std::string>(), subgraphs[i], end - i), subgraphs[i]);
-    i = end;
+    const Line first = line_of(subgraphs[i]);
+    Line line = first;
+    while (++i < subgraphs.size() && nearly_equal(first, line_of(subgraphs[i]))) add(line_of(subgraphs[i]), line);
+    text += row(line);
   }
   return text + "memory in MiB (M) and GiB (G), by subgraph; time of each\n";
 }
 
 std::string request_text(const Json& plan) {
-  std::string text = fmt::format("\n{} samples, {} tokens in {} batches of up to {} tokens\n", number(plan, "samples"),
-                                 number(plan, "tokens"), number(plan, "batches"), number(plan, "batch_tokens"));
+  const std::uint64_t batches = number(plan, "batches");
+  std::string text =
+      fmt::format("\n{} samples, {} tokens in {} {} of up to {} tokens\n", number(plan, "samples"),
+                  number(plan, "tokens"), batches, batches == 1 ? "batch" : "batches", number(plan, "batch_tokens"));
   text += fmt::format("{} threads, {}, products in {}\n", number(plan, "threads"), plan["dtype"].get<std::string>(),
                       plan["arithmetic"].get<std::string>());
   if (!plan["source_quantization"].is_null())

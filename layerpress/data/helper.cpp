@@ -135,17 +135,15 @@ fs::path helper_script() {
 
 Selection prepare_with_helper(const DatasetOptions& options, const fs::path& model_directory,
                               const RunControl& control) {
-  control.message(LogLevel::kInfo, fmt::format("[data] tokenizing {} with the tokenizer of {}", options.dataset,
-                                               model_directory.string()));
+  control.message(LogLevel::kInfo, fmt::format("[data] tokenizing with the tokenizer of {}", model_directory.string()));
   HelperAnswer answer = run_helper(whole_request(options, model_directory), control);
   return {std::move(answer.set), summary_count(answer.summary, "skipped_empty")};
 }
 
 RowPart prepare_rows_with_helper(const DatasetOptions& options, const fs::path& model_directory,
                                  const Positions& positions, const RunControl& control) {
-  control.message(LogLevel::kInfo,
-                  fmt::format("[data] tokenizing {}, selected rows {} to {}, with the tokenizer of {}", options.dataset,
-                              positions.first + 1, positions.last, model_directory.string()));
+  control.message(LogLevel::kInfo, fmt::format("[data] tokenizing selected rows {} to {} with the tokenizer of {}",
+                                               positions.first + 1, positions.last, model_directory.string()));
   HelperAnswer answer = run_helper(rows_request(options, model_directory, positions), control);
   const std::int64_t rows = summary_count(answer.summary, "rows");
   if (rows > positions.size() || rows < answer.set.sample_count()) refuse_summary();

@@ -43,10 +43,10 @@ void announce(const Rank& rank, const Work& work, const std::string& what, const
   rank.control.message(LogLevel::kInfo,
                        what + announcement_text(work, plan::planned_seconds(setup, work.plan, folder)));
   if (setup.pipeline->takes_data)
-    rank.control.message(
-        LogLevel::kInfo,
-        fmt::format("products in {}, values in {}, batches of {} tokens", setup::arithmetic_words(setup.placement),
-                    setup::dtype_word(setup.placement.dtype), work.plan.batch_tokens));
+    rank.control.message(LogLevel::kInfo,
+                         fmt::format("products in {}, values in {}, batches of up to {} tokens",
+                                     setup::arithmetic_words(setup.placement), setup::dtype_word(setup.placement.dtype),
+                                     work.plan.batch_tokens));
 }
 
 }  // namespace layerpress::run

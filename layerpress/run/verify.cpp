@@ -82,9 +82,7 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
   result["worst"] = worst_of(std::move(comparison));
 }
 
-}  // namespace
-
-Json verify(const VerifyOptions& options, const RunControl& control) {
+Json checked(const VerifyOptions& options, const RunControl& control) {
   const Timer timer;
   setup::set_threads(options.threads);
   if (options.download) setup::download_model(options.model, control);
@@ -108,6 +106,17 @@ Json verify(const VerifyOptions& options, const RunControl& control) {
   result["warnings"] = as_json(findings, false);
   result["seconds"] = timer.seconds();
   return result;
+}
+
+}  // namespace
+
+Json verify(const VerifyOptions& options, const RunControl& control) {
+  try {
+    return checked(options, control);
+  } catch (const InterruptedError&) {
+    throw InterruptedError("[verify] stopped on request; {} is not checked to the end, so there is no result",
+                           options.model);
+  }
 }
 
 }  // namespace layerpress

@@ -8,19 +8,26 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
+#include "layerpress/gguf/mixture.h"
 #include "layerpress/graph/weight_matrix.h"
+#include "layerpress/quant/block_scheme.h"
 
 namespace layerpress::setup {
 namespace {
 
-/// Modules whose columns the group size of a scheme does not divide, by scheme and columns.
+/// Modules whose columns the groups or blocks of a scheme do not divide, by scheme and columns.
 using OddModules = std::map<std::pair<const quant::QuantizationScheme*, std::int64_t>, std::vector<std::string>>;
+
+/// The values of a row that are stored together; 0: any number.
+std::int64_t size_of(const quant::QuantizationScheme& scheme) {
+  if (const gguf::BlockType* type = quant::block_type(scheme); type != nullptr) return type->block_values();
+  return scheme.weights ? scheme.weights->group_size.value_or(0) : 0;
+}
 
 OddModules odd_modules(const graph::Graph& graph, const compression::Assignments& assignments) {
   OddModules odd;
   for (const auto& [node, assignment] : assignments.linears) {
-    if (!assignment.scheme->weights) continue;
-    const std::int64_t size = assignment.scheme->weights->group_size.value_or(0);
+    const std::int64_t size = size_of(*assignment.scheme);
     const std::int64_t columns = graph::weight_matrix(graph.nodes[node].operation).value().columns;
     if (size > 0 && columns % size != 0)
       odd[{assignment.scheme, columns}].push_back(graph.module_name(graph.nodes[node]));
@@ -52,9 +59,31 @@ std::string name_of(const quant::QuantizationScheme* scheme, const OneshotOption
   return "the scheme";
 }
 
+/// "W4A16 uses groups of 128".
+std::string words_of(const quant::QuantizationScheme* scheme, const OneshotOptions& options,
+                     const Modifiers& modifiers) {
+  if (const gguf::BlockType* type = quant::block_type(*scheme); type != nullptr)
+    return fmt::format("{} stores {} values together", type->name(), type->block_values());
+  return fmt::format("{} uses groups of {}", name_of(scheme, options, modifiers), size_of(*scheme));
+}
+
 /// NVFP4 and MX formats have groups of one size.
 bool chooses_size(const quant::QuantizationScheme& scheme) {
-  return scheme.weights->type == quant::NumberType::kInt && scheme.weights->strategy == quant::Strategy::kGroup;
+  return scheme.weights && scheme.weights->type == quant::NumberType::kInt &&
+         scheme.weights->strategy == quant::Strategy::kGroup;
+}
+
+/// What llama.cpp takes in place of types whose blocks do not fit.
+std::string advice_on_blocks(const OddModules& odd) {
+  std::set<std::string> others;
+  for (const auto& [place, modules] : odd) {
+    const gguf::BlockType* type = quant::block_type(*place.first);
+    if (type == nullptr) continue;
+    others.insert(
+        fmt::format("format: {} in place of {}", gguf::type_for_columns(type->name(), place.second), type->name()));
+  }
+  return fmt::format("give them a group with {}, or use a scheme such as Q4_K_M, which chooses types that fit",
+                     join({others.begin(), others.end()}, " and "));
 }
 
 std::string advice(std::optional<std::int64_t> size, const OneshotOptions& options) {
@@ -73,13 +102,14 @@ void check_group_sizes(const OneshotOptions& options, const OpenedModel& model, 
   if (odd.empty()) return;
   std::map<std::string, std::vector<std::string>> columns;  // that a scheme's groups do not divide
   for (const auto& [place, modules] : odd)
-    columns[fmt::format("{} uses groups of {}", name_of(place.first, options, modifiers),
-                        *place.first->weights->group_size)]
-        .push_back(fmt::format("{} columns ({} linear{}, such as {})", place.second, modules.size(),
-                               modules.size() == 1 ? "" : "s", modules.front()));
+    columns[words_of(place.first, options, modifiers)].push_back(
+        fmt::format("{} columns ({} linear{}, such as {})", place.second, modules.size(),
+                    modules.size() == 1 ? "" : "s", modules.front()));
   std::vector<std::string> parts;
   for (const auto& [scheme, list] : columns)
     parts.push_back(fmt::format("{}, which do not divide {}", scheme, join(list, " and ")));
+  if (std::any_of(odd.begin(), odd.end(), [](const auto& entry) { return quant::block_type(*entry.first.first); }))
+    throw RecipeError("[recipe.check] {}; {}", join(parts), advice_on_blocks(odd));
   const bool chosen =
       std::all_of(odd.begin(), odd.end(), [](const auto& entry) { return chooses_size(*entry.first.first); });
   const auto size = chosen ? fitting_group_size(model.traced.graph, assignments, odd) : std::nullopt;

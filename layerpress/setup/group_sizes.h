@@ -5,7 +5,8 @@
 
 namespace layerpress::setup {
 
-/// Throws RecipeError if a group size does not divide the columns of a module, naming sizes that do and where to write them.
+/// Throws RecipeError if a group size, or the block of a GGUF type, does not divide the columns of a module, naming what fits and where
+/// to write it.
 void check_group_sizes(const OneshotOptions& options, const OpenedModel& model, const Modifiers& modifiers,
                        const compression::Assignments& assignments);
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import time
 
 import pytest
 import torch
@@ -105,9 +107,9 @@ def test_bf16(tmp_path, monkeypatch):
     assert divergence(hybrid.out, hybrid, torch.bfloat16) < 0.2
 
 
-@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_while_the_graph_is_exported(what, hybrid, tmp_path, monkeypatch):
-    """The helper ends with the program, and nothing is left behind, not even half a graph in the cache."""
+@pytest.fixture
+def exporting(tmp_path, monkeypatch):
+    """A file with the helper's process id, as soon as it exports a graph."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     marker = tmp_path / "exporting"
     helper = tmp_path / "helper"
@@ -118,13 +120,33 @@ def test_stopped_while_the_graph_is_exported(what, hybrid, tmp_path, monkeypatch
         f"import os, pathlib, runpy, sys\nsys.path.insert(0, {str(script.parent)!r})\n"
         f"pathlib.Path({str(marker)!r}).write_text(str(os.getpid()))\nrunpy.run_path({str(script)!r}, run_name='__main__')\n")
     monkeypatch.setenv("LAYERPRESS_HELPER", str(helper / "prepare.py"))
+    return marker
+
+
+@pytest.mark.parametrize("what", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_the_graph_is_exported(what, hybrid, exporting, tmp_path):
+    """The helper ends with the program, and nothing is left behind, not even half a graph in the cache."""
     run = WatchedRun(hybrid.folder, tmp_path / "out", *EXPORT, *hybrid.data)
-    assert run.wait_until(lambda: marker.exists() and marker.read_text())
+    assert run.wait_until(lambda: exporting.exists() and exporting.read_text())
     outcome = run.send(what).end(timeout=20)
     assert outcome.code == 130, outcome.errors
     assert "stopped on request" in outcome.error
-    pid = int(marker.read_text())
+    pid = int(exporting.read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not (tmp_path / "out").exists() and not unfinished(tmp_path / "out").exists()
     assert not list((tmp_path / "cache").rglob("graph.json"))
+
+
+def test_verify_stopped(hybrid, exporting, tmp_path):
+    """It writes nothing, so that its message speaks of the checks."""
+    command = [program.PROGRAM, "verify", hybrid.out, "--model-graph", "export"]
+    process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (exporting.exists() and exporting.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=20)[1]
+    assert process.returncode == 130
+    assert errors.splitlines()[-1] == f"error: [verify] stopped on request; {hybrid.out} is not checked to the end, so there is no result"

@@ -211,6 +211,26 @@ def test_a_type_of_ggufs_in_a_folder(llama, tmp_path):
                   fragments=["Q4_K_M", ".gguf"], code=2)
 
 
+def test_types_that_do_not_fit(tmp_path):
+    """Before the run, with the linears and a type that fits them."""
+    model = checkpoint(tmp_path / "model", intermediate_size=288)
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": {"ignore": ["lm_head"], "config_groups": {
+        "all": {"targets": ["Linear"], "format": "Q4_K"}}}}}}))
+    program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--recipe", recipe, fragments=[
+        "[recipe.check] Q4_K stores 256 values together, which do not divide 288 columns (3 linears, such as model.layers.0.mlp.down_proj); give "
+        "them a group with format: Q5_0 in place of Q4_K, or use a scheme such as Q4_K_M"])
+
+
+@pytest.mark.parametrize("scheme", ["Q4_K_M", "Q3_K_M"])
+def test_plans_of_mixtures_are_short(scheme, tmp_path):
+    """Layers whose types differ need nearly the same."""
+    model = checkpoint(tmp_path / "model", num_hidden_layers=16, hidden_size=512, intermediate_size=1024)
+    planned = program.run("oneshot", model, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", scheme, "--dry-run").output
+    table = planned[planned.index("subgraph"):planned.index("memory in")].splitlines()
+    assert len(table) <= 6, planned
+
+
 def test_decodes_as_the_package_does(llama, tmp_path):
     """The error that the summary states is that of the file."""
     summary = tmp_path / "summary.json"

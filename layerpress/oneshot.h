@@ -92,8 +92,8 @@ struct OneshotOptions {
           "rtn, "
           "squared_error with NVFP4 and MX)");
     field("quality", self.quality,
-          "fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); "
-          "explicit observer or recipe values override it");
+          "fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or "
+          "max (after rotations, which untie embeddings); explicit observer or recipe values override it");
     field(
         "from-imatrix", self.from_imatrix,
         "importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix "

@@ -60,24 +60,31 @@ void take_observer(OrderedJson& arguments, const char* observer) {
 
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.
 Recipe with_quality(Recipe recipe, const std::string& quality) {
-  if (quality != "fast" && quality != "balanced" && quality != "best")
+  if (quality != "fast" && quality != "balanced" && quality != "best" && quality != "max")
     throw UsageError("[options] --quality: unknown value '{}'; {}", quality,
-                     nearest_or_all(quality, {"fast", "balanced", "best"}));
-  bool propagates = false;
+                     nearest_or_all(quality, {"fast", "balanced", "best", "max"}));
+  const bool moves = quality == "best" || quality == "max";
+  bool propagates = false, rotates = false;
   for (ModifierEntry& entry : recipe.modifiers) {
     propagates = propagates || entry.type == "AutoRoundModifier";
+    rotates = rotates || entry.type == "SpinQuantModifier";
     const bool gptq = entry.type == "GPTQModifier";
     if (!entry.arguments.is_object()) continue;  // the modifier reports the error
     if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_observer(entry.arguments, "minmax");
-    if (quality == "best" && gptq) {
+    if (moves && gptq) {
       take_observer(entry.arguments, "gptq");
       if (!entry.arguments.contains("error_propagation")) entry.arguments["error_propagation"] = true;
       propagates = true;
     }
   }
-  if (quality == "best" && !propagates)
+  if (moves && !propagates)
     throw UsageError(
-        "[options] --quality best requires GPTQ and calibration data; use --algorithm gptq or --quality balanced");
+        "[options] --quality {} requires GPTQ and calibration data; use --algorithm gptq or --quality balanced",
+        quality);
+  if (quality == "max" && !rotates)
+    recipe.modifiers.insert(recipe.modifiers.begin(),
+                            {"SpinQuantModifier", OrderedJson::object(),
+                             "SpinQuantModifier of --quality max (--quality best does without it)"});
   return recipe;
 }
 

@@ -49,6 +49,15 @@ TEST(Quality, FillsInWhatOptionsLeaveOpen) {
   EXPECT_EQ(arguments_of(with("best"))["weight_observer"], "gptq");
 }
 
+TEST(Quality, MaxRotatesFirst) {
+  const Recipe recipe = recipe_of(with("max"));
+  ASSERT_EQ(recipe.modifiers.size(), 2u);
+  EXPECT_EQ(recipe.modifiers[0].type, "SpinQuantModifier");
+  EXPECT_EQ(recipe.modifiers[1].type, "GPTQModifier");
+  EXPECT_EQ(Json(recipe.modifiers[1].arguments), arguments_of(with("best")));
+  EXPECT_TRUE(says(usage_error(with("max", "rtn")), "--quality max"));
+}
+
 TEST(Quality, FillsInGroupsToo) {
   OneshotOptions options = with("fast");
   options.group_size = 64;
@@ -66,7 +75,8 @@ TEST(Quality, GivenObserversWin) {
 }
 
 TEST(Quality, RefusesWhatItCannotMean) {
-  EXPECT_TRUE(says(usage_error(with("super")), "--quality: unknown value 'super'; choose from fast, balanced, best"));
+  EXPECT_TRUE(
+      says(usage_error(with("super")), "--quality: unknown value 'super'; choose from fast, balanced, best, max"));
   EXPECT_TRUE(says(usage_error(with("best", "rtn")), "--quality best"));
   EXPECT_TRUE(says(usage_error(with("best", "rtn")), "calibration data"));
 }

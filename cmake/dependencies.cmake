@@ -58,7 +58,9 @@ if(missing)
   message(FATAL_ERROR " [configure] missing: ${missing}${advice}")  # CMake wraps lines that do not begin with a space
 endif()
 find_package(Threads REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
+if(NOT LAYERPRESS_FUZZ)  # which wants one thread
+  find_package(OpenMP REQUIRED COMPONENTS CXX)  # without it at::parallel_for runs on one thread
+endif()
 
 # With a libtorch for CUDA our kernels for it are built, too, for what libtorch's configuration chose: the environment's
 # TORCH_CUDA_ARCH_LIST, else the machine's own devices.

@@ -16,9 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "layerpress/base/child_environment.h"
 #include "layerpress/base/error.h"
-
-extern char** environ;  // NOLINT: POSIX declares it in no header
 
 namespace layerpress {
 namespace {
@@ -138,15 +137,21 @@ class Child {
   std::optional<int> wait_status_;
 };
 
-pid_t spawn(const std::vector<std::string>& arguments, const SpawnSettings& settings, const std::string& hint) {
+std::vector<char*> pointers_to(const std::vector<std::string>& texts) {
   std::vector<char*> pointers;
-  for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  for (const std::string& text : texts) pointers.push_back(const_cast<char*>(text.c_str()));
   pointers.push_back(nullptr);
+  return pointers;
+}
+
+pid_t spawn(const ChildProgram& program, const SpawnSettings& settings) {
+  const std::vector<std::string> environment = child_environment(program.gets_hub_token);
+  std::vector<char*> arguments = pointers_to(program.arguments), variables = pointers_to(environment);
   pid_t process = -1;
-  const int failure =
-      ::posix_spawnp(&process, pointers[0], settings.actions(), settings.attributes(), pointers.data(), environ);
+  const int failure = ::posix_spawnp(&process, arguments[0], settings.actions(), settings.attributes(),
+                                     arguments.data(), variables.data());
   if (failure != 0)
-    throw DataError("[base.run_child] cannot run '{}': {}; {}", arguments[0], error_text(failure), hint);
+    throw DataError("[base.run_child] cannot run '{}': {}; {}", arguments[0], error_text(failure), program.hint);
   return process;
 }
 
@@ -217,15 +222,15 @@ void exchange(Child& child, std::array<StreamEnd*, 3> streams, Dialogue dialogue
 
 }  // namespace
 
-ChildResult run_child(const std::vector<std::string>& arguments, const std::string& input, const std::string& hint,
-                      const RunControl& control, const std::function<void(std::string_view)>& on_line) {
+ChildResult run_child(const ChildProgram& program, const RunControl& control,
+                      const std::function<void(std::string_view)>& on_line) {
   Stream to_child;
   Stream output;
   Stream errors;
-  Child child(spawn(arguments, SpawnSettings(to_child, output, errors), hint));
+  Child child(spawn(program, SpawnSettings(to_child, output, errors)));
   for (Stream* stream : {&to_child, &output, &errors}) stream->theirs.reset();
   ChildResult result;
-  exchange(child, {&to_child.ours, &output.ours, &errors.ours}, {input, Lines(on_line)}, result, control);
+  exchange(child, {&to_child.ours, &output.ours, &errors.ours}, {program.input, Lines(on_line)}, result, control);
   result.exit_code = child.exit_code();
   return result;
 }

@@ -11,10 +11,14 @@ namespace layerpress {
 /// The kind of an error, just specific enough to choose an exit code.
 enum class ErrorKind { kUsage, kIo, kCheckpoint, kRecipe, kData, kMemory, kDistributed, kInterrupted, kInternal };
 
+/// A text for a message: control characters become '?', and what is longer than any message needs is left out. Names from files have
+/// everything.
+std::string one_line(std::string text);
+
 /// Base of all exceptions that Layerpress throws. The message is one line: `[room.function] where: what; what to do`.
 class Error : public std::runtime_error {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, const std::string& message) : std::runtime_error(one_line(message)), kind_(kind) {}
   ErrorKind kind() const { return kind_; }
 
  private:

@@ -94,7 +94,8 @@ void write_text_file(const std::filesystem::path& path, std::string_view text);
 /// Whether write_text_file can write to `path`: a device or a pipe that takes text, or a file in an existing, writable folder.
 bool can_be_written(const std::filesystem::path& path);
 
-/// Waits until a folder's entries are on disk, so that files created or renamed in it survive a power failure.
+/// Waits until a folder's entries are on disk, so that files created or renamed in it survive a power failure. Throws IoError if the
+/// disk reports a fault; a file system that cannot do it is no fault.
 void sync_directory(const std::filesystem::path& path);
 
 /// A folder that is filled under a hidden name beside its target (".NAME.unfinished"). commit() moves it to the target.

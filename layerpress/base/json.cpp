@@ -1,6 +1,8 @@
 #include "layerpress/base/json.h"
 
+#include <cmath>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "layerpress/base/file.h"
@@ -75,5 +77,24 @@ Json parse_json(std::string_view text, const std::string& where, const JsonRules
 }
 
 Json read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
+
+std::int64_t json_integer(const Json& value) {
+  constexpr double kBeyond = 9223372036854775808.0;  // 2^63
+  if (value.is_number_unsigned() && std::in_range<std::int64_t>(value.get<std::uint64_t>()))
+    return value.get<std::int64_t>();
+  if (value.is_number_integer() && !value.is_number_unsigned()) return value.get<std::int64_t>();
+  if (value.is_number_float())
+    if (const auto number = value.get<double>(); number == std::trunc(number) && std::abs(number) < kBeyond)
+      return static_cast<std::int64_t>(number);
+  throw CheckpointError("[json] {} is not an integer of 64 bits",
+                        value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80));
+}
+
+std::vector<std::int64_t> json_integers(const Json& list) {
+  if (!list.is_array()) throw CheckpointError("[json] a list of integers is missing");
+  std::vector<std::int64_t> numbers;
+  for (const Json& value : list) numbers.push_back(json_integer(value));
+  return numbers;
+}
 
 }  // namespace layerpress

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "layerpress/base/error.h"
 
@@ -29,6 +33,12 @@ Json parse_json(std::string_view text, const std::string& where, const JsonRules
 /// Reads and parses a JSON file.
 Json read_json_file(const std::filesystem::path& path);
 
+/// An integer, which may be written as a float without a fraction ("32.0"). Throws CheckpointError for anything else, which the
+/// library would turn into some integer.
+std::int64_t json_integer(const Json& value);
+/// The same for each element of a list.
+std::vector<std::int64_t> json_integers(const Json& list);
+
 /// Whether `object` has a member `key` that is not null.
 template <typename AnyJson>
 bool json_has(const AnyJson& object, const char* key) {
@@ -43,7 +53,15 @@ T json_get(const Json& object, const std::string& key, const std::string& where)
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) throw CheckpointError("[json] {}: '{}' is missing", where, key);
   try {
-    return found->get<T>();
+    if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+      const std::int64_t number = json_integer(*found);
+      if (std::in_range<T>(number)) return static_cast<T>(number);
+    } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>>) {
+      return json_integers(*found);
+    } else {
+      return found->get<T>();
+    }
+    throw CheckpointError("[json] {}: '{}' is out of range: {}", where, key, found->dump().substr(0, 80));
   } catch (const nlohmann::json::exception&) {
     throw CheckpointError("[json] {}: '{}' has the wrong type: {}", where, key, found->dump().substr(0, 80));
   }

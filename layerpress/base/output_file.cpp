@@ -153,7 +153,8 @@ bool can_be_written(const fs::path& path) {
 
 void sync_directory(const fs::path& path) {
   const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (descriptor.value() >= 0) ::fsync(descriptor.value());
+  if (descriptor.value() >= 0 && ::fsync(descriptor.value()) != 0 && errno != EINVAL && errno != EROFS)
+    throw IoError("[file.sync] {}: {}; check the disk", path.string(), errno_text());
 }
 
 }  // namespace layerpress

@@ -179,9 +179,9 @@ void PendingDirectory::commit_file() {
   fs::rename(pending_ / only_file_, target_, failure);
   if (failure) throw IoError("[output] {}: cannot be put in place: {}", target_.string(), failure.message());
   committed_ = true;
-  sync_directory(target_.parent_path());
   fs::remove_all(pending_, failure);
   release_lock();
+  sync_directory(target_.parent_path());
 }
 
 void PendingDirectory::commit() {
@@ -223,8 +223,8 @@ void PendingDirectory::replace_target() {
     }
   }
   committed_ = true;
-  release_lock();  // before freeing the unfinished name: its next holder may replace this target
-  sync_directory(target_.parent_path());
+  release_lock();                         // before freeing the unfinished name: its next holder may replace this target
+  sync_directory(target_.parent_path());  // if this fails, the old result stays beside the new one
   fs::remove_all(old, failure);
 }
 

@@ -158,4 +158,12 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
   return static_cast<std::uint64_t>(bytes);
 }
 
+std::string one_line(std::string text) {
+  constexpr std::size_t kLongest = 4000;
+  if (text.size() > kLongest) text.replace(kLongest, std::string::npos, "...");
+  for (char& character : text)
+    if (const auto code = static_cast<unsigned char>(character); code < 0x20 || code == 0x7f) character = '?';
+  return text;
+}
+
 }  // namespace layerpress

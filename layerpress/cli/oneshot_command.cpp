@@ -76,7 +76,10 @@ void print_summary(const OneshotSummary& summary) {
   const std::string head =
       fmt::format("{}: {} modules in {}", summary.output, summary.modules, details["scheme"].get<std::string>());
   const std::string fallbacks = summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks);
-  fmt::print("{}\n", styled(head + fallbacks, Style::kBold, STDOUT_FILENO));
+  const std::size_t outsized = details["outsized_errors"].size(), findings = details["findings"].size();
+  const std::string errors = outsized == 0 ? "" : fmt::format(", {} with an error above 100 %", outsized);
+  const std::string faults = findings == 0 ? "" : fmt::format(", {} findings of verify", findings);
+  fmt::print("{}\n", styled(head + fallbacks + errors + faults, Style::kBold, STDOUT_FILENO));
   const auto before = details["source_bytes"].get<std::uint64_t>();
   print_fact("size",
              fmt::format("{} -> {} ({:.2f} times smaller)", format_bytes(before), format_bytes(summary.output_bytes),

@@ -85,7 +85,7 @@ void TerminalProgress::on_message(LogLevel level, const std::string& text) {
   const std::string head = level == LogLevel::kWarning ? styled(name + ":", Style::kYellow, STDERR_FILENO)
                            : level == LogLevel::kError ? styled(name + ":", Style::kRed, STDERR_FILENO)
                                                        : name + ":";
-  fmt::print(stderr, "{} {}\n", head, text);
+  fmt::print(stderr, "{} {}\n", head, one_line(text));
   std::fflush(stderr);
 }
 

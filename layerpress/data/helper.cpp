@@ -98,8 +98,8 @@ HelperAnswer run_helper(Json request, const RunControl& control) {
   request["output"] = output.string();
   const std::string hint =
       fmt::format("set {} to a Python 3 that has the packages of requirements.txt", kInterpreterVariable);
-  const ChildResult result =
-      run_child({interpreter, "-s", helper_script().string()}, request_text(request), hint, control);
+  const ChildResult result = run_child(
+      {{interpreter, "-s", helper_script().string()}, request_text(request), hint, /*gets_hub_token=*/true}, control);
   check_success(result, interpreter);
   HelperAnswer answer{read_token_file(output), Json::parse(last_line(result.output), nullptr, false)};
   const bool masked = !answer.set.loss_mask.empty() || answer.set.tokens.empty();

@@ -42,7 +42,7 @@ std::int64_t token_of_role(const TokenizerFiles& files, const Vocabulary& vocabu
   for (const Json& config : {files.model_config, files.model_config.value("text_config", Json::object())}) {
     const auto found = config.find(role + "_token_id");
     if (found == config.end() || !found->is_number_integer()) continue;
-    const auto id = found->get<std::int64_t>();
+    const auto id = json_integer(*found);
     if (id >= 0 && id < static_cast<std::int64_t>(vocabulary.tokens().size())) return id;
   }
   return -1;

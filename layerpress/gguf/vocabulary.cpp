@@ -112,7 +112,7 @@ Vocabulary read_vocabulary(const Json& tokenizer, bool byte_level, std::int64_t 
       throw CheckpointError("[gguf.tokenizer] tokenizer.json: token '{}' has no id", token.substr(0, 80));
     TokenType type = !byte_level && is_byte(token) ? TokenType::kByte : TokenType::kNormal;
     if (!byte_level && token == unknown) type = TokenType::kUnknown;
-    vocabulary.set(id.get<std::int64_t>(), token, type, kNoScore);
+    vocabulary.set(json_integer(id), token, type, kNoScore);
   }
   for (const Json& added : json_get_or<std::vector<Json>>(tokenizer, "added_tokens", kTokenizerFile, {})) {
     if (!added.is_object()) throw CheckpointError("[gguf.tokenizer] tokenizer.json: an added token is not an object");

@@ -35,7 +35,7 @@ void check_name(const std::string& name, const char* of) {
 
 Size read_size(const Json& json) {
   if (json.is_number_integer()) {
-    const auto size = json.get<std::int64_t>();
+    const auto size = json_integer(json);
     if (size < 0 || size > kMostSize) refuse("a size {} is out of range", size);
     return {size, 0, true};
   }
@@ -112,7 +112,7 @@ class Reader {
 
   ExportedGraph read() {
     if (json_.at("format").get<std::string>() != "layerpress.graph.v1") refuse("the format is not layerpress.graph.v1");
-    const auto values = json_.at("values").get<std::int64_t>();
+    const auto values = json_integer(json_.at("values"));
     if (values < 1 || values > static_cast<std::int64_t>(kMostValues))
       refuse("{} values are more than {}, or none", values, kMostValues);
     if (json_.at("nodes").size() > kMostValues)
@@ -126,7 +126,7 @@ class Reader {
     for (const Json& parameter : json_.at("parameters")) read_parameter(parameter);
     read_constants();
     for (const Json& node : json_.at("nodes")) read_node(node);
-    graph_.output = json_.at("output").get<std::int64_t>();
+    graph_.output = json_integer(json_.at("output"));
     if (!is_made(graph_.output)) refuse("the output {} is not computed", graph_.output);
     for (const auto& [name, gate] : json_.at("gates").items()) graph_.gates[name] = read_gate(gate);
     return std::move(graph_);
@@ -151,10 +151,10 @@ class Reader {
     graph_.class_name = json_.at("class").get<std::string>();
     graph_.way = json_.at("way").get<std::string>();
     check_name(graph_.class_name, "class"), check_name(graph_.way, "way");
-    graph_.least_tokens = std::max<std::int64_t>(1, json_.at("least_tokens").get<std::int64_t>());
-    graph_.most_tokens = json_.at("most_tokens").is_null() ? 0 : json_.at("most_tokens").get<std::int64_t>();
-    graph_.vocab_size = json_.at("vocab_size").get<std::int64_t>();
-    graph_.max_position_embeddings = json_.at("max_position_embeddings").get<std::int64_t>();
+    graph_.least_tokens = std::max<std::int64_t>(1, json_integer(json_.at("least_tokens")));
+    graph_.most_tokens = json_.at("most_tokens").is_null() ? 0 : json_integer(json_.at("most_tokens"));
+    graph_.vocab_size = json_integer(json_.at("vocab_size"));
+    graph_.max_position_embeddings = json_integer(json_.at("max_position_embeddings"));
     graph_.tied_head = json_.at("tied_head").get<bool>();
     graph_.layer_classes = json_.at("layer_classes").get<std::vector<std::string>>();
     graph_.linears = json_.at("linears").get<std::vector<std::string>>();
@@ -174,7 +174,7 @@ class Reader {
 
   void read_input(const Json& json) {
     const auto name = json.at("name").get<std::string>();
-    const auto id = json.at("id").get<std::int64_t>();
+    const auto id = json_integer(json.at("id"));
     const ValueType type = read_type(json);
     const std::size_t rank = type.shape.size();
     bool fits = rank >= 2 && type.shape[rank - 2] == Size{1, 0, true} && type.shape[rank - 1].is_tokens();
@@ -196,8 +196,7 @@ class Reader {
     parameter.name = json.at("name").get<std::string>();
     check_name(parameter.name, "parameter");
     for (const Json& source : json.at("sources")) {
-      parameter.sources.push_back(
-          {source.at("name").get<std::string>(), source.at("shape").get<std::vector<std::int64_t>>()});
+      parameter.sources.push_back({source.at("name").get<std::string>(), json_integers(source.at("shape"))});
       check_name(parameter.sources.back().name, "tensor");
     }
     parameter.steps = json.at("steps"), parameter.result = json.at("result");
@@ -207,7 +206,7 @@ class Reader {
     parameter.splits = json.value("splits", false);
     parameter.tied = json.value("tied", "");
     check_name(parameter.tied, "parameter");
-    const auto id = json.at("id").get<std::int64_t>();
+    const auto id = json_integer(json.at("id"));
     ValueType type = read_type(json);
     if (!type.known()) refuse("parameter '{}' has no dtype", parameter.name);
     for (const Size& size : type.shape)
@@ -237,7 +236,7 @@ class Reader {
       bytes += value.nbytes();
       if (bytes > kMostConstantBytes) refuse("constants take more than {} MiB", kMostConstantBytes >> 20);
       constant.bytes.assign(static_cast<const char*>(value.const_data_ptr()), value.nbytes());
-      const auto id = json.at("id").get<std::int64_t>();
+      const auto id = json_integer(json.at("id"));
       make(id, std::move(type));
       graph_.constants.emplace(id, std::move(constant));
     }
@@ -248,8 +247,8 @@ class Reader {
     node.op = json.at("op").get<std::string>();
     if (node.op != kMergeImages && node.op != kAddImages) kernels::check_operator(node.op);
     node.arguments = json.at("args");
-    node.module = json.at("module").get<std::size_t>();
-    node.out = json.at("out").get<std::int64_t>();
+    node.module = static_cast<std::size_t>(json_integer(json.at("module")));
+    node.out = json_integer(json.at("out"));
     node.mixes = json.value("mixes", "");
     if (!node.arguments.is_array() || node.module >= graph_.modules.size()) refuse("node {} is damaged", node.out);
     if (node.mixes.size() > kMostName) refuse("node {} has a long reason", node.out);

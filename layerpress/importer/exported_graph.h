@@ -98,7 +98,7 @@ void each_value(const Json& argument, Visit&& visit) {
   if (argument.is_array()) {
     for (const Json& each : argument) each_value(each, visit);
   } else if (argument.is_object() && argument.contains("v")) {
-    visit(argument["v"].get<std::int64_t>());
+    visit(json_integer(argument["v"]));
   }
 }
 

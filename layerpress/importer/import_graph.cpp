@@ -1,7 +1,10 @@
 #include "layerpress/importer/import_graph.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <set>
+#include <stdexcept>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
@@ -197,7 +200,22 @@ class Importer {
 
 model::TracedModel import_graph(const std::filesystem::path& folder) {
   ExportedGraph exported = read_exported_graph(folder);
-  return Importer(exported).import();
+  const auto refuse = [](const std::string& what) {
+    throw CheckpointError("[importer.import] graph.json: not the graph of a model ({}); export the graph again", what);
+  };
+  // What holds for every export need not hold for a file.
+  try {
+    return Importer(exported).import();
+  } catch (const InternalError& fault) {
+    refuse(fault.what());
+  } catch (const nlohmann::json::exception& fault) {
+    refuse(fault.what());
+  } catch (const std::out_of_range& fault) {
+    refuse(fault.what());
+  } catch (const c10::Error& fault) {
+    refuse(fault.what_without_backtrace());
+  }
+  throw InternalError("[importer.import] not reached");
 }
 
 }  // namespace layerpress::importer

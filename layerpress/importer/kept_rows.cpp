@@ -47,7 +47,7 @@ class RowSums {
   std::optional<Content> content(const Json& argument) const {
     if (argument.is_number()) return Content{.is_number = true};
     if (!argument.is_object() || !argument.contains("v")) return std::nullopt;
-    const auto value = argument["v"].get<std::int64_t>();
+    const auto value = json_integer(argument["v"]);
     if (const auto found = contents_.find(value); found != contents_.end()) return found->second;
     const std::int64_t from = regions_.outside(value, region_);
     if (from < 0 || graph_.parameters.count(value) + graph_.constants.count(value) != 0) return std::nullopt;

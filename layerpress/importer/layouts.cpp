@@ -39,7 +39,7 @@ std::int64_t first_value(const ExportedNode& node) {
 std::optional<std::int64_t> value_argument(const ExportedNode& node, std::size_t place) {
   if (place >= node.arguments.size() || !node.arguments[place].is_object() || !node.arguments[place].contains("v"))
     return std::nullopt;
-  return node.arguments[place]["v"].get<std::int64_t>();
+  return json_integer(node.arguments[place]["v"]);
 }
 
 std::optional<double> number_argument(const ExportedNode& node, std::size_t place) {
@@ -127,7 +127,7 @@ bool Layouts::keeps_order(const ExportedNode& node, std::int64_t from) const {
   std::vector<std::int64_t> order(shape.size());
   for (std::int64_t d = 0; d < rank; ++d) order[static_cast<std::size_t>(d)] = d;
   const auto place = [&](const Json& json) {
-    return static_cast<std::size_t>(((json.get<std::int64_t>() % rank) + rank) % rank);
+    return static_cast<std::size_t>(((json_integer(json) % rank) + rank) % rank);
   };
   if (node.op == "aten.transpose.int") {
     std::swap(order[place(node.arguments.at(1))], order[place(node.arguments.at(2))]);

@@ -108,7 +108,7 @@ class Matcher {
     if (!x || !computes(*x) || node.arguments.size() < 3 || node.arguments[1].size() != 1 ||
         !node.arguments[1][0].is_number_integer())
       return std::nullopt;
-    const auto size = node.arguments[1][0].get<std::int64_t>();
+    const auto size = json_integer(node.arguments[1][0]);
     const auto bias = value_argument(node, 3);
     graph::LayerNorm norm{stored_weight(value_argument(node, 2), {size}), stored_weight(bias, {size}), size,
                           number_argument(node, 4).value_or(1e-5)};

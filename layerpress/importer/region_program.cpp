@@ -57,7 +57,7 @@ class ProgramWriter {
       return list;
     }
     if (!argument.is_object() || !argument.contains("v")) return argument;
-    return reference(argument["v"].get<std::int64_t>());
+    return reference(json_integer(argument["v"]));
   }
 
   Json reference(std::int64_t value) {
@@ -114,9 +114,10 @@ class ProgramWriter {
         return list;
       }
       if (argument.is_object() && argument.contains("source"))
-        return weight_reference(parameter.sources.at(argument["source"].get<std::size_t>()), dtype);
+        return weight_reference(parameter.sources.at(static_cast<std::size_t>(json_integer(argument["source"]))),
+                                dtype);
       if (argument.is_object() && argument.contains("made")) {
-        const auto out = outs.find(argument["made"].get<std::int64_t>());
+        const auto out = outs.find(json_integer(argument["made"]));
         if (out == outs.end())
           throw CheckpointError("[importer.program] parameter '{}': its conversion is damaged; export the graph again",
                                 parameter.name);
@@ -128,13 +129,13 @@ class ProgramWriter {
       const std::int64_t own = next_++;
       steps_.push_back({step.at("op"), translated(step.at("args"), translated), own});
       if (!step.at("several").get<bool>()) {
-        outs[step.at("outs").at(0).get<std::int64_t>()] = own;
+        outs[json_integer(step.at("outs").at(0))] = own;
         continue;
       }
       std::int64_t place = 0;
       for (const Json& out : step.at("outs")) {
         steps_.push_back({"sym.getitem", Json::array({Json{{"v", own}}, place++}), next_});
-        outs[out.get<std::int64_t>()] = next_++;
+        outs[json_integer(out)] = next_++;
       }
     }
     return made_parameters_[value] = translated(parameter.result, translated);

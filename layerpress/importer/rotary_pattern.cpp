@@ -93,7 +93,7 @@ bool RotaryPattern::is_slice(std::int64_t value, std::int64_t x, std::int64_t be
   const auto rank = static_cast<std::int64_t>(layouts_.type(x).shape.size());
   const Json &dimension = node->arguments[1], &from = node->arguments[2], &to = node->arguments[3];
   return value_argument(*node, 0) == x && (dimension == rank - 1 || dimension == -1) && from == begin &&
-         to.is_number_integer() && std::min(to.get<std::int64_t>(), layouts_.last_size(x)) == end;
+         to.is_number_integer() && std::min(json_integer(to), layouts_.last_size(x)) == end;
 }
 
 /// Of cos or sin, computed in fp32 and rounded afterwards, for each feature of x.

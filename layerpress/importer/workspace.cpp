@@ -48,7 +48,7 @@ graph::TokenBytes inner_bytes(const ExportedGraph& graph, const ExportedNode& no
   });
   if (node.op == "layerpress.attention.default") {
     const std::vector<Size>& shape =
-        graph.types[static_cast<std::size_t>(node.arguments.at(0).at("v").get<std::int64_t>())].shape;
+        graph.types[static_cast<std::size_t>(json_integer(node.arguments.at(0).at("v")))].shape;
     bytes.per_pair += shape.size() == 4 ? shape[1].factor * 4 * static_cast<std::int64_t>(sizeof(float)) : 0;
   }
   return bytes;

@@ -65,7 +65,7 @@ c10::IValue plain_constant(const Json& json, const c10::Type* type) {
   if (json.is_string()) return json.get<std::string>();
   if (!json.is_number()) refuse(json);
   if (json.is_number_float() || kind == c10::TypeKind::FloatType) return json.get<double>();
-  return json.get<std::int64_t>();
+  return json_integer(json);
 }
 
 /// Whether a value of this kind may stand where `wanted` does.

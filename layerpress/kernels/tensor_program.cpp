@@ -96,8 +96,8 @@ class CompiledProgram : public TensorProgram {
   explicit CompiledProgram(const Json& json) {
     for (const Json& input : json.at("inputs")) inputs_.push_back(read_input(input));
     for (const Json& weight : json.at("weights")) weight_types_.push_back(dtype_of_name(weight.get<std::string>()));
-    constants_ = json.at("constants").get<std::size_t>();
-    axis_ = json.at("axis").get<std::int64_t>();
+    constants_ = static_cast<std::size_t>(json_integer(json.at("constants")));
+    axis_ = json_integer(json.at("axis"));
     if (constants_ > kMostSteps || axis_ < 0) throw CheckpointError("[kernels.program] counts are out of range");
     const Json& steps = json.at("steps");
     if (steps.size() > kMostSteps)
@@ -141,7 +141,7 @@ class CompiledProgram : public TensorProgram {
 
   static InputShape read_input(const Json& json) {
     InputShape input;
-    input.shape = json.at("shape").get<std::vector<std::int64_t>>();
+    input.shape = json_integers(json.at("shape"));
     input.dtype = dtype_of_name(json.at("dtype").get<std::string>());
     const auto axis = std::find(input.shape.begin(), input.shape.end(), -1);
     const auto valid = [](std::int64_t size) { return size == -1 || (size > 0 && size < (std::int64_t{1} << 40)); };
@@ -155,7 +155,7 @@ class CompiledProgram : public TensorProgram {
 
   std::int64_t slot_of(const Json& reference) const {
     const auto in = [&](const char* key, std::size_t first, std::size_t count) -> std::int64_t {
-      const auto index = reference.at(key).get<std::int64_t>();
+      const auto index = json_integer(reference.at(key));
       if (index < 0 || static_cast<std::size_t>(index) >= count)
         throw CheckpointError("[kernels.program] {} is out of range", reference.dump());
       return static_cast<std::int64_t>(first) + index;
@@ -168,7 +168,7 @@ class CompiledProgram : public TensorProgram {
     if (reference.contains("tokens")) return static_cast<std::int64_t>(token_ids() + 2);
     if (!reference.contains("v"))
       throw CheckpointError("[kernels.program] {} refers to nothing", reference.dump().substr(0, 80));
-    const auto found = made_.find(reference.at("v").get<std::int64_t>());
+    const auto found = made_.find(json_integer(reference.at("v")));
     if (found == made_.end())
       throw CheckpointError("[kernels.program] step {} is read before it is computed", reference.at("v").dump());
     return found->second;
@@ -187,7 +187,7 @@ class CompiledProgram : public TensorProgram {
       read_arguments(step, given, slot);
     }
     step.slot = static_cast<std::int64_t>(first_step() + steps_.size());
-    if (!made_.emplace(json.at(2).get<std::int64_t>(), step.slot).second)
+    if (!made_.emplace(json_integer(json.at(2)), step.slot).second)
       throw CheckpointError("[kernels.program] step {} is computed twice", json.at(2).dump());
     steps_.push_back(std::move(step));
   }

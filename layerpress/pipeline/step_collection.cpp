@@ -10,7 +10,7 @@ namespace layerpress::pipeline {
 StepCollection::StepCollection(const execution::RunContext& run, const schedule::Step& step,
                                const std::vector<schedule::GroupWork>& works, const residency::Onload& parameters,
                                const Targets& targets)
-    : run_(run), step_(step), statistics_(targets.statistics) {
+    : run_(run), step_(step), statistics_(targets.statistics), finite_(run) {
   for (const auto& [value, statistics] : step.statistics) {
     Collected collected{statistics, {}, {value}};
     for (const compression::StatisticPtr& statistic : statistics) {
@@ -50,6 +50,7 @@ void StepCollection::take_source(const compression::StatisticSource& source, con
   for (auto& [value, collected] : collected_) {
     if (collected.sources.count(source) == 0 || piece.collected.count(value) != 0) continue;
     collected.held[source] = counted(source.value, x, piece);
+    finite_.check(source.value, collected.held[source], piece);
     if (source == collected.last) add(value, collected, piece);
   }
 }
@@ -103,6 +104,7 @@ void StepCollection::add(graph::ValueId value, Collected& collected, execution::
 }
 
 void StepCollection::finish() {
+  finite_.finish();
   statistics_.finish_merging(run_);
   if (survey_ != nullptr) survey_->merge(run_.group);
 }

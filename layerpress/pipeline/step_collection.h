@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layerpress/execution/batch_pieces.h"
+#include "layerpress/pipeline/finite_values.h"
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/statistics_store.h"
 #include "layerpress/schedule/schedule.h"
@@ -35,7 +36,7 @@ class StepCollection {
   void begin(std::size_t batch) { last_batch_ = batch + 1 == run_.batches.size(); }
   /// For a rank without samples, which adds nothing but takes part.
   void take_nothing(const std::vector<graph::ValueId>& wanted);
-  /// To be called after all batches. Collective.
+  /// To be called after all batches. Collective. Throws as FiniteValues does.
   void finish();
 
  private:
@@ -59,6 +60,7 @@ class StepCollection {
   const schedule::Step& step_;
   StatisticsStore& statistics_;
   std::map<graph::ValueId, Collected> collected_;
+  FiniteValues finite_;
   execution::ExpertSurvey* survey_ = nullptr;
   at::Tensor logits_;
   bool last_batch_ = false;

@@ -1,6 +1,7 @@
 #include "layerpress/recipe/yaml_to_json.h"
 
 #include <yaml-cpp/depthguard.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -202,25 +204,68 @@ class Converter {
   std::size_t nodes_ = 0;
 };
 
+/// Where a document's content begins, without making anything of it.
+class DocumentFacts : public YAML::EventHandler {
+ public:
+  bool is_null = true;
+  YAML::Mark begin = YAML::Mark::null_mark();
+
+  void OnDocumentStart(const YAML::Mark& mark) override { begin = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { note(mark); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t, const std::string&) override { note(mark); }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    note(mark);
+  }
+  void OnMapEnd() override {}
+
+ private:
+  void note(const YAML::Mark& mark) {
+    if (is_null) begin = mark;
+    is_null = false;
+  }
+};
+
+/// Throws if the text has more than one document. At a bracket that closes nothing, yaml-cpp begins empty documents without end.
+void require_one_document(const std::string& text, const std::string& where) {
+  constexpr int kMostDocuments = 16;
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  for (int count = 0;; ++count) {
+    DocumentFacts facts;
+    if (!parser.HandleNextDocument(facts)) return;
+    if (count > 0 && !facts.is_null)
+      throw RecipeError("[recipe.yaml] {}, line {}: a second document begins; keep one recipe per file", where,
+                        facts.begin.line + 1);
+    if (count == kMostDocuments)
+      throw RecipeError(
+          "[recipe.yaml] {}, line {}: a bracket closes nothing, or many documents begin; correct the YAML there", where,
+          facts.begin.line + 1);
+  }
+}
+
 }  // namespace
 
 OrderedJson yaml_to_json(const std::string& text, const std::string& where) {
-  std::vector<YAML::Node> documents;
+  YAML::Node document;
   try {
     // The end marker lets yaml-cpp detect an unclosed quote.
-    documents = YAML::LoadAll(text + "\n...\n");
+    const std::string whole = text + "\n...\n";
+    require_one_document(whole, where);
+    document = YAML::Load(whole);
   } catch (const YAML::DeepRecursion& error) {
     throw RecipeError("[recipe.yaml] {}, line {}: nested far deeper than {} levels", where, error.mark.line + 1,
                       kDeepest);
   } catch (const YAML::Exception& error) {
     throw RecipeError("[recipe.yaml] {}, line {}: {}; correct the YAML there", where, error.mark.line + 1, error.msg);
   }
-  while (documents.size() > 1 && documents.back().IsNull()) documents.pop_back();
-  if (documents.size() > 1)
-    throw RecipeError("[recipe.yaml] {}, line {}: a second document begins; keep one recipe per file", where,
-                      documents[1].Mark().line + 1);
-  if (documents.empty()) return nullptr;
-  return Converter(where).convert(documents[0], 0);
+  if (document.IsNull()) return nullptr;
+  return Converter(where).convert(document, 0);
 }
 
 }  // namespace layerpress::recipe

@@ -23,7 +23,7 @@ std::optional<std::int64_t> number_of(const Json& config, const std::vector<std:
     for (const std::string& name : names)
       if (place != nullptr && place->is_object() && json_has(*place, name.c_str()) &&
           (*place)[name].is_number_integer())
-        return (*place)[name].get<std::int64_t>();
+        return json_integer((*place)[name]);
   return std::nullopt;
 }
 

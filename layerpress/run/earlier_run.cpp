@@ -70,9 +70,14 @@ EarlierRun earlier_run(const Rank& rank, const output::RunFolder& folder) {
   earlier.shard_sets = output::Journal::shard_sets(header);
   earlier.same_ranks = json_get_or<int>(plan, "ranks", "journal", 1) == rank.group.size();
   if (!earlier.same_ranks) return earlier;
-  if (rank.options.threads == 0)
-    earlier.threads =
-        json_get<std::vector<int>>(plan, "threads", "journal").at(static_cast<std::size_t>(rank.group.rank()));
+  if (rank.options.threads == 0) {
+    const auto threads = json_get<std::vector<int>>(plan, "threads", "journal");
+    const auto own = static_cast<std::size_t>(rank.group.rank());
+    if (own >= threads.size() || threads[own] < 1)
+      throw CheckpointError("[resume] {}: the journal has no threads of rank {}; start over with --overwrite",
+                            rank.options.output, own);
+    earlier.threads = threads[own];
+  }
   earlier.batch_tokens = json_get_or<std::int64_t>(plan, "batch_tokens", "journal", 0);
   return earlier;
 }

@@ -41,7 +41,8 @@ Json run_tasks(const EvaluateOptions& options, const RunControl& control) {
                              {"limit", options.limit},
                              {"device", options.device},
                              {"dtype", options.dtype},
-                             {"download", options.download}}},
+                             {"download", options.download}},
+                            /*gets_hub_token=*/options.download},
                            control);
 }
 

@@ -77,8 +77,10 @@ std::string as_svg(const std::string& dot, const RunControl& control) {
   const TemporaryDirectory directory;
   const std::filesystem::path picture = directory.path() / "picture.svg";
   const ChildResult result =
-      run_child({"dot", "-Tsvg", "-o", picture.string()}, dot,
-                "--svg needs Graphviz: install it (Debian: apt-get install graphviz), or use --dot", control);
+      run_child({{"dot", "-Tsvg", "-o", picture.string()},
+                 dot,
+                 "--svg needs Graphviz: install it (Debian: apt-get install graphviz), or use --dot"},
+                control);
   if (result.exit_code != 0)
     throw DataError("[inspect.draw] Graphviz's dot failed with exit code {}: {}", result.exit_code,
                     result.errors.substr(0, result.errors.find('\n')));

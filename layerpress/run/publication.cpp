@@ -10,6 +10,7 @@
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/run/filled_experts.h"
 #include "layerpress/run/model_card.h"
+#include "layerpress/run/result_facts.h"
 #include "layerpress/run/run_summary.h"
 #include "layerpress/run/uncalibrated.h"
 #include "layerpress/run/written_check.h"
@@ -53,6 +54,19 @@ void add_uncalibrated(const Rank& rank, const std::vector<UncalibratedLinear>& l
   for (const std::string& line : described(linears)) rank.control.message(LogLevel::kWarning, line);
 }
 
+void add_outsized(const Rank& rank, OneshotSummary& summary) {
+  const Json found = outsized_errors(summary.details["modules"]);
+  summary.details["outsized_errors"] = found;
+  if (found.empty()) return;
+  rank.control.message(
+      LogLevel::kWarning,
+      fmt::format(
+          "{} {} an error greater than {} outputs or weights themselves, most of all {}; use more bits, smaller "
+          "groups, or leave such modules out",
+          found.size(), found.size() == 1 ? "module has" : "modules have", found.size() == 1 ? "its" : "their",
+          found[0]["module"].get<std::string>()));
+}
+
 /// Copies the importance file to its place.
 void write_importance(const OneshotOptions& options, const output::RunFolder& folder) {
   if (options.imatrix.empty()) return;
@@ -94,6 +108,7 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   }
   add_uncalibrated(rank, uncalibrated, summary);
   add_requantized(rank, work.setup, summary);
+  add_outsized(rank, summary);
   const FilledExperts filled = filled_experts(summary.details["modules"]);
   summary.details["filled_experts"] = filled.experts;
   if (filled.experts > 0) rank.control.message(LogLevel::kInfo, filled.text(work.setup.min_tokens_per_expert));

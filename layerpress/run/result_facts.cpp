@@ -67,4 +67,18 @@ Json worst_modules(const Json& modules, std::size_t count) {
   return groups;
 }
 
+Json outsized_errors(const Json& modules) {
+  std::vector<Json> found;
+  for (const Json& module : modules) {
+    const char* key = module.contains("relative_output_error") ? "relative_output_error" : "weight_error";
+    if (!module.contains(key) || !module[key].is_number() || !(module[key].get<double>() > 1)) continue;
+    found.push_back({{"module", module["module"]}, {key, module[key]}});
+  }
+  const auto error = [](const Json& module) {
+    return module.value("relative_output_error", module.value("weight_error", 0.0));
+  };
+  std::stable_sort(found.begin(), found.end(), [&](const Json& a, const Json& b) { return error(a) > error(b); });
+  return found;
+}
+
 }  // namespace layerpress::run

@@ -17,4 +17,8 @@ Json serving(const std::string& output, const setup::RunSetup& setup);
 /// error, "relative_output_error": it}], or with "weight_error" where nothing was measured with data.
 Json worst_modules(const Json& modules, std::size_t count = 3);
 
+/// Of a summary's "modules" those whose error is greater than what it is an error of, so that zeros would do as well: [{"module",
+/// "relative_output_error" or "weight_error"}], worst first.
+Json outsized_errors(const Json& modules);
+
 }  // namespace layerpress::run

@@ -14,6 +14,7 @@ struct HelperRequest {
   std::string script;  ///< the file's name
   std::string where;   ///< begins messages about the helper itself, such as "[hub]"
   Json content;
+  bool gets_hub_token = false;  ///< it asks the hub
 };
 
 /// Runs the helper and returns its answer, the last line of its output; `on_line` is given every line. Throws IoError

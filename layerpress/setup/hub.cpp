@@ -37,7 +37,7 @@ class TenthsOfTransfer {
 };
 
 Json ask(const Json& request, const RunControl& control) {
-  return ask_helper({"hub.py", "[hub]", request}, control, TenthsOfTransfer(control));
+  return ask_helper({"hub.py", "[hub]", request, /*gets_hub_token=*/true}, control, TenthsOfTransfer(control));
 }
 
 }  // namespace

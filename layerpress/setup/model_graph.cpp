@@ -49,8 +49,10 @@ std::filesystem::path exported_folder(const checkpoint::Checkpoint& checkpoint, 
                   {"trust_remote_code", choice.trust_remote_code}};
   if (const Json tensors = values_of(checkpoint, choice); !tensors.empty()) request["tensors"] = tensors;
   const ChildResult result =
-      run_child({data::helper_interpreter(), "-s", script.string()}, request.dump() + "\n",
-                "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt", control);
+      run_child({{data::helper_interpreter(), "-s", script.string()},
+                 request.dump() + "\n",
+                 "set LAYERPRESS_PYTHON to a Python 3 that has the packages of requirements.txt"},
+                control);
   if (result.exit_code != 0) throw CheckpointError("{}", reported_error(result, "[graph.export]"));
   const Json answer = Json::parse(result.output, nullptr, false);
   if (!answer.is_object() || !answer.contains("graph") || !answer["graph"].is_string())

@@ -17,6 +17,7 @@ constexpr std::int64_t kElements = 16 << 20;
 constexpr double kGreatestToMedian = 1e4;
 /// Shares of codes at the ends of their range and of groups with one code only. Real weights stay far below both.
 constexpr double kMostSaturated = 0.4;
+constexpr double kManySaturatedScales = 0.1;
 constexpr double kMostConstant = 0.5;
 constexpr double kManyConstant = 0.02;
 
@@ -64,6 +65,11 @@ void check_scale(const at::Tensor& scale, const std::string& name, Findings& fin
   if (!found.finite) return findings.fault("scale", name, "holds NaN or infinity");
   if (found.least < 0) return findings.fault("scale", name, fmt::format("holds a negative scale, {:.4g}", found.least));
   if (found.greatest == 0) return findings.fault("scale", name, "holds zeros only");
+  if (const double share =
+          scale.scalar_type() == at::kFloat8_e4m3fn ? values.ge(448).to(at::kFloat).mean().item<double>() : 0;
+      share > kManySaturatedScales)
+    findings.warning("saturated", name,
+                     fmt::format("{:.0f} % of its scales are the greatest that fp8 has", 100 * share));
   const at::Tensor positive = values.masked_select(values.gt(0));
   const double median = positive.median().item<double>();
   if (found.greatest > kGreatestToMedian * median)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
 from .errors import DataError, MissingPackageError, one_line
+from .rendering_limits import MOST_CHARACTERS, TooMuch, limited_rendering, sandbox
 from .settings_file import read_json_object
 
 
@@ -52,9 +53,12 @@ class ChatTemplate:
         except ImportError as fault:
             raise MissingPackageError("jinja2", "the chat template", fault) from None
         try:
-            self._template = _environment().from_string(source)
+            with limited_rendering():  # what is constant is computed now
+                self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as fault:
             raise DataError(f"{directory}: chat template, line {fault.lineno}: {one_line(fault.message)}") from None
+        except (TooMuch, MemoryError, RecursionError) as fault:
+            raise DataError(f"{directory}: the chat template cannot be compiled ({type(fault).__name__}: {one_line(fault)})") from None
 
     def render(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> str:
         """Renders a conversation without the prompt for another answer."""
@@ -75,10 +79,15 @@ class ChatTemplate:
         marked: list[tuple[int, int]] = []
         self._template.environment.follow(blocks, marked)
         try:
-            for block in self._template.generate(**variables, add_generation_prompt=False):
-                blocks.append(block)  # one by one: marks are counted from those that are there
-            text = "".join(blocks)
-            text.encode("utf-8")
+            with limited_rendering():
+                characters = 0
+                for block in self._template.generate(**variables, add_generation_prompt=False):
+                    blocks.append(block)  # one by one: marks are counted from those that are there
+                    characters += len(block)
+                    if characters > MOST_CHARACTERS:
+                        raise TooMuch(f"it makes more than {MOST_CHARACTERS >> 20} million characters")
+                text = "".join(blocks)
+                text.encode("utf-8")
         except Exception as fault:  # a template can fail in any way that Python can
             raise DataError(
                 f"{place}: the chat template of {self._directory} fails "
@@ -114,7 +123,6 @@ def _environment():
     """A sandbox with the functions, filters and tags that chat templates rely on."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
         """`{% generation %}` marks the assistant's text; it does not change the output.
@@ -144,9 +152,7 @@ def _environment():
             self._marked.append((start, start + len(text)))
             return text
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
-    )
+    environment = sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda format: datetime.now().strftime(format)

@@ -9,8 +9,11 @@ import inspect
 from pathlib import Path
 from typing import Any, Mapping
 
+from layerpress_frame.hub_kernels import hub_kernel
+
 from .errors import DataError, MissingPackageError, one_line
 from .given_embeddings import GivenEmbeddings
+from .settings_file import read_json_object
 
 # Arguments of a language model that an imported graph has itself: from token ids, because nothing is kept, or from what is
 # read here.
@@ -65,7 +68,9 @@ class ImageEmbedder:
                 from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING as models
             except ImportError as fault:
                 raise MissingPackageError("transformers", f"the vision or audio part of {self._directory}", fault) from None
-            config = AutoConfig.from_pretrained(str(self._directory), local_files_only=True)
+            if kernel := hub_kernel(read_json_object(self._directory / "config.json")):
+                raise DataError(f"{self._directory}/config.json: names code of the hub ({one_line(kernel)}): remove it")
+            config = AutoConfig.from_pretrained(str(self._directory), local_files_only=True, trust_remote_code=False)
             if type(config) not in models:
                 raise self._refusal(f"transformers has no model of images or sound and text for model_type '{config.model_type}'")
             self._model = self._load(models[type(config)], config)
@@ -79,7 +84,8 @@ class ImageEmbedder:
 
         try:
             model, found = shortened(model_class).from_pretrained(
-                str(self._directory), config=config, dtype="auto", local_files_only=True, output_loading_info=True)
+                str(self._directory), config=config, dtype="auto", local_files_only=True, output_loading_info=True,
+                use_safetensors=True, trust_remote_code=False)
         except DataError:
             raise
         except Exception as fault:  # checkpoints fail in many ways

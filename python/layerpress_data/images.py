@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Mapping, Optional
@@ -60,6 +61,8 @@ def open_image(place: str, image: Any, folder: Optional[Path]):
     if "://" in image or image.startswith("data:"):
         raise DataError(f"{place}: image '{image[:80]}' is not a file: fetch it and pass the file's name")
     path = Path(image) if folder is None else folder / image
+    if folder is not None and not Path(os.path.abspath(path)).is_relative_to(os.path.abspath(folder)):
+        raise DataError(f"{place}: image '{path}' is outside the dataset's folder: move it there, or link its folder there")
     if not path.is_file():
         raise DataError(f"{place}: image '{path}': no such file: names are relative to the dataset's folder")
     return _opened(place, f"image '{path}'", path, Image)

@@ -23,7 +23,8 @@ class TransformersTokenizer:
         self._directory = directory
         self._template: Optional[ChatTemplate] = None
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+            # Code of the checkpoint is never run for its tokenizer: False, because None asks on the terminal.
+            self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
         except Exception as fault:  # each tokenizer class raises its own kind
             raise DataError(
                 f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
+from .chat_template import ChatTemplate, find_chat_template
 from .content import Content, Kind
 from .errors import DataError, MissingPackageError, one_line
 from .given_embeddings import GivenEmbeddings
@@ -43,6 +44,7 @@ class VisionProcessor:
     def __init__(self, directory: Path):
         self._directory = directory
         self._processor = None
+        self._template: ChatTemplate | None = None
         # The vision part of this kind is in the graph; of others, the embeddings that it makes are calibration data.
         self._in_graph = read_json_object(directory / "config.json").get("model_type") == "mllama"
         self._embedder = ImageEmbedder(directory)
@@ -88,7 +90,7 @@ class VisionProcessor:
         except ImportError as fault:
             raise MissingPackageError("transformers", f"the image processor of {self._directory}", fault) from None
         try:
-            processor = AutoProcessor.from_pretrained(str(self._directory), local_files_only=True)
+            processor = AutoProcessor.from_pretrained(str(self._directory), local_files_only=True, trust_remote_code=False)
         except ImportError as fault:
             raise MissingPackageError("pillow", f"the image processor of {self._directory}", fault) from None
         except Exception as fault:  # each processor class raises its own kind
@@ -104,14 +106,11 @@ class VisionProcessor:
         return processor
 
     def _render(self, processor, content: Content, images: int) -> str:
+        if self._template is None:
+            source = processor.chat_template
+            self._template = ChatTemplate(source if isinstance(source, str) else find_chat_template(self._directory), self._directory)
         messages = _with_image_parts(content.value, images)
-        try:
-            return processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=False)
-        except Exception as fault:  # a template can fail in any way that Python can
-            raise DataError(
-                f"{content.place}: the chat template of {self._directory} fails "
-                f"({type(fault).__name__}: {one_line(fault)}): check the roles and contents of the messages"
-            ) from None
+        return self._template.render(messages, processor.tokenizer.special_tokens_map, content.place)
 
     def _sample(self, place: str, given: dict, images: int) -> tuple[Sequence[int], SampleImages]:
         """Unpacks the processor's tensors, which are a batch of one."""

@@ -7,6 +7,7 @@ import copy
 import math
 
 import torch
+from layerpress_frame.hub_kernels import hub_kernel
 from torch.overrides import TorchFunctionMode
 
 from .errors import ExportError, one_line
@@ -37,6 +38,9 @@ def load_config(folder, trust_remote_code: bool):
     if raw.get("auto_map") and not trust_remote_code and raw.get("model_type") not in known_types():
         raise ExportError(f"{folder}: the model is defined by Python code in its folder (auto_map); read that code, and "
                           "if you trust it pass --trust-remote-code")
+    if (kernel := hub_kernel(raw)) and not trust_remote_code:
+        raise ExportError(f"{folder}/config.json: names code of the hub ({one_line(kernel)}); remove it, or if you trust it pass "
+                          "--trust-remote-code")
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as fault:

@@ -84,7 +84,7 @@ def _result(summary: dict[str, Any], evaluation: Optional[Evaluation]) -> list[s
     fallbacks = sum(1 for module in summary["modules"] if module.get("fallback"))
     if fallbacks:
         rows.append(("fallbacks", f"{fallbacks}", f"{'module' if fallbacks == 1 else 'modules'} with a fallback, listed below"))
-    parts = [tiles(rows)]
+    parts = [tiles(rows), *_warnings(summary)]
     if worst := summary.get("worst_modules"):
         measured = figures.measure(summary)
         listed = ", ".join(f"{', '.join(group['modules'])} ({number(group[measured])})" for group in worst)
@@ -93,6 +93,19 @@ def _result(summary: dict[str, Any], evaluation: Optional[Evaluation]) -> list[s
         parts.append(f"<p>Serving it needs {escape(summary['serving']['hardware'])}.</p>")
     if not evaluation:
         parts.append(f"<p>To measure the quality and add it to this page:</p><pre>{escape(_command(summary))}</pre>")
+    return parts
+
+
+def _warnings(summary: dict[str, Any]) -> list[str]:
+    """What may make the result useless."""
+    parts = []
+    if outsized := summary.get("outsized_errors"):
+        names = ", ".join(module["module"] for module in outsized[:_FALLBACKS])
+        count = f"{len(outsized)} {'module' if len(outsized) == 1 else 'modules'}"
+        parts.append(f"<p><strong>Errors above 100 %</strong> in {count}: {escape(names)}</p>")
+    if findings := summary.get("findings"):
+        parts += [f"<p><strong>Findings of verify</strong>: {len(findings)}</p>",
+                  table(("check", "where", "what"), [(each["check"], each["where"], each["what"]) for each in findings[:_FALLBACKS]])]
     return parts
 
 

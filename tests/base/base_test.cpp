@@ -27,6 +27,14 @@ TEST(Json, FaultsNameTheirPlace) {
   EXPECT_EQ(json_get_or<int>(object, "null", "here", 7), 7);
   EXPECT_THROW(json_get<int>(object, "s", "here"), CheckpointError);
   EXPECT_THROW(json_get<int>(object, "missing", "here"), CheckpointError);
+  const Json numbers = {{"whole", 3.0},   {"part", 3.5},
+                        {"huge", 1e308},  {"large", std::int64_t{1} << 40},
+                        {"negative", -1}, {"top", ~std::uint64_t{0}}};
+  EXPECT_EQ(json_get<int>(numbers, "whole", "here"), 3);
+  EXPECT_EQ(json_get<std::int64_t>(numbers, "large", "here"), std::int64_t{1} << 40);
+  for (const char* key : {"part", "huge", "large", "top"})
+    EXPECT_THROW(json_get<int>(numbers, key, "here"), CheckpointError) << key;
+  EXPECT_THROW(json_get<std::size_t>(numbers, "negative", "here"), CheckpointError);
 }
 
 TEST(Text, ParsesSizes) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/checkpoint/temporary_folder.h"
@@ -16,7 +17,7 @@ using test::message_of;
 using test::TemporaryFolder;
 
 ChildResult shell(const std::string& script, const std::string& input = "") {
-  return run_child({"sh", "-c", script}, input, "install a shell", {});
+  return run_child({{"sh", "-c", script}, input, "install a shell"}, {});
 }
 
 TEST(RunChild, PassesInputAndCollectsBothStreams) {
@@ -24,6 +25,20 @@ TEST(RunChild, PassesInputAndCollectsBothStreams) {
   EXPECT_EQ(result.exit_code, 3);
   EXPECT_EQ(result.output, "some input");
   EXPECT_EQ(result.errors, "problem\n");
+}
+
+TEST(RunChild, TheChildGetsNoSecrets) {
+  const auto seen = [](bool with_hub_token) {
+    return run_child({{"sh", "-c", "echo $HF_TOKEN,$AWS_SECRET_ACCESS_KEY,$HF_HUB_OFFLINE,${HOME:+home}"},
+                      "",
+                      "",
+                      with_hub_token},
+                     {})
+        .output;
+  };
+  for (const char* name : {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "HF_HUB_OFFLINE", "HOME"}) ::setenv(name, "1", 1);
+  EXPECT_EQ(seen(false), ",,1,home\n");
+  EXPECT_EQ(seen(true), "1,,1,home\n");
 }
 
 TEST(RunChild, MuchInputAndOutputDoNotBlockEachOther) {
@@ -52,7 +67,7 @@ TEST(RunChild, DoesNotWaitForGrandchildren) {
 
 TEST(RunChild, PassesLinesOnAsTheyCome) {
   std::vector<std::string> lines;
-  run_child({"sh", "-c", "echo one; printf two; sleep 0.1; echo; printf rest"}, "", "install a shell", {},
+  run_child({{"sh", "-c", "echo one; printf two; sleep 0.1; echo; printf rest"}, "", "install a shell"}, {},
             [&](std::string_view line) { lines.emplace_back(line); });
   EXPECT_EQ(lines, (std::vector<std::string>{"one", "two"}));
 }
@@ -63,7 +78,9 @@ TEST(RunChild, ReportedErrorIsTheHelpersOwn) {
 }
 
 TEST(RunChild, MissingProgramIsNamed) {
-  expect_says(message_of<DataError>([] { run_child({"/nonexistent/program"}, "", "set THIS", {}); }),
+  expect_says(message_of<DataError>([] {
+                run_child({{"/nonexistent/program"}, "", "set THIS"}, {});
+              }),
               {"'/nonexistent/program'", "No such file", "set THIS"});
 }
 
@@ -78,7 +95,7 @@ pid_t run_stopped(const std::string& script) {
     stop = true;
   });
   message_of<InterruptedError>([&] {
-    run_child({"sh", "-c", script, "sh", id_file.string()}, "", "install a shell", {nullptr, &stop});
+    run_child({{"sh", "-c", script, "sh", id_file.string()}, "", "install a shell"}, {nullptr, &stop});
   });
   stopper.join();
   return std::stoi(test::read_bytes(id_file));

@@ -6,9 +6,9 @@ import pytest
 import torch
 from support import planned_runs, program, tiny_models
 from support.planned_runs import MIB, Measured, plan
+from support.random_kills import Undisturbed, resume_and_compare, survive_kills
 from support.watched_runs import WatchedRun, finished_subgraphs, killed
 from test_memory_plan import check, smallest_budget
-from test_resume import Undisturbed, resume_and_compare, survive_kills
 
 LAYERS, EXPERTS, MIN_TOKENS = 3, 12, 700
 ROUTED = "--no-moe-calibrate-all-experts"

@@ -124,6 +124,19 @@ def test_journal_with_a_damaged_record(damage, deep, solving, results, expected)
     resumed(deep, results / "out", expected, *solving, "--sequential-offload-device", "disk")
 
 
+@pytest.mark.parametrize("plan", [{"threads": []}, {"threads": [0]}, {"threads": 7}, {"threads": ["two"]}, {"batch_tokens": "many"},
+                                  {"ranks": "one"}, 3])
+def test_journal_with_a_damaged_header(plan, deep, solving, results):
+    killed(deep, results / "out", *solving[:-2])
+    path = unfinished(results / "out") / JOURNAL
+    header, *records = path.read_text().splitlines()
+    header = json.loads(header)
+    header["plan"] = plan if plan == 3 else {**header["plan"], **plan}
+    path.write_text("\n".join([json.dumps(header), *records]) + "\n")
+    outcome = program.run("oneshot", deep, "--output", results / "out", *solving[:-2], "--resume", code=None)
+    assert outcome.code in (1, 2) and "[internal]" not in outcome.error, outcome.errors
+
+
 def test_resume_of_a_complete_output_with_another_recipe(deep, solving, results):
     out = program.oneshot(deep, results / "out", *solving)
     refused(deep, out, *solving, "--scheme", "W8A16", "--resume", fragments=["out"])

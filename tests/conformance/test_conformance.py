@@ -120,6 +120,20 @@ def test_recipe(name, compressor):
         assert (ours["scales"], ours["zero_points"]) == (theirs["scales"], theirs["zero_points"])
 
 
+@pytest.mark.nightly
+def test_verify_accepts_the_results(compressor):
+    """Of every recipe's. Layouts are LLM Compressor's, and where no data is used, scales and zero points are, too."""
+    as_recorded = 0
+    for name, recipe in RECIPES.items():
+        ours = compressor.compress(json.dumps(recipe), recipe)
+        if "refused" in ours:
+            continue
+        found = program.run("verify", compressor.folder / "out", "--source", compressor.model, "--json", code=None).json()
+        assert found["faults"] == [], f"{name}: {found['faults']}"
+        as_recorded += ours["layout"] == expected(name).get("layout") and ours["scales"] == expected(name).get("scales")
+    assert as_recorded > 50
+
+
 @pytest.mark.parametrize("name", grid.KEPT)
 def test_recipe_that_llm_compressor_wrote(name, compressor):
     """recipe.yaml out of its checkpoint makes the same checkpoint again, and one line says what has no effect."""

@@ -28,7 +28,7 @@ constexpr int kWords = 1000;
 
 bool has_packages(const std::string& interpreter) {
   try {
-    return run_child({interpreter, "-c", "import numpy, safetensors, tokenizers"}, "", "", {}).exit_code == 0;
+    return run_child({{interpreter, "-c", "import numpy, safetensors, tokenizers"}}, {}).exit_code == 0;
   } catch (const DataError&) {
     return false;  // no such program
   }

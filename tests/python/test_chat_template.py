@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from layerpress_data import rendering_limits
 from layerpress_data.checkpoint_tokenizer import CheckpointTokenizer, load_tokenizer
 from layerpress_data.errors import DataError
 from support import tiny_checkpoints
@@ -61,15 +62,29 @@ def test_template_of_the_processor_is_the_last_resort(tmp_path):
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ '\\ud800' }}", "UnicodeEncodeError"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "it takes more than"),
+        ("{{ 'a' * 99999999999 }}", "MemoryError"),
+        ("{{ '%9999999999d' % messages|length }}", "MemoryError"),
+        ("{% for a in range(99999) %}{{ 'a' * 9999 }}{% endfor %}", "64 million characters"),
+        ("{{ 9 ** 99999 }}", "4096 bits"),
+        ("{% set n = namespace(x=9) %}{% for a in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}", "4096 bits"),
     ],
 )
-def test_template_faults_name_the_row(template, fragment, tmp_path):
+def test_template_faults_name_the_row(template, fragment, tmp_path, monkeypatch):
+    monkeypatch.setattr(rendering_limits, "MOST_SECONDS", 0.5)
     directory = tiny_checkpoints.save(tmp_path, "byte_level", files={"chat_template.jinja": template})
     with pytest.raises(DataError) as fault:
         load_tokenizer(directory).render(CONVERSATIONS[0], "rows.jsonl, line 7")
     assert fragment in str(fault.value)
     assert str(directory) in str(fault.value)
     assert "rows.jsonl, line 7" in str(fault.value) or "line 1" in fragment
+
+
+@pytest.mark.parametrize("template", ["{{ '%9999999999d' % 1 }}", "{{ 'a'|center(9999999999) }}", "{{ " + "(" * 20000 + ")" * 20000 + " }}"])
+def test_constants_of_a_template_are_limited(template, tmp_path):
+    directory = tiny_checkpoints.save(tmp_path, "byte_level", files={"chat_template.jinja": template})
+    with pytest.raises(DataError, match="chat template"):
+        load_tokenizer(directory).render(CONVERSATIONS[0], "rows.jsonl, line 7")
 
 
 def test_several_templates_without_default(tmp_path):

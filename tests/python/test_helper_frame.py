@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from layerpress_frame.faults import Fault
+from layerpress_frame.hub_kernels import hub_kernel
 from layerpress_frame.program import main
 from support.program import REPOSITORY
 
@@ -90,3 +91,11 @@ def test_a_helper_ends_with_its_parent():
     process.send_signal(signal.SIGKILL)
     assert "error: [room.name] interrupted" in process.stderr.read()  # which ends when the helper has ended
     process.wait()
+
+
+@pytest.mark.parametrize("config, kernel", [
+    ({"attn_implementation": "org/kernel"}, "org/kernel"), ({"text_config": {"_attn_implementation": "org/kernel"}}, "org/kernel"),
+    ({"attn_implementation": {"": "sdpa", "vision_config": "paged|org/kernel"}}, "paged|org/kernel"), ({"attn_implementation": "sdpa"}, None),
+    ({"model_type": "org/name"}, None)])
+def test_code_of_the_hub_in_a_config_is_found(config, kernel):
+    assert hub_kernel(config) == kernel

@@ -189,7 +189,8 @@ def test_unreadable_images_are_named(fails, vision, data):
     for image, fragment in [
         ("missing.png", "no such file"), ("broken.png", "cannot be read"), ("text.png", "cannot be read"),
         (7, "int"), ("http://example.org/a.png", "not a file"), ([None], "null"), ("", "names an image"),
-        ({"bytes": None, "path": "missing.png"}, "no such file")]:
+        ({"bytes": None, "path": "missing.png"}, "no such file"), ("../square.png", "outside the dataset's folder"),
+        ("/etc/passwd", "outside the dataset's folder")]:
         fails("rows.jsonl, line 2", fragment, model=vision, dataset=row(image))
 
 

@@ -19,8 +19,8 @@ namespace {
 /// All tensors by name if some of them are not what the folder's files have.
 Json values_of(const checkpoint::Checkpoint& checkpoint, const ModelChoice& choice) {
   Json tensors = Json::object();
-  bool computed = checkpoint.directory().empty() || checkpoint.directory() != checkpoint.location() ||
-                  choice.config_is_changed;
+  bool computed =
+      checkpoint.directory().empty() || checkpoint.directory() != checkpoint.location() || choice.config_is_changed;
   for (const std::string& name : checkpoint.names()) {
     computed = computed || checkpoint.is_computed(name);
     const checkpoint::StoredTensor& tensor = checkpoint.spec(name);

@@ -78,6 +78,10 @@ Json parse_json(std::string_view text, const std::string& where, const JsonRules
 
 Json read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
 
+std::string shortened(const Json& value) {
+  return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80);
+}
+
 std::int64_t json_integer(const Json& value) {
   constexpr double kBeyond = 9223372036854775808.0;  // 2^63
   if (value.is_number_unsigned() && std::in_range<std::int64_t>(value.get<std::uint64_t>()))
@@ -86,8 +90,7 @@ std::int64_t json_integer(const Json& value) {
   if (value.is_number_float())
     if (const auto number = value.get<double>(); number == std::trunc(number) && std::abs(number) < kBeyond)
       return static_cast<std::int64_t>(number);
-  throw CheckpointError("[json] {} is not an integer of 64 bits",
-                        value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80));
+  throw CheckpointError("[json] {} is not an integer of 64 bits", shortened(value));
 }
 
 std::vector<std::int64_t> json_integers(const Json& list) {

@@ -39,6 +39,9 @@ std::int64_t json_integer(const Json& value);
 /// The same for each element of a list.
 std::vector<std::int64_t> json_integers(const Json& list);
 
+/// The beginning of its text, for a message; valid UTF-8 whatever it holds.
+std::string shortened(const Json& value);
+
 /// Whether `object` has a member `key` that is not null.
 template <typename AnyJson>
 bool json_has(const AnyJson& object, const char* key) {
@@ -61,9 +64,11 @@ T json_get(const Json& object, const std::string& key, const std::string& where)
     } else {
       return found->get<T>();
     }
-    throw CheckpointError("[json] {}: '{}' is out of range: {}", where, key, found->dump().substr(0, 80));
+    throw CheckpointError("out of range");
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError("[json] {}: '{}' has the wrong type: {}", where, key, found->dump().substr(0, 80));
+    throw CheckpointError("[json] {}: '{}' has the wrong type: {}", where, key, shortened(*found));
+  } catch (const CheckpointError&) {
+    throw CheckpointError("[json] {}: '{}' has the wrong type or is out of range: {}", where, key, shortened(*found));
   }
 }
 

@@ -8,6 +8,8 @@
 #include "tests/fuzz/mutation.h"
 #include "tests/fuzz/targets.h"
 
+#ifdef LAYERPRESS_FUZZ_TARGET  // which each target's own build of this file defines
+
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
@@ -33,3 +35,5 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t s
   }
   return LLVMFuzzerMutate(data, size, most);
 }
+
+#endif

@@ -43,7 +43,7 @@ const std::filesystem::path& input_folder() {
 }
 
 std::filesystem::path write_input(const std::string& name, std::string_view bytes) {
-  const std::filesystem::path path = input_folder() / name;
+  std::filesystem::path path = input_folder() / name;
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return path;

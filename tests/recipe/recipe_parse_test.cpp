@@ -160,7 +160,7 @@ TEST(RecipeParseTest, WhatIsNoRecipe) {
   expect_refused("path/to/recipe.yaml", {"path/to/recipe.yaml", "mapping"});
   expect_refused("a_stage:\n  m_modifiers:\n   x: [1, 2\n", {"line"});
   expect_refused("a_stage: {}\n---\nb_stage: {}\n", {"line 3", "second document"});
-  expect_refused("{\"a_stage\": {}}\n}", {"line 2", "bracket"});
+  expect_refused("{\"a_stage\": {}}\n}", {"line 2", "flow end"});
 }
 
 TEST(RecipeParseTest, YamlMistakesComeWithTheLine) {

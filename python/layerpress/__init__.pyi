@@ -88,7 +88,7 @@ def oneshot(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
     target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
@@ -116,7 +116,7 @@ def oneshot(
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
+    max_shard_size: str | None = None,  # largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -174,7 +174,7 @@ def plan(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
     target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
@@ -202,7 +202,7 @@ def plan(
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
+    max_shard_size: str | None = None,  # largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -259,7 +259,7 @@ def mixed_precision(
     scheme: str | None = None,  # preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # columns that share a scale (default: the preset's)
     observer: str | None = None,  # minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
+    quality: str | None = None,  # fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     target_bits: float | None = None,  # choose a scheme of --schemes for every linear by measurements, with this many stored bits per weight at most
     target_size: str | None = None,  # the same with this size of the whole result at most; sizes as for --memory-budget
@@ -287,7 +287,7 @@ def mixed_precision(
     device: str | None = None,  # cpu, cuda, cuda:1 (default: cuda where there is one)
     dtype: str | None = None,  # bf16, fp16 or fp32 to compute in (default: the checkpoint's)
     threads: int | None = None,  # CPU threads (default: one per usable core, or OMP_NUM_THREADS; divided by the ranks of this node)
-    max_shard_size: str | None = None,  # largest weight file; sizes as for --memory-budget
+    max_shard_size: str | None = None,  # largest weight file; a GGUF is divided only if this is given; sizes as for --memory-budget
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
@@ -341,7 +341,7 @@ def inspect(
     scheme: str | None = None,  # with --plan: preset such as W4A16, FP8_DYNAMIC, NVFP4, or nvfp4-fp8; for a GGUF, llama.cpp's such as Q4_K_M
     group_size: int | None = None,  # with --plan or --sensitivity: columns that share a scale (default: the preset's)
     observer: str | None = None,  # with --plan: minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
-    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work); explicit observer or recipe values override it
+    quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings); explicit observer or recipe values override it
     from_imatrix: str | None = None,  # with --plan or --sensitivity: importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     targets: str | list[str] | None = None,  # with --plan or --sensitivity: modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # with --plan or --sensitivity: modules to leave alone, instead of this default; overrides --targets

@@ -260,13 +260,14 @@ def test_weights_that_are_not_numbers(value, algorithm, broken, refused, request
     refused(broken, *request.getfixturevalue(algorithm), fragments=["model.layers.1.mlp.up_proj.weight", "NaN or infinite"])
 
 
-@pytest.mark.parametrize("name", ["model.embed_tokens.weight", "model.layers.1.input_layernorm.weight"])
-def test_other_weights_that_are_not_numbers(name, broken, refused, solving):
-    """They reach the statistics of every layer after them."""
+@pytest.mark.parametrize("name, finished", [("model.embed_tokens.weight", []), ("model.layers.1.input_layernorm.weight", [".out.unfinished"])])
+def test_other_weights_that_are_not_numbers(name, finished, broken, results, solving):
+    """They reach the statistics of every layer after them. Layers before them stay, as after every error, for --resume."""
     tensors = load_file(broken / WEIGHTS)
     tensors[name].fill_(float("nan"))
     save_file(tensors, broken / WEIGHTS, {"format": "pt"})
-    refused(broken, *solving, fragments=["NaN"])
+    program.fails("oneshot", broken, "--output", results / "out", *solving, fragments=["NaN"])
+    assert [path.name for path in results.iterdir()] == finished
 
 
 def test_scales_that_would_be_infinite(broken, refused):

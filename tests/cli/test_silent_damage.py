@@ -26,15 +26,22 @@ def own(model, tmp_path):
 
 
 def one_token(embedding):
-    """Token 5 has an embedding that no norm makes finite."""
+    """Token 5 lies in one channel only, so that a norm makes it eight times as great there as that channel of an average token."""
     embedding = embedding.clone()
-    embedding[5, 3] = float("nan")
+    embedding[5] = 0
+    embedding[5, 3] = 1
     return embedding
 
 
 @pytest.mark.parametrize("options", [GPTQ, [*GPTQ, "--pipeline", "basic"], [*GPTQ, "--quality", "best"]], ids=["sequential", "basic", "best"])
 def test_infinite_activations_name_module_and_sample(options, own, results, tmp_path):
-    model = own("model.embed_tokens.weight", one_token)
+    def enlarge(norm):
+        norm = norm.clone()
+        norm[3] = 5e37
+        return norm
+
+    own("model.embed_tokens.weight", one_token)
+    model = own("model.layers.0.input_layernorm.weight", enlarge)
     rows = program.write_samples(tmp_path / "rows.jsonl", [[1, 2, 3], [4, 6, 7], [9, 5, 8, 9], [1, 1]])
     outcome = program.oneshot(model, results / "out", *options, "--dataset", rows, code=1)
     assert "model.layers.0." in outcome.error and "sample 3 (from 1)" in outcome.error, outcome.error

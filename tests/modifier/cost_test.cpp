@@ -124,7 +124,7 @@ TEST_P(CostTest, PredictsMemoryAndArithmetic) {
   const auto planned = static_cast<double>(cost.workspace_bytes);
   double peak = 0, held = 0;
   std::map<std::string, double> flops;
-  constexpr double kSlack = 1 << 20;
+  constexpr double kSlack = 2 << 20;  // what threads of the libraries keep
   const double most = 1.03 * planned + kSlack;
   // A busy machine may not let the sampler look while a short peak lasts, and libraries may allocate buffers late.
   for (int attempt = 0; attempt < 5 && !(0.90 * planned <= peak && peak < most); ++attempt) {

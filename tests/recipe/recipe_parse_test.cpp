@@ -27,7 +27,7 @@ void expect_recipe_error(Function&& function, const std::vector<std::string>& pa
 }
 
 void expect_refused(const std::string& text, std::vector<std::string> parts) {
-  parts.push_back("recipe.yaml");
+  parts.emplace_back("recipe.yaml");
   expect_recipe_error([&] { parse(text); }, parts);
 }
 

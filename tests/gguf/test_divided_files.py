@@ -4,13 +4,10 @@ import os
 
 import gguf
 import pytest
-import torch
-from support import program, tiny_checkpoints, tiny_models
+from support import block_models, program, tiny_models
 from support.local_hub import LocalHub
 from support.watched_runs import contents, killed, unfinished
 
-SIZES = {"vocab_size": 768, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "num_hidden_layers": 3}
 LIMIT = 300_000
 DIVIDED = ["--max-shard-size", str(LIMIT)]
 ROUNDING = ["--scheme", "Q4_0", "--algorithm", "rtn"]
@@ -18,9 +15,7 @@ ROUNDING = ["--scheme", "Q4_0", "--algorithm", "rtn"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("divided") / "model"
-    tiny_checkpoints.save(folder, "byte_level_split")
-    return tiny_models.save(folder, dtype=torch.bfloat16, **SIZES)
+    return block_models.save(tmp_path_factory.mktemp("divided") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +60,7 @@ def test_parts_are_read_as_one(model, whole, parts, tmp_path):
 
 
 def test_killed_and_resumed(model, tmp_path):
-    rows = tiny_models.random_samples([48] * 24, vocabulary=SIZES["vocab_size"], seed=3)
+    rows = tiny_models.random_samples([48] * 24, vocabulary=block_models.SIZES["vocab_size"], seed=3)
     arguments = ["--dataset", program.write_samples(tmp_path / "samples.jsonl", rows), "--sequential-targets", "Linear", *DIVIDED]
     undisturbed = contents(program.oneshot(model, tmp_path / "first" / "out.gguf", *arguments))
     out = tmp_path / "second" / "out.gguf"

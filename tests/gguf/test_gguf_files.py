@@ -9,12 +9,10 @@ import pytest
 import torch
 import transformers
 from gguf.quants import dequantize
-from support import program, tiny_checkpoints, tiny_models
+from support import block_models, program, tiny_models
 from support.local_hub import LocalHub
 from support.watched_runs import killed, unfinished
 
-SIZES = {"vocab_size": 768, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "num_hidden_layers": 3}
 FAMILIES = {
     "Llama": {},
     "Mistral": {"tie_word_embeddings": True},
@@ -26,9 +24,7 @@ FAMILIES = {
 
 
 def checkpoint(folder, family="Llama", dtype=torch.float32, **settings):
-    """A small model with a tokenizer whose tokens are bytes and what they merge to."""
-    tiny_checkpoints.save(folder, "byte_level_split")
-    return tiny_models.save(folder, family, dtype=dtype, **{**SIZES, **FAMILIES.get(family, {}), **settings})
+    return block_models.save(folder, family, dtype=dtype, **{**FAMILIES.get(family, {}), **settings})
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +34,7 @@ def llama(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    rows = tiny_models.random_samples([48] * 24, vocabulary=SIZES["vocab_size"], seed=3)
+    rows = tiny_models.random_samples([48] * 24, vocabulary=block_models.SIZES["vocab_size"], seed=3)
     return ["--dataset", program.write_samples(tmp_path_factory.mktemp("data") / "samples.jsonl", rows)]
 
 

@@ -8,17 +8,12 @@ import pytest
 import torch
 import transformers
 from gguf.quants import dequantize
-from support import program, tiny_checkpoints, tiny_models
-
-SIZES = {"vocab_size": 768, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "num_hidden_layers": 2}
+from support import block_models, program, tiny_models
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("source") / "model"
-    tiny_checkpoints.save(folder, "byte_level_split")
-    return tiny_models.save(folder, dtype=torch.bfloat16, **SIZES)
+    return block_models.save(tmp_path_factory.mktemp("source") / "model", num_hidden_layers=2)
 
 
 @pytest.fixture(scope="module")

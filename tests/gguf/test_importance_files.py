@@ -5,30 +5,23 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support import exact_model, program, ranked_runs, tiny_checkpoints, tiny_models
+from support import block_models, exact_model, program, ranked_runs, tiny_checkpoints, tiny_models
 from support.watched_runs import killed, unfinished
 
-SIZES = {"vocab_size": 768, "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2,
-         "num_hidden_layers": 3}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256, "head_dim": 128, "decoder_sparse_step": 1,
            "norm_topk_prob": True}
 LENGTHS = [48] * 24
 WEIGHED = ["--algorithm", "rtn", "--observer", "hessian"]
 
 
-def checkpoint(folder, family="Llama", **settings):
-    tiny_checkpoints.save(folder, "byte_level_split")
-    return tiny_models.save(folder, family, dtype=torch.bfloat16, **{**SIZES, **settings})
-
-
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
-    return checkpoint(tmp_path_factory.mktemp("llama") / "model")
+    return block_models.save(tmp_path_factory.mktemp("llama") / "model")
 
 
 @pytest.fixture(scope="module")
 def samples():
-    return tiny_models.random_samples(LENGTHS, vocabulary=SIZES["vocab_size"], seed=3)
+    return tiny_models.random_samples(LENGTHS, vocabulary=block_models.SIZES["vocab_size"], seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +71,7 @@ def test_what_llama_imatrix_writes(llama, data, samples, tmp_path):
     places = {"model.layers.0.self_attn.q_proj": "blk.0.attn_q", "model.layers.1.self_attn.o_proj": "blk.1.attn_output",
               "model.layers.2.mlp.down_proj": "blk.2.ffn_down"}
     found = tensors(path)
-    assert len(found) == 2 * 7 * SIZES["num_hidden_layers"]  # the head is ignored
+    assert len(found) == 2 * 7 * block_models.SIZES["num_hidden_layers"]  # the head is ignored
     for module, wanted in sums_of_inputs(llama, samples, places).items():
         assert found[f"{places[module]}.weight.counts"].tolist() == [[sum(LENGTHS)]]
         assert np.allclose(found[f"{places[module]}.weight.in_sum2"][0], wanted, rtol=0.05, atol=1e-3 * wanted.max())
@@ -95,7 +88,7 @@ def test_rounding_with_a_file_is_rounding_with_its_data(llama, importance, tmp_p
 
 
 def test_experts_have_rows_of_their_own(data, tmp_path):
-    model = checkpoint(tmp_path / "model", "Qwen3Moe", **EXPERTS)
+    model = block_models.save(tmp_path / "model", "Qwen3Moe", **EXPERTS)
     path = tmp_path / "importance.gguf"
     program.oneshot(model, tmp_path / "weighed.gguf", *data, *WEIGHED, "--imatrix", path, "--no-moe-calibrate-all-experts",
                     "--min-tokens-per-expert", "1")
@@ -141,7 +134,7 @@ def test_killed_and_resumed(llama, data, tmp_path):
 def exact(tmp_path_factory):
     """A model whose sums have no rounding, with a tokenizer."""
     parent = tmp_path_factory.mktemp("exact")
-    model = exact_model.ExactModel(parent, vocab_size=SIZES["vocab_size"])
+    model = exact_model.ExactModel(parent, vocab_size=block_models.SIZES["vocab_size"])
     for file in tiny_checkpoints.save(parent / "tokenizer", "byte_level_split").iterdir():
         if file.name.startswith("tokenizer"):
             (model.folder / file.name).write_bytes(file.read_bytes())
@@ -177,6 +170,6 @@ def test_refused_options(llama, importance, arguments, fragments, tmp_path):
 
 
 def test_a_file_of_another_model(importance, tmp_path):
-    model = checkpoint(tmp_path / "model", intermediate_size=768)
+    model = block_models.save(tmp_path / "model", intermediate_size=768)
     program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--from-imatrix", importance[0],
                   fragments=["blk.0.ffn_down.weight", "another model"], code=1)

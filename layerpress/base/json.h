@@ -55,6 +55,7 @@ template <typename T>
 T json_get(const Json& object, const std::string& key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) throw CheckpointError("[json] {}: '{}' is missing", where, key);
+  const char* fault = "has the wrong type or is out of range";
   try {
     if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
       const std::int64_t number = json_integer(*found);
@@ -64,12 +65,11 @@ T json_get(const Json& object, const std::string& key, const std::string& where)
     } else {
       return found->get<T>();
     }
-    throw CheckpointError("out of range");
+  } catch (const CheckpointError&) {  // of json_integer, which does not know the key
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError("[json] {}: '{}' has the wrong type: {}", where, key, shortened(*found));
-  } catch (const CheckpointError&) {
-    throw CheckpointError("[json] {}: '{}' has the wrong type or is out of range: {}", where, key, shortened(*found));
+    fault = "has the wrong type";
   }
+  throw CheckpointError("[json] {}: '{}' {}: {}", where, key, fault, shortened(*found));
 }
 
 /// Like json_get, but returns `otherwise` for a missing or null member.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -30,7 +31,7 @@ std::string compact(std::uint64_t count) {
 
 std::string compact(double seconds) {
   if (seconds < 99.95) return fmt::format("{:.1f}s", seconds);
-  const auto minutes = static_cast<std::int64_t>(seconds / 60 + 0.5);
+  const std::int64_t minutes = std::llround(seconds / 60);
   return minutes < 100 ? fmt::format("{}min", minutes) : fmt::format("{}h{:02}", minutes / 60, minutes % 60);
 }
 
@@ -98,7 +99,11 @@ std::string rows(const Json& subgraphs) {
   for (std::size_t i = 0; i < subgraphs.size();) {
     const Line first = line_of(subgraphs[i]);
     Line line = first;
-    while (++i < subgraphs.size() && nearly_equal(first, line_of(subgraphs[i]))) add(line_of(subgraphs[i]), line);
+    while (++i < subgraphs.size()) {
+      const Line next = line_of(subgraphs[i]);
+      if (!nearly_equal(first, next)) break;
+      add(next, line);
+    }
     text += row(line);
   }
   return text + "memory in MiB (M) and GiB (G), by subgraph; time of each\n";

@@ -1,38 +1,24 @@
 #include "layerpress/graph/expert_inputs.h"
 
-#include <utility>
 #include <variant>
+
+#include "layerpress/graph/graph_copy.h"
 
 namespace layerpress::graph {
 
 Graph without_selection(const Graph& graph) {
-  Graph result;
-  result.modules = graph.modules;
-  result.rope_tables = graph.rope_tables;
-  result.constants = graph.constants;
-  std::vector<ValueId> place(graph.values.size(), -1);
-  for (std::size_t v = 0; v < graph.values.size() && graph.is_input(static_cast<ValueId>(v)); ++v) {
-    place[v] = static_cast<ValueId>(v);
-    result.values.push_back(graph.values[v]);
-  }
+  GraphCopy copy(graph);
   for (const Node& node : graph.nodes) {
     if (std::holds_alternative<SelectTokens>(node.operation)) {
-      place[node.output] = place[node.inputs[0]];
+      copy.stand_for(node.output, copy.place(node.inputs[0]));
       continue;
     }
-    Node kept = node;
-    for (ValueId& input : kept.inputs) input = place[input];
     Value value = graph.values[node.output];
     if (value.rows == Rows::kSelected && !std::holds_alternative<TakeRouted>(node.operation))
       value.rows = Rows::kTokens;
-    value.producer = static_cast<NodeId>(result.nodes.size());
-    kept.output = place[node.output] = static_cast<ValueId>(result.values.size());
-    result.values.push_back(value);
-    result.nodes.push_back(std::move(kept));
+    copy.stand_for(node.output, copy.add(copy.with_placed_inputs(node), value));
   }
-  result.output = place[graph.output];
-  lint(result);
-  return result;
+  return copy.finish();
 }
 
 std::set<NodeId> weighing_linears(const Graph& graph) {

@@ -9,8 +9,8 @@
 namespace layerpress::graph {
 
 /// The values of the original model, computed beside the compressed one on the same batches, where they differ. A value
-/// differs if it depends on a compressed linear or is rounded, which the original model's are not; all other values are computed once and serve both models. Values that
-/// differ have a second id, under which they are stored.
+/// differs if it depends on a compressed linear or is rounded, which the original model's are not; all other values are
+/// computed once and serve both models. Values that differ have a second id, under which they are stored.
 class OriginalStream {
  public:
   /// `changed`: names of the weights that differ in the compressed model.

@@ -196,13 +196,14 @@ class Importer {
   std::map<std::int64_t, std::int64_t> constants_;
 };
 
+[[noreturn]] void refuse(const char* what) {
+  throw CheckpointError("[importer.import] graph.json: not the graph of a model ({}); export the graph again", what);
+}
+
 }  // namespace
 
 model::TracedModel import_graph(const std::filesystem::path& folder) {
   ExportedGraph exported = read_exported_graph(folder);
-  const auto refuse = [](const std::string& what) {
-    throw CheckpointError("[importer.import] graph.json: not the graph of a model ({}); export the graph again", what);
-  };
   // What holds for every export need not hold for a file.
   try {
     return Importer(exported).import();
@@ -215,7 +216,6 @@ model::TracedModel import_graph(const std::filesystem::path& folder) {
   } catch (const c10::Error& fault) {
     refuse(fault.what_without_backtrace());
   }
-  throw InternalError("[importer.import] not reached");
 }
 
 }  // namespace layerpress::importer

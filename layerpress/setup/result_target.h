@@ -10,8 +10,8 @@
 
 namespace layerpress::setup {
 
-/// What the result is: a GGUF if the output's name ends in .gguf, in parts if a size for them is given, otherwise a folder in the format of compressed-tensors. Throws
-/// UsageError, and CheckpointError for a model that a GGUF cannot hold. `importance`: that of --from-imatrix, or null.
+/// What the result is: a GGUF if the output's name ends in .gguf, in parts if a size for them is given, otherwise a folder in the format
+/// of compressed-tensors. Throws UsageError, and CheckpointError for a model that a GGUF cannot hold. `importance`: that of --from-imatrix, or null.
 std::shared_ptr<const target::Target> make_target(const OneshotOptions& options, const recipe::Recipe& recipe,
                                                   const OpenedModel& model, const gguf::ImportanceFile* importance);
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <functional>
+#include <map>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -167,34 +168,30 @@ std::size_t round_inputs(OpenedModel& opened) {
 }
 
 std::size_t round_calibrated_inputs(OpenedModel& model, const compression::Assignments& assignments) {
-  std::size_t count = 0;
+  std::map<graph::NodeId, graph::RoundValues> roundings;
   const compression::Quantizer* asking = nullptr;
-  graph::Graph rounded = graph::with_rounded_inputs(model.traced.graph, [&](graph::NodeId n) {
-    std::vector<graph::RoundedInput> found;
-    const auto assigned = assignments.linears.find(n);
+  for (const auto& [n, assignment] : assignments.linears) {
     const auto* linear = std::get_if<graph::Linear>(&model.traced.graph.nodes[n].operation);
-    if (linear == nullptr || assigned == assignments.linears.end() || assigned->second.encoding == nullptr ||
-        !assigned->second.encoding->rounds_inputs())
-      return found;
-    asking = assigned->second.encoding;
-    if (const auto rounding = calibrated_rounding(*assigned->second.scheme, linear->in_features)) {
-      found.push_back({0, *rounding});
-      ++count;
-    }
-    return found;
-  });
+    if (linear == nullptr || assignment.encoding == nullptr || !assignment.encoding->rounds_inputs()) continue;
+    asking = assignment.encoding;
+    if (const auto rounding = calibrated_rounding(*assignment.scheme, linear->in_features))
+      roundings.emplace(n, *rounding);
+  }
   if (asking == nullptr) return 0;
-  if (count == 0)
+  if (roundings.empty())
     throw RecipeError(
         "[recipe.check] {}: rounded_inputs needs a scheme that gives inputs less than 8 bits with dynamic scales, such "
-        "as "
-        "NVFP4 or MXFP4; leave it out",
+        "as NVFP4 or MXFP4; leave it out",
         asking->type());
   if (!assignments.transforms.empty())
     throw RecipeError("[recipe.check] {}: rounded_inputs does not work beside {}; leave out one of them",
                       asking->type(), assignments.transforms.front().transform->type());
-  model.traced.graph = std::move(rounded);
-  return count;
+  model.traced.graph = graph::with_rounded_inputs(model.traced.graph, [&](graph::NodeId n) {
+    std::vector<graph::RoundedInput> found;
+    if (const auto rounding = roundings.find(n); rounding != roundings.end()) found.push_back({0, rounding->second});
+    return found;
+  });
+  return roundings.size();
 }
 
 }  // namespace layerpress::setup

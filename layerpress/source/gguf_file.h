@@ -26,7 +26,8 @@ struct GgufFile {
 /// Whether a path is a GGUF file, by its name.
 bool is_gguf_file(const std::filesystem::path& path);
 
-/// Opens the other parts beside a first one, too. Throws CheckpointError for damaged files, and for models that Layerpress cannot read from a GGUF, naming what it lacks.
+/// Opens the other parts beside a first one, too. Throws CheckpointError for damaged files, and for models that Layerpress cannot read
+/// from a GGUF, naming what it lacks.
 GgufFile open_gguf(const std::filesystem::path& path);
 
 }  // namespace layerpress::source

@@ -28,8 +28,8 @@ struct GgufDescription {
   std::optional<gguf::Metadata> source{};
 };
 
-/// A GGUF file, or a folder with its parts, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of `model` now. Throws
-/// CheckpointError for architectures and tokenizers that llama.cpp or Layerpress does not know.
+/// A GGUF file, or a folder with its parts, for llama.cpp and what stands on it. Reads config.json's facts and the tokenizer files of
+/// `model` now. Throws CheckpointError for architectures and tokenizers that llama.cpp or Layerpress does not know.
 std::unique_ptr<Target> gguf_target(const checkpoint::Checkpoint& model, const GgufDescription& description);
 
 }  // namespace layerpress::target

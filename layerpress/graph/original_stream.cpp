@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <ranges>
 #include <set>
 #include <variant>
 
@@ -34,10 +35,10 @@ Stage OriginalStream::stage(const Stage& stage) const {
     if (!differs(value)) available.insert(value);
   std::set<ValueId> needed(own.wanted.begin(), own.wanted.end());
   needed.insert(own.keeps.begin(), own.keeps.end());
-  for (auto n = stage.nodes.rbegin(); n != stage.nodes.rend(); ++n) {
-    const Node& node = graph_.nodes[*n];
+  for (const int n : std::ranges::reverse_view(stage.nodes)) {
+    const Node& node = graph_.nodes[n];
     if (needed.count(node.output) == 0 || available.count(node.output) != 0) continue;
-    own.nodes.insert(own.nodes.begin(), *n);
+    own.nodes.insert(own.nodes.begin(), n);
     needed.insert(node.inputs.begin(), node.inputs.end());
   }
   for (const ValueId value : available)

@@ -27,10 +27,10 @@ using checkpoint::StoredTensor;
 using CheckpointPointer = std::shared_ptr<const Checkpoint>;
 
 /// A tensor, and the place of its file among those of the model.
-struct Tensor : gguf::TensorInfo {
+struct FileTensor : gguf::TensorInfo {
   std::size_t file = 0;
 };
-using Tensors = std::map<std::string, Tensor>;
+using Tensors = std::map<std::string, FileTensor>;
 
 /// A file, or a part of one that was divided.
 struct Piece {
@@ -164,7 +164,7 @@ class Opening {
     pieces_.push_back({file, gguf::read_header(file->data(), file->size(), path.string())});
     plain_.emplace_back();
     for (const gguf::TensorInfo& tensor : pieces_.back().header.tensors)
-      if (!tensors_.emplace(tensor.name, Tensor{tensor, pieces_.size() - 1}).second)
+      if (!tensors_.emplace(tensor.name, FileTensor{tensor, pieces_.size() - 1}).second)
         refuse(pieces_.back(),
                "tensor " + gguf::in_words(tensor.name) + " is in an earlier part, too; fetch all again");
   }
@@ -278,7 +278,7 @@ class Opening {
     }
   }
 
-  void add_stored(const Tensor& tensor, const std::string& name) {
+  void add_stored(const FileTensor& tensor, const std::string& name) {
     plain_[tensor.file].push_back(as_stored(tensor, name, pieces_[tensor.file].header.data));
   }
 
@@ -292,7 +292,7 @@ class Opening {
     const std::vector<std::int64_t> shape = gguf::shape_before(places, shapes);
     if (shape.empty())
       refuse("tensor " + parts[0].info.name + " has a shape that its place in the model does not allow");
-    makers_.push_back([this, name, parts, plain, shape](const CheckpointPointer& raw) {
+    makers_.emplace_back([this, name, parts, plain, shape](const CheckpointPointer& raw) {
       plain ? add_computed(raw, name, parts, shape) : add_weight(raw, name, parts, shape);
     });
   }

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "layerpress/base/json.h"
@@ -72,6 +74,7 @@ struct OneshotOptions {
   /// Names of options whose value the caller has stated, even where it is the default's: beside a recipe such options are
   /// refused, and what differs from its default counts as stated anyway. The command line fills it in.
   std::vector<std::string> given;
+  bool is_given(std::string_view option) const { return std::find(given.begin(), given.end(), option) != given.end(); }
   /// The model itself, instead of a folder that `model` names; `model` then only says how the model card calls it. Its data
   /// must be tokenized, its architecture one that Layerpress knows, and the run one of a single rank.
   std::shared_ptr<const ModelInMemory> model_in_memory;

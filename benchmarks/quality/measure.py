@@ -45,7 +45,7 @@ def parse_arguments() -> argparse.Namespace:
                         help="qualities; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
                              "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; rtn-four-over-six of NVFP4; LLM "
                              "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-expanded; rotated:MODE, after SpinQuant's "
-                             "R1 and R2 (default: fast balanced best)")
+                             "R1 and R2, rotated32:MODE in blocks of 32 channels (default: fast balanced best)")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS), help="default: both")
     parser.add_argument("--own-text", nargs=3, action="append", default=[], metavar=("NAME", "CALIBRATION", "EVALUATION"),
                         help="and JSON lines with `text`; may be given again")

@@ -1,7 +1,9 @@
 """What benchmarks/quality compares: number formats and modes, as recipes of Layerpress and LLM Compressor."""
 import json
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Optional
 
 
 def integers(bits: int, **more) -> dict:
@@ -21,7 +23,7 @@ FLOATS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8", 
 FORMATS = INTEGERS | FLOATS
 
 QUALITIES = ["fast", "balanced", "best"]
-ROTATED = "rotated:"  # before a mode: SpinQuant's R1 and R2 first
+ROTATED = re.compile(r"rotated(\d*):(.*)")  # before a mode: SpinQuant's R1 and R2 first, in blocks of so many channels
 PROPAGATION = ["strength", "damping", "residual"]
 FOUR_OVER_SIX = "rtn-four-over-six"
 OBSERVER_OF_ROUNDING = {"rtn": None, "rtn-minmax": "minmax", "rtn-expanded": "nvfp4_expanded_mse",
@@ -42,13 +44,13 @@ class Mode:
     arguments: dict
     quality: str = "balanced"
     by_peer: bool = False
-    rotated: bool = False
+    rotation: Optional[dict] = None
 
 
 def parse_mode(name: str) -> Mode:
     """A name of the tables above, or a quality with other settings: best,strength=0.5,damping=0.1; best is left out, too."""
-    if name.startswith(ROTATED):
-        return replace(parse_mode(name.removeprefix(ROTATED)), name=name, rotated=True)
+    if rotated := ROTATED.fullmatch(name):
+        return replace(parse_mode(rotated[2]), name=name, rotation={"transform_block_size": int(rotated[1])} if rotated[1] else {})
     if name in PEER:
         return Mode(name, *PEER[name], by_peer=True)
     if name in OBSERVER_OF_ROUNDING:
@@ -67,7 +69,7 @@ def parse_mode(name: str) -> Mode:
 
 def write_recipe(path: Path, number_format: str, mode: Mode) -> Path:
     modifier = {"ignore": ["lm_head"], **FORMATS[number_format], **mode.arguments}
-    modifiers = {"SpinQuantModifier": {}} if mode.rotated else {}
+    modifiers = {} if mode.rotation is None else {"SpinQuantModifier": mode.rotation}
     modifiers[mode.modifier] = modifier
     path.write_text(json.dumps({"quality_stage": {"quality_modifiers": modifiers}}), encoding="utf-8")
     return path

@@ -30,6 +30,7 @@ ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const Sc
   task.expand = static_cast<float>(search.expand);
   task.element = rule.element;
   task.symmetric = rule.symmetric;
+  task.signed_scale = rule.signed_scale;
   task.stored = stored;
   ChosenScales chosen;
   chosen.scale = at::empty({task.rows, task.blocks_across()}, wide);

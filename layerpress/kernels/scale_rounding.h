@@ -105,13 +105,16 @@ struct ScaleAndZero {
 
 /// The scale and zero point that compressed-tensors gives a range of weights that includes 0, with every operation
 /// rounded to the dtype that is computed in. Symmetric: scale = largest magnitude / half the number of steps; else the
-/// whole range / steps, and a zero point.
+/// whole range / steps, and a zero point. `signed_scale`: as in RangeRule (scale_search.h).
 LAYERPRESS_SCALES ScaleAndZero range_parameters(const ScaleFormat& format, const ElementType& element, bool symmetric,
-                                                float minimum, float maximum) {
+                                                bool signed_scale, float minimum, float maximum) {
   const ScaleType computed = computed_in(format);
   const float least = rounded_to(computed, minimum), most = rounded_to(computed, maximum);
   const float first = element.minimum, last = element.maximum, steps = last - first;
-  if (symmetric) return {stored_scale(format, -least > most ? -least : most, steps / 2), 0};
+  if (symmetric) {
+    const float scale = stored_scale(format, -least > most ? -least : most, steps / 2);
+    return {signed_scale && most > -least ? -scale : scale, 0};
+  }
   const float range = rounded_to(computed, most - least), scale = rounded_to(computed, range / steps);
   float zero_point = 0;
   if (scale != 0)

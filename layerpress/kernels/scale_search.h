@@ -38,6 +38,9 @@ using OtherRows = std::function<at::Tensor()>;
 struct RangeRule {
   ElementType element;
   bool symmetric = true;
+  /// Of symmetric integers, which have one code more below zero than above: a range whose greatest magnitude is positive gets a scale
+  /// below zero, so that the greatest magnitude has this code ("full range" in AutoRound; Q4_0 of llama.cpp does the same).
+  bool signed_scale = false;
 };
 
 /// Chooses the scale of each row's group of columns during the solve, when the group is next to be quantized.

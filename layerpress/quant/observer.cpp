@@ -18,7 +18,7 @@ namespace layerpress::quant {
 namespace {
 
 /// The largest and the smallest range that are tried for weights with fewer steps at small values, as multiples of theirs.
-constexpr double kWidest = 1.5, kSmallest = 0.6;
+constexpr double kWidest = 1.5, kSmallest = 0.6, kSmallestOfTwoBits = 0.4;
 
 double positive_number(const Json& kwargs, const char* key, double otherwise, const std::string& where) {
   const auto found = kwargs.find(key);
@@ -42,6 +42,16 @@ double widest_range(const QuantizationArgs& args, const ObserverSettings& settin
   return sums_squares(settings.observer) && has_global_scale(args) ? kWidest : 1;
 }
 
+double smallest_range(const QuantizationArgs& args) {
+  return args.type == NumberType::kInt && args.num_bits <= 2 ? kSmallestOfTwoBits : kSmallest;
+}
+
+kernels::RangeRule rule_of(const QuantizationArgs& args, const ObserverSettings& settings) {
+  kernels::RangeRule rule = range_rule(args);
+  rule.signed_scale = settings.signed_scales;
+  return rule;
+}
+
 kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSettings& settings) {
   kernels::ScaleSearch search;
   if (has_power_scales(args) && settings.observer != Observer::kImportance) {
@@ -62,7 +72,7 @@ kernels::ScaleSearch search_of(const QuantizationArgs& args, const ObserverSetti
     // Each candidate costs a solve of the group, and twice as many give no better result. NVFP4's are not solved.
     const int steps = has_global_scale(args) ? 30 : settings.observer == Observer::kGptq ? 10 : 20;
     search.expand = widest_range(args, settings);
-    const double last = kSmallest / search.expand;
+    const double last = smallest_range(args) / search.expand;
     search.shrink.clear();
     for (int i = 0; i <= steps; ++i) search.shrink.push_back(1.0 - (1.0 - last) * i / steps);
   }
@@ -184,6 +194,12 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   return settings;
 }
 
+bool has_signed_scales(const QuantizationScheme& scheme, Observer observer) {
+  const QuantizationArgs& weights = *scheme.weights;
+  return sums_squares(observer) && weights.type == NumberType::kInt && weights.symmetric && weights.num_bits <= 4 &&
+         !scheme.input_activations;
+}
+
 bool weighs_inputs(Observer observer) {
   return observer == Observer::kHessian || observer == Observer::kGptq || observer == Observer::kImportance;
 }
@@ -197,7 +213,7 @@ QuantizationArgs with_portable_observer(QuantizationArgs weights) {
   else if (has_global_scale(weights))
     weights.observer_kwargs.update({{"expand", kWidest}, {"maxshrink", 0.6}, {"grid", 50}});
   else
-    weights.observer_kwargs.update({{"maxshrink", 0.4}, {"grid", 50}});
+    weights.observer_kwargs.update({{"maxshrink", 1 - smallest_range(weights)}, {"grid", 50}});
   return weights;
 }
 
@@ -252,7 +268,7 @@ kernels::ChosenScales choose_scales(const at::Tensor& weight, const Quantization
     throw InternalError("[quant.observe] {} scales need the Gram matrix's diagonal", observer_name(settings.observer));
   if (settings.global_from_chosen && has_global_scale(args))
     return chosen_before_rounding(weight, args, settings, stored, importance, others);
-  return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), range_rule(args),
+  return kernels::search_scales(weight, scale_grid(args, weight.size(0), weight.size(1)), rule_of(args, settings),
                                 search_of(args, settings), stored, weights_of_errors(args, settings, importance),
                                 others);
 }
@@ -270,7 +286,7 @@ std::optional<kernels::GroupSearch> group_search(const QuantizationArgs& args, c
   if (settings.observer != Observer::kGptq || rows_per_scale(args) != 1) return {};
   if (has_global_scale(args)) return {};  // weights that are solved together have different global scales
   if (!kernels::searches_groups(scale_grid(args, 1, columns))) return {};
-  return kernels::GroupSearch{range_rule(args), search_of(args, settings).shrink, stored};
+  return kernels::GroupSearch{rule_of(args, settings), search_of(args, settings).shrink, stored};
 }
 
 std::uint64_t observe_workspace(const QuantizationArgs& args, const ObserverSettings& settings, std::int64_t rows,

@@ -17,8 +17,8 @@ namespace layerpress::quant {
 /// - kMse: the shrunken range with the smallest sum |error|^norm (LLM Compressor's memoryless_mse: maxshrink 0.2, grid
 ///   100, norm 2.4, and no further once `patience` ranges in a row were better for no part of the weight). Its ranges
 ///   and scales are LLM Compressor's in the dtype of the weight; errors are always summed in fp32.
-/// - kSquaredError: the shrunken range (1.0 down to 0.6 in 21 steps) with the smallest squared error. For NVFP4, 1.5 down to 0.6 in 31
-///   steps.
+/// - kSquaredError: the shrunken range (1.0 down to 0.6 in 21 steps, of 2 bits down to 0.4) with the smallest squared error. For NVFP4,
+///   1.5 down to 0.6 in 31 steps.
 /// - kHessian: the same, with errors weighted by the diagonal of the inputs' Gram matrix, which estimates the error of the layer's
 ///   outputs.
 /// - kImportance: LLM Compressor's imatrix_mse (maxshrink 0.95, grid 20, norm 3) and nvfp4_expanded_imatrix: as kMse, with one range
@@ -36,6 +36,8 @@ struct ObserverSettings {
   double norm = 2.4;
   int patience = 5;   ///< 0, of imatrix_mse: all ranges
   double expand = 1;  ///< the largest range is the weights' times this
+  /// Scales may be negative (kernels::RangeRule::signed_scale).
+  bool signed_scales = false;
   /// NVFP4's ranges are chosen before their scales are rounded to e4m3, and the global scale follows from them.
   bool global_from_chosen = false;
 };
@@ -49,6 +51,11 @@ ObserverSettings parse_observer(const std::string& name, const Json& kwargs, con
 /// The observer that the arguments name. What with_portable_observer makes of hessian is hessian again: with a global scale (NVFP4),
 /// imatrix_mse would choose another one.
 ObserverSettings observer_of_weights(const QuantizationArgs& weights, const std::string& where);
+
+/// Whether an observer may choose negative scales for a scheme's weights: Layerpress's own observers, for symmetric integers of at most 4
+/// bits whose inputs are not quantized. Kernels for these multiply by the scale, whatever its sign; AutoRound's checkpoints have such
+/// scales, too.
+bool has_signed_scales(const QuantizationScheme& scheme, Observer observer);
 
 /// Whether the observer weighs errors with the inputs of the weights.
 bool weighs_inputs(Observer observer);

@@ -20,8 +20,15 @@ void read_zero_points(const QuantizationArgs& weights, const ModuleReader& reade
 /// For symmetric weights, which have no zero points.
 void refuse_zero_points(const ModuleReader& reader);
 
-/// What is wrong with scales of any float dtype, or "": they must be positive and finite. `zeros`: some may be 0.
-std::string fault_of_scales(const at::Tensor& scale, bool zeros = false);
+/// The scales that a format may have.
+enum class ScaleSigns {
+  kPositive,
+  kNotNegative,  ///< 0 where all weights of a group are
+  kAny           ///< symmetric integers may have their additional code on either side
+};
+
+/// What is wrong with scales of any float dtype, or "": they must be finite and of these signs.
+std::string fault_of_scales(const at::Tensor& scale, ScaleSigns signs = ScaleSigns::kPositive);
 
 /// Whether e4m3 codes hold NaN. Multi-threaded.
 bool holds_fp8_nan(const at::Tensor& codes);

@@ -12,10 +12,6 @@ namespace {
 
 constexpr const char* kUsualMixture = "Q4_K_M";
 
-bool is_given(const OneshotOptions& options, const std::string& option) {
-  return std::find(options.given.begin(), options.given.end(), option) != options.given.end();
-}
-
 }  // namespace
 
 bool asks_for_gguf(const OneshotOptions& options) {
@@ -23,12 +19,12 @@ bool asks_for_gguf(const OneshotOptions& options) {
 }
 
 bool divides_gguf(const OneshotOptions& options) {
-  return options.max_shard_size != OneshotOptions().max_shard_size || is_given(options, "max-shard-size");
+  return options.max_shard_size != OneshotOptions().max_shard_size || options.is_given("max-shard-size");
 }
 
 OrderedJson gguf_arguments(const OneshotOptions& options) {
   const OneshotOptions defaults;
-  const bool usual = options.scheme == defaults.scheme && !is_given(options, "scheme");
+  const bool usual = options.scheme == defaults.scheme && !options.is_given("scheme");
   const std::string scheme = usual ? kUsualMixture : upper_case(options.scheme);
   if (!gguf::is_mixture(scheme))
     throw UsageError("[options] --scheme {}: a GGUF holds llama.cpp's types; {}", scheme,

@@ -1,6 +1,5 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "layerpress/base/suggestions.h"
@@ -16,7 +15,7 @@ namespace {
 void refuse_with_recipe_file(const OneshotOptions& options) {
   const OneshotOptions defaults;
   const auto refuse = [&](const std::string& option, bool differs) {
-    if (differs || std::find(options.given.begin(), options.given.end(), option) != options.given.end())
+    if (differs || options.is_given(option))
       throw UsageError("[options] --{} and --recipe: the recipe file says this already; give only one of them", option);
   };
   refuse("algorithm", options.algorithm != defaults.algorithm);
@@ -110,7 +109,7 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
   ModifierEntry entry;
   // An importance file takes the place of data.
   const bool rounds = !options.from_imatrix.empty() && options.algorithm == OneshotOptions().algorithm &&
-                      std::find(options.given.begin(), options.given.end(), "algorithm") == options.given.end();
+                      !options.is_given("algorithm");
   if (rounds)
     entry.type = "QuantizationModifier";
   else if (options.algorithm == "gptq")

@@ -28,10 +28,6 @@ using Names = std::vector<std::string>;
 /// Of a tensor's entry in a file's header, at most.
 constexpr std::uint64_t kHeaderBytes = 256;
 
-bool is_given(const OneshotOptions& options, const char* name) {
-  return std::find(options.given.begin(), options.given.end(), name) != options.given.end();
-}
-
 void check_choice(const OneshotOptions& options) {
   if (options.target_bits != 0 && !options.target_size.empty())
     throw UsageError("[options] --target-bits and --target-size both limit the result; give one of them");
@@ -45,7 +41,7 @@ void check_choice(const OneshotOptions& options) {
                      options.target_bits != 0 ? "target-bits" : "target-size");
   if (!options.recipe.empty())
     throw UsageError("[options] --schemes and --recipe: a recipe names the scheme of every module; give only one");
-  if (options.scheme != OneshotOptions().scheme || is_given(options, "scheme"))
+  if (options.scheme != OneshotOptions().scheme || options.is_given("scheme"))
     throw UsageError("[options] --schemes and --scheme: give only one of them");
   if (!options.from_imatrix.empty())
     throw UsageError("[options] --schemes measures inputs itself; leave out --from-imatrix");

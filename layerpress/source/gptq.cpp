@@ -59,7 +59,7 @@ class Gptq : public SourceFormat {
     const auto read = [tensors, order, bits = bits_, added = added_, symmetric = symmetric_] {
       quant::QuantizedWeight read;
       read.codes = order.sorted(codes_packed_along_inputs(tensors.get("qweight"), bits));
-      read.scale = tensors.scales("scales").t().contiguous();
+      read.scale = tensors.scales("scales", quant::ScaleSigns::kAny).t().contiguous();
       const at::Tensor zeros = zero_points(tensors.get("qzeros"), bits, added, read.codes.size(0));
       if (!symmetric)
         read.zero_point = zeros;

@@ -95,7 +95,7 @@ class ModelOpt : public SourceFormat {
       read.codes = quant::unpack_nibbles(tensors.get("weight"));
       read.scale = tensors.get("weight_scale");
       // Small scales of groups become 0 in this tool: the group is then all zeros.
-      if (const std::string fault = quant::fault_of_scales(read.scale, /*zeros=*/true); !fault.empty())
+      if (const std::string fault = quant::fault_of_scales(read.scale, quant::ScaleSigns::kNotNegative); !fault.empty())
         tensors.refuse("weight_scale", fault);
       read.global_scale = divisor("weight_scale_2");
       return read;

@@ -7,7 +7,6 @@
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/quant/weight_numbers.h"
-#include "layerpress/quant/weight_parameters.h"
 
 namespace layerpress::source {
 namespace {
@@ -55,9 +54,9 @@ void ModuleTensors::require_shape(const std::string& suffix, const std::vector<s
     refuse(suffix, fmt::format("shape {}, expected {}", quant::shape_text(stored), quant::shape_text(shape)));
 }
 
-at::Tensor ModuleTensors::scales(const std::string& suffix) const {
+at::Tensor ModuleTensors::scales(const std::string& suffix, quant::ScaleSigns signs) const {
   at::Tensor scale = widened(get(suffix));
-  if (const std::string fault = quant::fault_of_scales(scale); !fault.empty()) refuse(suffix, fault);
+  if (const std::string fault = quant::fault_of_scales(scale, signs); !fault.empty()) refuse(suffix, fault);
   return scale;
 }
 

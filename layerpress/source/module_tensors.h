@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "layerpress/quant/weight_parameters.h"
 #include "layerpress/source/source_format.h"
 
 namespace layerpress::source {
@@ -34,7 +35,7 @@ class ModuleTensors {
   at::Tensor get(const std::string& suffix) const { return stored_->tensor(name(suffix)); }
   /// Scales of any float dtype, with powers of two (F8_E8M0, or U8) widened to fp32. Throws DamagedWeightsError unless all are
   /// positive and finite.
-  at::Tensor scales(const std::string& suffix) const;
+  at::Tensor scales(const std::string& suffix, quant::ScaleSigns signs = quant::ScaleSigns::kPositive) const;
   /// Scales that are powers of two as bytes, which are their exponents with 127 added; of F8_E8M0, U8, or F32 numbers. Throws
   /// DamagedWeightsError for others and for NaN.
   at::Tensor exponents(const std::string& suffix) const;

@@ -56,11 +56,16 @@ void check_exponents(const at::Tensor& bytes, const std::string& name, Findings&
   if (bytes.eq(255).any().item<bool>()) findings.fault("scale", name, "holds NaN (exponent 255)");
 }
 
-void check_scale(const at::Tensor& scale, const std::string& name, Findings& findings) {
+bool is_symmetric_integer(const quant::QuantizationScheme& scheme) {
+  return scheme.weights && scheme.weights->type == quant::NumberType::kInt && scheme.weights->symmetric;
+}
+
+/// `may_be_negative`: a scale and codes of the other sign say the same.
+void check_scale(const at::Tensor& scale, const std::string& name, bool may_be_negative, Findings& findings) {
   if (scale.numel() == 0) return;
   if (scale.scalar_type() == at::kByte) return check_exponents(scale, name, findings);
   if (scale.scalar_type() == at::kFloat8_e8m0fnu) return check_exponents(scale.view(at::kByte), name, findings);
-  const at::Tensor values = scale.to(at::kFloat);
+  const at::Tensor values = may_be_negative ? scale.to(at::kFloat).abs() : scale.to(at::kFloat);
   const Extremes found = extremes_of(values);
   if (!found.finite) return findings.fault("scale", name, "holds NaN or infinity");
   if (found.least < 0) return findings.fault("scale", name, fmt::format("holds a negative scale, {:.4g}", found.least));
@@ -120,7 +125,7 @@ void check_plain(const checkpoint::Checkpoint& stored, const std::string& name, 
   const at::Tensor tensor = stored.tensor(name);
   const std::string suffix = last_part(name);
   if (is_scale(suffix)) {
-    check_scale(tensor, name, findings);
+    check_scale(tensor, name, /*may_be_negative=*/false, findings);
   } else {
     const Extremes found = extremes_of(tensor);
     if (!found.finite)
@@ -135,7 +140,8 @@ void check_scales(const checkpoint::Checkpoint& stored, const source::StoredWeig
   for (const std::string& part : weight.parts) {
     const std::string suffix = last_part(part);
     if (holds_codes(suffix) || !stored.contains(part)) continue;
-    if (is_scale(suffix) || suffix == "scales") check_scale(stored.tensor(part), part, findings);
+    if (is_scale(suffix) || suffix == "scales")
+      check_scale(stored.tensor(part), part, is_symmetric_integer(weight.scheme), findings);
   }
 }
 

@@ -27,6 +27,9 @@ class LoadedModel:
     def __init__(self, model: Any):
         self.model = model
         self.name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
+        self._hold(model)
+
+    def _hold(self, model: Any) -> None:
         tensors = _tensors(model)
         # The program reads contiguous memory. The copies of what is laid out otherwise live as long as this.
         self._copied = [(name, tensor, tensor.contiguous()) for name, tensor in tensors.items() if not tensor.is_contiguous()]
@@ -45,9 +48,19 @@ class LoadedModel:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""
         if writes:
             _save_companions(self.model, tokenizer, output)
+        described = _config_of_result(output)
+        shrinks = described != _apart_from_formats(_config(self.model))
+        if shrinks:
+            new = _take_shapes(self.model, described)
+            self._hold(self.model)
+            for tensor in (*new, *(copied for _, _, copied in self._copied)):
+                if tensor.is_floating_point():
+                    tensor.fill_(float("nan"))
         changed = _native.load_result(self.native, str(output))
         for _, tensor, copied in self._copied:
             tensor.copy_(copied)
+        if shrinks:
+            _refuse_unwritten(self.model, output)
         logger.info("%d parameters of the model in memory have the values of the result", len(changed))
         save_dense = type(self.model).save_pretrained
 
@@ -119,6 +132,42 @@ def _config(model: Any) -> dict:
     if dtype is not None:
         values["dtype"] = str(dtype).removeprefix("torch.")
     return values
+
+
+def _apart_from_formats(config: dict) -> dict:
+    """What a config says of a model's parts and their sizes."""
+    return {key: value for key, value in config.items() if key not in ("quantization_config", "tie_word_embeddings")}
+
+
+def _config_of_result(output: Path) -> dict:
+    return _apart_from_formats(json.loads((output / "config.json").read_text(encoding="utf-8")))
+
+
+def _take_shapes(model: Any, config: dict) -> list[Any]:
+    """Makes a model the one that a result's config describes, which has fewer experts. What has the same shape in both stays where it
+    is. The others are returned; they are random, so that no two parts of them are equal."""
+    import torch
+    from transformers.initialization import no_init_weights
+
+    described = type(model.config).from_dict({**model.config.to_dict(), **config})
+    described._name_or_path = model.config._name_or_path
+    with no_init_weights():
+        smaller = type(model)._from_config(described, dtype=model.dtype, attn_implementation=model.config._attn_implementation)
+    before = model.state_dict()
+    new = {name: torch.rand(tensor.shape).to(tensor.dtype) for name, tensor in smaller.state_dict().items()
+           if name not in before or before[name].shape != tensor.shape}
+    smaller.load_state_dict({name: new.get(name, before.get(name)) for name in smaller.state_dict()}, assign=True)
+    smaller.tie_weights()
+    smaller.train(model.training).requires_grad_(False)
+    vars(model).update((name, value) for name, value in vars(smaller).items() if name != "generation_config")
+    return list(new.values())
+
+
+def _refuse_unwritten(model: Any, output: Path) -> None:
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and tensor.isnan().any():
+            raise UsageError(f"[python.oneshot] {output} has no values for {name}, which has another shape in the model in memory: pass the "
+                             "model's folder or id")
 
 
 def _tensors(model: Any) -> dict[str, Any]:

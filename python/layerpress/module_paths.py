@@ -14,6 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Optional, Sequence
 
+_AUTOROUND = "modifiers: AutoRoundModifier; calibration: fix_batch_if_needed"
+_AUTOROUND_RANKS = "ranks: get_local_gpu_group_size init_gpu_group_dist"
 _AWQ = "modifiers: AWQMapping AWQModifier"
 _GPTQ = "modifiers: GPTQModifier"
 _SMOOTH = "modifiers: SmoothQuantModifier"
@@ -40,8 +42,9 @@ PATHS = {
     "modeling.moe": _MOE,
     "modeling.moe.context": "experts: moe_calibration_context",
     "modeling.prepare": _MOE,
-    "modifiers.autoround": "modifiers: AutoRoundModifier",
-    "modifiers.autoround.base": "modifiers: AutoRoundModifier",
+    "modifiers.autoround": f"{_AUTOROUND}; {_AUTOROUND_RANKS}",
+    "modifiers.autoround.base": _AUTOROUND,
+    "modifiers.autoround.utils": _AUTOROUND_RANKS,
     "modifiers.awq": _AWQ,
     "modifiers.awq.base": _AWQ,
     "modifiers.gptq": _GPTQ,

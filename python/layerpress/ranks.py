@@ -43,6 +43,21 @@ def get_rank_partition(split: str, num_samples: int) -> str:
     return _native.rank_partition(init_dist(), split, num_samples)
 
 
+def get_local_gpu_group_size() -> int:
+    """How many GPUs scripts of AutoRound want for each rank. Here a rank computes on one device."""
+    return int(os.environ.get("LLMCOMPRESSOR_GPUS_PER_GROUP", "1"))
+
+
+def init_gpu_group_dist(gpus_per_group: Optional[int] = None) -> tuple[int, int, int]:
+    """init_dist() for scripts of AutoRound: rank, number of ranks, and the rank's place on its machine."""
+    wanted = get_local_gpu_group_size() if gpus_per_group is None else gpus_per_group
+    if wanted != 1:
+        raise UsageError(f"[python.init_gpu_group_dist] a rank computes on one GPU, not on {wanted}; start one rank for each GPU, and set "
+                         "LLMCOMPRESSOR_GPUS_PER_GROUP=1")
+    ranks = init_dist()
+    return ranks.rank, ranks.size, int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def shares_weights(model: Any) -> bool:
     return hasattr(model, "_layerpress_versions")
 

@@ -144,6 +144,60 @@ def test_a_mixture_of_experts_in_memory(family, settings, samples, tmp_path):
     assert {"gate_up_proj", "down_proj"} <= changed
 
 
+@pytest.mark.parametrize("family, settings", [
+    ("Qwen3Moe", {"num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16}),
+    ("Mixtral", {"num_local_experts": 4}),
+])
+def test_experts_of_a_model_in_memory_are_removed(family, settings, samples, tmp_path):
+    """The model then is the smaller one: its modules, its config and its logits are the result's."""
+    import torch
+    from layerpress.modifiers import REAPPruningModifier
+    from support import tiny_models
+    from transformers import AutoModelForCausalLM
+
+    import layerpress
+
+    folder = tiny_models.save(tmp_path / "experts", family=family, num_experts_per_tok=2, **settings)
+    recipe = REAPPruningModifier(sparsity=0.5)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    head = model.lm_head.weight.data_ptr()
+    calibration = {"dataset": rows_of(samples), "max_seq_length": 16, "num_calibration_samples": 4, "progress": False}
+    layerpress.oneshot(model=model, recipe=recipe, output_dir=tmp_path / "of_memory", **calibration)
+    layerpress.oneshot(model=folder, recipe=recipe, output_dir=tmp_path / "of_folder", **calibration)
+    same_parts(tmp_path / "of_memory", tmp_path / "of_folder", ("model.safetensors",))
+    expected = AutoModelForCausalLM.from_pretrained(tmp_path / "of_folder", dtype="auto")
+    tokens = torch.arange(12)[None]
+    with torch.no_grad():
+        difference = (model(tokens).logits - expected(tokens).logits).abs().max() / expected(tokens).logits.abs().max()
+    assert difference < 1e-6
+    assert getattr(model.config, next(iter(settings))) == 2
+    assert model.lm_head.weight.data_ptr() == head, "what does not shrink stays where it is"
+    assert model.generate(tokens, max_new_tokens=3, do_sample=False).shape == (1, 15)
+
+
+def test_experts_in_memory_are_removed_and_quantized(samples, tmp_path):
+    from layerpress.modifiers import QuantizationModifier, REAPPruningModifier
+    from safetensors.torch import load_file
+    from support import tiny_models
+    from transformers import AutoModelForCausalLM
+
+    import layerpress
+
+    folder = tiny_models.save(tmp_path / "experts", family="Qwen3Moe", num_experts_per_tok=2, num_experts=4, moe_intermediate_size=32, head_dim=16)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    recipe = [REAPPruningModifier(sparsity=0.5), QuantizationModifier(targets="Linear", scheme="FP8_DYNAMIC", ignore=["lm_head", "re:.*gate$"])]
+    layerpress.oneshot(model=model, dataset=rows_of(samples), recipe=recipe, output_dir=tmp_path / "out", max_seq_length=16,
+                       num_calibration_samples=4, progress=False)
+    stored = load_file(tmp_path / "out" / "model.safetensors")
+    for layer in range(len(model.model.layers)):
+        experts = model.model.layers[layer].mlp.experts
+        for expert in range(2):
+            name = f"model.layers.{layer}.mlp.experts.{expert}.down_proj.weight"
+            value = stored[name].float() * stored[f"{name}_scale"].float()
+            assert (experts.down_proj[expert].float() - value).abs().max() <= 0.01 * value.abs().max()
+    assert model.model.layers[0].mlp.gate.weight.shape[0] == 2
+
+
 def test_experts_as_sequential_targets(samples, gptq, tmp_path):
     """By the class that LLM Compressor gives them, whatever the model's own."""
     from support import tiny_models

@@ -57,6 +57,7 @@ TEST_P(RowSearchTest, ChoosesWhatThePlainSearchChooses) {
 INSTANTIATE_TEST_SUITE_P(
     Cases, RowSearchTest,
     ::testing::Values(RowSearchCase{"group", 64, {{}, true}, 2, 0, true},
+                      RowSearchCase{"signed_scale", 64, {{}, true, true}, 2, 0, true},
                       RowSearchCase{"short_last_group", 48, {{}, true}, 2, 0, true},
                       RowSearchCase{"patience", 40, {{}, true}, 2.4, 3, false},
                       RowSearchCase{"asymmetric", 100, {{}, false}, 2, 0, true},

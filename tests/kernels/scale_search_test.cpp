@@ -70,6 +70,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, ScaleSearchTest,
                                            SearchCase{"patience", {1, 64}, {{}, true}, 2.4, 5, false},
                                            SearchCase{"important", {1, 32}, {{}, true}, 2, 0, true},
                                            SearchCase{"asymmetric", {1, 64}, {{}, false}, 2, 0, true},
+                                           SearchCase{"signed", {1, 64}, {{}, true, true}, 2, 0, true},
+                                           SearchCase{"signed_two_bits", {1, 64}, {integers(2), true, true}, 2, 0, false},
                                            SearchCase{"eight_bits", {1, 192}, {integers(8), true}, 2.4, 0, false},
                                            SearchCase{"tensor", {70, 192}, {{}, true}, 2, 0, false},
                                            SearchCase{"fp8_channel", {1, 192}, {kE4m3, true}, 2, 0, false},
@@ -221,6 +223,28 @@ TEST(ScaleSearch, HandExamples) {
   EXPECT_FLOAT_EQ(chosen.scale[0][0].item<float>(), 0.1f);
   const at::Tensor codes = round_to_nearest(weight, {1, 8}, {}, chosen);
   EXPECT_TRUE(at::equal(codes, at::tensor({-8, -5, -2, 0, 2, 5, 6, 7}, at::kChar).view({1, 8}))) << codes;
+}
+
+TEST(ScaleSearch, SignedScalesGiveTheGreatestMagnitudeTheCodeOfWhichThereIsOneMore) {
+  const RangeRule rule{.element = {}, .signed_scale = true};
+  const at::Tensor weight = at::tensor({.75f, .5f, .25f, 0.f, -.25f, -.5f, -.625f, -.7f}).view({1, 8});
+  for (const at::Tensor& own : {weight, at::Tensor(-weight)}) {
+    const ChosenScales chosen = search_scales(own, {1, 8}, rule, {}, kFloat, {});
+    EXPECT_FLOAT_EQ(chosen.scale[0][0].item<float>(), own[0][0].item<float>() > 0 ? -0.1f : 0.1f);
+    const at::Tensor codes = round_to_nearest(own, {1, 8}, {}, chosen);
+    EXPECT_TRUE(at::equal(codes, at::tensor({-8, -5, -2, 0, 2, 5, 6, 7}, at::kChar).view({1, 8}))) << codes;
+  }
+  at::manual_seed(18);
+  const at::Tensor random = at::randn({256, 64});
+  for (const int bits : {2, 3, 4}) {
+    const SearchCase positive{"", {1, 64}, {integers(bits), true}, 2, 0, false};
+    SearchCase both = positive;
+    both.rule.signed_scale = true;
+    const auto error = [&](const SearchCase& c) {
+      return total_error(random, c, search_scales(random, c.grid, c.rule, {shrinking()}, kFloat, {}), {});
+    };
+    EXPECT_LT(error(both), 0.95 * error(positive)) << bits;
+  }
 }
 
 TEST(CpuKernels, EveryInstructionSetGivesTheSameCodes) {

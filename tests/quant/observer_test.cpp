@@ -47,6 +47,32 @@ TEST(Observer, HessianIsReadAsItIsWritten) {
   }
 }
 
+TEST(Observer, OnlyWeightsOfWeightOnlySchemesGetSignedScales) {
+  for (const char* preset : {"W4A16", "W4A16_ASYM", "W8A16", "W4AFP8", "W4A8", "NVFP4A16", "MXFP4A16"})
+    for (const Observer observer : {Observer::kSquaredError, Observer::kHessian, Observer::kGptq})
+      EXPECT_EQ(has_signed_scales(preset_scheme(preset), observer), preset == std::string("W4A16")) << preset;
+  for (const Observer observer : {Observer::kMinMax, Observer::kMse, Observer::kImportance})
+    EXPECT_FALSE(has_signed_scales(preset_scheme("W4A16"), observer)) << observer_name(observer);
+}
+
+TEST(Observer, SignedScalesLoseLess) {
+  at::manual_seed(3);
+  const at::Tensor weight = at::randn({64, 256}), ones = at::ones({256});
+  for (const int bits : {2, 3, 4}) {
+    QuantizationArgs args = *preset_scheme("W4A16").weights;
+    args.num_bits = bits, args.group_size = 64;
+    const kernels::ScaleFormat stored = scale_format(args, at::kFloat, 1);
+    const auto error = [&](bool signed_scales) {
+      const ObserverSettings settings{.observer = Observer::kHessian, .signed_scales = signed_scales};
+      const kernels::ChosenScales scales = choose_scales(weight, args, settings, stored, ones);
+      const at::Tensor codes = kernels::round_to_nearest(weight, scale_grid(args, 64, 256), element_of(args), scales);
+      const at::Tensor wide = kernels::spread_blocks(scales.scale, scale_grid(args, 64, 256), 64, 256);
+      return (codes.to(at::kFloat) * wide - weight).square().sum().item<double>();
+    };
+    EXPECT_LT(error(true), 0.93 * error(false)) << bits;
+  }
+}
+
 TEST(Observer, TheGreatestGroupHasRoomForAWiderRange) {
   const at::Tensor weight = at::tensor({-3.0F, 2.0F}).repeat({8}).view({1, 16});
   EXPECT_DOUBLE_EQ(magnitude_for_global_scale(weight, kNvfp4, {.observer = Observer::kMinMax}), 3);

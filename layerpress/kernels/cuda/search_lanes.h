@@ -19,7 +19,8 @@ struct Candidate {
 
 /// kernels::qparams_of.
 LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
-  const ScaleAndZero found = range_parameters(task.stored, task.element, task.symmetric, low * shrink, high * shrink);
+  const ScaleAndZero found =
+      range_parameters(task.stored, task.element, task.symmetric, task.signed_scale, low * shrink, high * shrink);
   return {found.scale, found.zero_point};
 }
 

@@ -1,6 +1,8 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
@@ -57,6 +59,37 @@ void take_observer(OrderedJson& arguments, const char* observer) {
       group["weights"]["observer"] = observer;
 }
 
+/// The weights that a quantizer's schemes have, as far as they can be read; the modifier reports errors.
+std::vector<quant::QuantizationArgs> weights_of(const OrderedJson& arguments) {
+  std::vector<quant::QuantizationArgs> found;
+  const auto add = [&](const Json& scheme) {
+    try {
+      const quant::QuantizationScheme parsed = scheme.is_string()
+                                                   ? quant::preset_scheme(scheme.get<std::string>())
+                                                   : quant::parse_quantization_scheme(scheme, "quality");
+      if (parsed.weights) found.push_back(*parsed.weights);
+    } catch (const Error&) {
+    }
+  };
+  if (json_has(arguments, "scheme")) add(arguments["scheme"]);
+  if (json_has(arguments, "config_groups") && arguments["config_groups"].is_object())
+    for (const OrderedJson& group : arguments["config_groups"]) add(group);
+  return found;
+}
+
+/// The rotations that --quality max begins with, as they were measured (docs/quality.md): of the whole residual stream; with MXFP4 inside
+/// of the blocks that share a scale; with NVFP4 none, because its small groups profit from having outliers in few of them.
+std::optional<OrderedJson> best_rotations(const Recipe& recipe) {
+  OrderedJson arguments = OrderedJson::object();
+  for (const ModifierEntry& entry : recipe.modifiers)
+    for (const quant::QuantizationArgs& weights : weights_of(entry.arguments)) {
+      if (!weights.is_float(4)) continue;
+      if (weights.strategy == quant::Strategy::kTensorGroup) return std::nullopt;
+      if (weights.group_size) arguments["transform_block_size"] = *weights.group_size;
+    }
+  return arguments;
+}
+
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.
 Recipe with_quality(Recipe recipe, const std::string& quality) {
   if (quality != "fast" && quality != "balanced" && quality != "best" && quality != "max")
@@ -80,9 +113,9 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
     throw UsageError(
         "[options] --quality {} requires GPTQ and calibration data; use --algorithm gptq or --quality balanced",
         quality);
-  if (quality == "max" && !rotates)
+  if (const auto rotations = quality == "max" && !rotates ? best_rotations(recipe) : std::nullopt)
     recipe.modifiers.insert(recipe.modifiers.begin(),
-                            {"SpinQuantModifier", OrderedJson::object(),
+                            {"SpinQuantModifier", *rotations,
                              "SpinQuantModifier of --quality max (--quality best does without it)"});
   return recipe;
 }

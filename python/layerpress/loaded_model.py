@@ -149,8 +149,8 @@ def _take_shapes(model: Any, config: dict) -> list[Any]:
     import torch
     from transformers.initialization import no_init_weights
 
-    described = type(model.config).from_dict({**model.config.to_dict(), **config})
-    described._name_or_path = model.config._name_or_path
+    described = copy.deepcopy(model.config)
+    _change(described, _config(model), config)
     with no_init_weights():
         smaller = type(model)._from_config(described, dtype=model.dtype, attn_implementation=model.config._attn_implementation)
     before = model.state_dict()
@@ -161,6 +161,15 @@ def _take_shapes(model: Any, config: dict) -> list[Any]:
     smaller.train(model.training).requires_grad_(False)
     vars(model).update((name, value) for name, value in vars(smaller).items() if name != "generation_config")
     return list(new.values())
+
+
+def _change(config: Any, before: dict, after: dict) -> None:
+    """Sets what differs, in the configs of parts, too."""
+    for key, value in after.items():
+        if isinstance(value, dict) and hasattr(getattr(config, key, None), "to_dict"):
+            _change(getattr(config, key), before.get(key, {}), value)
+        elif key not in before or before[key] != value:
+            setattr(config, key, value)
 
 
 def _refuse_unwritten(model: Any, output: Path) -> None:

@@ -56,6 +56,19 @@ TEST(Quality, MaxRotatesFirst) {
   EXPECT_EQ(recipe.modifiers[1].type, "GPTQModifier");
   EXPECT_EQ(Json(recipe.modifiers[1].arguments), arguments_of(with("best")));
   EXPECT_TRUE(says(usage_error(with("max", "rtn")), "--quality max"));
+  EXPECT_EQ(recipe.modifiers[0].arguments.dump(), "{}");
+}
+
+TEST(Quality, MaxRotatesAsTheFormatLikesIt) {
+  OneshotOptions options = with("max");
+  options.scheme = "MXFP4";
+  EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
+  options.scheme = "NVFP4";
+  ASSERT_EQ(recipe_of(options).modifiers.size(), 1u);
+  options.recipe = R"({"s_stage": {"s_modifiers": {"GPTQModifier": {"config_groups": {"a": {"targets": ["Linear"], "weights":
+      {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}}}}}}})";
+  options.scheme = OneshotOptions().scheme;
+  EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
 }
 
 TEST(Quality, FillsInGroupsToo) {

@@ -26,7 +26,8 @@ at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader&
   const at::Tensor scale = weights.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
   reader.require_shape("weight_scale", scale, shape);
   const bool any_sign = weights.type == NumberType::kInt && weights.symmetric;
-  if (const std::string fault = fault_of_scales(scale, any_sign ? ScaleSigns::kAny : ScaleSigns::kPositive); !fault.empty())
+  if (const std::string fault = fault_of_scales(scale, any_sign ? ScaleSigns::kAny : ScaleSigns::kPositive);
+      !fault.empty())
     reader.refuse("weight_scale", fault);
   return scale;
 }

@@ -64,9 +64,8 @@ std::vector<quant::QuantizationArgs> weights_of(const OrderedJson& arguments) {
   std::vector<quant::QuantizationArgs> found;
   const auto add = [&](const Json& scheme) {
     try {
-      const quant::QuantizationScheme parsed = scheme.is_string()
-                                                   ? quant::preset_scheme(scheme.get<std::string>())
-                                                   : quant::parse_quantization_scheme(scheme, "quality");
+      const quant::QuantizationScheme parsed = scheme.is_string() ? quant::preset_scheme(scheme.get<std::string>())
+                                                                  : quant::parse_quantization_scheme(scheme, "quality");
       if (parsed.weights) found.push_back(*parsed.weights);
     } catch (const Error&) {
     }
@@ -114,9 +113,9 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
         "[options] --quality {} requires GPTQ and calibration data; use --algorithm gptq or --quality balanced",
         quality);
   if (const auto rotations = quality == "max" && !rotates ? best_rotations(recipe) : std::nullopt)
-    recipe.modifiers.insert(recipe.modifiers.begin(),
-                            {"SpinQuantModifier", *rotations,
-                             "SpinQuantModifier of --quality max (--quality best does without it)"});
+    recipe.modifiers.insert(
+        recipe.modifiers.begin(),
+        {"SpinQuantModifier", *rotations, "SpinQuantModifier of --quality max (--quality best does without it)"});
   return recipe;
 }
 

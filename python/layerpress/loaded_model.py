@@ -48,10 +48,9 @@ class LoadedModel:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""
         if writes:
             _save_companions(self.model, tokenizer, output)
-        described = _config_of_result(output)
-        shrinks = described != _apart_from_formats(_config(self.model))
-        if shrinks:
-            new = _take_shapes(self.model, described)
+        changes = _changes(_config(self.model), _config_of_result(self.model, output))
+        if changes:
+            new = _take_shapes(self.model, changes)
             self._hold(self.model)
             for tensor in (*new, *(copied for _, _, copied in self._copied)):
                 if tensor.is_floating_point():
@@ -59,7 +58,7 @@ class LoadedModel:
         changed = _native.load_result(self.native, str(output))
         for _, tensor, copied in self._copied:
             tensor.copy_(copied)
-        if shrinks:
+        if changes:
             _refuse_unwritten(self.model, output)
         logger.info("%d parameters of the model in memory have the values of the result", len(changed))
         save_dense = type(self.model).save_pretrained
@@ -134,23 +133,38 @@ def _config(model: Any) -> dict:
     return values
 
 
-def _apart_from_formats(config: dict) -> dict:
-    """What a config says of a model's parts and their sizes."""
-    return {key: value for key, value in config.items() if key not in ("quantization_config", "tie_word_embeddings")}
+_OF_FILES = ("architectures", "dtype", "quantization_config", "tie_word_embeddings", "transformers_version")
 
 
-def _config_of_result(output: Path) -> dict:
-    return _apart_from_formats(json.loads((output / "config.json").read_text(encoding="utf-8")))
+def _config_of_result(model: Any, output: Path) -> dict:
+    """Of a model that is the language part of the result, that part's."""
+    whole = json.loads((output / "config.json").read_text(encoding="utf-8"))
+    kind = model.config.model_type
+    parts = (value for value in whole.values() if isinstance(value, dict) and value.get("model_type") == kind)
+    return whole if whole.get("model_type") == kind else next(parts, {})
 
 
-def _take_shapes(model: Any, config: dict) -> list[Any]:
-    """Makes a model the one that a result's config describes, which has fewer experts. What has the same shape in both stays where it
+def _changes(before: dict, after: dict) -> dict:
+    """What a result's config says otherwise of a model's parts and their sizes."""
+    changed: dict = {}
+    for key, value in after.items():
+        if key in _OF_FILES or key not in before or before[key] == value:
+            continue
+        if not isinstance(value, dict) or not isinstance(before[key], dict):
+            changed[key] = value
+        elif inner := _changes(before[key], value):
+            changed[key] = inner
+    return changed
+
+
+def _take_shapes(model: Any, changes: dict) -> list[Any]:
+    """Makes a model the one that a changed config describes, which has fewer experts. What has the same shape in both stays where it
     is. The others are returned; they are random, so that no two parts of them are equal."""
     import torch
     from transformers.initialization import no_init_weights
 
     described = copy.deepcopy(model.config)
-    _change(described, _config(model), config)
+    _set(described, changes)
     with no_init_weights():
         smaller = type(model)._from_config(described, dtype=model.dtype, attn_implementation=model.config._attn_implementation)
     before = model.state_dict()
@@ -163,12 +177,11 @@ def _take_shapes(model: Any, config: dict) -> list[Any]:
     return list(new.values())
 
 
-def _change(config: Any, before: dict, after: dict) -> None:
-    """Sets what differs, in the configs of parts, too."""
-    for key, value in after.items():
+def _set(config: Any, changes: dict) -> None:
+    for key, value in changes.items():
         if isinstance(value, dict) and hasattr(getattr(config, key, None), "to_dict"):
-            _change(getattr(config, key), before.get(key, {}), value)
-        elif key not in before or before[key] != value:
+            _set(getattr(config, key), value)
+        else:
             setattr(config, key, value)
 
 

@@ -55,7 +55,8 @@ inline double equal_share(const at::Tensor& a, const at::Tensor& b) {
 }
 
 /// Candidates that differ by more than a rounding.
-inline const GroupSearch kSearch{.rule = {.element = {}, .signed_scale = true}, .shrink = {1.0, 0.9, 0.8, 0.7, 0.6}, .stored = {ScaleType::kFloat}};
+inline const GroupSearch kSearch{
+    .rule = {.element = {}, .signed_scale = true}, .shrink = {1.0, 0.9, 0.8, 0.7, 0.6}, .stored = {ScaleType::kFloat}};
 
 /// A problem whose scales are to be found, and a factor in whose order groups stay together.
 struct SearchProblem {

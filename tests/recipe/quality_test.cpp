@@ -65,7 +65,8 @@ TEST(Quality, MaxRotatesAsTheFormatLikesIt) {
   EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
   options.scheme = "NVFP4";
   ASSERT_EQ(recipe_of(options).modifiers.size(), 1u);
-  options.recipe = R"({"s_stage": {"s_modifiers": {"GPTQModifier": {"config_groups": {"a": {"targets": ["Linear"], "weights":
+  options.recipe =
+      R"({"s_stage": {"s_modifiers": {"GPTQModifier": {"config_groups": {"a": {"targets": ["Linear"], "weights":
       {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}}}}}}})";
   options.scheme = OneshotOptions().scheme;
   EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");

@@ -22,7 +22,7 @@ struct ScaleSearchTask {
   float expand = 1;  ///< widens ranges before they are shrunk
   ElementType element;
   bool symmetric = true;
-  bool signed_scale = false;  ///< kernels::RangeRule::signed_scale
+  bool signed_scale = false;          ///< kernels::RangeRule::signed_scale
   ScaleFormat stored;                 ///< the stored form of scales
   float* scales = nullptr;            ///< [rows, blocks_across()]
   float* zero_points = nullptr;       ///< the same; null for symmetric codes

@@ -13,9 +13,12 @@ class Reason(NamedTuple):
 _HUB = Reason("a model with code of its own on the hub, which a stand-in does not have", here=False)
 _WHISPER = Reason("Whisper's encoder of sound, and the linears of its decoder that read it, are not in the graph that Layerpress compresses")
 _OMNI = Reason("replaces a method of the model by LLM Compressor's own (`modeling.patch`)")
+_LLAMA4 = Reason("quantizes nothing but Llama 4's experts, which have no nodes in the imported graph")
 _R4 = Reason("SpinQuant with R4, a rotation that is computed while the model is served")
 
 REASONS = {
+    "autoround/quantization_w8a8_fp8/llama4_dynamic_quant_example.py": _LLAMA4,
+    "autoround/quantization_w8a8_fp8/llama4_static_quant_example.py": _LLAMA4,
     "awq/qwen3_next_thinking_example.py": Reason("passes a mapping to `generate()` after the compression, which transformers 5 refuses", here=False),
     "awq/step3p5_example.py": _HUB,
     "multimodal_audio/whisper_example.py": _WHISPER,

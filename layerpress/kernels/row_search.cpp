@@ -29,8 +29,9 @@ ChosenScales search_all(RowSearcher searcher, const at::Tensor& weight, const Sc
   task.exponent = static_cast<float>(search.exponent);
   task.expand = static_cast<float>(search.expand);
   task.element = rule.element;
-  task.symmetric = rule.symmetric;
-  task.signed_scale = rule.signed_scale;
+  task.kind = !rule.symmetric     ? cuda::RangeKind::kAsymmetric
+              : rule.signed_scale ? cuda::RangeKind::kSigned
+                                  : cuda::RangeKind::kSymmetric;
   task.stored = stored;
   ChosenScales chosen;
   chosen.scale = at::empty({task.rows, task.blocks_across()}, wide);

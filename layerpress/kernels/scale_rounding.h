@@ -112,8 +112,8 @@ LAYERPRESS_SCALES ScaleAndZero range_parameters(const ScaleFormat& format, const
   const float least = rounded_to(computed, minimum), most = rounded_to(computed, maximum);
   const float first = element.minimum, last = element.maximum, steps = last - first;
   if (symmetric) {
-    const float scale = stored_scale(format, -least > most ? -least : most, steps / 2);
-    return {signed_scale && most > -least ? -scale : scale, 0};
+    const float above = signed_scale ? -most : most;
+    return {stored_scale(format, -least >= most ? -least : above, steps / 2), 0};
   }
   const float range = rounded_to(computed, most - least), scale = rounded_to(computed, range / steps);
   float zero_point = 0;

@@ -171,7 +171,7 @@ void QuantizingModifier::add_group(const std::string& name, const std::string& w
     observer.observer = default_observer.value_or(quant::observer_without_inputs(weights));
     weights.observer = quant::observer_name(observer.observer);
   }
-  observer.signed_scales = quant::has_signed_scales(scheme, observer.observer);
+  quant::settle_signed_scales(scheme, observer, where);
   quant::InputObserverSettings input_observer;
   if (quant::has_stored_inputs(scheme)) {
     quant::QuantizationArgs& inputs = *scheme.input_activations;

@@ -20,6 +20,9 @@ namespace {
 /// The largest and the smallest range that are tried for weights with fewer steps at small values, as multiples of theirs.
 constexpr double kWidest = 1.5, kSmallest = 0.6, kSmallestOfTwoBits = 0.4;
 
+/// The argument of Layerpress's own observers that allows negative scales.
+constexpr const char* kFullRange = "full_range";
+
 double positive_number(const Json& kwargs, const char* key, double otherwise, const std::string& where) {
   const auto found = kwargs.find(key);
   if (found == kwargs.end()) return otherwise;
@@ -48,7 +51,7 @@ double smallest_range(const QuantizationArgs& args) {
 
 kernels::RangeRule rule_of(const QuantizationArgs& args, const ObserverSettings& settings) {
   kernels::RangeRule rule = range_rule(args);
-  rule.signed_scale = settings.signed_scales;
+  rule.signed_scale = settings.signed_scales.value_or(false);
   return rule;
 }
 
@@ -168,11 +171,13 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
     const bool own = settings.observer == Observer::kMse
                          ? key == "triton_error_buffer"  // when LLM Compressor's kernel for GPUs gives up a group
                          : key == "strict";
+    if (sums_squares(settings.observer) && key == kFullRange) continue;
     const bool known = has_grid(settings.observer) && (own || key == "maxshrink" || key == "grid" || key == "norm" ||
                                                        key == "patience" || key == "expand");
     if (!known && key != "averaging_constant")
       throw RecipeError("[recipe.observer] {}: observer '{}' has no argument '{}'", where, name, key);
   }
+  if (kwargs.contains(kFullRange)) settings.signed_scales = json_get<bool>(kwargs, kFullRange, where);
   settings.maxshrink = positive_number(kwargs, "maxshrink", settings.maxshrink, where);
   settings.grid = positive_number(kwargs, "grid", settings.grid, where);
   settings.norm = positive_number(kwargs, "norm", settings.norm, where);
@@ -194,6 +199,17 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
   return settings;
 }
 
+void settle_signed_scales(QuantizationScheme& scheme, ObserverSettings& settings, const std::string& where) {
+  QuantizationArgs& weights = *scheme.weights;
+  const bool possible = weights.type == NumberType::kInt && weights.symmetric;
+  if (settings.signed_scales == true && !possible)
+    throw RecipeError("[recipe.observer] {}: {} is for symmetric integers", where, kFullRange);
+  if (!settings.signed_scales) {
+    settings.signed_scales = has_signed_scales(scheme, settings.observer);
+    if (*settings.signed_scales && settings.observer == Observer::kHessian) weights.observer_kwargs[kFullRange] = true;
+  }
+}
+
 bool has_signed_scales(const QuantizationScheme& scheme, Observer observer) {
   const QuantizationArgs& weights = *scheme.weights;
   return sums_squares(observer) && weights.type == NumberType::kInt && weights.symmetric && weights.num_bits <= 4 &&
@@ -207,8 +223,8 @@ bool weighs_inputs(Observer observer) {
 QuantizationArgs with_portable_observer(QuantizationArgs weights) {
   if (weights.observer != observer_name(Observer::kHessian)) return weights;
   weights.observer = observer_name(Observer::kImportance);
-  weights.observer_kwargs = {{"norm", 2}, {"patience", 0}};  // and the ranges of search_of()
-  if (has_power_scales(weights))                             // twice the range, the range, half of it
+  weights.observer_kwargs.update({{"norm", 2}, {"patience", 0}});  // and the ranges of search_of()
+  if (has_power_scales(weights))                                   // twice the range, the range, half of it
     weights.observer_kwargs.update({{"expand", 2}, {"maxshrink", 0.75}, {"grid", 4}});
   else if (has_global_scale(weights))
     weights.observer_kwargs.update({{"expand", kWidest}, {"maxshrink", 0.6}, {"grid", 50}});
@@ -221,7 +237,14 @@ ObserverSettings observer_of_weights(const QuantizationArgs& weights, const std:
   QuantizationArgs hessian = weights;
   hessian.observer = observer_name(Observer::kHessian);
   hessian.observer_kwargs = Json::object();
-  if (with_portable_observer(hessian) == weights) return {.observer = Observer::kHessian};
+  if (weights.observer_kwargs.contains(kFullRange))
+    hessian.observer_kwargs[kFullRange] = weights.observer_kwargs[kFullRange];
+  if (with_portable_observer(hessian) == weights) {
+    ObserverSettings settings = parse_observer(*hessian.observer, hessian.observer_kwargs, where);
+    settings.signed_scales =
+        settings.signed_scales.value_or(false);  // LLM Compressor's scales, unless they say otherwise
+    return settings;
+  }
   return parse_observer(*weights.observer, weights.observer_kwargs, where);
 }
 

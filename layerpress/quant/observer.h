@@ -36,8 +36,8 @@ struct ObserverSettings {
   double norm = 2.4;
   int patience = 5;   ///< 0, of imatrix_mse: all ranges
   double expand = 1;  ///< the largest range is the weights' times this
-  /// Scales may be negative (kernels::RangeRule::signed_scale).
-  bool signed_scales = false;
+  /// Whether scales may be negative (kernels::RangeRule::signed_scale); nothing: what has_signed_scales() says.
+  std::optional<bool> signed_scales{};
   /// NVFP4's ranges are chosen before their scales are rounded to e4m3, and the global scale follows from them.
   bool global_from_chosen = false;
 };
@@ -45,22 +45,27 @@ struct ObserverSettings {
 /// Parses an observer name ("minmax", "memoryless_minmax", "static_minmax", "mse", "memoryless_mse", "squared_error", "hessian", "gptq",
 /// "imatrix_mse", "nvfp4_expanded_mse", "fouroversix", "nvfp4_expanded_imatrix";
 /// case does not matter) and its kwargs; throws RecipeError naming `where` for unknown names (with the nearest known
-/// one) and keys.
+/// one) and keys. `full_range` of Layerpress's own observers says whether scales may be negative.
 ObserverSettings parse_observer(const std::string& name, const Json& kwargs, const std::string& where);
 
 /// The observer that the arguments name. What with_portable_observer makes of hessian is hessian again: with a global scale (NVFP4),
 /// imatrix_mse would choose another one.
 ObserverSettings observer_of_weights(const QuantizationArgs& weights, const std::string& where);
 
-/// Whether an observer may choose negative scales for a scheme's weights: Layerpress's own observers, for symmetric integers of at most 4
+/// Whether an observer chooses negative scales for a scheme's weights by default: Layerpress's own observers, for symmetric integers of at most 4
 /// bits whose inputs are not quantized. Kernels for these multiply by the scale, whatever its sign; AutoRound's checkpoints have such
 /// scales, too.
 bool has_signed_scales(const QuantizationScheme& scheme, Observer observer);
 
+/// Completes signed_scales, and where hessian chooses negative scales, writes so into its arguments: as imatrix_mse, LLM Compressor's
+/// name, it would not. Throws RecipeError naming `where` if weights other than symmetric integers ask for them.
+void settle_signed_scales(QuantizationScheme& scheme, ObserverSettings& settings, const std::string& where);
+
 /// Whether the observer weighs errors with the inputs of the weights.
 bool weighs_inputs(Observer observer);
 
-/// The arguments with the observer as LLM Compressor has it: for hessian, imatrix_mse with the arguments of the same ranges.
+/// The arguments with the observer as LLM Compressor has it: for hessian, imatrix_mse with the arguments of the same ranges. `full_range`,
+/// which LLM Compressor does not look at, stays.
 QuantizationArgs with_portable_observer(QuantizationArgs weights);
 
 /// "minmax", "mse", "squared_error", "hessian", "gptq" or "imatrix_mse".

@@ -23,7 +23,7 @@ at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader&
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     reader.refuse("weight_scale", fmt::format("stored as {}, expected a 16 or 32 bit float", c10::toString(dtype)));
   // Some writers store the one scale of a tensor without a dimension.
-  const at::Tensor scale = weights.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
+  at::Tensor scale = weights.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
   reader.require_shape("weight_scale", scale, shape);
   const bool any_sign = weights.type == NumberType::kInt && weights.symmetric;
   if (const std::string fault = fault_of_scales(scale, any_sign ? ScaleSigns::kAny : ScaleSigns::kPositive);
@@ -33,13 +33,13 @@ at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader&
 }
 
 at::Tensor read_e4m3_scale(const ModuleReader& reader, const Shape& shape) {
-  const at::Tensor scale = reader.get("weight_scale", at::kFloat8_e4m3fn, shape);
+  at::Tensor scale = reader.get("weight_scale", at::kFloat8_e4m3fn, shape);
   if (const std::string fault = fault_of_scales(scale); !fault.empty()) reader.refuse("weight_scale", fault);
   return scale;
 }
 
 at::Tensor read_power_scale(const ModuleReader& reader, const Shape& shape) {
-  const at::Tensor scale = reader.get("weight_scale", at::kByte, shape);
+  at::Tensor scale = reader.get("weight_scale", at::kByte, shape);
   if (scale.eq(255).any().item<bool>()) reader.refuse("weight_scale", "holds NaN (the byte 255)");
   return scale;
 }
@@ -133,7 +133,7 @@ void refuse_zero_points(const ModuleReader& reader) {
 }
 
 at::Tensor read_plain_codes(const QuantizationArgs& weights, const ModuleReader& reader) {
-  const at::Tensor codes = reader.get("weight", code_dtype(weights));
+  at::Tensor codes = reader.get("weight", code_dtype(weights));
   if (codes.dim() != 2 || codes.numel() == 0)
     reader.refuse("weight", fmt::format("shape {}, expected [rows, columns]", shape_text(codes.sizes())));
   if (weights.type == NumberType::kFloat) {

@@ -170,7 +170,7 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
     const quant::QuantizationScheme scheme = scheme_of(options);
     Json group = {{"targets", options.targets}, {"weights", quant::to_json(*scheme.weights)}};
     if (scheme.input_activations) group["input_activations"] = quant::to_json(*scheme.input_activations);
-    entry.arguments["config_groups"]["group_0"] = std::move(group);
+    entry.arguments["config_groups"]["group_0"] = group;
   }
   return {{std::move(entry)}};
 }

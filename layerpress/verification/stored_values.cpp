@@ -56,8 +56,10 @@ void check_exponents(const at::Tensor& bytes, const std::string& name, Findings&
   if (bytes.eq(255).any().item<bool>()) findings.fault("scale", name, "holds NaN (exponent 255)");
 }
 
-bool is_symmetric_integer(const quant::QuantizationScheme& scheme) {
-  return scheme.weights && scheme.weights->type == quant::NumberType::kInt && scheme.weights->symmetric;
+/// Symmetric integers; tools choose such scales only if nothing but weights is quantized.
+bool may_have_negative_scales(const quant::QuantizationScheme& scheme) {
+  return scheme.weights && scheme.weights->type == quant::NumberType::kInt && scheme.weights->symmetric &&
+         !scheme.input_activations;
 }
 
 /// `may_be_negative`: a scale and codes of the other sign say the same.
@@ -141,7 +143,7 @@ void check_scales(const checkpoint::Checkpoint& stored, const source::StoredWeig
     const std::string suffix = last_part(part);
     if (holds_codes(suffix) || !stored.contains(part)) continue;
     if (is_scale(suffix) || suffix == "scales")
-      check_scale(stored.tensor(part), part, is_symmetric_integer(weight.scheme), findings);
+      check_scale(stored.tensor(part), part, may_have_negative_scales(weight.scheme), findings);
   }
 }
 

@@ -41,10 +41,34 @@ TEST(Observer, HessianIsReadAsItIsWritten) {
     const QuantizationArgs written = with_portable_observer(weights);
     EXPECT_EQ(*written.observer, "imatrix_mse") << preset;
     EXPECT_EQ(observer_of_weights(written, "test").observer, Observer::kHessian) << preset;
+    EXPECT_EQ(observer_of_weights(written, "test").signed_scales, false) << preset;
     QuantizationArgs other = written;
     other.observer_kwargs["grid"] = 20;
     EXPECT_EQ(observer_of_weights(other, "test").observer, Observer::kImportance) << preset;
   }
+}
+
+TEST(Observer, FullRangeIsWrittenAndRead) {
+  QuantizationScheme scheme = preset_scheme("W4A16");
+  scheme.weights->observer = "hessian";
+  ObserverSettings settings = observer_of_weights(*scheme.weights, "test");
+  settle_signed_scales(scheme, settings, "test");
+  EXPECT_EQ(settings.signed_scales, true);
+  const QuantizationArgs written = with_portable_observer(*scheme.weights);
+  EXPECT_EQ(written.observer_kwargs["full_range"], true);
+  EXPECT_EQ(observer_of_weights(written, "test").observer, Observer::kHessian);
+  EXPECT_EQ(observer_of_weights(written, "test").signed_scales, true);
+
+  QuantizationScheme without = preset_scheme("W4A16");
+  without.weights->observer = "hessian", without.weights->observer_kwargs = {{"full_range", false}};
+  settings = observer_of_weights(*without.weights, "test");
+  settle_signed_scales(without, settings, "test");
+  EXPECT_EQ(settings.signed_scales, false);
+
+  QuantizationScheme asymmetric = preset_scheme("W4A16_ASYM");
+  settings = parse_observer("hessian", {{"full_range", true}}, "test");
+  EXPECT_THROW(settle_signed_scales(asymmetric, settings, "test"), RecipeError);
+  EXPECT_THROW(parse_observer("mse", {{"full_range", true}}, "test"), RecipeError);
 }
 
 TEST(Observer, OnlyWeightsOfWeightOnlySchemesGetSignedScales) {

@@ -8,6 +8,9 @@
 
 namespace layerpress::kernels::cuda {
 
+/// kernels::RangeRule's two answers in one byte, for which the kernel has registers.
+enum class RangeKind : std::uint8_t { kAsymmetric, kSymmetric, kSigned };
+
 /// search_scales (kernels/scale_search.h) for blocks of one row. All pointers are to memory of one device.
 struct ScaleSearchTask {
   const void* weight = nullptr;  ///< [rows, columns]
@@ -21,8 +24,7 @@ struct ScaleSearchTask {
   float exponent = 2;
   float expand = 1;  ///< widens ranges before they are shrunk
   ElementType element;
-  bool symmetric = true;
-  bool signed_scale = false;          ///< kernels::RangeRule::signed_scale
+  RangeKind kind = RangeKind::kSymmetric;
   ScaleFormat stored;                 ///< the stored form of scales
   float* scales = nullptr;            ///< [rows, blocks_across()]
   float* zero_points = nullptr;       ///< the same; null for symmetric codes

@@ -17,23 +17,23 @@ struct Candidate {
   float scale, zero_point;
 };
 
-/// kernels::qparams_of.
+/// kernels::qparams_of, but for the sign of the scale, which all candidates of a block have in common.
 LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
-  const ScaleAndZero found =
-      range_parameters(task.stored, task.element, task.symmetric, task.signed_scale, low * shrink, high * shrink);
+  const ScaleAndZero found = range_parameters(task.stored, task.element, task.kind != RangeKind::kAsymmetric,
+                                              /*signed_scale=*/false, low * shrink, high * shrink);
   return {found.scale, found.zero_point};
 }
 
-/// The error of the warp's columns with a candidate.
+/// The error of the warp's columns with a candidate, whose scale gets this sign.
 template <typename T, typename Warp, typename Levels>
 LAYERPRESS_LANES float error_of(Warp& warp, const ScaleSearchTask& task, const T* x, const float* importance,
-                                std::int64_t count, const Candidate& candidate, const Levels& levels) {
-  const float inverse = 1.0f / candidate.scale;
+                                std::int64_t count, const Candidate& candidate, float sign, const Levels& levels) {
+  const float inverse = sign / candidate.scale;
   warp.each([&](std::int32_t index, SearchLane& lane) {
     lane.error = 0;
     for (std::int64_t i = index; i < count; i += kWarp) {
       const float own = widen(x[i]), level = levels.level(own * inverse, candidate.zero_point);
-      const float difference = fabsf(levels.value(level, candidate.zero_point) * candidate.scale - own);
+      const float difference = fabsf(levels.value(level, candidate.zero_point) * (sign * candidate.scale) - own);
       const float error = task.exponent == 2.0f ? difference * difference : powf(difference, task.exponent);
       lane.error += importance == nullptr ? error : importance[i] * error;
     }
@@ -58,12 +58,13 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
   });
   const float high = widened(task.stored, warp.largest([](const SearchLane& lane) { return lane.high; }), task.expand);
   const float low = widened(task.stored, -warp.largest([](const SearchLane& lane) { return -lane.low; }), task.expand);
+  const float sign = task.kind == RangeKind::kSigned && high > -low ? -1.0f : 1.0f;
   Candidate best = candidate_of(task, low, high, task.shrink[0]);
   if (task.candidates > 1) {
-    float least = error_of(warp, task, x, importance, count, best, levels);
+    float least = error_of(warp, task, x, importance, count, best, sign, levels);
     for (std::int32_t c = 1; c < task.candidates; ++c) {
       const Candidate own = candidate_of(task, low, high, task.shrink[c]);
-      const float error = error_of(warp, task, x, importance, count, own, levels);
+      const float error = error_of(warp, task, x, importance, count, own, sign, levels);
       if (!(error < least)) continue;
       least = error;
       best = own;
@@ -75,7 +76,7 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
   warp.each([&](std::int32_t index, SearchLane&) {
     if (index > 0) return;
     const std::int64_t at = row * task.blocks_across() + block;
-    task.scales[at] = best.scale;
+    task.scales[at] = sign * best.scale;
     if (task.zero_points != nullptr) task.zero_points[at] = best.zero_point;
   });
 }

@@ -149,4 +149,5 @@ def test_the_written_recipe_repeats_the_run(model, samples, results, tmp_path):
         assert json.loads((repeated / "config.json").read_text())["quantization_config"] == config
         weights = config["config_groups"]["group_0"]["weights"]
         assert weights["observer"] == "imatrix_mse"
-        assert weights["observer_kwargs"] == {"grid": 50, "maxshrink": 0.4, "norm": 2, "patience": 0}
+        signed = {"full_range": True} if weights["num_bits"] == 4 else {}
+        assert weights["observer_kwargs"] == {"grid": 50, "maxshrink": 0.4, "norm": 2, "patience": 0, **signed}

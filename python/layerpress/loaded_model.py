@@ -145,14 +145,14 @@ def _config_of_result(model: Any, output: Path) -> dict:
 
 
 def _changes(before: dict, after: dict) -> dict:
-    """What a result's config says otherwise of a model's parts and their sizes."""
+    """What a result's config says otherwise of a model's sizes, which are integers."""
     changed: dict = {}
     for key, value in after.items():
         if key in _OF_FILES or key not in before or before[key] == value:
             continue
-        if not isinstance(value, dict) or not isinstance(before[key], dict):
+        if type(value) is int:
             changed[key] = value
-        elif inner := _changes(before[key], value):
+        elif isinstance(value, dict) and isinstance(before[key], dict) and (inner := _changes(before[key], value)):
             changed[key] = inner
     return changed
 
@@ -172,7 +172,7 @@ def _take_shapes(model: Any, changes: dict) -> list[Any]:
            if name not in before or before[name].shape != tensor.shape}
     smaller.load_state_dict({name: new.get(name, before.get(name)) for name in smaller.state_dict()}, assign=True)
     smaller.tie_weights()
-    smaller.train(model.training).requires_grad_(False)
+    smaller.train(model.training)
     vars(model).update((name, value) for name, value in vars(smaller).items() if name != "generation_config")
     return list(new.values())
 

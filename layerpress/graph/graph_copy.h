@@ -22,7 +22,6 @@ class GraphCopy {
   /// Appends a node whose inputs are placed, and returns its output's place.
   ValueId add(Node node, Value output);
 
-  const Graph& so_far() const { return copy_; }
   /// The copy, after all nodes. Throws as lint() does.
   Graph finish();
 

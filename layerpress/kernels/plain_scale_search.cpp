@@ -81,7 +81,7 @@ ChosenScales qparams_of(const at::Tensor& minimum, const at::Tensor& maximum, do
   const at::Tensor a = rounded_to(minimum * shrink, computed), b = rounded_to(maximum * shrink, computed);
   if (rule.symmetric) {
     const at::Tensor scale = stored_scales(stored, at::maximum(-a, b), rule.element.symmetric_range());
-    return {rule.signed_scale ? at::where(b > -a, -scale, scale) : scale, {}};
+    return {rule.signed_scale ? at::where(maximum > -minimum, -scale, scale) : scale, {}};
   }
   // An empty range gives 0 / 0.
   const at::Tensor range = rounded_to(b - a, computed), scale = rounded_to(divided(range, high - low), computed);

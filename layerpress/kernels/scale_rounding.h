@@ -99,22 +99,24 @@ LAYERPRESS_SCALES float widened(const ScaleFormat& format, float end, float fact
   return factor == 1 ? end : rounded_to(computed_in(format), end * factor);
 }
 
+/// The sign of a range's scale, whatever the range is multiplied with; `signed_scale`: RangeRule's (scale_search.h).
+LAYERPRESS_SCALES float sign_of_scale(bool signed_scale, float minimum, float maximum) {
+  return signed_scale && maximum > -minimum ? -1.0f : 1.0f;
+}
+
 struct ScaleAndZero {
   float scale, zero_point;
 };
 
 /// The scale and zero point that compressed-tensors gives a range of weights that includes 0, with every operation
 /// rounded to the dtype that is computed in. Symmetric: scale = largest magnitude / half the number of steps; else the
-/// whole range / steps, and a zero point. `signed_scale`: as in RangeRule (scale_search.h).
+/// whole range / steps, and a zero point.
 LAYERPRESS_SCALES ScaleAndZero range_parameters(const ScaleFormat& format, const ElementType& element, bool symmetric,
-                                                bool signed_scale, float minimum, float maximum) {
+                                                float minimum, float maximum) {
   const ScaleType computed = computed_in(format);
   const float least = rounded_to(computed, minimum), most = rounded_to(computed, maximum);
   const float first = element.minimum, last = element.maximum, steps = last - first;
-  if (symmetric) {
-    const float above = signed_scale ? -most : most;
-    return {stored_scale(format, -least >= most ? -least : above, steps / 2), 0};
-  }
+  if (symmetric) return {stored_scale(format, -least > most ? -least : most, steps / 2), 0};
   const float range = rounded_to(computed, most - least), scale = rounded_to(computed, range / steps);
   float zero_point = 0;
   if (scale != 0)

@@ -262,9 +262,9 @@ ScaleFormat scales_of_dtype(at::ScalarType dtype) {
 
 Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, const ScaleFormat& stored) {
   const auto factor = static_cast<float>(shrink);
-  const ScaleAndZero found = range_parameters(stored, rule.element, rule.symmetric, rule.signed_scale,
-                                              whole.minimum * factor, whole.maximum * factor);
-  return {found.scale, found.zero_point};
+  const ScaleAndZero found =
+      range_parameters(stored, rule.element, rule.symmetric, whole.minimum * factor, whole.maximum * factor);
+  return {sign_of_scale(rule.signed_scale, whole.minimum, whole.maximum) * found.scale, found.zero_point};
 }
 
 namespace {

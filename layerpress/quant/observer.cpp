@@ -201,8 +201,7 @@ ObserverSettings parse_observer(const std::string& given, const Json& kwargs, co
 
 void settle_signed_scales(QuantizationScheme& scheme, ObserverSettings& settings, const std::string& where) {
   QuantizationArgs& weights = *scheme.weights;
-  const bool possible = weights.type == NumberType::kInt && weights.symmetric;
-  if (settings.signed_scales == true && !possible)
+  if (settings.signed_scales == true && !weights.is_symmetric_integer())
     throw RecipeError("[recipe.observer] {}: {} is for symmetric integers", where, kFullRange);
   if (!settings.signed_scales) {
     settings.signed_scales = has_signed_scales(scheme, settings.observer);
@@ -212,8 +211,7 @@ void settle_signed_scales(QuantizationScheme& scheme, ObserverSettings& settings
 
 bool has_signed_scales(const QuantizationScheme& scheme, Observer observer) {
   const QuantizationArgs& weights = *scheme.weights;
-  return sums_squares(observer) && weights.type == NumberType::kInt && weights.symmetric && weights.num_bits <= 4 &&
-         !scheme.input_activations;
+  return sums_squares(observer) && weights.is_symmetric_integer() && weights.num_bits <= 4 && !scheme.input_activations;
 }
 
 bool weighs_inputs(Observer observer) {

@@ -230,7 +230,7 @@ std::string parse_format(const Fields& fields) {
   std::vector<std::string> known = {kDenseFormat};
   for (const ContainerFormat* format : container_formats()) known.push_back(format->name());
   const std::string rule = fmt::format("known for a group are {}", join(known));
-  const std::string format = fields.text("format", *value, rule);
+  std::string format = fields.text("format", *value, rule);
   if (std::find(known.begin(), known.end(), format) == known.end()) fields.refuse("format", rule);
   return format;
 }

@@ -37,6 +37,7 @@ struct QuantizationArgs {
 
   bool operator==(const QuantizationArgs&) const = default;
 
+  bool is_symmetric_integer() const { return type == NumberType::kInt && symmetric; }
   bool is_float(int bits) const { return type == NumberType::kFloat && num_bits == bits; }
 
   /// Smallest and largest code of an integer type, e.g. -8 and 7.

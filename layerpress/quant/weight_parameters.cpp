@@ -25,10 +25,8 @@ at::Tensor read_float_scale(const QuantizationArgs& weights, const ModuleReader&
   // Some writers store the one scale of a tensor without a dimension.
   at::Tensor scale = weights.strategy == Strategy::kTensor && found->dim() == 0 ? found->reshape({1}) : *found;
   reader.require_shape("weight_scale", scale, shape);
-  const bool any_sign = weights.type == NumberType::kInt && weights.symmetric;
-  if (const std::string fault = fault_of_scales(scale, any_sign ? ScaleSigns::kAny : ScaleSigns::kPositive);
-      !fault.empty())
-    reader.refuse("weight_scale", fault);
+  const ScaleSigns signs = weights.is_symmetric_integer() ? ScaleSigns::kAny : ScaleSigns::kPositive;
+  if (const std::string fault = fault_of_scales(scale, signs); !fault.empty()) reader.refuse("weight_scale", fault);
   return scale;
 }
 
@@ -61,10 +59,10 @@ std::string fault_of_scales(const at::Tensor& scale, ScaleSigns signs) {
   const bool is_fp8 =
       scale.scalar_type() == at::kFloat8_e4m3fn;  // without a copy: its bytes are ordered like its values
   if (is_fp8 ? holds_fp8_nan(scale) : !kernels::all_finite(scale)) return "holds NaN or infinity";
-  if (signs == ScaleSigns::kAny) return scale.eq(0).any().item<bool>() ? "holds a scale of zero" : "";
-  const double least = is_fp8 ? scale.view(at::kChar).min().item<double>() : scale.min().item<double>();
+  const at::Tensor sizes = is_fp8 ? scale.view(at::kChar) : signs == ScaleSigns::kAny ? scale.abs() : scale;
+  const double least = sizes.min().item<double>();
   if (least < 0) return "holds negative scales";
-  return least == 0 && signs == ScaleSigns::kPositive ? "holds a scale of zero" : "";
+  return least == 0 && signs != ScaleSigns::kNotNegative ? "holds a scale of zero" : "";
 }
 
 bool holds_fp8_nan(const at::Tensor& codes) {

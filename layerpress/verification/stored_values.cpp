@@ -58,8 +58,7 @@ void check_exponents(const at::Tensor& bytes, const std::string& name, Findings&
 
 /// Symmetric integers; tools choose such scales only if nothing but weights is quantized.
 bool may_have_negative_scales(const quant::QuantizationScheme& scheme) {
-  return scheme.weights && scheme.weights->type == quant::NumberType::kInt && scheme.weights->symmetric &&
-         !scheme.input_activations;
+  return scheme.weights && scheme.weights->is_symmetric_integer() && !scheme.input_activations;
 }
 
 /// `may_be_negative`: a scale and codes of the other sign say the same.

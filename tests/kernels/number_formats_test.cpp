@@ -114,7 +114,7 @@ TEST(Scales, TensorsAreRoundedLikeNumbers) {
       const ChosenScales chosen = qparams_of(-range, at::zeros_like(range), 1.0, {element, true}, format);
       for (std::int64_t i = 0; i < range.numel(); ++i)
         ASSERT_EQ(chosen.scale[i].item<float>(),
-                  range_parameters(format, element, true, false, -range[i].item<float>(), 0).scale)
+                  range_parameters(format, element, true, -range[i].item<float>(), 0).scale)
             << static_cast<int>(format.type) << " " << range[i].item<float>();
     }
 }

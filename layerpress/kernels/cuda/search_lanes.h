@@ -19,8 +19,8 @@ struct Candidate {
 
 /// kernels::qparams_of, but for the sign of the scale, which all candidates of a block have in common.
 LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
-  const ScaleAndZero found = range_parameters(task.stored, task.element, task.kind != RangeKind::kAsymmetric,
-                                              /*signed_scale=*/false, low * shrink, high * shrink);
+  const ScaleAndZero found =
+      range_parameters(task.stored, task.element, task.kind != RangeKind::kAsymmetric, low * shrink, high * shrink);
   return {found.scale, found.zero_point};
 }
 
@@ -58,7 +58,7 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
   });
   const float high = widened(task.stored, warp.largest([](const SearchLane& lane) { return lane.high; }), task.expand);
   const float low = widened(task.stored, -warp.largest([](const SearchLane& lane) { return -lane.low; }), task.expand);
-  const float sign = task.kind == RangeKind::kSigned && high > -low ? -1.0f : 1.0f;
+  const float sign = sign_of_scale(task.kind == RangeKind::kSigned, low, high);
   Candidate best = candidate_of(task, low, high, task.shrink[0]);
   if (task.candidates > 1) {
     float least = error_of(warp, task, x, importance, count, best, sign, levels);

@@ -13,7 +13,8 @@ Graph without_selection(const Graph& graph);
 /// The class of an imported graph's routers, whatever class the model uses for them.
 inline constexpr const char* kRouterClass = "Router";
 
-/// Linears that only weigh what other modules compute: routers, whose outputs choose experts, and gates of one feature.
+/// Linears that only weigh what other modules compute: routers, whose outputs choose experts, linears before them that nothing
+/// else reads, and gates of one feature.
 std::set<NodeId> weighing_linears(const Graph& graph);
 
 /// The node that selected the rows of `value`: a SelectTokens or a TakeRouted. REQUIRES: `value` has selected rows.

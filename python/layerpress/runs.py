@@ -240,6 +240,9 @@ def _rows_of_ranks(path: Path, tokenized: bool, options: dict[str, Any], request
     first = rows[: rows.index(b"\n") + 1]
     path.write_bytes(first * (ranks.rank * places) + rows)
     options["dataset_split"] = f"train[{ranks.rank * places}:{(ranks.rank + 1) * places}]"
+    counts = [int(count) for count in ranks.all_gather_text(str(rows.count(b"\n")))]
+    if sum(counts) >= places:  # the ranks' parts are what was asked for, together
+        options["num_calibration_samples"] = min(places, max(counts))
     return str(path)
 
 

@@ -51,7 +51,7 @@ def run(command):
     paths = os.pathsep.join([str(program.PROGRAM.parent / "python"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": paths})
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @pytest.mark.nightly
@@ -67,6 +67,7 @@ def test_on_two_ranks(script, by_program, tmp_path):
 
     said = run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *script])
     assert "train[0:3] w1 w2 w3" in said and "train[3:6] w1 w2 w3" in said
+    assert "were requested" not in said
     expected = load_file(by_program / "model.safetensors")
     written = {}
     for file in (tmp_path / "saved").glob("*.safetensors"):

@@ -12,7 +12,7 @@ EXPERTS = 8
 FAMILIES = (
     "afmoe", "aria_text", "axk1", "axk2", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4", "ernie4_5_moe",
     "exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "granitemoe", "granitemoehybrid", "granitemoeshared",
-    "granitemoe_swa", "hy_v3", "hunyuan_v1_moe", "jamba", "jetmoe", "kimi_linear", "lfm2_moe", "llama4_text", "longcat_flash",
+    "granitemoe_swa", "hy_v3", "hunyuan_v1_moe", "jamba", "jetmoe", "kimi_linear", "lfm2_moe", "llama4_text",
     "mimo_v2_flash", "minimax", "minimax_m2", "mixtral", "nemotron_h", "olmoe", "phimoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe",
     "qwen3_next", "zaya")
 RECIPE = {"a_stage": {"a_modifiers": {"QuantizationModifier": {"ignore": ["lm_head", "re:.*embed.*"], "config_groups": {
@@ -30,6 +30,8 @@ def tensors(folder):
 
 def weighing(name, tensor):
     """Whether a tensor weighs what experts compute, by its name and shape alone."""
+    if name.endswith(".weight") and tensor.dim() == 2 and ".mlp.gate." in name:
+        return True  # a router of several linears
     module = name.removesuffix(".weight")
     last = ".".join(module.split(".")[-2:])
     named = any(word in last for word in ("router", "gate", "wg")) and not any(word in last for word in ("gate_proj", "gate_up", "experts"))

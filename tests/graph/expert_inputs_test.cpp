@@ -52,6 +52,22 @@ TEST(ExpertInputs, EveryExpertHasItsOwnUnlessAllTokensGoToAll) {
   EXPECT_EQ(all.nodes.size(), routed.nodes.size() - kExperts);
 }
 
+TEST(ExpertInputs, WhatOnlyRoutersReadWeighsToo) {
+  Tracer tracer;
+  const Symbol x = tracer.embedding("embed", tracer.tokens(), 50, 16), shared = tracer.linear("shared", x, 16);
+  const Symbol inner = tracer.linear("gate.down", shared, 8);
+  const Symbol logits = tracer.linear("gate.out", tracer.rms_norm("gate.norm", "Norm", inner, 1e-6), kExperts);
+  Route route;
+  route.experts = kExperts;
+  route.top_k = 1;
+  const Symbol routed =
+      tracer.experts("experts", shared, logits, tracer.route(logits, route), 8, "silu", {.class_name = "Mlp"});
+  const Graph graph = tracer.finish(tracer.linear("score", routed, 1));
+  std::set<std::string> names;
+  for (const NodeId node : weighing_linears(graph)) names.insert(graph.module_name(graph.nodes[node]));
+  EXPECT_EQ(names, (std::set<std::string>{"gate.down", "gate.out", "score"}));
+}
+
 TEST(ExpertInputs, NamesStayAndTheTextParses) {
   for (const Graph& graph : {mixture(), without_selection(mixture())}) {
     const std::string text = to_text(graph);

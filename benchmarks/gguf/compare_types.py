@@ -128,12 +128,12 @@ def chart(rows: list[Row]) -> str:
     color = {"color": {"field": "mode", "type": "nominal", "title": None, "legend": {"orient": "bottom"},
                        "scale": {"domain": MODES, "range": ["#4c78a8", "#f58518", "#54a24b"]}}}
     label = {"transform": [{"filter": {"field": "mode", "equal": rows[0]["mode"]}}],
-             "mark": {"type": "text", "dy": -9, "fontSize": 9}, "encoding": {**position, "text": {"field": "type"}}}
+             "mark": {"type": "text", "angle": 270, "align": "left", "dx": 7, "fontSize": 9}, "encoding": {**position, "text": {"field": "type"}}}
     layers = [{"mark": {"type": "line", "point": True}, "encoding": {**position, **color}}, label]
     models = list(dict.fromkeys(row["model"] for row in rows))
     spec = {"background": "white", "data": {"values": rows},
             "facet": {"field": "model", "type": "nominal", "title": None, "sort": models}, "columns": 2,
-            "spec": {"width": 360, "height": 260, "layer": layers}, "resolve": {"scale": {"x": "independent", "y": "independent"}}}
+            "spec": {"width": 460, "height": 280, "layer": layers}, "resolve": {"scale": {"x": "independent", "y": "independent"}}}
     return vl_convert.vegalite_to_svg(json.dumps(spec))
 
 
@@ -142,7 +142,7 @@ def compare(arguments: argparse.Namespace) -> str:
     text = TEXTS[arguments.text](arguments.work / arguments.text)
     models = [model.resolve() for model in arguments.models]
     if arguments.train is not None:
-        models.append(train_small_model.make(arguments.work / "trained", "dense", [text[0]], arguments.train))
+        models.append(train_small_model.make(arguments.work / "models" / "trained", "dense", [text[0]], arguments.train))
     parts = [f"Made by `benchmarks/gguf/run` on {machine()}: {arguments.samples} calibration samples and {arguments.evaluation_samples} "
              f"held-out ones of up to {arguments.max_seq_length} tokens ({arguments.text}); weights only, in fp32."]
     every: list[Row] = []

@@ -4,6 +4,7 @@
 
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
+#include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::quant {
@@ -174,22 +175,17 @@ std::string schemes_with(const NumbersInWords& numbers) {
   return fmt::format("{}-bit{} schemes: {}", numbers.bits, type, join(names));
 }
 
-/// Whether llama.cpp has types or mixtures of such names: "Q4_K_M", "IQ4_XS".
-bool name_of_block_types(const std::string& name) {
-  std::string upper = upper_case(name);
-  if (upper.starts_with("IQ")) upper.erase(0, 1);
-  return upper.size() > 3 && upper[0] == 'Q' && std::isdigit(static_cast<unsigned char>(upper[1])) != 0 &&
-         upper[2] == '_';
-}
-
 /// What to write instead of an unknown name.
 std::string instead_of(const std::string& name) {
-  if (name_of_block_types(name))
+  if (gguf::is_mixture(upper_case(name)))
     return "it is a scheme of GGUF files; oneshot takes it with an --output that ends in .gguf, and plans it with "
            "--dry-run";
-  if (const std::string text = about_symmetry(name); !text.empty()) return text;
+  if (std::string text = about_symmetry(name); !text.empty()) return text;
   if (const auto numbers = numbers_in_words(name))
-    if (const std::string text = schemes_with(*numbers); !text.empty()) return text;
+    if (std::string text = schemes_with(*numbers); !text.empty()) return text;
+  if (!did_you_mean(name, preset_names()).empty()) return did_you_mean(name, preset_names());
+  if (const std::string nearest = nearest_name(upper_case(name), gguf::mixture_names()); !nearest.empty())
+    return fmt::format("did you mean {}, a scheme of GGUF files?", nearest);
   return nearest_or_all(name, preset_names());
 }
 

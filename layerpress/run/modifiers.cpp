@@ -1,6 +1,7 @@
 #include "layerpress/modifiers.h"
 
 #include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/separate_scaling.h"
 
 namespace layerpress {
@@ -27,7 +28,11 @@ void check_modifier(const std::string& type, const OrderedJson& arguments) {
   const bool inherits =
       type == "GPTQModifier" && !json_has(arguments, "scheme") && !json_has(arguments, "config_groups");
   OrderedJson complete = arguments;
-  if (inherits) complete["scheme"] = "W4A16";  // any: the other arguments are checked
+  if (inherits) complete["scheme"] = "W4A16";                  // any: the other arguments are checked
+  if (!recipe::mixture_of({type, arguments, type}).empty()) {  // whose groups depend on the model
+    complete.erase("scheme");
+    complete["config_groups"] = {{"any", {{"targets", {"Linear"}}, {"format", "Q8_0"}}}};
+  }
   (void)modifier::make_modifier(type, complete, type);
 }
 

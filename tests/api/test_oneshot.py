@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from support import block_models, program, tiny_models
 from support.program import write_samples
 
 PARTS = ("model.safetensors", "config.json", "recipe.yaml")
@@ -300,3 +301,25 @@ def test_shared_data_of_the_command(model, samples, by_program, gptq, tmp_path):
     assert prepared == {"samples": len(samples), "tokens": sum(map(len, samples))}
     layerpress.oneshot(model=model, dataset=tmp_path / "tokens.safetensors", recipe=gptq, output_dir=tmp_path / "out", progress=False)
     same_parts(tmp_path / "out", by_program)
+
+
+def test_gguf(tmp_path):
+    """The modifier names a mixture, whose types the program chooses by the model."""
+    import transformers
+    from layerpress.modifiers.gptq import GPTQModifier
+
+    import layerpress
+
+    folder = block_models.save(tmp_path / "model", "Llama")
+    samples = tiny_models.random_samples([32] * 8, vocabulary=block_models.SIZES["vocab_size"], seed=3)
+    (tmp_path / "recipe.yaml").write_text("s_stage: {m_modifiers: {GPTQModifier: {scheme: Q4_K_M}}}")
+    made = program.oneshot(folder, tmp_path / "command.gguf", "--recipe", tmp_path / "recipe.yaml", "--dataset",
+                           write_samples(tmp_path / "rows.jsonl", samples))
+    recipe = GPTQModifier(scheme="Q4_K_M")
+    layerpress.oneshot(model=folder, recipe=recipe, dataset=dataset_of(samples), output_dir=tmp_path / "python.gguf")
+    assert (tmp_path / "python.gguf").read_bytes() == made.read_bytes()
+    with pytest.raises(layerpress.RecipeError, match="unknown argument 'group_size'"):
+        GPTQModifier(scheme="Q4_K_M", group_size=64)
+    in_memory = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    with pytest.raises(layerpress.UsageError, match="a model in memory cannot become a GGUF"):
+        layerpress.oneshot(model=in_memory, recipe=recipe, dataset=dataset_of(samples), output_dir=tmp_path / "memory.gguf")

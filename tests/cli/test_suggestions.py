@@ -48,7 +48,8 @@ def test_missing_folder_of_a_file(model, tmp_path, arguments, option, monkeypatc
 
 @pytest.mark.parametrize("scheme, message", [
     ("W4A16-sym", "W4A16 is symmetric, W4A16_ASYM asymmetric"), ("int4", "4-bit integer schemes: W4A16, W4A16_ASYM"),
-    ("fp4", "4-bit floating-point schemes: NVFP4A16"), ("W4A61", "did you mean W4A16?")])
+    ("fp4", "4-bit floating-point schemes: NVFP4A16"), ("W4A61", "did you mean W4A16?"),
+    ("Q4_KM", "did you mean Q4_K_M, a scheme of GGUF files?")])
 def test_schemes(model, refused, samples, scheme, message):
     refused(model, "--dataset", samples, "--scheme", scheme, code=2,
             fragments=[f"[options] --scheme: unknown scheme '{scheme}'; {message}"])

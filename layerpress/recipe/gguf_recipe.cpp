@@ -49,6 +49,22 @@ std::string mixture_of(const ModifierEntry& entry) {
   return gguf::is_mixture(name) ? name : "";
 }
 
+OrderedJson with_groups_of_mixture(const ModifierEntry& entry, OrderedJson groups) {
+  OrderedJson arguments = entry.arguments;
+  if (json_has(arguments, "targets")) {
+    const OrderedJson& targets = arguments["targets"];
+    if (targets != "Linear" && targets != OrderedJson::array({"Linear"}))
+      throw RecipeError(
+          "[recipe.gguf] {}: {} chooses a type for every tensor; leave 'targets' out, or write config_groups with a "
+          "'format' for each",
+          entry.where, mixture_of(entry));
+    arguments.erase("targets");
+  }
+  arguments.erase("scheme");
+  arguments["config_groups"] = std::move(groups);
+  return arguments;
+}
+
 bool names_mixture(const Recipe& recipe) {
   return std::any_of(recipe.modifiers.begin(), recipe.modifiers.end(),
                      [](const ModifierEntry& entry) { return !mixture_of(entry).empty(); });

@@ -18,6 +18,10 @@ OrderedJson gguf_arguments(const OneshotOptions& options);
 /// The mixture that a modifier's scheme names; "": none.
 std::string mixture_of(const ModifierEntry& entry);
 
+/// The arguments of a modifier whose scheme names a mixture, with groups of types in its place. Throws RecipeError for targets
+/// that are not all linears, because a mixture chooses a type for every tensor.
+OrderedJson with_groups_of_mixture(const ModifierEntry& entry, OrderedJson groups);
+
 /// Whether a modifier's scheme names a mixture, whose types depend on the model.
 bool names_mixture(const Recipe& recipe);
 

@@ -28,11 +28,10 @@ void check_modifier(const std::string& type, const OrderedJson& arguments) {
   const bool inherits =
       type == "GPTQModifier" && !json_has(arguments, "scheme") && !json_has(arguments, "config_groups");
   OrderedJson complete = arguments;
-  if (inherits) complete["scheme"] = "W4A16";                  // any: the other arguments are checked
-  if (!recipe::mixture_of({type, arguments, type}).empty()) {  // whose groups depend on the model
-    complete.erase("scheme");
-    complete["config_groups"] = {{"any", {{"targets", {"Linear"}}, {"format", "Q8_0"}}}};
-  }
+  if (inherits) complete["scheme"] = "W4A16";  // any: the other arguments are checked
+  // Groups that a mixture makes depend on the model: any.
+  if (const recipe::ModifierEntry entry{type, arguments, type}; !recipe::mixture_of(entry).empty())
+    complete = recipe::with_groups_of_mixture(entry, {{"any", {{"targets", {"Linear"}}, {"format", "Q8_0"}}}});
   (void)modifier::make_modifier(type, complete, type);
 }
 

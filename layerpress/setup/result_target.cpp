@@ -108,9 +108,7 @@ recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel&
     // GPTQ knows the inputs; rounding does if it weighs errors by them.
     const bool has_importance =
         has_importance_file || entry.type == "GPTQModifier" || json_has(entry.arguments, "weight_observer");
-    OrderedJson groups = groups_of(mixture, model, has_importance);
-    entry.arguments.erase("scheme");
-    entry.arguments["config_groups"] = std::move(groups);
+    entry.arguments = recipe::with_groups_of_mixture(entry, groups_of(mixture, model, has_importance));
   }
   return typed;
 }

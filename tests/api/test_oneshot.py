@@ -305,6 +305,7 @@ def test_shared_data_of_the_command(model, samples, by_program, gptq, tmp_path):
 
 def test_gguf(tmp_path):
     """The modifier names a mixture, whose types the program chooses by the model."""
+    import gguf
     import transformers
     from layerpress.modifiers.gptq import GPTQModifier
 
@@ -315,9 +316,12 @@ def test_gguf(tmp_path):
     (tmp_path / "recipe.yaml").write_text("s_stage: {m_modifiers: {GPTQModifier: {scheme: Q4_K_M}}}")
     made = program.oneshot(folder, tmp_path / "command.gguf", "--recipe", tmp_path / "recipe.yaml", "--dataset",
                            write_samples(tmp_path / "rows.jsonl", samples))
-    recipe = GPTQModifier(scheme="Q4_K_M")
+    recipe = GPTQModifier(targets="Linear", scheme="Q4_K_M")
     layerpress.oneshot(model=folder, recipe=recipe, dataset=dataset_of(samples), output_dir=tmp_path / "python.gguf")
-    assert (tmp_path / "python.gguf").read_bytes() == made.read_bytes()
+    mine, theirs = (gguf.GGUFReader(path).tensors for path in (tmp_path / "python.gguf", made))
+    assert [(tensor.name, tensor.data.tobytes()) for tensor in mine] == [(tensor.name, tensor.data.tobytes()) for tensor in theirs]
+    with pytest.raises(layerpress.RecipeError, match="Q4_K_M chooses a type for every tensor; leave 'targets' out"):
+        GPTQModifier(targets="re:.*q_proj", scheme="Q4_K_M")
     with pytest.raises(layerpress.RecipeError, match="unknown argument 'group_size'"):
         GPTQModifier(scheme="Q4_K_M", group_size=64)
     in_memory = transformers.AutoModelForCausalLM.from_pretrained(folder)

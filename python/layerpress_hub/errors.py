@@ -9,9 +9,9 @@ LOG_IN = "log in with: hf auth login (or set HF_TOKEN)"
 
 def explained(fault: Exception, missing: str) -> str:
     """What a fault of huggingface_hub or of the network means. `missing` stands for a repository that the hub does not show."""
-    import httpx
     from huggingface_hub import errors
 
+    fault_of_client = errors.HfHubHTTPError.__bases__[0]  # HTTPError of httpx, or of httpx2 since huggingface_hub 2
     if isinstance(fault, errors.GatedRepoError):
         return f"access to it is restricted; accept its terms on its page, then {LOG_IN}"
     if isinstance(fault, errors.RepositoryNotFoundError):
@@ -24,7 +24,7 @@ def explained(fault: Exception, missing: str) -> str:
         return _answer(fault.response.status_code, fault.server_message or "")
     if isinstance(fault, errors.OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set; unset it"
-    if isinstance(fault, (httpx.HTTPError, ConnectionError)):
+    if isinstance(fault, (fault_of_client, ConnectionError)):
         return f"the connection to the hub failed ({type(fault).__name__}: {one_line(fault)})"
     cause = fault.__cause__
     if isinstance(cause, Exception):

@@ -183,9 +183,9 @@ std::string instead_of(const std::string& name) {
   if (std::string text = about_symmetry(name); !text.empty()) return text;
   if (const auto numbers = numbers_in_words(name))
     if (std::string text = schemes_with(*numbers); !text.empty()) return text;
-  if (!did_you_mean(name, preset_names()).empty()) return did_you_mean(name, preset_names());
-  if (const std::string nearest = nearest_name(upper_case(name), gguf::mixture_names()); !nearest.empty())
-    return fmt::format("did you mean {}, a scheme of GGUF files?", nearest);
+  const std::string mixture = nearest_name(upper_case(name), gguf::mixture_names());
+  if (!mixture.empty() && nearest_name(name, preset_names()).empty())
+    return fmt::format("did you mean {}, a scheme of GGUF files?", mixture);
   return nearest_or_all(name, preset_names());
 }
 

@@ -1,7 +1,6 @@
 #include "tests/base/heap_meter.h"
 
 #include <malloc.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>

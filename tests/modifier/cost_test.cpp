@@ -45,7 +45,7 @@ std::vector<Case> cases() {
       {"PropagatingManyRows", "GPTQModifier", propagating({{"scheme", "W4A16"}}), {{4096, 3072}, {4096, 3072}}},
       {"NearestMse", "QuantizationModifier", {{"scheme", "W4A16"}}, {{6144, 3072}, {6144, 3072}}},
       {"NearestMinMax", "QuantizationModifier", {{"scheme", "FP8_DYNAMIC"}, {"observer", "minmax"}}, {{8192, 4096}}},
-      {"NearestBlock", "QuantizationModifier", {{"config_groups", config(block)}}, {{6144, 3072}}},
+      {"NearestBlock", "QuantizationModifier", {{"config_groups", config(block)}}, {{12288, 3072}}},
       {"NearestTensor", "QuantizationModifier", {{"config_groups", config(tensor)}}, {{6144, 3072}}},
       {"Sensitivity", "sensitivity", {"FP8_DYNAMIC", "W4A16"}, {{2048, 2048}, {1024, 2048}}},
       {"SparseGpt", "", {}, {{4096, 2048}, {2048, 2048}}, {{"sparsity", 0.5}}},
@@ -119,7 +119,7 @@ TEST_P(CostTest, PredictsMemoryAndArithmetic) {
   for (const auto& [name, phase] : times.phases())
     if (phase.flops > 0) flops[name] = phase.flops;
   constexpr double kSlack = 2 << 20;  // buffers of threads that did not take part in the warm-up
-  EXPECT_GT(peak, 0.88 * planned);
+  EXPECT_NEAR(peak, planned, 0.10 * planned);
   EXPECT_LT(peak, 1.03 * planned + kSlack);
   EXPECT_NEAR(held, result, 0.05 * result + kSlack);
   EXPECT_EQ(flops, cost.flops);

@@ -1,13 +1,19 @@
 #include "layerpress/verify.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
+#include "layerpress/modifier/all_modifiers.h"
+#include "layerpress/modifier/reap.h"
+#include "layerpress/recipe/recipe.h"
+#include "layerpress/setup/assignment.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
+#include "layerpress/setup/rewriting.h"
 #include "layerpress/verification/agreement.h"
 #include "layerpress/verification/comparison.h"
 #include "layerpress/verification/stored_values.h"
@@ -16,6 +22,9 @@ namespace layerpress {
 namespace {
 
 constexpr std::size_t kWorst = 10;
+
+/// Modifiers that round weights and leave all else as it is.
+const std::set<std::string> kRounding = {"AutoRoundModifier", "GPTQModifier", "QuantizationModifier"};
 
 std::optional<setup::OpenedModel> opened(const std::string& model, const VerifyOptions& options,
                                          const RunControl& control, verification::Findings& findings) {
@@ -70,13 +79,46 @@ Json worst_of(verification::Comparison comparison) {
   return worst;
 }
 
+/// Whether the recipe alone does not say what this modifier makes of the weights: other tools' random numbers and measurements are
+/// not ours.
+bool is_undecided(const recipe::ModifierEntry& entry, const compression::Modifier& modifier) {
+  const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(&modifier);
+  if (pruning != nullptr) return !pruning->is_decided();
+  return json_get_or<std::string>(entry.arguments, "transform_type", entry.where, "") == "random-hadamard" ||
+         json_get_or<bool>(entry.arguments, "randomize", entry.where, false);
+}
+
+/// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
+/// Returns what other changes it allows.
+verification::Changes apply_recipe(const setup::OpenedModel& result, setup::OpenedModel& source) {
+  using verification::Changes;
+  const std::filesystem::path file = result.stored->directory() / "recipe.yaml";
+  if (!std::filesystem::exists(file)) return Changes::kNone;
+  try {
+    const recipe::Recipe recipe = recipe::read_recipe_file(file);
+    const setup::Modifiers modifiers = setup::make_modifiers(recipe);
+    setup::apply_rewrites(modifiers, source);
+    Changes changes = Changes::kNone;
+    for (const recipe::ModifierEntry& entry : recipe.modifiers) {
+      const auto modifier = modifier::make_modifier(entry.type, entry.arguments, entry.where);
+      if (is_undecided(entry, *modifier)) return Changes::kUnknown;
+      if (kRounding.count(entry.type) == 0 && dynamic_cast<const rewrite::Rewrite*>(modifier.get()) == nullptr)
+        changes = Changes::kScaled;
+    }
+    return changes;
+  } catch (const Error&) {  // a recipe of another tool
+    return Changes::kUnknown;
+  }
+}
+
 void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& options, const RunControl& control,
                          verification::Findings& findings, Json& result) {
-  const setup::OpenedModel source = setup::open_model(
+  setup::OpenedModel source = setup::open_model(
       options.source, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
-  const verification::Changes changes = verification::allowed_changes(*model.stored);
-  if (changes == verification::Changes::kRotated)
-    findings.warning("source", options.model, "its recipe turns or removes weights, so that values are not compared");
+  const verification::Changes changes = apply_recipe(model, source);
+  if (changes == verification::Changes::kUnknown)
+    findings.warning("source", options.model,
+                     "its recipe changes weights in a way that it does not tell, so that values are not compared");
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
   result["compared"] = comparison.tensors;
   result["worst"] = worst_of(std::move(comparison));

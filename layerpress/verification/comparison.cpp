@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/source/source_format.h"
@@ -71,6 +70,29 @@ std::int64_t group_size_of(const source::StoredWeight& weight) {
   return size >= 16 && columns % size == 0 ? size : columns;
 }
 
+/// product / power; 1 where the product is negative, as of turned weights.
+at::Tensor positive(const at::Tensor& product, const at::Tensor& power) {
+  return at::where(product.lt(0), at::ones_like(power), product / power.clamp_min(1e-30));
+}
+
+/// Positive scales of columns, [columns], with which `original` is nearest to `rounded`.
+at::Tensor column_scales(const at::Tensor& original, const at::Tensor& rounded, std::int64_t chunk) {
+  at::Tensor power = at::zeros({original.size(1)}), product = at::zeros({original.size(1)});
+  for (std::int64_t first = 0; first < original.size(0); first += chunk) {
+    const std::int64_t last = std::min(first + chunk, original.size(0));
+    const at::Tensor w = original.slice(0, first, last).to(at::kFloat);
+    power += w.square().sum(0);
+    product += w.mul(rounded.slice(0, first, last).to(at::kFloat)).sum(0);
+  }
+  return positive(product, power);
+}
+
+/// The rows of `original`, each with the positive scale with which it is nearest to that of `rounded`.
+at::Tensor with_row_scales(const at::Tensor& original, const at::Tensor& rounded) {
+  const Sums rows = sums_of(original, rounded, original.size(1));
+  return original * positive(rows.product, rows.original);
+}
+
 /// Places in a weight, found some rows at a time.
 struct Places {
   std::int64_t count = 0, first_row = -1;
@@ -90,9 +112,13 @@ void compare_weight(const source::StoredWeight& weight, const at::Tensor& origin
   const std::int64_t size = group_size_of(weight), chunk = std::max<std::int64_t>(1, kChunk / weight.shape[1]);
   double power = 0, error = 0;
   Places foreign, suspicious;
+  const at::Tensor scales = changes == Changes::kScaled ? column_scales(original, rounded, chunk) : at::Tensor();
   for (std::int64_t first = 0; first < weight.shape[0]; first += chunk) {
     const std::int64_t last = std::min(first + chunk, weight.shape[0]);
-    const Sums groups = sums_of(original.slice(0, first, last), rounded.slice(0, first, last), size);
+    const at::Tensor found = rounded.slice(0, first, last);
+    at::Tensor expected = original.slice(0, first, last);
+    if (scales.defined()) expected = with_row_scales(expected.to(at::kFloat) * scales, found);
+    const Sums groups = sums_of(expected, found, size);
     power += groups.original.sum(at::kDouble).item<double>();
     error += (groups.original - 2 * groups.product + groups.rounded).clamp_min(0).sum(at::kDouble).item<double>();
     foreign.add(foreign_rows(groups.of_rows(), limits), first);
@@ -114,9 +140,16 @@ void compare_weight(const source::StoredWeight& weight, const at::Tensor& origin
                                  suspicious.count, weight.shape[0] * (weight.shape[1] / size), suspicious.first_row));
 }
 
+/// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise.
 void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, Changes changes,
-                   Findings& findings) {
+                   bool is_computed, Findings& findings) {
   if (changes != Changes::kNone) return;
+  if (is_computed) {
+    const at::Tensor expected = original.to(at::kDouble);
+    if ((stored.to(at::kDouble) - expected).norm().item<double>() > 0.01 * expected.norm().item<double>())
+      findings.fault("source", name, "is not compressed, but differs from the source's as the recipe changes it");
+    return;
+  }
   const bool equal = original.scalar_type() == stored.scalar_type()
                          ? at::equal(original, stored)
                          : at::equal(original.to(at::kFloat), stored.to(at::kFloat));
@@ -132,18 +165,6 @@ void check_further(const setup::OpenedModel& result, const setup::OpenedModel& s
 }
 
 }  // namespace
-
-Changes allowed_changes(const checkpoint::Checkpoint& stored) {
-  const std::filesystem::path recipe = stored.directory() / "recipe.yaml";
-  if (!std::filesystem::exists(recipe)) return Changes::kNone;
-  const std::string text = read_text_file(recipe);
-  const auto names = [&](const char* modifier) { return text.find(modifier) != std::string::npos; };
-  if (names("SpinQuant") || names("QuIP") || names("REAP")) return Changes::kRotated;
-  for (const char* modifier :
-       {"SmoothQuant", "AWQ", "LogarithmicEqualization", "SparseGPT", "Wanda", "Pruning", "AutoRound"})
-    if (names(modifier)) return Changes::kScaled;
-  return Changes::kNone;
-}
 
 Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, Changes changes,
                    const RunControl& control, Findings& findings) {
@@ -166,11 +187,12 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
                                  quant::shape_text(original.shape)));
       continue;
     }
-    if (changes == Changes::kRotated) continue;
+    if (changes == Changes::kUnknown) continue;
     const auto quantized = result.quantized.find(name);
     try {
       if (quantized == result.quantized.end())
-        compare_plain(name, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes, findings);
+        compare_plain(name, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes,
+                      source.checkpoint->is_computed(name), findings);
       else if (quantized->second.shape.size() == 2)
         compare_weight(quantized->second, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes,
                        comparison, findings);

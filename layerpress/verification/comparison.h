@@ -8,17 +8,14 @@
 
 namespace layerpress::verification {
 
-/// How far a run was allowed to change weights beside rounding them.
+/// How far a run was allowed to change weights beside rounding them and what is already done to the source.
 enum class Changes {
   kNone,    ///< plain tensors are the source's
-  kScaled,  ///< SmoothQuant, AWQ and pruning change channels and zeros, but no row's direction altogether
-  kRotated  ///< SpinQuant changes all of them; values cannot be compared
+  kScaled,  ///< SmoothQuant, AWQ and pruning scale rows and columns by positive numbers and set elements to zero
+  kUnknown  ///< values cannot be compared
 };
 
-/// What the recipe beside the checkpoint (recipe.yaml) allows; without one, nothing.
-Changes allowed_changes(const checkpoint::Checkpoint& stored);
-
-/// ‖W - Ŵ‖ / ‖W‖ of a quantized weight.
+/// ‖W - Ŵ‖ / ‖W‖ of a quantized weight, W with its scaled rows and columns.
 struct WeightError {
   std::string module;
   double error = 0;
@@ -30,7 +27,8 @@ struct Comparison {
 };
 
 /// Compares a checkpoint with the one that it was made of, tensor by tensor: each is there, in its shape, and a quantized one is
-/// within its scheme's error of the source's in every group of columns.
+/// within its scheme's error of the source's in every group of columns. Where rows and columns may be scaled, the scales are those
+/// that fit best.
 Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, Changes changes,
                    const RunControl& control, Findings& findings);
 

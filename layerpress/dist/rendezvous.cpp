@@ -81,8 +81,8 @@ double seconds(std::chrono::milliseconds time) { return std::chrono::duration<do
 }  // namespace
 
 std::function<void()> until_timeout(const MeetingOptions& options, std::function<void()> fail) {
-  // A library's own time-out should come first, because its message may say more.
-  const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::seconds(2);
+  // A library's own time-out should come first, because its message may say more, even on a busy machine.
+  const auto end = std::chrono::steady_clock::now() + options.timeout + std::chrono::seconds(10);
   return [end, fail = std::move(fail), wait_on = options.wait_on] {
     if (wait_on) wait_on();
     if (std::chrono::steady_clock::now() > end) fail();

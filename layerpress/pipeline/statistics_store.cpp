@@ -226,7 +226,14 @@ void StatisticsStore::add_and_merge(const execution::RunContext& run, const Cont
   }
 }
 
+at::Tensor StatisticsStore::scale(graph::ValueId value) const {
+  const auto found = scales_.find(value);
+  return found == scales_.end() ? at::Tensor() : found->second;
+}
+
 void StatisticsStore::divide_channels(graph::ValueId value, const at::Tensor& scale) {
+  at::Tensor& all = scales_[value];
+  all = all.defined() ? all * scale : scale;
   const auto found = statistics_.find(value);
   if (found == statistics_.end()) return;
   for (const compression::StatisticPtr& statistic : kinds_.at(value))

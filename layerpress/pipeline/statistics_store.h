@@ -43,6 +43,8 @@ class StatisticsStore {
   const compression::Statistics& get(graph::ValueId value) const { return statistics_.at(value); }
   /// Changes the statistics to those of the value with channel c divided by scale[c], fp32 [features].
   void divide_channels(graph::ValueId value, const at::Tensor& scale);
+  /// What the value's channels were divided by so far, which the original model's are not; undefined: they were not.
+  at::Tensor scale(graph::ValueId value) const;
   void drop(graph::ValueId value) { statistics_.erase(value), kinds_.erase(value); }
 
  private:
@@ -52,6 +54,7 @@ class StatisticsStore {
   void add_and_merge(const execution::RunContext& run, const Contribution& contribution, at::Tensor& figures);
   std::map<graph::ValueId, compression::Statistics> statistics_;
   std::map<graph::ValueId, std::vector<compression::StatisticPtr>> kinds_;
+  std::map<graph::ValueId, at::Tensor> scales_;
   std::vector<graph::ValueId> merging_;
   std::unique_ptr<Merge> merge_;
 };

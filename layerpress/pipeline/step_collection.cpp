@@ -42,7 +42,8 @@ void StepCollection::take(graph::ValueId value, const at::Tensor& x, execution::
 }
 
 void StepCollection::take_original(graph::ValueId value, const at::Tensor& x, execution::BatchPiece& piece) {
-  take_source({value, true}, x, piece);
+  const at::Tensor scale = statistics_.scale(value);
+  take_source({value, true}, scale.defined() ? x.div(scale).to(x.scalar_type()) : x, piece);
 }
 
 void StepCollection::take_source(const compression::StatisticSource& source, const at::Tensor& x,

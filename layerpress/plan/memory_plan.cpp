@@ -159,6 +159,14 @@ class Simulation {
     }
   }
 
+  bool is_scaled(graph::ValueId value) const {
+    const auto scales = [&](const compression::PlannedTransform& planned) {
+      const auto& values = planned.site.place.values;
+      return std::any_of(values.begin(), values.end(), [&](const auto& scaled) { return scaled.value == value; });
+    };
+    return std::any_of(run_.assignments.transforms.begin(), run_.assignments.transforms.end(), scales);
+  }
+
   /// One batch through a step's stage, also in the original model if it runs.
   void run_batch(const schedule::Step& step, std::size_t b, const PlannedCollection& collection) {
     const std::uint64_t held = statistics_.held_bytes(step, collection, b) + sizes_.copied_bytes(step.stage, b) +
@@ -168,9 +176,12 @@ class Simulation {
         return taken.count(value) != 0 ? collection.workspace + sizes_.counted_bytes(value, b) : 0;
       };
     };
+    const auto original_workspace = [&, of = workspace_of(collection.original)](graph::ValueId value) {
+      // The original model's value is divided in fp32.
+      return of(value) + (is_scaled(value) ? 3 * sizes_.value_bytes(value, b) : 0);
+    };
     run_stage(step.stage, b, held, workspace_of(collection.own), /*in_original=*/false);
-    if (!step.original.nodes.empty())
-      run_stage(step.original, b, held, workspace_of(collection.original), /*in_original=*/true);
+    if (!step.original.nodes.empty()) run_stage(step.original, b, held, original_workspace, /*in_original=*/true);
     for (const graph::ValueId value : step.drops) values_.drop(value, b);
   }
 

@@ -70,11 +70,24 @@ std::size_t StepMaker::level_of(const ValueLevels& value_levels, graph::ValueId 
   return found == value_levels.end() ? 0 : found->second;
 }
 
+/// Values that are rounded behind a transform: only figures of values that are merely scaled follow from those of before.
+std::set<graph::ValueId> StepMaker::rounded_behind_transforms(std::size_t s) const {
+  std::set<graph::ValueId> rounded;
+  for (const std::size_t transform : demand_.transforms(s))
+    for (const graph::ScaledValue& scaled : site(transform).place.values)
+      if (std::holds_alternative<graph::RoundValues>(graph_.nodes[graph_.values[scaled.value].producer].operation))
+        rounded.insert(scaled.value);
+  return rounded;
+}
+
 /// A transform is applied before the linears that it changes are compressed, as soon as the input of its source can be computed.
 std::vector<StepMaker::Level> StepMaker::levels(std::size_t s, const std::vector<graph::LinearGroup>& groups,
                                                 const ValueLevels& value_levels) const {
-  std::map<std::size_t, Level> levels;
-  const auto at = [&](graph::ValueId value) -> Level& { return levels[level_of(value_levels, value)]; };
+  std::map<std::pair<std::size_t, bool>, Level> levels;
+  const std::set<graph::ValueId> rounded = rounded_behind_transforms(s);
+  const auto at = [&](graph::ValueId value) -> Level& {
+    return levels[{level_of(value_levels, value), rounded.count(value) != 0}];
+  };
   for (const std::size_t transform : demand_.transforms(s))
     at(graph_.nodes[site(transform).place.source].inputs[0]).transforms.push_back(transform);
   for (const graph::LinearGroup& group : groups) at(group.input).groups.push_back(group);

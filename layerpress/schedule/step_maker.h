@@ -35,6 +35,7 @@ class StepMaker {
   ValueLevels levels_of_values(std::size_t s, std::vector<graph::LinearGroup> groups,
                                const std::set<std::string>& changed) const;
   static std::size_t level_of(const ValueLevels& value_levels, graph::ValueId value);
+  std::set<graph::ValueId> rounded_behind_transforms(std::size_t s) const;
   std::vector<Level> levels(std::size_t s, const std::vector<graph::LinearGroup>& groups,
                             const ValueLevels& value_levels) const;
   void add_statistics(Step& step);

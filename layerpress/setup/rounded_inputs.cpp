@@ -183,9 +183,6 @@ std::size_t round_calibrated_inputs(OpenedModel& model, const compression::Assig
         "[recipe.check] {}: rounded_inputs needs a scheme that gives inputs less than 8 bits with dynamic scales, such "
         "as NVFP4 or MXFP4; leave it out",
         asking->type());
-  if (!assignments.transforms.empty())
-    throw RecipeError("[recipe.check] {}: rounded_inputs does not work beside {}; leave out one of them",
-                      asking->type(), assignments.transforms.front().transform->type());
   model.traced.graph = graph::with_rounded_inputs(model.traced.graph, [&](graph::NodeId n) {
     std::vector<graph::RoundedInput> found;
     if (const auto rounding = roundings.find(n); rounding != roundings.end()) found.push_back({0, rounding->second});

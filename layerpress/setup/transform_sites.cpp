@@ -33,17 +33,6 @@ void require_before_quantizers(const graph::Graph& graph, const compression::Pla
                         assignment.first == assignment.encoding ? "quantized" : "edited", planned.transform->type());
 }
 
-/// Values between a linear and its readers could not be compared with the original model's.
-void require_same_inner_values(const graph::Graph& graph, const compression::PlannedTransform& planned,
-                               const compression::Assignments& assignments) {
-  const graph::Node& source = graph.nodes[planned.site.place.source];
-  if (!std::holds_alternative<graph::Linear>(source.operation) || !schedule::wants_original(assignments)) return;
-  throw RecipeError(
-      "[recipe.check] {} divides the output of {}, which error propagation compares with the original model's; smooth "
-      "only norms, or leave error_propagation out",
-      planned.transform->type(), graph.module_name(source));
-}
-
 }  // namespace
 
 void plan_transforms(const graph::Graph& graph, const Modifiers& modifiers, compression::Assignments& assignments) {
@@ -57,7 +46,6 @@ void plan_transforms(const graph::Graph& graph, const Modifiers& modifiers, comp
       if (site.candidates > 0) site.trial_outputs = schedule::trial_outputs(graph, consumers, site.balanced);
       assignments.transforms.push_back({transform, std::move(site)});
       require_before_quantizers(graph, assignments.transforms.back(), assignments, places);
-      require_same_inner_values(graph, assignments.transforms.back(), assignments);
     }
   }
 }

@@ -29,6 +29,8 @@ struct RoundValues {
     field("scales", self.scales), field("zero_points", self.zero_points);
   }
   bool operator==(const RoundValues&) const = default;
+  /// What is scaled before it is rounded.
+  ScalePassage passage(std::size_t) const { return ScalePassage::kPasses; }
   void check(const NodeCheck& node) const {
     node.require(floats ? bits == 4 || bits == 8 : bits >= 2 && bits <= 8, "there are numbers of so many bits");
     node.require((run > 0) == scales.empty(), "scales are found or given");

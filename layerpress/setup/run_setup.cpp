@@ -163,7 +163,10 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
     decide(setup);
     setup.pipeline = choose_pipeline(options, setup.modifiers);  // what is decided takes no data
   }
+  const bool has_fixed_graph = options.model_in_memory && !options.model_in_memory->graph.empty();
+  const std::shared_ptr<const checkpoint::Checkpoint> before = setup.model.checkpoint;
   apply_rewrites(setup.modifiers, setup.model);
+  if (has_fixed_graph) require_no_new_weights(*before, setup.model);
   if (!setup.model.rewrites.empty())
     setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
@@ -173,7 +176,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
     setup.without_importance = take_importance(*importance, setup.model, setup.modifiers, setup.assignments);
   if (!options.imatrix.empty()) setup.measured_inputs = measure_inputs(setup.model, setup.assignments);
   check_group_sizes(options, setup.model, setup.modifiers, setup.assignments);
-  if (options.model_in_memory) require_own_weights(setup.model, setup.assignments);
+  if (has_fixed_graph) require_own_weights(setup.model, setup.assignments);
   setup.source = source_tensors(setup.model, setup.assignments);
   apply(setup.source.changes(), setup.model);
   if (!setup.target->keeps_ties()) apply(untied_embeddings(setup.model, setup.assignments), setup.model);

@@ -36,10 +36,19 @@ void require_own_weights(const rewrite::Model& model, const compression::Assignm
     for (const std::string& other : users[graph::weight_matrix(graph.nodes[n].operation)->weight])
       if (other != module)
         throw RecipeError(
-            "[recipe.check] {} shares its weight with {}, and a model in memory cannot keep both; add "
-            "ignore=[\"{}\"] or pass the model's path",
+            "[recipe.check] {} shares its weight with {}, and a module in memory cannot keep both; add "
+            "ignore=[\"{}\"] or give it a weight of its own",
             module, other, module);
   }
+}
+
+void require_no_new_weights(const checkpoint::Checkpoint& before, const OpenedModel& model) {
+  for (const std::string& name : model.rewritten)
+    if (!before.contains(name))
+      throw RecipeError(
+          "[recipe.check] {} would be a weight apart from the one that it shares, which a module in memory cannot "
+          "keep; give it a weight of its own before",
+          name);
 }
 
 }  // namespace layerpress::setup

@@ -2,6 +2,7 @@
 
 #include "layerpress/compression/assignments.h"
 #include "layerpress/rewrite/rewrite.h"
+#include "layerpress/setup/open_model.h"
 
 namespace layerpress::setup {
 
@@ -9,8 +10,11 @@ namespace layerpress::setup {
 /// module. From then on the model is like one that was never tied.
 rewrite::Changes untied_embeddings(const rewrite::Model& model, const compression::Assignments& assignments);
 
-/// For a model in memory: throws RecipeError if a module is compressed that shares its weight with another one, because the model
-/// keeps one tensor for both, which cannot hold the compressed and the plain form.
+/// For a model in memory with an exported graph, in which modules that share a weight read one tensor: throws RecipeError if one of
+/// them is compressed, because the tensor cannot hold the compressed and the plain form.
 void require_own_weights(const rewrite::Model& model, const compression::Assignments& assignments);
+
+/// For the same models: throws RecipeError if rewrites gave a module a weight apart from one that it shared `before`.
+void require_no_new_weights(const checkpoint::Checkpoint& before, const OpenedModel& model);
 
 }  // namespace layerpress::setup

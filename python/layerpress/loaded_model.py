@@ -48,7 +48,11 @@ class LoadedModel:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""
         if writes:
             _save_companions(self.model, tokenizer, output)
-        changes = _changes(_config(self.model), _config_of_result(self.model, output))
+        before, after = _config(self.model), _config_of_result(self.model, output)
+        if _is_untied(before, after):
+            _untie(self.model)
+            self._hold(self.model)
+        changes = _changes(before, after)
         if changes:
             new = _take_shapes(self.model, changes)
             self._hold(self.model)
@@ -99,10 +103,11 @@ class WaitingFolder:
     """A folder in the temporary folder where the result waits for save_pretrained(), as long as the model exists."""
 
     def __init__(self, model: Any):
-        folder = tempfile.TemporaryDirectory(prefix="layerpress-")
-        self.path = Path(folder.name) / "result"
-        self.remove = weakref.finalize(model, folder.cleanup)
-        logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.name)
+        folder = tempfile.mkdtemp(prefix="layerpress-")
+        self.path = Path(folder) / "result"
+        self.remove = weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
+        self.keep = self.remove.detach
+        logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder)
 
 
 def copy_result(source: Path, target: Path) -> None:
@@ -155,6 +160,25 @@ def _changes(before: dict, after: dict) -> dict:
         elif isinstance(value, dict) and isinstance(before[key], dict) and (inner := _changes(before[key], value)):
             changed[key] = inner
     return changed
+
+
+def _is_untied(before: dict, after: dict) -> bool:
+    """Whether only the result has a head with a weight apart from the embedding's."""
+    def says(config: dict) -> list:
+        return [part.get("tie_word_embeddings") for part in (config, config.get("text_config") or {})]
+
+    return any(new is False and old is not False for old, new in zip(says(before), says(after)))
+
+
+def _untie(model: Any) -> None:
+    import torch
+
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is embedding.weight:
+        head.weight = torch.nn.Parameter(head.weight.detach().clone(), head.weight.requires_grad)
+    for config in (model.config, model.config.get_text_config()):
+        config.tie_word_embeddings = False
+    model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
 
 
 def _take_shapes(model: Any, changes: dict) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Optional
 
 from . import _native, keywords
 from .calibration import Items, Rows, tokenized_by
-from .errors import InterruptedError, UsageError
+from .errors import Error, InterruptedError, UsageError
 from .image_rows import ImageReader, folder_of, rows_of_file, takes_images, takes_sound, write_tokens
 from .loaded_model import LoadedModel, WaitingFolder, is_model, tokenizer_of
 from .module_in_memory import ModuleInMemory, is_module
@@ -38,7 +38,12 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
         if not is_in_memory(model):
             return summary
         loaded = request.loaded or LoadedModel(model)
-        loaded.stand_for(Path(summary["output"]), request.tokenizer, writes=request.writes)
+        try:
+            loaded.stand_for(Path(summary["output"]), request.tokenizer, writes=request.writes)
+        except Error:
+            if request.waiting is not None:
+                request.waiting.keep()  # the result is finished, and the error names it
+            raise
         model.compression = summary
         return model
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from layerpress.modifiers import QuantizationModifier
+from layerpress.modifiers import QuantizationModifier, SpinQuantModifier
 from safetensors.torch import load_file
 from support import tiny_models
 from torch import nn
@@ -107,3 +107,38 @@ def test_a_module_that_decides_by_values(rows, gptq, tmp_path):
 def test_a_module_without_token_ids(rows, gptq, tmp_path):
     with pytest.raises(layerpress.CheckpointError, match=r"\[graph.export\] Sequential.*token ids"):
         layerpress.oneshot(nn.Sequential(nn.Linear(WIDTH, WIDTH)), dataset=rows, recipe=gptq, output_dir=tmp_path / "out", progress=False)
+
+
+class RootMeanSquare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+class Tied(nn.Module):
+    """A head that reads the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.tokens, self.norm, self.lm_head = nn.Embedding(VOCABULARY, WIDTH), RootMeanSquare(), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.blocks = nn.ModuleList(nn.Sequential(RootMeanSquare(), nn.Linear(WIDTH, WIDTH, bias=False)) for _ in range(3))
+        self.lm_head.weight = self.tokens.weight
+
+    def forward(self, ids):
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.lm_head(self.norm(x))
+
+
+@pytest.mark.parametrize("recipe, said", [
+    (SpinQuantModifier(rotations=["R1"]), "lm_head.weight would be a weight apart from the one that it shares"),
+    (QuantizationModifier(scheme="FP8_DYNAMIC"), "lm_head shares its weight with tokens.*give it a weight of its own"),
+])
+def test_weights_that_modules_share_are_not_separated(recipe, said, tmp_path):
+    with pytest.raises(layerpress.RecipeError, match=said):
+        layerpress.oneshot(Tied(), recipe=recipe, output_dir=tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()

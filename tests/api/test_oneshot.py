@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from support import block_models, program, tiny_models
@@ -120,6 +121,61 @@ def test_texts_for_a_model_in_memory(loaded, model, samples, by_program, gptq, t
             tokenizer=AutoTokenizer.from_pretrained(model), progress=False)
     same_parts(tmp_path / "found", by_program, ("model.safetensors",))
     assert (tmp_path / "found" / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize("recipe", ["rotated", "rotated and quantized", "quantized head", "pruned head", "quantized embedding"])
+def test_a_tied_head_in_memory(recipe, samples, tmp_path):
+    """The model is untied where the result of its folder is."""
+    import torch
+    from layerpress.modifiers import MagnitudePruningModifier, QuantizationModifier, SpinQuantModifier
+    from support import tiny_models
+    from transformers import AutoModelForCausalLM
+
+    import layerpress
+
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    modifiers = {"rotated": [SpinQuantModifier(rotations=["R1"])],
+                 "rotated and quantized": [SpinQuantModifier(rotations=["R1", "R2"]),
+                                           QuantizationModifier(scheme="FP8_DYNAMIC", ignore=["lm_head"])],
+                 "quantized head": [QuantizationModifier(scheme="FP8_DYNAMIC")],
+                 "pruned head": [MagnitudePruningModifier(final_sparsity=0.5, targets=["Linear"])],
+                 "quantized embedding": [QuantizationModifier(config_groups={"g": {"targets": ["Embedding"], "weights": weights}})]}[recipe]
+    folder = tiny_models.save(tmp_path / "tied", dtype=torch.float32, tie_word_embeddings=True)
+    layerpress.oneshot(folder, recipe=modifiers, output_dir=tmp_path / "of_folder", progress=False)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    layerpress.oneshot(model, recipe=modifiers, progress=False)
+    model.save_pretrained(tmp_path / "of_memory")
+    same_parts(tmp_path / "of_memory", tmp_path / "of_folder", ("model.safetensors", "config.json"))
+    assert model.lm_head.weight is not model.model.embed_tokens.weight
+    model.save_pretrained(tmp_path / "dense", save_compressed=False)
+    tokens = torch.tensor([samples[0]])
+
+    def logits(name):
+        return AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto").eval()(tokens).logits
+
+    with torch.no_grad():
+        assert torch.equal(logits("dense"), model.eval()(tokens).logits)
+        if "quantized" not in recipe:  # else inputs of the result are rounded, or transformers cannot read the embedding
+            assert torch.equal(logits("dense"), logits("of_memory"))
+
+
+def test_a_result_that_the_model_cannot_take_is_kept(loaded, gptq, samples, tmp_path, monkeypatch):
+    """The error names its folder."""
+    import gc
+
+    import layerpress
+    from layerpress import _native
+
+    def refusing(native, output):
+        raise layerpress.CheckpointError(f"[memory.load] {output}: does not fit")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(_native, "load_result", refusing)
+    with pytest.raises(layerpress.CheckpointError) as caught:
+        layerpress.oneshot(loaded, dataset=rows_of(samples), recipe=gptq, progress=False)
+    del loaded
+    gc.collect()
+    assert (Path(str(caught.value).split()[1].rstrip(":")) / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("family, settings", [

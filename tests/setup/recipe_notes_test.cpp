@@ -149,9 +149,10 @@ TEST_F(RecipeNotesTest, SharedWeightsInMemoryAreRefused) {
     llama_.assign_by(with_recipe({{"scheme", "W8A8"}, {"ignore", ignore}}));
     return recipe_error([&] { require_own_weights(llama_.setup.model, llama_.setup.assignments); });
   };
-  EXPECT_EQ(error(Json::array()),
-            "[recipe.check] lm_head shares its weight with model.embed_tokens, and a model in memory cannot keep both; "
-            "add ignore=[\"lm_head\"] or pass the model's path");
+  EXPECT_EQ(
+      error(Json::array()),
+      "[recipe.check] lm_head shares its weight with model.embed_tokens, and a module in memory cannot keep both; "
+      "add ignore=[\"lm_head\"] or give it a weight of its own");
   EXPECT_EQ(error({"lm_head"}), "no error");
 }
 

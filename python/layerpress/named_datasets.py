@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple, Optional
 
+from .errors import DataError
+from .helper import import_helper
+
 
 class Named(NamedTuple):
     id: str
@@ -61,4 +64,16 @@ def load(name: str, configuration: Optional[str], split: Optional[str]) -> tuple
     base, bracket, part = (split or "train").partition("[")
     if base in ("train", "test"):
         base += named.split_suffix
-    return load_dataset(named.id, configuration or named.configuration, split=base + bracket + part), named.row
+    split = base + bracket + part
+    try:
+        return load_dataset(named.id, configuration or named.configuration, split=split), named.row
+    except Exception as fault:  # the hub's client, file systems and builders each raise classes of their own
+        raise _cannot_be_loaded(f"{name}, which is {named.id} on the hub, split '{split}'", fault) from None
+
+
+def _cannot_be_loaded(what: str, fault: Exception) -> DataError:
+    import_helper()
+    from layerpress_frame.faults import one_line, without_tokens
+
+    return DataError(f"[python.dataset] {what}: cannot be loaded ({without_tokens(one_line(fault))}); check the network, HF_ENDPOINT and "
+                     "HF_HUB_OFFLINE, or pass a file or the rows")

@@ -150,6 +150,24 @@ def test_names_of_datasets(monkeypatch, model, tmp_path):
     assert (tokens["perfectblend"], tokens["ultrachat_200k"], tokens["wikitext"]) == (3, 1, 2)
 
 
+def test_a_named_dataset_that_cannot_be_loaded(monkeypatch, model, tmp_path):
+    """One line, without the token of a quoted request."""
+    import datasets
+
+    import layerpress
+
+    def load_dataset(name, configuration=None, split=None):
+        raise ConnectionError(f"Couldn't reach '{name}' on the Hub\n(authorization: Bearer hf_abcdefghijklmn)")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(layerpress.DataError) as caught:
+        layerpress.oneshot(model, dataset="ultrachat_200k", group_size=32, output_dir=tmp_path / "out", progress=False)
+    assert str(caught.value) == (
+        "[python.dataset] ultrachat_200k, which is HuggingFaceH4/ultrachat_200k on the hub, split 'train_sft': cannot be loaded (Couldn't "
+        "reach 'HuggingFaceH4/ultrachat_200k' on the Hub (authorization: Bearer ***)); check the network, HF_ENDPOINT and HF_HUB_OFFLINE, or "
+        "pass a file or the rows")
+
+
 def test_alpaca_prompts_are_the_peers():
     from layerpress.named_datasets import NAMED
 

@@ -60,7 +60,8 @@ def package_stub() -> str:
     names = [name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.Error)]
     lines += [f"from .errors import {name} as {name}" for name in sorted(names)]
     lines += ["from .model_free import model_free_ptq as model_free_ptq"]
-    lines += [f"from .reports import {name} as {name}" for name in ("Evaluation", "Inspection", "MixedPrecision", "Plan", "Report", "Summary")]
+    results = ("Evaluation", "Inspection", "MixedPrecision", "Plan", "Report", "Sensitivity", "Summary", "Verification")
+    lines += [f"from .reports import {name} as {name}" for name in results]
     sessions = [f"from .sessions import {name} as {name}" for name in ("active_session", "create_session", "reset_session")]
     lines += ["from .runs import Picture", *sessions, "", "__version__: str", "", "class Distributed:"]
     lines += [f"    @property\n    def {name}(self) -> {kind}: ..." for name, kind in
@@ -75,12 +76,13 @@ def package_stub() -> str:
                       "MixedPrecision")
     lines += function("evaluate", [f"model: {PATH}", "dataset: Any = None", "*", "progress: bool = False"], option_lines("evaluate", ("dataset",)),
                       "Evaluation")
-    lines += function("inspect", [f"model: {PATH}", "*", "progress: bool = False"], option_lines("inspect", ()), "Report")
+    lines += function("inspect", [f"model: {PATH}", "*", "dataset: Any = None", "progress: bool = False"],
+                      option_lines("inspect", ("dataset",)), "Report")
     lines += function("picture", [f"model: {PATH}", "**arguments: Any"], [], "Picture")
     lines += function("prepare", [f"model: {PATH}", "dataset: Any", f"output: {PATH}", "*", "progress: bool = False"],
                       option_lines("prepare", ("dataset", "output")), "Report")
     lines += function("verify", [f"model: {PATH}", f"source: {PATH} = ''", "*", "progress: bool = False"], option_lines("verify", ("source",)),
-                      "Report")
+                      "Verification")
     lines += ["def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...",
               "def init_dist(timeout: int = 600) -> Distributed: ...",
               "def get_rank_partition(split: str, num_samples: int) -> str: ...",

@@ -31,7 +31,7 @@ from .loaded_model import dispatch_for_generation
 from .model_free import model_free_ptq
 from .module_paths import install as _install
 from .ranks import get_rank_partition, init_dist, load_context, load_offloaded_model
-from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Summary
+from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Sensitivity, Summary, Verification
 from .runs import evaluate, inspect, mixed_precision, oneshot, picture, plan, prepare, verify
 from .sessions import active_session, create_session, reset_session
 
@@ -39,7 +39,7 @@ _install(__name__)
 
 __all__ = [
     "CheckpointError", "DamagedWeightsError", "DataError", "Distributed", "DistributedError", "Error", "Evaluation", "Inspection",
-    "InternalError", "InterruptedError", "IoError", "MemoryError", "MixedPrecision", "Plan", "RecipeError", "Report", "Summary",
-    "UsageError", "__version__", "active_session", "create_session", "dispatch_for_generation", "evaluate", "get_rank_partition", "init_dist",
-    "inspect", "load_context", "load_offloaded_model", "mixed_precision", "model_free_ptq", "oneshot", "picture", "plan", "prepare",
-    "reset_session", "verify"]
+    "InternalError", "InterruptedError", "IoError", "MemoryError", "MixedPrecision", "Plan", "RecipeError", "Report", "Sensitivity",
+    "Summary", "UsageError", "Verification", "__version__", "active_session", "create_session", "dispatch_for_generation", "evaluate",
+    "get_rank_partition", "init_dist", "inspect", "load_context", "load_offloaded_model", "mixed_precision", "model_free_ptq", "oneshot",
+    "picture", "plan", "prepare", "reset_session", "verify"]

@@ -21,7 +21,9 @@ from .reports import Inspection as Inspection
 from .reports import MixedPrecision as MixedPrecision
 from .reports import Plan as Plan
 from .reports import Report as Report
+from .reports import Sensitivity as Sensitivity
 from .reports import Summary as Summary
+from .reports import Verification as Verification
 from .runs import Picture
 from .sessions import active_session as active_session
 from .sessions import create_session as create_session
@@ -328,6 +330,7 @@ def evaluate(
 def inspect(
     model: str | PathLike[str],
     *,
+    dataset: Any = None,
     progress: bool = False,
     graph: bool | None = None,  # print the traced graph, node by node, instead
     svg: str | PathLike[str] | None = None,  # draw the graph into this file instead; needs Graphviz
@@ -345,7 +348,6 @@ def inspect(
     from_imatrix: str | None = None,  # with --plan or --sensitivity: importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     targets: str | list[str] | None = None,  # with --plan or --sensitivity: modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # with --plan or --sensitivity: modules to leave alone, instead of this default; overrides --targets
-    dataset: str | None = None,  # with --plan or --sensitivity: calibration data: .jsonl .json .csv .parquet .txt .safetensors, or a datasets id
     dataset_split: str | None = None,  # with --plan or --sensitivity: split of a datasets id; train[a:b] takes a slice, of files too
     text_column: str | None = None,  # with --plan or --sensitivity: column that holds the text
     num_calibration_samples: int | None = None,  # with --plan or --sensitivity: how many samples to use
@@ -405,7 +407,7 @@ def verify(
     model_graph: str | None = None,  # builtin (an architecture that Layerpress knows), export (the graph that PyTorch exports of transformers' model) or auto: builtin where there is one
     trust_remote_code: bool | None = None,  # let a model's own Python code in its folder run when its graph is exported
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
-) -> Report: ...
+) -> Verification: ...
 def dispatch_for_generation(model: Any, *arguments: Any, **options: Any) -> Any: ...
 def init_dist(timeout: int = 600) -> Distributed: ...
 def get_rank_partition(split: str, num_samples: int) -> str: ...

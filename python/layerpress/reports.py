@@ -19,7 +19,7 @@ class Report(dict):
 
     def facts(self) -> list[tuple[str, str]]:
         """What describes the whole."""
-        return []
+        return [(name, str(value)) for name, value in self.items() if isinstance(value, (str, int, float))]
 
     def table(self) -> tuple[Sequence[str], list[Sequence[Any]]]:
         """Column heads and rows."""
@@ -36,7 +36,7 @@ class Report(dict):
         widths = [max(len(row[column]) for row in cells) for column in range(len(head))] if cells else []
         lines += [""] if lines and cells else []
         lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in cells]
-        return "\n".join(lines)
+        return "\n".join(lines) or repr(self)
 
     def _repr_html_(self) -> str:
         head, rows = self.table()
@@ -143,6 +143,36 @@ class Inspection(Report):
 
     def shares(self):
         return _relative([part["bytes"] for part in self["subgraphs"]])
+
+
+class Sensitivity(Report):
+    """The output error of every linear in each scheme."""
+
+    title = "Sensitivity"
+
+    def facts(self):
+        return [("model", self["model"]), ("samples", self["samples"]), ("tokens", self["tokens"])]
+
+    def table(self):
+        return ("relative output error of", *self["order"]), [
+            (module["module"], *(_number(module["schemes"][scheme]["error"]) for scheme in self["order"])) for module in self["modules"]]
+
+
+class Verification(Report):
+    """What the checks of a checkpoint found."""
+
+    title = "Verification"
+
+    def facts(self):
+        figures = {**self, "size of the weights": bytes_text(self["bytes"])} if "bytes" in self else self
+        shown = [(name, figures[name]) for name in ("model", "tensors", "size of the weights", "quantized", "format") if name in figures]
+        return [*shown, ("faults", len(self["faults"]) or "none"), ("warnings", len(self["warnings"]) or "none"),
+                ("seconds", f"{self['seconds']:.1f}")]
+
+    def table(self):
+        return ("", "check", "where", "what"), [
+            (kind, found["check"], found["where"], found["what"])
+            for kind, all_found in (("fault", self["faults"]), ("warning", self["warnings"])) for found in all_found]
 
 
 class Evaluation(Report):

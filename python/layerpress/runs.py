@@ -20,7 +20,7 @@ from .named_datasets import NAMED, load
 from .native import call, option_names, options_of, unknown_keyword
 from .ranks import current_ranks, shares_weights, source_folder
 from .recipes import recipe_text
-from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Summary
+from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Sensitivity, Summary, Verification
 
 
 def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = True, **arguments: Any) -> Any:
@@ -65,26 +65,41 @@ def mixed_precision(model: Any, *, dataset: Any = None, progress: bool = False, 
 def evaluate(model: str | os.PathLike, dataset: Any = None, *, progress: bool = False, **arguments: Any) -> Evaluation:
     """Perplexity of a plain or compressed checkpoint on a dataset, the figures of `tasks` of lm-evaluation-harness, or both; with
     `reference` how it differs from another one."""
-    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
-        if dataset is not None and not isinstance(dataset, (str, os.PathLike)):
-            rows = Path(folder) / "rows.jsonl"
-            wanted = {**arguments, "num_calibration_samples": arguments.get("num_samples", 512)}
-            Rows(Items(dataset, wanted, None, None), wanted).write(rows)
-            dataset, arguments = rows, {**arguments, "text_column": "text"}
-        options = options_of("evaluate", {**arguments, "dataset": dataset})
-        return Evaluation(call(_native.evaluate, os.fspath(model), options, progress=progress))
+    with _with_dataset(dataset, arguments, "num_samples") as given:
+        return Evaluation(call(_native.evaluate, _path(model, "evaluate"), options_of("evaluate", given), progress=progress))
 
 
-def inspect(model: str | os.PathLike, *, progress: bool = False, **arguments: Any) -> Report:
+def inspect(model: str | os.PathLike, *, dataset: Any = None, progress: bool = False, **arguments: Any) -> Report:
     """A model's subgraphs and linear groups; with plan=True, graph=True, svg=FILE or dot=FILE the plan of a run, the graph as text or a
-    picture of it; with sensitivity=True, schemes=[...] and dataset=FILE the output error of every linear in each scheme. In notebooks,
+    picture of it; with sensitivity=True, schemes=[...] and a dataset the output error of every linear in each scheme. In notebooks,
     `picture(model)` shows the graph."""
-    result = call(_native.inspect, os.fspath(model), options_of("inspect", arguments), progress=progress)
+    with _with_dataset(dataset, arguments) as given:
+        result = call(_native.inspect, _path(model, "inspect"), options_of("inspect", given), progress=progress)
     if "plan" in result:
         return Plan(result["plan"])
     if "sensitivity" in result:
-        return Report(result["sensitivity"])
+        return Sensitivity(result["sensitivity"])
     return Inspection(result) if "subgraphs" in result and "parameters" in result else Report(result)
+
+
+def _path(model: Any, function: str) -> str:
+    if not isinstance(model, (str, os.PathLike)):
+        raise UsageError(f"[python.{function}] model: a {type(model).__name__} is neither a folder nor an id; save a model in memory with "
+                         "save_pretrained(FOLDER) and pass the folder")
+    return os.fspath(model)
+
+
+@contextlib.contextmanager
+def _with_dataset(dataset: Any, arguments: dict[str, Any], count: str = "num_calibration_samples") -> Iterator[dict[str, Any]]:
+    """The arguments with the dataset: rows in Python are in a file inside of the context."""
+    if dataset is None or isinstance(dataset, (str, os.PathLike)):
+        yield {**arguments, "dataset": dataset}
+        return
+    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+        rows = Path(folder) / "rows.jsonl"
+        wanted = {**arguments, "num_calibration_samples": arguments.get(count)}
+        Rows(Items(dataset, wanted, None, None), wanted).write(rows)
+        yield {**arguments, "dataset": rows, "text_column": "text", "dataset_split": None}
 
 
 def is_in_memory(value: Any) -> bool:
@@ -113,19 +128,15 @@ def picture(model: str | os.PathLike, **arguments: Any) -> Picture:
 def prepare(model: str | os.PathLike, dataset: Any, output: str | os.PathLike, *, progress: bool = False,
             **arguments: Any) -> Report:
     """Tokenizes data with a model's tokenizer into a token file, which oneshot() and evaluate() take as dataset."""
-    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
-        if not isinstance(dataset, (str, os.PathLike)):
-            rows = Path(folder) / "rows.jsonl"
-            Rows(Items(dataset, arguments, None, None), arguments).write(rows)
-            dataset, arguments = rows, {**arguments, "text_column": "text"}
-        options = options_of("prepare", {**arguments, "dataset": dataset, "output": output})
-        return Report(call(_native.prepare, os.fspath(model), options, progress=progress))
+    with _with_dataset(dataset, arguments) as given:
+        options = options_of("prepare", {**given, "output": output})
+        return Report(call(_native.prepare, _path(model, "prepare"), options, progress=progress))
 
 
-def verify(model: str | os.PathLike, source: str | os.PathLike = "", *, progress: bool = False, **arguments: Any) -> Report:
+def verify(model: str | os.PathLike, source: str | os.PathLike = "", *, progress: bool = False, **arguments: Any) -> Verification:
     """Checks a checkpoint, by itself or against the model that it was made of; ["faults"] and ["warnings"] are lists."""
     options = options_of("verify", {**arguments, "source": source})
-    return Report(call(_native.verify, os.fspath(model), options, progress=progress))
+    return Verification(call(_native.verify, _path(model, "verify"), options, progress=progress))
 
 
 class _Request:

@@ -1,5 +1,7 @@
 """The other functions of the package, its errors, its stubs, and how it is imported."""
 
+import re
+import shutil
 import subprocess
 import sys
 
@@ -102,6 +104,29 @@ def test_results_show_themselves(model, samples):
     assert layerpress.picture(model)._repr_svg_().startswith("<")
 
 
+def test_what_verify_finds_is_printed(model, tmp_path):
+    import layerpress
+
+    sound = layerpress.verify(model)
+    assert re.search(r"faults +none\nwarnings +none", str(sound)) and "bfloat16" not in str(sound)
+    damaged = shutil.copytree(model, tmp_path / "damaged")
+    (damaged / "config.json").unlink()
+    found = layerpress.verify(damaged)
+    assert re.search(r"faults +1\n", str(found)) and "fault  files  " in str(found) and "has no config.json" in str(found)
+    assert "has no config.json" in found._repr_html_()
+
+
+@pytest.mark.parametrize("function, arguments", [
+    ("evaluate", {"dataset": [[1, 2]]}), ("inspect", {"sensitivity": True, "dataset": [[1, 2]]}), ("picture", {}),
+    ("prepare", {"dataset": [[1, 2]], "output": "tokens.safetensors"}), ("verify", {}),
+])
+def test_models_in_memory_are_for_runs(function, arguments, loaded):
+    import layerpress
+
+    with pytest.raises(layerpress.UsageError, match="a LlamaForCausalLM is neither a folder nor an id; save a model in memory"):
+        getattr(layerpress, function)(loaded, **arguments)
+
+
 def test_sensitivity(model, samples, tmp_path):
     import layerpress
 
@@ -109,6 +134,11 @@ def test_sensitivity(model, samples, tmp_path):
     figures = layerpress.inspect(model, sensitivity=True, schemes=["NVFP4", "FP8_DYNAMIC"], dataset=file)
     assert figures.order == ["NVFP4", "FP8_DYNAMIC"] and figures.samples == len(samples)
     assert all(own["schemes"]["NVFP4"]["error"] > own["schemes"]["FP8_DYNAMIC"]["error"] > 0 for own in figures.modules)
+    same = layerpress.inspect(model, sensitivity=True, schemes=["NVFP4", "FP8_DYNAMIC"], dataset=samples)
+    assert same.modules == figures.modules
+    assert f"{same.modules[0]['schemes']['NVFP4']['error']:.5f}" in str(same)
+    splits = {"test": samples, "train": samples[:1]}
+    assert layerpress.prepare(model, splits, tmp_path / "tokens.safetensors", dataset_split="test").samples == len(samples)
     with pytest.raises(layerpress.UsageError, match="leave out quality="):
         layerpress.inspect(model, sensitivity=True, schemes=["NVFP4"], dataset=file, quality="fast")
 

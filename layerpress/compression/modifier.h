@@ -135,6 +135,9 @@ class Modifier {
   /// Whether it needs calibration data.
   virtual bool needs_data() const = 0;
 
+  /// What of it needs the data, if it does: "GPTQModifier", or "QuantizationModifier (static scales of inputs in FP8)".
+  virtual std::string data_use() const { return type(); }
+
   /// Arguments that were given and change nothing here.
   virtual std::vector<std::string> arguments_without_effect() const { return {}; }
 

@@ -88,6 +88,9 @@ class BlockRounder : public compression::Quantizer {
 
   std::string type() const override { return type_; }
   bool needs_data() const override { return weighs_; }
+  std::string data_use() const override {
+    return type_ == "GPTQModifier" ? type_ : type_ + " (an observer that weighs errors by inputs)";
+  }
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override {
     return groups_->scheme_for(module);
   }

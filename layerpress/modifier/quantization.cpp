@@ -1,8 +1,11 @@
 #include "layerpress/modifier/quantization.h"
 
+#include "layerpress/base/text.h"
 #include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/square_sum.h"
 #include "layerpress/modifier/quantizing_modifier.h"
+#include "layerpress/quant/scheme_name.h"
+#include "layerpress/quant/value_parameters.h"
 
 namespace layerpress::modifier {
 namespace {
@@ -20,6 +23,17 @@ class QuantizationModifier : public QuantizingModifier {
 
   std::string type() const override { return "QuantizationModifier"; }
   bool needs_data() const override { return any_weighs_inputs() || any_stored_values(); }
+  std::string data_use() const override {
+    std::vector<std::string> uses;
+    if (any_weighs_inputs()) uses.emplace_back("an observer that weighs errors by inputs");
+    for (const SchemeGroup& group : scheme_groups())
+      if (quant::has_stored_inputs(*group.scheme)) {
+        const std::string name = quant::scheme_name(*group.scheme);
+        uses.push_back("static scales of inputs" + (name.empty() ? "" : " in " + name));
+      }
+    if (kv_cache() != nullptr) uses.emplace_back("static scales of keys and values");
+    return uses.empty() ? type() : fmt::format("{} ({})", type(), join(uses));
+  }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
     std::vector<compression::StatisticPtr> wanted;
     if (any_observer(Observer::kHessian))

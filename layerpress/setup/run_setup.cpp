@@ -30,27 +30,28 @@
 namespace layerpress::setup {
 namespace {
 
+/// LLM Compressor's name for a sequential run.
+constexpr const char* kIndependent = "independent";
+
 std::vector<std::string> pipeline_names() {
   std::vector<std::string> names;
   for (const schedule::Pipeline& pipeline : schedule::kPipelines) names.emplace_back(pipeline.name);
+  names.emplace_back(kIndependent);
   return names;
 }
 
 const schedule::Pipeline* choose_pipeline(const OneshotOptions& options, const Modifiers& modifiers) {
   const std::string& asked = options.pipeline;
-  const bool needs_data =
-      !options.imatrix.empty() ||
-      std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) { return modifier->needs_data(); });
-  if (asked.empty()) return schedule::pipeline_named(needs_data ? "sequential" : "datafree");
-  // "independent" is LLM Compressor's name for a sequential run.
-  const schedule::Pipeline* pipeline = schedule::pipeline_named(asked == "independent" ? "sequential" : asked);
+  const std::string use = data_use(options, modifiers);
+  if (asked.empty()) return schedule::pipeline_named(use.empty() ? "datafree" : "sequential");
+  const schedule::Pipeline* pipeline = schedule::pipeline_named(asked == kIndependent ? "sequential" : asked);
   if (pipeline == nullptr)
     throw UsageError("[options] --pipeline: unknown value '{}'; {}", asked, nearest_or_all(asked, pipeline_names()));
-  if (needs_data && !pipeline->takes_data)
+  if (!use.empty() && !pipeline->takes_data)
     throw UsageError(
-        "[options] --pipeline {}: the recipe needs calibration data (GPTQ, AWQ, pruning, a hessian observer, "
-        "smoothing, static input scales, a quantized cache of keys and values, or --imatrix)",
-        asked);
+        "[options] --pipeline {}: calibration data is needed by {}; choose another pipeline, or what needs no data, "
+        "such as the scheme FP8_DYNAMIC with rounding",
+        asked, use);
   return pipeline;
 }
 
@@ -198,6 +199,14 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
 }
 
 }  // namespace
+
+std::string data_use(const OneshotOptions& options, const Modifiers& modifiers) {
+  std::vector<std::string> uses;
+  for (const auto& modifier : modifiers)
+    if (modifier->needs_data()) uses.push_back(modifier->data_use());
+  if (!options.imatrix.empty()) uses.emplace_back("--imatrix");
+  return join(uses);
+}
 
 ActivationPlace parse_activation_place(const std::string& name) {
   if (name == "auto") return ActivationPlace::kAuto;

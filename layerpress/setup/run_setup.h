@@ -57,6 +57,9 @@ struct RunSetup {
   dist::DivisionRates division_rates{};  ///< the same on all ranks; plan/division_rates.h
 };
 
+/// What of a recipe's modifiers and the options needs calibration data, for messages; "": nothing.
+std::string data_use(const OneshotOptions& options, const Modifiers& modifiers);
+
 /// Completes the recipe and the modifiers of a setup, whose model is open and not changed yet, by what data says. Collective.
 using Decide = std::function<void(RunSetup& setup)>;
 

@@ -13,7 +13,7 @@ from .errors import Error
 # Keywords that scripts know better than the option's own name.
 _KEYWORDS = {"output": "output_dir"}
 _TYPES = {option["name"]: option["type"] for options in json.loads(_native.tables()).values() for option in options if "name" in option}
-_OPTION = re.compile(r"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)('[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*\b))?(?=(:?))")
+_OPTION = re.compile(r"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)('[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*\b|[a-z]+(?=:)))?(?=(:?))")
 
 
 def in_python(text: str) -> str:

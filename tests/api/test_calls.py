@@ -50,6 +50,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"num_calibration_sample": 3}, "num_calibration_sample: there is no such argument.*did you mean num_calibration_samples"),
     ({"propagate_error": False, "pipeline": "sequential"}, "propagate_error=False is not possible: pipeline='basic'"),
     ({"num_calibration_samples": "many"}, "num-calibration-samples: invalid value 'many'"),
+    ({"pipeline": "datafree"}, "pipeline='datafree': calibration data is needed by GPTQModifier"),
     ({"splits": ["a", "b"]}, "is not one split"),
     ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text or messages"),
     ({"dataset": [{"input_ids": [1.5]}]}, "row 1: '1.5' is no token id"),
@@ -65,6 +66,13 @@ def test_refused_arguments(arguments, fragment, model, tmp_path):
     with pytest.raises(layerpress.Error, match=fragment):
         layerpress.oneshot(model, **{"dataset": [[1, 2]], "output_dir": tmp_path / "out", "progress": False, **arguments})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_static_scales_need_data(model, tmp_path):
+    import layerpress
+
+    with pytest.raises(layerpress.UsageError, match=r"needed by QuantizationModifier \(static scales of inputs in FP8\).*FP8_DYNAMIC"):
+        layerpress.model_free_ptq(model, tmp_path / "out", scheme="FP8", progress=False)
 
 
 def test_calibration_on_the_original_weights(model, samples, tmp_path):

@@ -9,6 +9,7 @@ import pytest
     ("add --download, or: hf download", "add download=True, or: hf download"),
     ("add --group-size 64", "add group_size=64"),
     ("[options] --pipeline: 'x' is not known", "[options] pipeline: 'x' is not known"),
+    ("[options] --pipeline datafree: needs data", "[options] pipeline='datafree': needs data"),
     ("leave out --no-moe-calibrate-all-experts", "leave out moe_calibrate_all_experts=False"),
     ("pass --device 'cuda:1'", "pass device='cuda:1'"),
     ("write --push ORG/NAME", "write push='ORG/NAME'"),

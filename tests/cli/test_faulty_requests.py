@@ -123,7 +123,7 @@ def test_recipe_file_missing(model, refused, samples, tmp_path):
 @pytest.mark.parametrize("options, fragments", [
     (["--scheme", "W4A61"], ["W4A61", "W4A16"]),
     (["--algorithm", "awq"], ["awq", "gptq"]), (["--group-size", "-1"], ["--group-size"]),
-    (["--scheme", "W8A8", "--group-size", "32"], ["W8A8"]), (["--pipeline", "fast"], ["fast", "sequential"]),
+    (["--scheme", "W8A8", "--group-size", "32"], ["W8A8"]), (["--pipeline", "fast"], ["fast", "sequential", "independent"]),
     (["--pipeline", "datafree"], ["datafree"]), (["--device", "tpu"], ["tpu"]), (["--device", "cuda:99"], ["device"]),
     (["--dtype", "int8"], ["int8"]), (["--threads", "-2"], ["--threads"]), (["--max-shard-size", "many"], ["many"]),
     (["--max-shard-size", "0"], ["--max-shard-size"]), (["--batch-tokens", "-5"], ["--batch-tokens"]),
@@ -137,8 +137,14 @@ def test_options(options, fragments, model, refused, samples):
 
 
 def test_data_that_is_needed(model, refused):
-    refused(model, "--group-size", "32", fragments=["--dataset"], code=2)
-    refused(model, "--group-size", "32", "--algorithm", "rtn", "--observer", "hessian", fragments=["--dataset"], code=2)
+    missing = "--dataset is missing: calibration data is needed by "
+    refused(model, "--group-size", "32", fragments=[missing + "GPTQModifier"], code=2)
+    rounding = missing + "QuantizationModifier "
+    refused(model, "--group-size", "32", "--algorithm", "rtn", "--observer", "hessian",
+            fragments=[rounding + "(an observer that weighs errors by inputs)"], code=2)
+    refused(model, "--algorithm", "rtn", "--scheme", "FP8", fragments=[rounding + "(static scales of inputs in FP8)"], code=2)
+    refused(model, "--algorithm", "rtn", "--scheme", "nvfp4-fp8",
+            fragments=[rounding + "(static scales of inputs in NVFP4, static scales of keys and values)"], code=2)
 
 
 def test_recipe_file_and_its_options(model, refused, samples, tmp_path):

@@ -128,7 +128,7 @@ def test_refusals(modifiers, fragments, source, samples, results, tmp_path):
 
 def test_data_free_is_refused(source, results, tmp_path):
     program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, ("SparseGPTModifier", TWO_OF_FOUR)),
-                  "--pipeline", "datafree", fragments=["needs calibration data", "pruning"], code=2)
+                  "--pipeline", "datafree", fragments=["--pipeline datafree: calibration data is needed by SparseGPTModifier"], code=2)
 
 
 def test_magnitudes_need_no_data(source, samples, results, tmp_path):

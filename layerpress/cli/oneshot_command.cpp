@@ -73,8 +73,10 @@ void print_summary(const OneshotSummary& summary) {
     return;
   }
   const Json& details = summary.details;
-  const std::string head =
-      fmt::format("{}: {} modules in {}", summary.output, summary.modules, details["scheme"].get<std::string>());
+  const auto scheme = details["scheme"].get<std::string>();
+  const std::string head = summary.modules == 0
+                               ? fmt::format("{}: {}, no module compressed", summary.output, scheme)
+                               : fmt::format("{}: {} modules in {}", summary.output, summary.modules, scheme);
   const std::string fallbacks = summary.fallbacks == 0 ? "" : fmt::format(", {} with a fallback", summary.fallbacks);
   const std::size_t outsized = details["outsized_errors"].size(), findings = details["findings"].size();
   const std::string errors = outsized == 0 ? "" : fmt::format(", {} with an error above 100 %", outsized);

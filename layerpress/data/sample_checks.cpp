@@ -24,7 +24,10 @@ void report_count(const SampleCount& count, const DatasetOptions& options, const
   if (count.samples == 0)
     throw DataError("[data] {}, split {}: gives no samples{}; pass another dataset or split", options.dataset,
                     options.split, skipped);
-  if (count.samples < options.num_samples)
+  // A token file has as many as were asked for when it was made.
+  const bool is_chosen =
+      options.num_samples != DatasetOptions().num_samples || !options.dataset.ends_with(".safetensors");
+  if (count.samples < options.num_samples && is_chosen)
     control.message(LogLevel::kWarning,
                     fmt::format("[data] {}: {} samples were requested, but only {} exist; all are used{}",
                                 options.dataset, options.num_samples, count.samples, skipped));

@@ -28,9 +28,10 @@ void refuse_null(const Json& arguments, const char* key, Number usual, const std
 bool names_batches(const Json& arguments, const std::string& where) {
   const auto found = arguments.find("batched_quantization");
   if (found == arguments.end() || found->is_null() || *found == Json("auto")) return false;
-  if (!found->is_number_integer() || found->get<std::int64_t>() < 1)
-    throw RecipeError("[recipe.modifier] {}: batched_quantization must be \"auto\", a positive whole number or null",
-                      where);
+  // LLM Compressor reads true as the number 1.
+  if (*found != Json(true) && (!found->is_number_integer() || found->get<std::int64_t>() < 1))
+    throw RecipeError(
+        "[recipe.modifier] {}: batched_quantization must be \"auto\", a positive whole number, true or null", where);
   return true;
 }
 

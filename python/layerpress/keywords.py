@@ -22,7 +22,7 @@ RENAMED = {
 WITHOUT_EFFECT = {
     "clear_sparse_session": False, "overwrite_cache": False, "preprocessing_num_workers": None, "dataloader_num_workers": 0,
     "batch_size": 1, "pad_to_max_length": False, "quantization_aware_calibration": True, "sequential_prefetch": False,
-    "tracing_ignore": None, "streaming": False, "remove_columns": None,
+    "tracing_ignore": None, "streaming": False, "remove_columns": None, "log_dir": None,
 }
 
 # Only their defaults can be had.
@@ -35,7 +35,6 @@ ONLY_DEFAULT = {
     "propagate_error": (True, "pipeline='basic' calibrates on the original weights"),
     "raw_kwargs": (None, "load the data with the datasets package and pass it"),
     "dvc_data_repository": (None, "load the data with the datasets package and pass it"),
-    "log_dir": (None, "messages go to the logger 'layerpress'"),
 }
 
 # oneshot() itself reads them.

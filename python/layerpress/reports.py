@@ -86,12 +86,13 @@ class Summary(Report):
         before, after = details["source_bytes"], self["output_bytes"]
         worst = ", ".join(f"{' '.join(group['modules'])} {group.get('relative_output_error', group.get('weight_error')):.4f}"
                           for group in details["worst_modules"])
-        return [("output", self["output"]), ("scheme", details["scheme"]),
-                ("modules", f"{self['modules']} compressed, {self['fallbacks']} with a fallback"),
+        modules = f"{self['modules']} compressed, {self['fallbacks']} with a fallback" if self["modules"] else "none compressed"
+        facts = [("output", self["output"]), ("scheme", details["scheme"]), ("modules", modules),
                 ("size of the weights", f"{bytes_text(before)} -> {bytes_text(after)} ({before / max(after, 1):.2f} times smaller)"),
                 ("worst modules", worst), ("seconds", f"{self['seconds']:.1f}"),
                 ("peak memory", bytes_text(max(rank["peak_anonymous_bytes"] for rank in details["ranks"]))),
                 ("serve it", details["serving"]["command"]), ("it needs", details["serving"]["hardware"])]
+        return [(name, value) for name, value in facts if value]
 
     def table(self):
         return ("module", "scheme", "relative error of the weight"), [

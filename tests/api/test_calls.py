@@ -75,6 +75,17 @@ def test_static_scales_need_data(model, tmp_path):
         layerpress.model_free_ptq(model, tmp_path / "out", scheme="FP8", progress=False)
 
 
+def test_keywords_without_effect(model, tmp_path):
+    """log_dir= changes no result, and a run may compress no module."""
+    from layerpress.modifiers import SpinQuantModifier
+
+    import layerpress
+
+    summary = layerpress.oneshot(model, recipe=SpinQuantModifier(rotations=["R2"]), output_dir=tmp_path / "out", log_dir="logs", progress=False)
+    assert "none compressed" in str(summary) and "worst modules" not in str(summary)
+    assert not (tmp_path / "logs").exists()
+
+
 def test_calibration_on_the_original_weights(model, samples, tmp_path):
     """Scripts of LLM Compressor ask for it by another keyword."""
     from layerpress.modifiers import GPTQModifier

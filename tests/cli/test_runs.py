@@ -185,6 +185,12 @@ def test_seeds(model, results, samples):
     assert run("no-shuffle", "--no-shuffle", "--seed", "5") == first
 
 
+def test_no_module_is_compressed(model, results, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("s_stage: {m_modifiers: {SpinQuantModifier: {rotations: [R2]}}}")
+    outcome = program.run("oneshot", model, "--output", results / "rotated", "--recipe", tmp_path / "recipe.yaml")
+    assert outcome.output.splitlines()[0] == f"{results / 'rotated'}: no scheme, no module compressed"
+
+
 def test_fewer_samples_than_asked_for(model, results, samples):
     outcome = program.run("oneshot", model, "--output", results / "out", "--group-size", "32", "--dataset", samples)
     assert "only 8 exist" in outcome.errors and "512" in outcome.errors

@@ -54,6 +54,20 @@ TEST_F(LoadSamplesTest, JsonLines) {
   expect_says(messages_.warnings[0], {"512 samples were requested, but only 2 exist"});
 }
 
+TEST_F(LoadSamplesTest, TokenFilesHaveTheNumberThatWasAskedFor) {
+  CalibrationSet set;
+  set.tokens = {1, 2, 3};
+  set.sample_offsets = {0, 2, 3};
+  DatasetOptions options = file("x.safetensors", "");
+  write_token_file(options.dataset, set);
+  EXPECT_EQ(load(options), (Samples{{1, 2}, {3}}));
+  EXPECT_TRUE(messages_.warnings.empty());
+  options.num_samples = 3;
+  EXPECT_EQ(load(options), (Samples{{1, 2}, {3}}));
+  ASSERT_EQ(messages_.warnings.size(), 1u);
+  expect_says(messages_.warnings[0], {"3 samples were requested, but only 2 exist"});
+}
+
 TEST_F(LoadSamplesTest, JsonList) {
   EXPECT_EQ(load(file("x.json", "[{\"input_ids\":[1,2]},\n{\"input_ids\":[3]}]")), (Samples{{1, 2}, {3}}));
   expect_says(error(file("y.json", "[{\"input_ids\":[1]},{\"input_ids\":\"a\"}]")),

@@ -91,6 +91,7 @@ TEST(Arguments, FieldsOfTrainingAreAcceptedAndNamed) {
   EXPECT_EQ(without_effect("GPTQModifier", {{"index", nullptr}, {"start", nullptr}, {"batched_quantization", "auto"}}),
             "");
   EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", 4}}), "batched_quantization ");
+  EXPECT_EQ(without_effect("GPTQModifier", {{"batched_quantization", true}}), "batched_quantization ");
 }
 
 TEST(Arguments, FieldsOfTrainingHaveTheirTypes) {

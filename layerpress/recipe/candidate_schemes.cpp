@@ -4,7 +4,9 @@
 #include <cctype>
 
 #include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/recipe_of_options.h"
@@ -19,6 +21,11 @@ void check_preset(const std::string& name) {
   try {
     (void)quant::preset_scheme(name);
   } catch (const RecipeError& error) {
+    if (gguf::is_mixture(upper_case(name)) || gguf::find_block_type(upper_case(name)) != nullptr)
+      throw UsageError(
+          "[options] --schemes: {} is of GGUF files; oneshot chooses among their types, such as Q4_K and Q5_0, with an "
+          "--output that ends in .gguf",
+          name);
     const std::string text = error.what();  // its place is the option
     throw UsageError("[options] --schemes: {}", text.substr(text.find("] ") + 2));
   }

@@ -18,7 +18,9 @@ void refuse_with_recipe_file(const OneshotOptions& options) {
   const OneshotOptions defaults;
   const auto refuse = [&](const std::string& option, bool differs) {
     if (differs || options.is_given(option))
-      throw UsageError("[options] --{} and --recipe: the recipe file says this already; give only one of them", option);
+      throw UsageError(
+          "[options] --{} and --recipe: a recipe says all of this itself; write it there, or leave out one of the two",
+          option);
   };
   refuse("algorithm", options.algorithm != defaults.algorithm);
   refuse("scheme", options.scheme != defaults.scheme);

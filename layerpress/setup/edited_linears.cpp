@@ -45,8 +45,10 @@ void add_entry(const compression::EditingModifier& modifier, const std::vector<c
                std::map<std::string, LinearEdits>& edits) {
   const std::map<std::string, EditPtr> own = modifier.edits_of(modules);
   if (own.empty())
-    throw RecipeError("[recipe.check] {}: its targets match no linear module; nothing would be edited",
-                      modifier.type());
+    throw RecipeError(
+        "[recipe.check] {}: its targets match no linear module; nothing would be edited; name modules (Linear, "
+        "re:.*q_proj$), not their parameters (re:.*weight)",
+        modifier.type());
   for (const auto& [module, edit] : own) {
     if (const auto before = quantized.find(module); before != quantized.end())
       throw RecipeError("[recipe.check] {} edits {}, which {} has quantized before; put {} first", modifier.type(),

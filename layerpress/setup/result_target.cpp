@@ -88,7 +88,10 @@ std::shared_ptr<const target::Target> make_target(const OneshotOptions& options,
                                                   const OpenedModel& model, const gguf::ImportanceFile* importance) {
   if (!recipe::asks_for_gguf(options)) return target::compressed_tensors_target();
   if (options.model_in_memory)
-    throw UsageError("[oneshot] a model in memory cannot become a GGUF, which needs its tokenizer; name its folder");
+    throw UsageError(
+        "[oneshot] a model in memory cannot become a GGUF, whose tokenizer is read from the model's folder; pass the "
+        "folder "
+        "or id, or save model and tokenizer with save_pretrained and pass that folder");
   target::GgufDescription description{.name = last_part_of(options.model), .recipe = recipe::to_yaml(recipe)};
   if (recipe::divides_gguf(options)) description.parts = std::filesystem::path(options.output).stem().string();
   description.source = model.file_metadata;

@@ -68,6 +68,18 @@ def test_refused_arguments(arguments, fragment, model, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("how, said", [
+    ({"output_dir": "out.gguf", "scheme": "Q4_K_M"}, "cannot become a GGUF, whose tokenizer is read from the model's folder; pass the folder or id"),
+])
+def test_refused_in_memory(how, said, loaded, samples, tmp_path, monkeypatch):
+    import layerpress
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(layerpress.UsageError, match=said):
+        layerpress.oneshot(loaded, dataset=samples, progress=False, **how)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_static_scales_need_data(model, tmp_path):
     import layerpress
 

@@ -149,7 +149,14 @@ def test_data_that_is_needed(model, refused):
 
 def test_recipe_file_and_its_options(model, refused, samples, tmp_path):
     recipe = write_recipe(tmp_path, {"GPTQModifier": {"config_groups": GROUPS}})
-    refused(model, "--recipe", recipe, "--dataset", samples, "--scheme", "W8A8", fragments=["--scheme", "--recipe"], code=2)
+    refused(model, "--recipe", recipe, "--dataset", samples, "--scheme", "W8A8",
+            fragments=["--scheme and --recipe: a recipe says all of this itself"], code=2)
+
+
+def test_targets_that_are_parameters(model, refused, tmp_path):
+    """LLM Compressor's pruning of training names them."""
+    recipe = write_recipe(tmp_path, {"MagnitudePruningModifier": {"final_sparsity": 0.5, "targets": ["re:.*weight"]}})
+    refused(model, "--recipe", recipe, fragments=["match no linear module", "name modules (Linear, re:.*q_proj$), not their parameters"])
 
 
 def test_options_that_do_not_divide(model, refused, samples):

@@ -202,6 +202,7 @@ def test_interrupted_measurement_leaves_nothing(tmp_path):
     ([], ["--sensitivity", "add --schemes"], 2),
     (["--schemes", "W4A16"], ["--sensitivity", "add --dataset"], 2),
     (["--schemes", "NVFP3", "--dataset", "SAMPLES"], ["--schemes", "unknown scheme 'NVFP3'", "NVFP4"], 2),
+    (["--schemes", "NVFP4,Q5_0", "--dataset", "SAMPLES"], ["--schemes: Q5_0 is of GGUF files", "--output that ends in .gguf"], 2),
     (["--schemes", "W4A16,W4A16", "--dataset", "SAMPLES"], ["--schemes", "W4A16 is named twice"], 2),
     (["--schemes", "nvfp4-fp8", "--dataset", "SAMPLES"], ["--schemes", "nvfp4-fp8", "one by one"], 2),
     (["--schemes", "NVFP4,W4A16", "--dataset", "SAMPLES"], ["W4A16 uses groups of 128", "--group-size 64"], 1),

@@ -42,7 +42,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--formats", nargs="+", default=list(INTEGERS), choices=list(FORMATS), metavar="FORMAT",
                         help=f"of {', '.join(FORMATS)} (default: the integers)")
     parser.add_argument("--modes", nargs="+", default=QUALITIES, metavar="MODE",
-                        help="qualities; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
+                        help="qualities, also max; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
                              "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; rtn-four-over-six of NVFP4; LLM "
                              "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-expanded; rotated:MODE, after SpinQuant's "
                              "R1 and R2, rotated32:MODE in blocks of 32 channels (default: fast balanced best)")

@@ -48,7 +48,7 @@ class Mode:
 
 
 def parse_mode(name: str) -> Mode:
-    """A name of the tables above, or a quality with other settings: best,strength=0.5,damping=0.1; best is left out, too."""
+    """A name of the tables above, or a quality with other settings: max; best,strength=0.5,damping=0.1; best is left out, too."""
     if rotated := ROTATED.fullmatch(name):
         return replace(parse_mode(rotated[2]), name=name, rotation={"transform_block_size": int(rotated[1])} if rotated[1] else {})
     if name in PEER:
@@ -57,7 +57,7 @@ def parse_mode(name: str) -> Mode:
         observer = OBSERVER_OF_ROUNDING[name]
         return Mode(name, "QuantizationModifier", {"weight_observer": observer} if observer else {})
     parts = name.split(",")
-    quality = parts.pop(0) if parts[0] in QUALITIES else "best"
+    quality = parts.pop(0) if parts[0] in [*QUALITIES, "max"] else "best"
     added: dict = {}
     for key, value in (part.split("=") for part in parts):
         if key in PROPAGATION:

@@ -61,14 +61,13 @@ void take_observer(OrderedJson& arguments, const char* observer) {
       group["weights"]["observer"] = observer;
 }
 
-/// The weights that a quantizer's schemes have, as far as they can be read; the modifier reports errors.
-std::vector<quant::QuantizationArgs> weights_of(const OrderedJson& arguments) {
-  std::vector<quant::QuantizationArgs> found;
+/// The schemes that a quantizer has, as far as they can be read; the modifier reports errors.
+std::vector<quant::QuantizationScheme> schemes_of(const OrderedJson& arguments) {
+  std::vector<quant::QuantizationScheme> found;
   const auto add = [&](const Json& scheme) {
     try {
-      const quant::QuantizationScheme parsed = scheme.is_string() ? quant::preset_scheme(scheme.get<std::string>())
-                                                                  : quant::parse_quantization_scheme(scheme, "quality");
-      if (parsed.weights) found.push_back(*parsed.weights);
+      found.push_back(scheme.is_string() ? quant::preset_scheme(scheme.get<std::string>())
+                                         : quant::parse_quantization_scheme(scheme, "quality"));
     } catch (const Error&) {
     }
   };
@@ -78,17 +77,27 @@ std::vector<quant::QuantizationArgs> weights_of(const OrderedJson& arguments) {
   return found;
 }
 
-/// The rotations that --quality max begins with, as they were measured (docs/quality.md): of the whole residual stream; with MXFP4 inside
-/// of the blocks that share a scale; with NVFP4 none, because its small groups profit from having outliers in few of them.
-std::optional<OrderedJson> best_rotations(const Recipe& recipe) {
-  OrderedJson arguments = OrderedJson::object();
-  for (const ModifierEntry& entry : recipe.modifiers)
-    for (const quant::QuantizationArgs& weights : weights_of(entry.arguments)) {
-      if (!weights.is_float(4)) continue;
-      if (weights.strategy == quant::Strategy::kTensorGroup) return std::nullopt;
-      if (weights.group_size) arguments["transform_block_size"] = *weights.group_size;
+/// What --quality max begins with, as it was measured (docs/quality.md): rotations of the whole residual stream; with MXFP4 inside of the
+/// blocks that share a scale; with NVFP4 none, because its small groups profit from having outliers in few of them. Where inputs
+/// have 4 bits, too, outliers of channels do most of the damage: smoothing, and rotations of the values' heads, which it does not reach.
+std::vector<ModifierEntry> preparations(const Recipe& recipe) {
+  const auto entry = [](const char* type, const OrderedJson& arguments) {
+    return ModifierEntry{type, arguments, fmt::format("{} of --quality max (--quality best does without it)", type)};
+  };
+  OrderedJson rotation = OrderedJson::object();
+  bool is_small = false;
+  for (const ModifierEntry& modifier : recipe.modifiers)
+    for (const quant::QuantizationScheme& scheme : schemes_of(modifier.arguments)) {
+      if (!scheme.weights || !scheme.weights->is_float(4)) continue;
+      const bool small = scheme.weights->strategy == quant::Strategy::kTensorGroup;
+      if (scheme.input_activations && scheme.input_activations->is_float(4))
+        return {entry("SpinQuantModifier", {{"rotations", {"R2"}}}),
+                entry("SmoothQuantModifier", {{"smoothing_strength", small ? 0.7 : 0.9}})};
+      is_small = is_small || small;
+      if (scheme.weights->group_size) rotation["transform_block_size"] = *scheme.weights->group_size;
     }
-  return arguments;
+  if (is_small) return {};
+  return {entry("SpinQuantModifier", rotation)};
 }
 
 /// Fills in the arguments that the quality implies; explicit arguments take precedence.
@@ -97,10 +106,11 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
     throw UsageError("[options] --quality: unknown value '{}'; {}", quality,
                      nearest_or_all(quality, {"fast", "balanced", "best", "max"}));
   const bool moves = quality == "best" || quality == "max";
-  bool propagates = false, rotates = false;
+  bool propagates = false, rotates = false, smooths = false;
   for (ModifierEntry& entry : recipe.modifiers) {
     propagates = propagates || entry.type == "AutoRoundModifier";
     rotates = rotates || entry.type == "SpinQuantModifier";
+    smooths = smooths || entry.type == "SmoothQuantModifier";
     const bool gptq = entry.type == "GPTQModifier";
     if (!entry.arguments.is_object()) continue;  // the modifier reports the error
     if (quality == "fast" && (gptq || entry.type == "QuantizationModifier")) take_observer(entry.arguments, "minmax");
@@ -114,10 +124,11 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
     throw UsageError(
         "[options] --quality {} requires GPTQ and calibration data; use --algorithm gptq or --quality balanced",
         quality);
-  if (const auto rotations = quality == "max" && !rotates ? best_rotations(recipe) : std::nullopt)
-    recipe.modifiers.insert(
-        recipe.modifiers.begin(),
-        {"SpinQuantModifier", *rotations, "SpinQuantModifier of --quality max (--quality best does without it)"});
+  if (quality == "max" && !rotates) {
+    std::vector<ModifierEntry> first = preparations(recipe);
+    if (smooths && first.size() == 2) first.pop_back();
+    recipe.modifiers.insert(recipe.modifiers.begin(), first.begin(), first.end());
+  }
   return recipe;
 }
 

@@ -61,15 +61,33 @@ TEST(Quality, MaxRotatesFirst) {
 
 TEST(Quality, MaxRotatesAsTheFormatLikesIt) {
   OneshotOptions options = with("max");
-  options.scheme = "MXFP4";
+  options.scheme = "MXFP4A16";
   EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
-  options.scheme = "NVFP4";
+  options.scheme = "NVFP4A16";
   ASSERT_EQ(recipe_of(options).modifiers.size(), 1u);
   options.recipe =
       R"({"s_stage": {"s_modifiers": {"GPTQModifier": {"config_groups": {"a": {"targets": ["Linear"], "weights":
       {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}}}}}}})";
   options.scheme = OneshotOptions().scheme;
   EXPECT_EQ(recipe_of(options).modifiers[0].arguments.dump(), R"({"transform_block_size":32})");
+}
+
+TEST(Quality, MaxSmoothsInputsOf4Bits) {
+  OneshotOptions options = with("max");
+  for (const auto& [scheme, strength] : {std::pair("MXFP4", "0.9"), std::pair("NVFP4", "0.7")}) {
+    options.scheme = scheme;
+    const Recipe recipe = recipe_of(options);
+    ASSERT_EQ(recipe.modifiers.size(), 3u);
+    EXPECT_EQ(recipe.modifiers[0].arguments.dump(), R"({"rotations":["R2"]})");
+    EXPECT_EQ(recipe.modifiers[1].type, "SmoothQuantModifier");
+    EXPECT_EQ(recipe.modifiers[1].arguments.dump(), fmt::format(R"({{"smoothing_strength":{}}})", strength));
+  }
+  options.scheme = OneshotOptions().scheme;
+  options.recipe = R"({"s_stage": {"s_modifiers": {"SmoothQuantModifier": {}, "GPTQModifier": {"scheme": "NVFP4"}}}})";
+  const Recipe recipe = recipe_of(options);
+  ASSERT_EQ(recipe.modifiers.size(), 3u);
+  EXPECT_EQ(recipe.modifiers[0].type, "SpinQuantModifier");
+  EXPECT_EQ(recipe.modifiers[1].arguments.dump(), "{}");
 }
 
 TEST(Quality, FillsInGroupsToo) {

@@ -96,7 +96,7 @@ bool holds_values(const gguf::BlockType& type, const QuantizationScheme& stored,
   const std::int64_t group = args.strategy == Strategy::kGroup ? args.group_size.value_or(0) : columns;
   const bool in_rows =
       args.strategy == Strategy::kGroup || args.strategy == Strategy::kChannel || args.strategy == Strategy::kTensor;
-  if (args.type != NumberType::kInt || args.actorder || !in_rows || group <= 0 || columns % group != 0 ||
+  if (args.type != NumberType::kInt || !in_rows || group <= 0 || columns % group != 0 ||
       group % type.block_values() != 0)
     return false;
   const gguf::GridShape& shape = grid->shape();

@@ -1,5 +1,6 @@
 #include "layerpress/setup/kept_weights.h"
 
+#include <cmath>
 #include <set>
 
 #include "layerpress/graph/weight_matrix.h"
@@ -25,11 +26,18 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
   return names;
 }
 
-/// Of a weight, with scales in the case of blocks.
+/// Of a weight; with scales in the case of blocks.
 double bits_of(const quant::QuantizationScheme& scheme) {
   const gguf::BlockType* type = quant::block_type(scheme);
   if (type == nullptr) return scheme.weights->num_bits;
   return 8.0 * static_cast<double>(type->block_bytes()) / static_cast<double>(type->block_values());
+}
+
+/// MXFP4 in NVFP4 or in blocks of it, or blocks of one type again.
+bool may_be_exact(const quant::QuantizationScheme& stored, const compression::Assignment& assignment) {
+  const gguf::BlockType* type = quant::block_type(*assignment.scheme);
+  if (type != nullptr) return type == quant::block_type(stored) || (assignment.from_mxfp4 && type->name() == "MXFP4");
+  return assignment.from_mxfp4 && quant::has_global_scale(*assignment.scheme->weights);
 }
 
 }  // namespace
@@ -52,16 +60,15 @@ std::string dequantized_text(const OpenedModel& model, const compression::Assign
 
 std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
                                                    const compression::Assignments& assignments) {
-  constexpr double kFewBits = 5;
+  constexpr double kFewBits = 5, kFloatBits = 16;
   std::vector<RequantizedModule> modules;
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::Node& node = model.traced.graph.nodes[n];
     const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
-    if (found == model.quantized.end() || !assignment.scheme->weights) continue;
-    const double bits = bits_of(found->second.scheme);
-    if (bits >= kFewBits && bits > assignment.scheme->weights->num_bits) continue;
-    modules.push_back({model.traced.graph.module_name(node),
-                       assignment.from_mxfp4 && quant::has_global_scale(*assignment.scheme->weights)});
+    if (found == model.quantized.end() || quant::is_dense(*assignment.scheme) || assignment.stored) continue;
+    const double bits = bits_of(found->second.scheme), wanted = std::floor(bits_of(*assignment.scheme));
+    if (wanted >= kFloatBits || (bits >= kFewBits && bits > wanted)) continue;
+    modules.push_back({model.traced.graph.module_name(node), may_be_exact(found->second.scheme, assignment)});
   }
   return modules;
 }

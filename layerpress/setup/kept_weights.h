@@ -16,10 +16,11 @@ void keep_quantized_weights(OpenedModel& model, const compression::Assignments& 
 std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments);
 
 /// A module whose second quantization adds a loss to the one that it has: it is stored in four bits or fewer, or in no more bits
-/// than it gets.
+/// than it gets. Those whose values the new blocks hold are not among them.
 struct RequantizedModule {
   std::string name;
-  bool may_be_exact = false;  ///< MXFP4 becomes NVFP4: exact unless scales are too far from each other
+  bool may_be_exact =
+      false;  ///< MXFP4 becomes NVFP4, which is exact unless scales are too far from each other, or blocks of a type become the same
 };
 std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
                                                    const compression::Assignments& assignments);

@@ -100,11 +100,12 @@ a_stage:
     assert "down_proj" in fields["layerpress.recipe"].contents()
 
 
-@pytest.mark.parametrize("scheme, source", [("Q4_0", ["W4A16", "--group-size", "32"]), ("Q4_1", ["W4A16_ASYM", "--group-size", "32"]),
-                                            ("Q8_0", ["W8A16"])])
-def test_quantized_sources_keep_their_values(llama, scheme, source, tmp_path):
-    """With GPTQ, too, whose codes are better than what rounding again would give."""
-    folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--dtype", "float16", "--scheme", *source)
+@pytest.mark.parametrize("scheme, source, algorithm", [
+    ("Q4_0", ["W4A16", "--group-size", "32"], "rtn"), ("Q4_1", ["W4A16_ASYM", "--group-size", "32"], "rtn"), ("Q8_0", ["W8A16"], "rtn"),
+    ("Q4_0", ["W4A16", "--group-size", "32"], "gptq")])
+def test_quantized_sources_keep_their_values(llama, data, scheme, source, algorithm, tmp_path):
+    """With GPTQ, too, whose codes are better than what rounding again would give, and whose config names an order of columns."""
+    folder = program.oneshot(llama, tmp_path / "source", *data, "--algorithm", algorithm, "--dtype", "float16", "--scheme", *source)
     outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", scheme)
     assert "21 modules keep the values" in outcome.errors
     stored = tiny_models.tensors(folder)
@@ -123,6 +124,13 @@ def test_quantized_sources_keep_their_values(llama, scheme, source, tmp_path):
     found = next(t for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors if t.name == "blk.1.ffn_down.weight")
     assert found.tensor_type.name == scheme
     assert np.abs(dequantize(found.data, found.tensor_type) - wanted).max() <= (2e-3 if scheme == "Q4_1" else 1e-7) * np.abs(wanted).max()
+
+
+def test_blocks_that_cannot_hold_the_values(llama, tmp_path):
+    folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--scheme", "W4A16", "--group-size", "32")
+    outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", "Q4_K_S")
+    assert "21 modules are stored in 4-bit int group 32 and quantized again, which adds to their error" in outcome.errors
+    assert "21 modules were quantized again: a relative error of 0.0" in outcome.errors
 
 
 @pytest.mark.parametrize("algorithm", ["rtn", "gptq"])

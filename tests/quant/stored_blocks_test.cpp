@@ -58,6 +58,12 @@ TEST(StoredBlocksTest, HoldTheSameValues) {
   }
 }
 
+TEST(StoredBlocksTest, ActivationOrderLeavesGroupsTogether) {
+  QuantizationScheme ordered = scheme_of(4, true, 32);
+  ordered.weights->actorder = "static";
+  EXPECT_TRUE(holds_values(type_named("Q4_0"), ordered, 256));
+}
+
 TEST(StoredBlocksTest, OtherWeightsDoNotFit) {
   EXPECT_FALSE(holds_values(type_named("Q4_0"), scheme_of(8, true, 32), 256));
   EXPECT_FALSE(holds_values(type_named("Q4_0"), scheme_of(4, true, 16), 256));
@@ -65,9 +71,6 @@ TEST(StoredBlocksTest, OtherWeightsDoNotFit) {
   EXPECT_FALSE(holds_values(type_named("Q4_1"), scheme_of(4, true, 32), 256));
   EXPECT_FALSE(holds_values(type_named("Q4_K"), scheme_of(4, false, 32), 256));
   EXPECT_FALSE(holds_values(type_named("IQ4_NL"), scheme_of(4, true, 32), 256));
-  QuantizationScheme ordered = scheme_of(4, true, 32);
-  ordered.weights->actorder = "group";
-  EXPECT_FALSE(holds_values(type_named("Q4_0"), ordered, 256));
   const QuantizationScheme scheme = scheme_of(4, true, 32);
   QuantizedWeight tiny = weight_of(scheme, 32);
   tiny.scale = at::full_like(tiny.scale, 1e-12, at::kBFloat16);

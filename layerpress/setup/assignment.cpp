@@ -78,6 +78,28 @@ void check_fused(const OpenedModel& model, const std::map<std::string, const qua
     }
 }
 
+/// In a result that keeps ties, a head that shares the embedding's weight is stored there: in the embedding's scheme, or if the recipe names
+/// none, in its own.
+void move_tied_heads(const graph::Graph& graph, compression::Assignments& assignments) {
+  std::map<std::string, graph::NodeId> embeddings;  // by weight
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
+    if (graph::is_embedding(graph.nodes[n].operation)) embeddings.emplace(matrix_of(graph, n).weight, n);
+  const std::map<graph::NodeId, compression::Assignment> linears = assignments.linears;
+  for (const auto& [n, assignment] : linears) {
+    const auto embedding = embeddings.find(matrix_of(graph, n).weight);
+    if (embedding == embeddings.end() || embedding->second == n) continue;
+    assignments.linears.erase(n);
+    if (assignments.linears.contains(embedding->second)) continue;
+    compression::Assignment moved = assignment;
+    moved.modifier = moved.encoding = assignment.modifier->for_embeddings();
+    const std::string& module = graph.module_name(graph.nodes[n]);
+    if (moved.encoding == nullptr)
+      throw RecipeError("[recipe.check] {} shares its weight with an embedding, which {} does not compress; ignore {}",
+                        module, assignment.modifier->type(), module);
+    assignments.linears[embedding->second] = std::move(moved);
+  }
+}
+
 /// Rounding again what the source stores in the same scheme could only lose. Static scales of inputs are measured again.
 void leave_stored_alike(const OpenedModel& model, compression::Assignments& assignments) {
   if (!model.keeps_codes) return;
@@ -262,6 +284,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
       if (graph::is_linear(node.operation) && !quant::is_dense(*scheme)) scheme_of[module.name] = scheme;
     }
   }
+  if (target.keeps_ties()) move_tied_heads(graph, assignments);
   add_edits(model, modifiers, assignments);
   plan_transforms(graph, modifiers, assignments);
   leave_stored_alike(model, assignments);

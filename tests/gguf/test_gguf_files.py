@@ -100,6 +100,47 @@ a_stage:
     assert "down_proj" in fields["layerpress.recipe"].contents()
 
 
+VOCABULARY = "        vocabulary: {targets: [Embedding, lm_head], format: Q6_K}\n"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, ""])
+def test_groups_of_a_recipe_with_the_head(tied, vocabulary, data, tmp_path):
+    """A tied head has no tensor of its own; the embedding's has the type that the recipe gives either."""
+    model = checkpoint(tmp_path / "model", dtype=torch.bfloat16, tie_word_embeddings=tied)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"""
+gguf_stage:
+  gguf_modifiers:
+    GPTQModifier:
+      config_groups:
+        down: {{targets: ['re:.*down_proj$'], format: Q6_K}}
+{vocabulary}        others: {{targets: [Linear], format: Q4_K}}
+""")
+    program.oneshot(model, tmp_path / "out.gguf", "--recipe", recipe, *data)
+    found = types(tmp_path / "out.gguf")
+    assert found["blk.2.ffn_down.weight"] == "Q6_K" and found["blk.2.attn_v.weight"] == "Q4_K"
+    named = "Q6_K" if vocabulary else "Q4_K"
+    assert found.get("output.weight") == (None if tied else named)
+    assert found["token_embd.weight"] == (named if tied or vocabulary else "BF16")
+
+
+@pytest.mark.parametrize("scheme", ["F32", "F16", "BF16"])
+def test_nothing_is_quantized(llama, scheme, tmp_path):
+    program.oneshot(llama, tmp_path / "out.gguf", "--scheme", scheme)
+    reader = gguf.GGUFReader(tmp_path / "out.gguf")
+    assert {tensor.tensor_type.name for tensor in reader.tensors} == {scheme, "F32"}
+    tensor = next(tensor for tensor in reader.tensors if tensor.name == "blk.1.ffn_up.weight")
+    weight = tiny_models.tensors(llama)["model.layers.1.mlp.up_proj.weight"].float().numpy()
+    assert tensor.tensor_type.name == scheme
+    assert np.array_equal(dequantize(tensor.data, tensor.tensor_type), weight.astype(np.float16) if scheme == "F16" else weight)
+
+
+def test_a_type_is_no_scheme(llama, tmp_path):
+    program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--scheme", "q3_k", "--algorithm", "rtn",
+                  fragments=["Q3_K is the type of single tensors; choose from Q3_K_S, Q3_K_M, Q3_K_L"])
+
+
 @pytest.mark.parametrize("scheme, source, algorithm", [
     ("Q4_0", ["W4A16", "--group-size", "32"], "rtn"), ("Q4_1", ["W4A16_ASYM", "--group-size", "32"], "rtn"), ("Q8_0", ["W8A16"], "rtn"),
     ("Q4_0", ["W4A16", "--group-size", "32"], "gptq")])

@@ -197,6 +197,15 @@ bool is_mixture(const std::string& name) {
                      [&](const Mixture& mixture) { return mixture.name == name; });
 }
 
+std::vector<std::string> mixtures_of(const std::string& type) {
+  std::vector<std::string> names;
+  for (const Mixture& mixture : mixtures())
+    if (mixture.base == type && mixture.name.starts_with(type + "_")) names.push_back(mixture.name);
+  return names;
+}
+
+bool is_float_mixture(const std::string& name) { return is_mixture(name) && is_float(mixture_named(name).base); }
+
 std::uint32_t mixture_file_type(const std::string& mixture) { return mixture_named(mixture).file_type; }
 
 std::vector<std::string> mixture_types(const std::string& mixture, const Architecture& architecture,

@@ -20,6 +20,12 @@ struct TensorShape {
 std::vector<std::string> mixture_names();
 bool is_mixture(const std::string& name);
 
+/// Those that are made of a type and have its name in theirs: Q4_K_S and Q4_K_M of Q4_K.
+std::vector<std::string> mixtures_of(const std::string& type);
+
+/// Whether all tensors of a mixture stay floats.
+bool is_float_mixture(const std::string& name);
+
 /// The number of a mixture in general.file_type.
 std::uint32_t mixture_file_type(const std::string& mixture);
 

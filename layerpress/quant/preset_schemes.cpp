@@ -180,6 +180,8 @@ std::string instead_of(const std::string& name) {
   if (gguf::is_mixture(upper_case(name)))
     return "it is a scheme of GGUF files; oneshot takes it with an --output that ends in .gguf, and plans it with "
            "--dry-run";
+  if (const std::vector<std::string> made = gguf::mixtures_of(upper_case(name)); !made.empty())
+    return fmt::format("it is the type of single tensors of GGUF files, whose schemes are {}", join(made));
   if (std::string text = about_symmetry(name); !text.empty()) return text;
   if (const auto numbers = numbers_in_words(name))
     if (std::string text = schemes_with(*numbers); !text.empty()) return text;

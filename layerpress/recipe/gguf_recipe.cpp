@@ -12,6 +12,12 @@ namespace {
 
 constexpr const char* kUsualMixture = "Q4_K_M";
 
+std::string advice_on_mixtures(const std::string& scheme) {
+  const std::vector<std::string> made = gguf::mixtures_of(scheme);
+  if (made.empty()) return nearest_or_all(scheme, gguf::mixture_names());
+  return fmt::format("{} is the type of single tensors; choose from {}", scheme, join(made));
+}
+
 }  // namespace
 
 bool asks_for_gguf(const OneshotOptions& options) {
@@ -27,8 +33,7 @@ OrderedJson gguf_arguments(const OneshotOptions& options) {
   const bool usual = options.scheme == defaults.scheme && !options.is_given("scheme");
   const std::string scheme = usual ? kUsualMixture : upper_case(options.scheme);
   if (!gguf::is_mixture(scheme))
-    throw UsageError("[options] --scheme {}: a GGUF holds llama.cpp's types; {}", scheme,
-                     nearest_or_all(scheme, gguf::mixture_names()));
+    throw UsageError("[options] --scheme {}: a GGUF holds llama.cpp's types; {}", scheme, advice_on_mixtures(scheme));
   if (options.group_size != 0)
     throw UsageError("[options] --group-size: the types of {} fix their group sizes; leave --group-size out", scheme);
   if (options.targets != defaults.targets)

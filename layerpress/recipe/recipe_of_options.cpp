@@ -6,6 +6,7 @@
 
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
+#include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/standard_recipe.h"
@@ -152,10 +153,10 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
     return is_text ? parse_recipe(options.recipe, "recipe") : read_recipe_file(options.recipe);
   }
   ModifierEntry entry;
-  // An importance file takes the place of data.
-  const bool rounds = !options.from_imatrix.empty() && options.algorithm == OneshotOptions().algorithm &&
-                      !options.is_given("algorithm");
-  if (rounds)
+  // An importance file takes the place of data, and floats profit from none.
+  const bool needs_none =
+      !options.from_imatrix.empty() || (asks_for_gguf(options) && gguf::is_float_mixture(upper_case(options.scheme)));
+  if (needs_none && options.algorithm == OneshotOptions().algorithm && !options.is_given("algorithm"))
     entry.type = "QuantizationModifier";
   else if (options.algorithm == "gptq")
     entry.type = "GPTQModifier";

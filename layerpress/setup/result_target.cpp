@@ -75,7 +75,7 @@ OrderedJson groups_of(const std::string& mixture, const OpenedModel& model, bool
   const std::vector<std::string> types = gguf::mixture_types(mixture, architecture, tensors, has_importance);
   OrderedJson groups = OrderedJson::object();
   for (std::size_t i = 0; i < modules.size(); ++i) {
-    if (types[i] == "F32") continue;
+    if (!gguf::may_be_quantized(modules[i].tensor)) continue;  // it is F32 in any file
     groups[types[i]]["format"] = types[i];
     groups[types[i]]["targets"].push_back(modules[i].target);
   }

@@ -138,7 +138,11 @@ def test_nothing_is_quantized(llama, scheme, tmp_path):
 
 def test_a_type_is_no_scheme(llama, tmp_path):
     program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--scheme", "q3_k", "--algorithm", "rtn",
-                  fragments=["Q3_K is the type of single tensors; choose from Q3_K_S, Q3_K_M, Q3_K_L"])
+                  fragments=["Q3_K is the type of single tensors; choose from Q3_K_S, Q3_K_M, Q3_K_L"], code=2)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("a_stage: {a_modifiers: {QuantizationModifier: {scheme: Q4_K}}}")
+    program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--recipe", recipe,
+                  fragments=["'Q4_K'; it is the type of single tensors of GGUF files, whose schemes are Q4_K_S, Q4_K_M"])
 
 
 @pytest.mark.parametrize("scheme, source, algorithm", [

@@ -52,8 +52,12 @@ void print_mixed_precision(const Json& mixed) {
   std::vector<std::string> chosen, points;
   for (const Json& scheme : mixed["schemes"])
     chosen.push_back(fmt::format("{} {}", scheme["modules"].get<std::size_t>(), scheme["scheme"].get<std::string>()));
-  print_fact("mixed", fmt::format("{} at {:.3f} bits per weight; predicted KL divergence {:.3g} nats per token",
-                                  join(chosen), mixed["bits"].get<double>(), mixed["predicted_kl"].get<double>()));
+  const Json vocabulary = mixed.value("vocabulary", Json());  // earlier runs chose without one
+  const std::string beside =
+      vocabulary.is_null() ? "" : fmt::format(", the vocabulary in {}", vocabulary["scheme"].get<std::string>());
+  print_fact("mixed",
+             fmt::format("{} at {:.3f} bits per weight{}; predicted KL divergence {:.3g} nats per token", join(chosen),
+                         mixed["bits"].get<double>(), beside, mixed["predicted_kl"].get<double>()));
   for (const Json& point : mixed["curve"])
     points.push_back(fmt::format("{:.2f}: {:.3g}", point["bits"].get<double>(), point["predicted_kl"].get<double>()));
   print_fact("", "predicted for other bits: " + join(points));

@@ -28,6 +28,9 @@ class BlockType {
   /// columns, the mean square of what the column is multiplied with.
   virtual void round(const float* row, std::int64_t columns, const float* importance, std::uint8_t* blocks) const = 0;
 
+  double bits_per_value() const {
+    return 8.0 * static_cast<double>(block_bytes()) / static_cast<double>(block_values());
+  }
   /// Bytes of a row of `columns` values, a multiple of block_values().
   std::int64_t row_bytes(std::int64_t columns) const { return columns / block_values() * block_bytes(); }
 };

@@ -93,14 +93,17 @@ Recipe rounding_to(const std::string& name, const OneshotOptions& options) {
   return recipe_of(rounding);
 }
 
-Recipe mixed_recipe(const std::vector<CandidateTargets>& candidates, const OneshotOptions& options) {
+Recipe mixed_recipe(const std::vector<CandidateTargets>& candidates, const OneshotOptions& options,
+                    const CandidateTargets& vocabulary) {
   ModifierEntry entry{.type = options.algorithm == "rtn" ? "QuantizationModifier" : "GPTQModifier", .where = "options"};
-  entry.arguments["ignore"] = options.ignore;
+  if (vocabulary.name.empty()) entry.arguments["ignore"] = options.ignore;
   if (!options.observer.empty()) entry.arguments["weight_observer"] = options.observer;
   for (const CandidateTargets& candidate : candidates) {
     const std::string group = fmt::format("group_{}", entry.arguments["config_groups"].size());
     entry.arguments["config_groups"][group] = group_of(candidate.name, candidate.targets, options);
   }
+  if (!vocabulary.name.empty())
+    entry.arguments["config_groups"]["vocabulary"] = group_of(vocabulary.name, vocabulary.targets, options);
   return {{std::move(entry)}};
 }
 

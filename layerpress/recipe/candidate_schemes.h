@@ -30,7 +30,9 @@ struct CandidateTargets {
 };
 
 /// The recipe that compresses modules in several schemes, with the options' algorithm, group size, observer and modules to ignore.
+/// `vocabulary`: embeddings and the output, which are then not ignored; without a name: none.
 /// REQUIRES: none of the candidates is kLeftAlone.
-Recipe mixed_recipe(const std::vector<CandidateTargets>& candidates, const OneshotOptions& options);
+Recipe mixed_recipe(const std::vector<CandidateTargets>& candidates, const OneshotOptions& options,
+                    const CandidateTargets& vocabulary = {});
 
 }  // namespace layerpress::recipe

@@ -3,16 +3,22 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/text.h"
+#include "layerpress/gguf/mixture.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/weight_names.h"
 #include "layerpress/output/journal.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/run_folder.h"
 #include "layerpress/recipe/candidate_schemes.h"
+#include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/run/hub_transfers.h"
 #include "layerpress/run/precision_decision.h"
 #include "layerpress/run/rank.h"
@@ -88,13 +94,57 @@ Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
   return decision;
 }
 
+/// Embeddings and the output of a GGUF, which are not chosen for.
+struct Vocabulary {
+  recipe::CandidateTargets group{};  ///< without a name: they stay as they are
+  std::set<std::string> weights{};
+};
+
+/// They get what llama.cpp gives the output: Q6_K, or Q8_0 if 256 does not divide the width or no scheme is smaller. Options that name modules
+/// replace this.
+Vocabulary vocabulary_of(const OneshotOptions& options, const setup::RunSetup& setup) {
+  const OneshotOptions defaults;
+  if (!recipe::asks_for_gguf(options) || options.targets != defaults.targets || options.ignore != defaults.ignore ||
+      options.is_given("targets") || options.is_given("ignore"))
+    return {};
+  const quant::TargetList heads(defaults.ignore, "ignore");
+  const graph::Graph& graph = setup.model.traced.graph;
+  Vocabulary vocabulary;
+  std::int64_t divisor = 0;  // of all widths
+  for (const bool linears : {false, true})
+    for (const graph::Node& node : graph.nodes) {
+      const auto matrix = graph::weight_matrix(node.operation);
+      if (!matrix || graph::is_linear(node.operation) != linears) continue;
+      const std::string& module = graph.module_name(node);
+      if ((linears && !heads.matches({module, {}, model::other_names(setup.model.traced, module)})) ||
+          setup.target->left_out(matrix->weight) || !vocabulary.weights.insert(matrix->weight).second)
+        continue;
+      vocabulary.group.targets.push_back(module);
+      divisor = std::gcd(divisor, matrix->columns);
+    }
+  const bool large = std::none_of(options.schemes.begin(), options.schemes.end(), [](const std::string& name) {
+    return name != recipe::kLeftAlone && gguf::find_block_type(name)->bits_per_value() < 8;
+  });
+  const std::string type = gguf::type_for_columns(large ? "Q8_0" : "Q6_K", divisor);
+  if (type == "F16") return {};
+  vocabulary.group.name = type;
+  return vocabulary;
+}
+
 /// Bytes of everything in the result but the weights of the measured linears.
-std::uint64_t other_bytes(const setup::RunSetup& setup) {
+std::uint64_t other_bytes(const setup::RunSetup& setup, const Vocabulary& vocabulary) {
+  const gguf::BlockType* type = gguf::find_block_type(vocabulary.group.name);
   std::uint64_t bytes = 0;
+  if (!setup.target->has_config())  // the file itself has the tokenizer
+    for (const checkpoint::FileLayout& file : output::layout_of(setup, {}, setup::kUnlimited, 1).files)
+      bytes += file.header.size();
   for (const output::OutputPart& part : output::output_parts(setup, {})) {
     bytes += part.linear ? 4 * kHeaderBytes : 0;
     if (part.linear) continue;
-    for (const checkpoint::TensorSpec& tensor : part.tensors) bytes += tensor.nbytes() + kHeaderBytes;
+    for (const checkpoint::TensorSpec& tensor : part.tensors)
+      bytes += kHeaderBytes + (type != nullptr && vocabulary.weights.contains(tensor.name)
+                                   ? static_cast<std::uint64_t>(tensor.shape[0] * type->row_bytes(tensor.shape[1]))
+                                   : tensor.nbytes());
   }
   return bytes;
 }
@@ -124,8 +174,12 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
   std::erase(rounded, recipe::kLeftAlone);
   SchemeComparison comparison = set_up_comparison(rank, rounded);
   if (writes) check_output(options, comparison.setup, group);
-  const MeasuredUnits measured = measure_units(rank, options.schemes, comparison);
-  Json decision = precision_decision(options, measured, other_bytes(comparison.setup));
+  MeasuredUnits units = sized_units(options.schemes, comparison);
+  const Vocabulary vocabulary = vocabulary_of(options, comparison.setup);
+  const std::uint64_t others = other_bytes(comparison.setup, vocabulary);
+  require_useful_limit(options, units, others);
+  measure_units(rank, options.schemes, comparison, units);
+  Json decision = precision_decision(options, units, others, vocabulary.group);
   decision["seconds"] = rank.timer.seconds();
   return decision;
 }

@@ -334,10 +334,11 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
     run::check_upload(options, group, own);
     run::check_report(options);
     run::fetch_model(options, group, own);
+    const Timer timer;  // a download does not count
     run::MixedPrecision chosen{.options = options, .decision = nullptr};
     if (run::asks_for_mixed_precision(options)) chosen = run::choose_precision(options, own, group, /*writes=*/true);
     claim.options = std::move(chosen.options);
-    Rank rank{claim.options, own, group};  // its clock begins after a download
+    Rank rank{claim.options, own, group, timer};
     OneshotSummary summary = go_through(rank, std::move(chosen.decision), claim);
     run::write_report(options, group, own, summary);
     run::upload(options, group, own, summary);

@@ -8,32 +8,75 @@
 #include <vector>
 
 #include "layerpress/base/text.h"
-#include "layerpress/recipe/candidate_schemes.h"
 
 namespace layerpress::run {
 namespace {
 
 constexpr int kCurvePoints = 16;
 
+/// --target-bits or --target-size.
+class Limit {
+ public:
+  Limit(const OneshotOptions& options, const MeasuredUnits& units, std::uint64_t other_bytes)
+      : options_(options), other_bytes_(other_bytes) {
+    for (const MeasuredUnit& unit : units.units) weights_ += static_cast<double>(unit.weights);
+  }
+
+  double weights() const { return weights_; }
+  double bits(std::uint64_t all) const { return static_cast<double>(all) / weights_; }
+
+  /// For the weights of the linears, in bits.
+  std::uint64_t budget() const {
+    if (options_.target_size.empty())
+      return static_cast<std::uint64_t>(std::floor(options_.target_bits * weights_ * (1 + 1e-12)));
+    const std::uint64_t size = parse_bytes(options_.target_size, "--target-size");
+    return size < other_bytes_ ? 0 : 8 * (size - other_bytes_);
+  }
+
+  /// `least_bits`: of all choices.
+  [[noreturn]] void refuse_little(std::uint64_t least_bits) const {
+    if (options_.target_size.empty())
+      throw UsageError(
+          "[options] --target-bits: {} is below the {:.3f} bits that the smallest of --schemes take, scales "
+          "included; pass more, or add a smaller scheme",
+          options_.target_bits, bits(least_bits));
+    throw UsageError(
+        "[options] --target-size: {} is below the {} that the smallest of --schemes take, with everything "
+        "that stays as it is; pass more, or add a smaller scheme",
+        options_.target_size, format_bytes(least_bits / 8 + other_bytes_));
+  }
+
+  [[noreturn]] void refuse_much() const {
+    throw UsageError(
+        "[options] --{}: {} leaves room for all weights as they are, so nothing would be compressed; "
+        "pass less, or leave out {}",
+        options_.target_size.empty() ? "target-bits" : "target-size",
+        options_.target_size.empty() ? fmt::format("{}", options_.target_bits) : options_.target_size,
+        recipe::kLeftAlone);
+  }
+
+ private:
+  const OneshotOptions& options_;
+  std::uint64_t other_bytes_;
+  double weights_ = 0;
+};
+
 /// The figures and what was chosen from them.
 class Decision {
  public:
   Decision(const OneshotOptions& options, const MeasuredUnits& measured, std::uint64_t other_bytes)
-      : options_(options), measured_(measured), other_bytes_(other_bytes), choices_(measured.options) {
-    for (const MeasuredUnit& unit : measured_.units) weights_ += static_cast<double>(unit.weights);
-    const std::optional<recipe::PrecisionChoice> choice = choices_.within(budget());
-    if (!choice) refuse();
+      : options_(options), measured_(measured), limit_(options, measured, other_bytes), choices_(measured.options) {
+    const std::optional<recipe::PrecisionChoice> choice = choices_.within(limit_.budget());
+    if (!choice) limit_.refuse_little(choices_.least_bits());
     choice_ = *choice;
-    if (targets().empty())
-      throw UsageError(
-          "[options] --{}: {} leaves room for all weights as they are, so nothing would be compressed; "
-          "pass less, or leave out {}",
-          limit(), limit_text(), recipe::kLeftAlone);
+    if (targets().empty()) limit_.refuse_much();
   }
 
-  Json to_json() const {
+  Json to_json(const recipe::CandidateTargets& vocabulary) const {
     return {{"request", precision_request(options_)},
-            {"recipe", recipe::to_yaml(recipe::mixed_recipe(targets(), options_))},
+            {"recipe", recipe::to_yaml(recipe::mixed_recipe(targets(), options_, vocabulary))},
+            {"vocabulary",
+             vocabulary.name.empty() ? Json() : Json{{"scheme", vocabulary.name}, {"modules", vocabulary.targets}}},
             {"bits", bits(choice_.bits)},
             {"predicted_kl", choice_.loss},
             {"slack_bits", bits(choices_.slack_bits())},
@@ -47,32 +90,7 @@ class Decision {
   }
 
  private:
-  const char* limit() const { return options_.target_size.empty() ? "target-bits" : "target-size"; }
-  std::string limit_text() const {
-    return options_.target_size.empty() ? fmt::format("{}", options_.target_bits) : options_.target_size;
-  }
-  double bits(std::uint64_t all) const { return static_cast<double>(all) / weights_; }
-
-  /// For the weights of the linears, in bits.
-  std::uint64_t budget() const {
-    if (options_.target_size.empty())
-      return static_cast<std::uint64_t>(std::floor(options_.target_bits * weights_ * (1 + 1e-12)));
-    const std::uint64_t size = parse_bytes(options_.target_size, "--target-size");
-    return size < other_bytes_ ? 0 : 8 * (size - other_bytes_);
-  }
-
-  [[noreturn]] void refuse() const {
-    const double least = bits(choices_.least_bits());
-    if (options_.target_size.empty())
-      throw UsageError(
-          "[options] --target-bits: {} is below the {:.3f} bits that the smallest of --schemes take, scales "
-          "included; pass more, or add a smaller scheme",
-          options_.target_bits, least);
-    throw UsageError(
-        "[options] --target-size: {} is below the {} that the smallest of --schemes take, with everything "
-        "that stays as it is; pass more, or add a smaller scheme",
-        options_.target_size, format_bytes(choices_.least_bits() / 8 + other_bytes_));
-  }
+  double bits(std::uint64_t all) const { return limit_.bits(all); }
 
   /// Those that get a candidate.
   std::vector<const MeasuredUnit*> units_of(std::size_t candidate) const {
@@ -109,7 +127,7 @@ class Decision {
         modules += unit->tied.modules.size();
         weights += static_cast<double>(unit->weights);
       }
-      list.push_back({{"scheme", options_.schemes[c]}, {"modules", modules}, {"share", weights / weights_}});
+      list.push_back({{"scheme", options_.schemes[c]}, {"modules", modules}, {"share", weights / limit_.weights()}});
     }
     return list;
   }
@@ -155,10 +173,9 @@ class Decision {
 
   const OneshotOptions& options_;
   const MeasuredUnits& measured_;
-  std::uint64_t other_bytes_;
+  Limit limit_;
   recipe::PrecisionChoices choices_;
   recipe::PrecisionChoice choice_;
-  double weights_ = 0;
 };
 
 }  // namespace
@@ -170,8 +187,25 @@ Json precision_request(const OneshotOptions& options) {
           {"targets", options.targets},         {"ignore", options.ignore}};
 }
 
-Json precision_decision(const OneshotOptions& options, const MeasuredUnits& measured, std::uint64_t other_bytes) {
-  return Decision(options, measured, other_bytes).to_json();
+void require_useful_limit(const OneshotOptions& options, const MeasuredUnits& units, std::uint64_t other_bytes) {
+  const Limit limit(options, units, other_bytes);
+  const auto left = std::find(options.schemes.begin(), options.schemes.end(), recipe::kLeftAlone);
+  const auto place = static_cast<std::size_t>(left - options.schemes.begin());
+  std::uint64_t least = 0, untouched = 0;
+  for (const recipe::PrecisionUnit& unit : units.options) {
+    const auto fewer = [](const recipe::PrecisionOption& a, const recipe::PrecisionOption& b) {
+      return a.bits < b.bits;
+    };
+    least += std::min_element(unit.begin(), unit.end(), fewer)->bits;
+    if (left != options.schemes.end()) untouched += unit[place].bits;
+  }
+  if (limit.budget() < least) limit.refuse_little(least);
+  if (left != options.schemes.end() && untouched <= limit.budget()) limit.refuse_much();
+}
+
+Json precision_decision(const OneshotOptions& options, const MeasuredUnits& measured, std::uint64_t other_bytes,
+                        const recipe::CandidateTargets& vocabulary) {
+  return Decision(options, measured, other_bytes).to_json(vocabulary);
 }
 
 }  // namespace layerpress::run

@@ -79,7 +79,19 @@ void add_sizes(const SchemeComparison& comparison, const MeasuredLinears& linear
 
 }  // namespace
 
-MeasuredUnits measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison) {
+MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison) {
+  MeasuredUnits result;
+  const MeasuredLinears linears = linears_of(comparison.setup);
+  for (setup::TiedModules& tied : setup::tied_modules(comparison.setup)) {
+    result.units.push_back({.tied = std::move(tied)});
+    result.options.emplace_back(candidates.size());
+    add_sizes(comparison, linears, rounded_candidates(candidates), result.units.back(), result.options.back());
+  }
+  return result;
+}
+
+void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
+                   MeasuredUnits& units) {
   const Rounded rounded = rounded_candidates(candidates);
   const std::size_t count = rounded.names.size();
   const Measurement measurement =
@@ -89,29 +101,24 @@ MeasuredUnits measure_units(Rank& rank, const std::vector<std::string>& candidat
               std::max<std::int64_t>(64, kTextTokens / rank.group.size()));
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
-  MeasuredUnits result{.samples = measurement.samples, .tokens = measurement.tokens};
-  const MeasuredLinears linears = linears_of(comparison.setup);
+  units.samples = measurement.samples, units.tokens = measurement.tokens;
   std::vector<std::vector<double>> errors;
   std::vector<std::vector<std::string>> modules;
-  for (setup::TiedModules& tied : setup::tied_modules(comparison.setup)) {
-    errors.push_back(errors_of(tied, reports, count));
-    modules.push_back(tied.modules);
-    result.units.push_back({.tied = std::move(tied)});
-    result.options.emplace_back(candidates.size());
-    add_sizes(comparison, linears, rounded, result.units.back(), result.options.back());
+  for (const MeasuredUnit& unit : units.units) {
+    errors.push_back(errors_of(unit.tied, reports, count));
+    modules.push_back(unit.tied.modules);
   }
   const std::size_t coarse = coarsest(errors, count);
-  result.disturbed_by = rounded.names[coarse];
-  const setup::Modifiers rounding = setup::make_modifiers(recipe::rounding_to(result.disturbed_by, rank.options));
+  units.disturbed_by = rounded.names[coarse];
+  const setup::Modifiers rounding = setup::make_modifiers(recipe::rounding_to(units.disturbed_by, rank.options));
   const auto& quantizer = dynamic_cast<const compression::Quantizer&>(*rounding.front());
   const std::vector<double> divergences =
       measure_divergences(rank, {comparison.setup, std::move(modules), quantizer}, measurement.texts);
-  for (std::size_t u = 0; u < result.units.size(); ++u)
+  for (std::size_t u = 0; u < units.units.size(); ++u)
     for (std::size_t c = 0; c < count; ++c) {
       const double quotient = errors[u][coarse] > 0 ? errors[u][c] / errors[u][coarse] : 1;
-      result.options[u][rounded.places[c]].loss = divergences[u] * quotient;
+      units.options[u][rounded.places[c]].loss = divergences[u] * quotient;
     }
-  return result;
 }
 
 }  // namespace layerpress::run

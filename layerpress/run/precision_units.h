@@ -25,9 +25,13 @@ struct MeasuredUnits {
   std::string disturbed_by{};                    ///< the candidate whose divergences were measured
 };
 
-/// Measures the candidates in two passes. The first gives each linear's output error in each candidate, from the Gram matrices of its
+/// The units, with what each candidate takes there and without losses.
+MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison);
+
+/// Measures the losses of the candidates in two passes. The first gives each linear's output error in each candidate, from the Gram matrices of its
 /// inputs. The second gives the KL divergence of the predictions where one unit alone is rounded to one candidate, the one with the greatest
 /// errors. The loss of another candidate in the unit is that divergence times the quotient of the output errors. Collective.
-MeasuredUnits measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison);
+void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
+                   MeasuredUnits& units);
 
 }  // namespace layerpress::run

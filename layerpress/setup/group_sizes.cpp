@@ -74,7 +74,16 @@ bool chooses_size(const quant::QuantizationScheme& scheme) {
 }
 
 /// What llama.cpp takes in place of types whose blocks do not fit.
-std::string advice_on_blocks(const OddModules& odd) {
+std::string advice_on_blocks(const OddModules& odd, const OneshotOptions& options) {
+  if (!options.schemes.empty()) {
+    std::vector<std::string> fitting;
+    for (std::string name : options.schemes) {
+      for (const auto& [place, modules] : odd)
+        if (gguf::find_block_type(name) != nullptr) name = gguf::type_for_columns(name, place.second);
+      if (std::find(fitting.begin(), fitting.end(), name) == fitting.end()) fitting.push_back(name);
+    }
+    return fmt::format("use --schemes {}, which fit", join(fitting, ","));
+  }
   std::set<std::string> others;
   for (const auto& [place, modules] : odd) {
     const gguf::BlockType* type = quant::block_type(*place.first);
@@ -109,7 +118,7 @@ void check_group_sizes(const OneshotOptions& options, const OpenedModel& model, 
   for (const auto& [scheme, list] : columns)
     parts.push_back(fmt::format("{}, which do not divide {}", scheme, join(list, " and ")));
   if (std::any_of(odd.begin(), odd.end(), [](const auto& entry) { return quant::block_type(*entry.first.first); }))
-    throw RecipeError("[recipe.check] {}; {}", join(parts), advice_on_blocks(odd));
+    throw RecipeError("[recipe.check] {}; {}", join(parts), advice_on_blocks(odd, options));
   const bool chosen =
       std::all_of(odd.begin(), odd.end(), [](const auto& entry) { return chooses_size(*entry.first.first); });
   const auto size = chosen ? fitting_group_size(model.traced.graph, assignments, odd) : std::nullopt;

@@ -29,8 +29,7 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
 /// Of a weight; with scales in the case of blocks.
 double bits_of(const quant::QuantizationScheme& scheme) {
   const gguf::BlockType* type = quant::block_type(scheme);
-  if (type == nullptr) return scheme.weights->num_bits;
-  return 8.0 * static_cast<double>(type->block_bytes()) / static_cast<double>(type->block_values());
+  return type == nullptr ? scheme.weights->num_bits : type->bits_per_value();
 }
 
 /// MXFP4 in NVFP4 or in blocks of it, or blocks of one type again.

@@ -202,7 +202,8 @@ class MixedPrecision(Report):
     title = "Mixed precision"
 
     def facts(self) -> list[tuple[str, str]]:
-        return [("bits per weight", f"{self['bits']:.3f}"), ("predicted KL divergence", f"{self['predicted_kl']:.4g}")]
+        vocabulary = [("vocabulary", self["vocabulary"]["scheme"])] if self.get("vocabulary") else []
+        return [("bits per weight", f"{self['bits']:.3f}"), *vocabulary, ("predicted KL divergence", f"{self['predicted_kl']:.4g}")]
 
     def table(self) -> tuple[Sequence[str], list[Sequence[Any]]]:
         return (("scheme", "modules", "of the weights"),

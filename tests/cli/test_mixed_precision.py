@@ -158,6 +158,47 @@ def test_types_of_a_gguf(samples, results):
     assert len(set(chosen.values())) > 1 and decision["bits"] <= 5.2
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("schemes, vocabulary, limit", [("Q4_K,Q6_K", "Q6_K", 1_300_000), ("Q8_0,none", "Q8_0", 2_100_000)])
+def test_vocabulary_of_a_gguf(tied, schemes, vocabulary, limit, samples, results):
+    import gguf
+
+    tiny_checkpoints.save(results.parent / "model", "byte_level_split")
+    model = tiny_models.save(results.parent / "model", "Llama", dtype=torch.bfloat16, vocab_size=768, hidden_size=256,
+                             intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
+                             tie_word_embeddings=tied)
+    arguments = ["--schemes", schemes, "--dataset", samples, "--summary", results / "summary.json"]
+    outcome = program.run("oneshot", model, "--output", results / "out.gguf", *arguments, "--target-size", f"{limit}B")
+    types = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(results / "out.gguf").tensors}
+    assert types["token_embd.weight"] == vocabulary and types.get("output.weight") == (None if tied else vocabulary)
+    assert f"the vocabulary in {vocabulary}" in " ".join(outcome.output.split())
+    decision = json.loads((results / "summary.json").read_text())["mixed_precision"]
+    assert decision["vocabulary"] == {"scheme": vocabulary, "modules": ["model.embed_tokens"] + ([] if tied else ["lm_head"])}
+    assert 0.8 * limit < (results / "out.gguf").stat().st_size <= limit
+    program.oneshot(model, results / "out.gguf", *arguments, "--target-bits", "9", "--ignore", "lm_head", "--overwrite")
+    types = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(results / "out.gguf").tensors}
+    assert types["token_embd.weight"] == "BF16" and types.get("output.weight") == (None if tied else "BF16")
+
+
+def test_types_that_do_not_fit_are_answered_with_some_that_do(samples, results):
+    tiny_checkpoints.save(results.parent / "model", "byte_level_split")
+    model = tiny_models.save(results.parent / "model", "Llama", vocab_size=768, hidden_size=128, intermediate_size=256, num_hidden_layers=1)
+    program.fails("oneshot", model, "--output", results / "out.gguf", "--target-bits", "5.2", "--schemes", "Q4_K,Q5_K,Q6_K", "--dataset",
+                  samples, fragments=["do not divide 128 columns", "use --schemes Q5_0,Q5_1,Q8_0, which fit"])
+
+
+def test_time_counts_the_measurement(made):
+    summary = made[1]
+    phases = sum(phase["seconds"] for phase in summary["phases"].values())
+    assert summary["seconds"] > summary["mixed_precision"]["seconds"] + 0.5 * phases
+
+
+@pytest.mark.parametrize("arguments", [["--target-bits", "4"], ["--target-bits", "40"], ["--target-size", "1KB"]])
+def test_useless_limits_are_refused_before_measuring(arguments, model, samples, refused):
+    outcome = refused(model, *CHOICE, "--dataset", samples, *arguments, fragments=["target"], code=2)
+    assert "linears in" not in outcome.errors
+
+
 def test_resumed_run_keeps_the_choice(tmp_path):
     """It is not measured again, and another limit is refused."""
     model = deep_model.save(tmp_path / "long", layers=6, samples=8)

@@ -32,12 +32,13 @@ struct InspectOptions {
   static bool is_left_out(std::string_view name) {
     return name == "output" || name == "overwrite" || name == "resume" || name == "report" ||
            name == "max-shard-size" || name == "push" || name == "push-public" || name == "target-bits" ||
-           name == "target-size" || name == "schemes";
+           name == "target-size" || name == "schemes" || name == "from-imatrix";
   }
   /// "with --plan: " before the help of a field of `run`: what it needs to have a meaning.
   static std::string needs_text(std::string_view name) {
     if (describes_model(name)) return "";
-    if (name == "recipe" || name == "algorithm" || name == "scheme" || name == "observer" || name == "quality")
+    if (name == "recipe" || name == "algorithm" || name == "scheme" || name == "observer" || name == "quality" ||
+        name == "imatrix")
       return "with --plan: ";
     return name == "summary" || name == "offload-dir" || name == "timeout" ? "with --sensitivity: "
                                                                            : "with --plan or --sensitivity: ";

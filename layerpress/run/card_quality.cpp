@@ -29,8 +29,12 @@ struct Card {
 };
 
 Card read_card(const EvaluateOptions& options) {
-  Card card{.file = checkpoint::locate_model(options.model) / kCardName};
+  const fs::path model = checkpoint::locate_model(options.model);
   std::error_code failure;
+  if (!fs::is_directory(model, failure))
+    throw UsageError("[options] --card: {} is a file, which has no model card beside it; leave --card out",
+                     model.string());
+  Card card{.file = model / kCardName};
   // In the hub's cache, files are links to contents that other revisions share.
   if (fs::is_symlink(card.file, failure))
     throw UsageError("[options] --card: {} is a link; name a folder of your own", card.file.string());

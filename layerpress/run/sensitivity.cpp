@@ -33,6 +33,7 @@ void check_options(const OneshotOptions& options) {
   refuse("scheme", options.scheme, defaults.scheme);
   refuse("observer", options.observer, defaults.observer);
   refuse("quality", options.quality, defaults.quality);
+  refuse("imatrix", options.imatrix, defaults.imatrix);
   if (options.dataset.empty())
     throw UsageError("[options] --sensitivity: the inputs of the linears are measured on data; add --dataset");
 }

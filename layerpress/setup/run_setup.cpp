@@ -80,8 +80,12 @@ void check_propagation(const OneshotOptions& options, const RunSetup& setup) {
 }
 
 /// By default, enough for the scales of the largest groups of columns.
-std::int64_t least_expert_tokens(std::int64_t asked, const RunSetup& setup) {
+std::int64_t least_expert_tokens(std::int64_t asked, bool all_experts, const RunSetup& setup) {
   if (asked < 0) throw UsageError("[options] --min-tokens-per-expert: {} is negative", asked);
+  if (asked > 0 && all_experts)
+    throw UsageError(
+        "[options] --min-tokens-per-expert: all tokens go to all experts; add --no-moe-calibrate-all-experts, or leave "
+        "it out");
   if (asked > 0) return asked;
   std::int64_t least = 256;
   for (const auto& [node, assignment] : setup.assignments.linears)
@@ -158,6 +162,8 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   setup.modifiers = modifiers ? std::move(*modifiers)
                               : make_modifiers(with_block_types(setup.recipe, setup.model, importance != nullptr));
   setup.pipeline = choose_pipeline(options, setup.modifiers);
+  if (!options.dataset.empty() && !setup.pipeline->takes_data && group.is_first())
+    control.message(LogLevel::kWarning, "[options] --dataset has no effect: nothing in this run takes data");
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
   if (decide) {
@@ -187,7 +193,8 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   check_statistics(setup.model.traced.graph, setup.assignments);
   check_loss_mask(options, setup);
   check_trials(setup);
-  setup.min_tokens_per_expert = least_expert_tokens(options.min_tokens_per_expert, setup);
+  setup.min_tokens_per_expert =
+      least_expert_tokens(options.min_tokens_per_expert, options.moe_calibrate_all_experts, setup);
   setup.subgraphs = joined_for_transforms(
       setup.model.traced.graph,
       cut_model(setup.model.traced, options.sequential_targets, options.sequential_targets_per_subgraph),

@@ -345,7 +345,6 @@ def inspect(
     group_size: int | None = None,  # with --plan or --sensitivity: columns that share a scale (default: the preset's)
     observer: str | None = None,  # with --plan: minmax, mse, squared_error, hessian, or gptq (default: hessian for gptq, gptq with --quality best; mse for rtn, squared_error with NVFP4 and MX)
     quality: str | None = None,  # with --plan: fast (minmax observer), balanced, or best (gptq aims at the original model's outputs: twice the work), or max (after rotations, which untie embeddings); explicit observer or recipe values override it
-    from_imatrix: str | None = None,  # with --plan or --sensitivity: importance file by which errors are weighed when a GGUF is rounded without data, as llama-quantize --imatrix does
     targets: str | list[str] | None = None,  # with --plan or --sensitivity: modules to compress: class names, module names, re:patterns
     ignore: str | list[str] | None = None,  # with --plan or --sensitivity: modules to leave alone, instead of this default; overrides --targets
     dataset_split: str | None = None,  # with --plan or --sensitivity: split of a datasets id; train[a:b] takes a slice, of files too
@@ -374,7 +373,7 @@ def inspect(
     download: bool | None = None,  # fetch what the local Hugging Face cache lacks of a model that is named by its id
     timeout: int | None = None,  # with --sensitivity: seconds without a sign of life after which a rank of a distributed run counts as lost
     summary: str | PathLike[str] | None = None,  # with --sensitivity: write a JSON summary to this file
-    imatrix: str | None = None,  # with --plan or --sensitivity: write the calibration data's importance file, as llama-imatrix does, for any run with data
+    imatrix: str | None = None,  # with --plan: write the calibration data's importance file, as llama-imatrix does, for any run with data
 ) -> Report: ...
 def picture(
     model: str | PathLike[str],

@@ -126,6 +126,7 @@ def test_recipe_file_missing(model, refused, samples, tmp_path):
     (["--scheme", "W8A8", "--group-size", "32"], ["W8A8"]), (["--pipeline", "fast"], ["fast", "sequential", "independent"]),
     (["--pipeline", "datafree"], ["datafree"]), (["--device", "tpu"], ["tpu"]), (["--device", "cuda:99"], ["device"]),
     (["--dtype", "int8"], ["int8"]), (["--threads", "-2"], ["--threads"]), (["--max-shard-size", "many"], ["many"]),
+    (["--min-tokens-per-expert", "100"], ["--min-tokens-per-expert", "--no-moe-calibrate-all-experts"]),
     (["--max-shard-size", "0"], ["--max-shard-size"]), (["--batch-tokens", "-5"], ["--batch-tokens"]),
     (["--num-calibration-samples", "0"], ["--num-calibration-samples"]), (["--max-seq-length", "0"], ["--max-seq-length"]),
     (["--sequential-targets", "NoSuchLayer"], ["NoSuchLayer"]), (["--observer", "median"], ["median"]),

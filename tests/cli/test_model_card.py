@@ -5,7 +5,7 @@ import shlex
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from support import program, tiny_models
+from support import program, tiny_checkpoints, tiny_models
 
 SAMPLES = tiny_models.random_samples([40, 20, 31])
 
@@ -106,3 +106,11 @@ def test_folders_without_our_card(tmp_path):
     card.rename(tmp_path / "elsewhere.md")
     card.symlink_to(tmp_path / "elsewhere.md")
     program.fails("eval", tmp_path / "out", "--dataset", data, "--card", fragments=["is a link"], code=2)
+
+
+def test_files_have_no_card(tmp_path):
+    tiny_checkpoints.save(tmp_path / "model", "byte_level_split")
+    model = tiny_models.save(tmp_path / "model", "Llama", vocab_size=768)
+    data = program.write_samples(tmp_path / "samples.jsonl", SAMPLES)
+    file = program.oneshot(model, tmp_path / "out.gguf", "--scheme", "Q8_0", "--algorithm", "rtn")
+    program.fails("eval", file, "--dataset", data, "--card", fragments=["[options] --card", "is a file, which has no model card"], code=2)

@@ -214,6 +214,13 @@ def test_no_warning_without_a_reason(model, results, rounding):
     assert "vLLM" not in program.run("oneshot", model, "--output", results / "out", *rounding).errors
 
 
+def test_data_without_use_cause_a_warning(model, results, rounding, samples):
+    outcome = program.run("oneshot", model, "--output", results / "out", *rounding, "--dataset", samples)
+    assert outcome.errors.count("--dataset has no effect") == 1
+    outcome = program.run("oneshot", model, "--output", results / "out", *rounding, "--observer", "hessian", "--dataset", samples, "--overwrite")
+    assert "--dataset has no effect" not in outcome.errors
+
+
 def test_dtype(model, results, solving):
     """fp32 arithmetic on bf16 weights: the same container, nearly the same codes."""
     plain = program.oneshot(model, results / "plain", *solving)

@@ -209,6 +209,7 @@ def test_interrupted_measurement_leaves_nothing(tmp_path):
     (["--schemes", "NVFP4", "--group-size", "32", "--dataset", "SAMPLES"], ["--group-size", "no scheme"], 2),
     (["--schemes", "NVFP4", "--dataset", "SAMPLES", "--pipeline", "datafree"], ["--pipeline datafree", "calibration data"], 2),
     (["--schemes", "NVFP4", "--dataset", "SAMPLES", "--scheme", "W4A16"], ["--scheme requires --plan"], 2),
+    (["--schemes", "NVFP4", "--dataset", "SAMPLES", "--imatrix", "x.gguf"], ["--imatrix requires --plan"], 2),
     (["--schemes", "NVFP4", "--dataset", "SAMPLES", "--plan"], ["--plan, --sensitivity", "exclude each other"], 2),
     (["--schemes", "NVFP4", "--dataset", "SAMPLES", "--targets", "Conv2d"], ["match no module"], 1),
     (["--schemes", "NVFP4", "--dataset", "SAMPLES", "--summary", "/nowhere/s.json"], ["--summary", "/nowhere"], 2),

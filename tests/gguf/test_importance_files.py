@@ -169,6 +169,11 @@ def test_refused_options(llama, importance, arguments, fragments, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_data_beside_a_file(llama, importance, data, tmp_path):
+    outcome = program.run("oneshot", llama, "--output", tmp_path / "out.gguf", "--from-imatrix", importance[0], *data)
+    assert "--dataset has no effect" in outcome.errors
+
+
 def test_a_file_of_another_model(importance, tmp_path):
     model = block_models.save(tmp_path / "model", intermediate_size=768)
     program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--from-imatrix", importance[0],

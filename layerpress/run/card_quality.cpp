@@ -84,7 +84,7 @@ std::string task_rows(const Json& figures) {
     for (const auto& [metric, value] : result["metrics"].items()) {
       if (!value.is_number()) continue;
       const bool has_reference = result.contains("reference") && result["reference"].contains(metric);
-      text += row(task + " " + metric,
+      text += row(fmt::format("{} {}", task, metric),
                   number(value) + (has_reference ? ", the original " + number(result["reference"][metric]) : ""));
     }
   return text;

@@ -40,7 +40,8 @@ std::optional<std::int64_t> fitting_group_size(const graph::Graph& graph, const 
                                                const OddModules& odd) {
   std::int64_t divisor = 0;  // the greatest one of all columns
   for (const auto& [node, assignment] : assignments.linears)
-    if (std::any_of(odd.begin(), odd.end(), [&](const auto& entry) { return entry.first.first == assignment.scheme; }))
+    if (std::any_of(odd.begin(), odd.end(),
+                    [scheme = assignment.scheme](const auto& entry) { return entry.first.first == scheme; }))
       divisor = std::gcd(divisor, graph::weight_matrix(graph.nodes[node].operation).value().columns);
   for (const std::int64_t size : {128, 64, 32})
     if (divisor % size == 0) return size;

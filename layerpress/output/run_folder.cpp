@@ -106,7 +106,7 @@ bool RunFolder::has_these_headers() const {
   return true;
 }
 
-/// Compares config, recipe, and all copied weights. The calibration data can no longer be determined.
+/// Compares config, recipe, and all copied weights.
 bool RunFolder::holds_this_output() const {
   const fs::path folder = options_.output;
   try {
@@ -128,6 +128,18 @@ bool RunFolder::holds_this_output() const {
   } catch (const CheckpointError&) {
     return false;  // a damaged checkpoint
   }
+}
+
+void RunFolder::write_run(const Json& identity) const {
+  if (setup_.target->has_config()) write_text_file(path_ / kRunFileName, identity.dump() + "\n");
+}
+
+Json RunFolder::run_of_output() const {
+  const fs::path path = fs::path(options_.output) / kRunFileName;
+  std::error_code failure;
+  if (!fs::is_regular_file(path, failure)) return nullptr;
+  const Json found = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  return found.is_object() ? found : Json();
 }
 
 void RunFolder::open() {

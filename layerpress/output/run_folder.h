@@ -18,9 +18,16 @@ class RunFolder {
   /// written. Throws UsageError.
   RunFolder(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group);
 
-  /// Whether --resume finds the finished output of the same run. Throws UsageError for a finished output of another
-  /// run. Collective.
+  /// Whether --resume finds a finished output of the same model and recipe. Throws UsageError for a finished output of
+  /// another. Collective.
   bool is_complete() const;
+
+  /// What finished outputs say of their run, for another run with --resume.
+  static constexpr const char* kRunFileName = ".layerpress-run.json";
+  /// Writes it into the folder. A GGUF has no place for it.
+  void write_run(const Json& identity) const;
+  /// The finished output's; null if it says nothing.
+  Json run_of_output() const;
 
   /// Creates the unfinished folder, or opens that of an earlier run and reads its journals. Throws UsageError if it may
   /// not be used, and DistributedError if a rank does not see it. Collective.

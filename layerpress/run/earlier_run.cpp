@@ -98,6 +98,28 @@ void require_same_run_but_data(const Rank& rank, const output::RunFolder& folder
   require_same_run(rank, folder, identity);
 }
 
+bool is_result_of(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity,
+                  const setup::OpenedModel& model) {
+  const auto is_same = [&] {
+    const Json then = folder.run_of_output();
+    const setup::RunIdentity now = setup::identity_of_result(identity, model);
+    if (then.is_null() || then.value("format", Json()) != now.to_json()["format"]) {
+      rank.control.message(LogLevel::kWarning,
+                           fmt::format("[output] {}: is complete, but does not say which data and options it was made "
+                                       "with, so they were not compared; start over with --overwrite if they differ",
+                                       rank.options.output));
+      return true;
+    }
+    const std::string found = setup::difference(then, now);
+    if (!found.empty() && !rank.options.overwrite)
+      throw UsageError(
+          "[resume] {}: is the complete result of another run: {}; choose another --output or pass --overwrite",
+          rank.options.output, found);
+    return found.empty();
+  };
+  return rank.group.broadcast_text(rank.group.is_first() && is_same() ? "yes" : "no", 0) == "yes";
+}
+
 std::size_t accept_finished(const Rank& rank, const setup::RunSetup& setup, const output::RunFolder& folder,
                             output::OutputWriter& output) {
   output.accept(folder.journal());

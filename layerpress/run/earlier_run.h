@@ -33,6 +33,11 @@ void require_same_run(const Rank& rank, const output::RunFolder& folder, const s
 /// The same without comparing the data.
 void require_same_run_but_data(const Rank& rank, const output::RunFolder& folder, setup::RunIdentity identity);
 
+/// Whether a finished output is that of `identity`. If it is another run's, throws UsageError, unless --overwrite is there.
+/// Collective.
+bool is_result_of(const Rank& rank, const output::RunFolder& folder, const setup::RunIdentity& identity,
+                  const setup::OpenedModel& model);
+
 /// Takes over finished subgraphs whose files are intact on all ranks; the others are repeated. Returns the number taken
 /// over. Collective.
 std::size_t accept_finished(const Rank& rank, const setup::RunSetup& setup, const output::RunFolder& folder,

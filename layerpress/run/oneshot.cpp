@@ -146,13 +146,15 @@ void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& ea
 }
 
 /// The journals of all ranks begin with the identity of the run, which includes the plan.
-void start_journal(const Rank& rank, const Planned& planned, setup::RunIdentity identity) {
+void start_journal(const Rank& rank, const Claim& claim, const Planned& planned, setup::RunIdentity identity) {
   std::vector<int> threads;
   for (const at::Tensor& other : rank.group.all_gather(at::full({1}, planned.work.setup.threads, at::kInt)))
     threads.push_back(other.item<int>());
   identity.plan = {
       {"ranks", rank.group.size()}, {"threads", threads}, {"batch_tokens", planned.work.plan.batch_tokens}};
   rank_0_first(rank.group, [&] { planned.output->start_journal(identity.to_json()); });
+  if (rank.group.is_first())
+    claim.folder->write_run(setup::identity_of_result(std::move(identity), claim.setup.model).to_json());
 }
 
 Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier, const run::Calibration& calibration,
@@ -173,8 +175,26 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
                                 rank.options.offload_dir.empty(), rank.group, rank.control);
   run::make_batches(calibration.set, claim.folder->scratch(), planned.work);
   if (!planned.output) planned.output = open_output(rank, claim, earlier, calibration);
-  start_journal(rank, planned, identity);
+  start_journal(rank, claim, planned, identity);
   return planned;
+}
+
+/// Takes the data that the choice of experts has loaded, or loads it.
+run::Calibration take_calibration(Rank& rank, Claim& claim) {
+  const bool is_loaded = claim.calibration && claim.setup.pipeline->takes_data;
+  run::Calibration calibration =
+      is_loaded ? std::move(*claim.calibration) : run::load_calibration(rank, claim.setup, claim.division);
+  claim.calibration.reset();
+  return calibration;
+}
+
+/// Whether --resume finds the finished output of this run.
+bool is_complete(Rank& rank, Claim& claim) {
+  if (!claim.folder->is_complete()) return false;
+  setup::RunIdentity identity = identity_of(rank.options, claim);
+  claim.calibration = take_calibration(rank, claim);
+  identity.dataset = claim.calibration->identity;
+  return run::is_result_of(rank, *claim.folder, identity, claim.setup.model);
 }
 
 /// Reads the data, compares it with an earlier run's and makes batches of it. The data itself is freed at the end. The
@@ -182,10 +202,7 @@ Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier
 Planned prepare(Rank& rank, Claim& claim, const run::EarlierRun& earlier) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
   run::require_same_run_but_data(rank, *claim.folder, identity);
-  const bool is_loaded = claim.calibration && claim.setup.pipeline->takes_data;
-  const run::Calibration calibration =
-      is_loaded ? std::move(*claim.calibration) : run::load_calibration(rank, claim.setup, claim.division);
-  claim.calibration.reset();
+  const run::Calibration calibration = take_calibration(rank, claim);
   identity.dataset = calibration.identity;
   run::require_same_run(rank, *claim.folder, identity);
   return plan_work(rank, claim, earlier, calibration, identity);
@@ -301,7 +318,7 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
 OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   const c10::InferenceMode inference;
   open(rank, std::move(decision), claim);
-  if (claim.folder->is_complete()) return run::already_complete(rank);
+  if (is_complete(rank, claim)) return run::already_complete(rank);
   setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
   claim.folder->open();

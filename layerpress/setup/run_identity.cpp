@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -51,6 +52,18 @@ std::string checksum_of_tensors(const checkpoint::Checkpoint& checkpoint) {
   return checksum.text();
 }
 
+/// A checksum of the names and the first bytes of all tensors: training changes all of a weight, and reading it all takes long.
+std::string checksum_of_beginnings(const checkpoint::Checkpoint& checkpoint) {
+  constexpr std::size_t kMost = 4096;
+  Checksum checksum;
+  for (const std::string& name : checkpoint.names()) {
+    const at::Tensor tensor = checkpoint.tensor(name);
+    checksum.add(name.data(), name.size());
+    checksum.add(tensor.const_data_ptr(), std::min(tensor.nbytes(), kMost));
+  }
+  return checksum.text();
+}
+
 std::string shown(const Json& value) { return value.is_null() ? "not given" : value.dump(); }
 
 /// The first key with a different value, as "<kind> KEY was A and is B".
@@ -70,6 +83,14 @@ Json RunIdentity::to_json() const {
                {"dataset", dataset}, {"plan", plan},         {"subgraphs", subgraphs}};
   if (!decision.is_null()) json["decision"] = decision;
   return json;
+}
+
+RunIdentity identity_of_result(RunIdentity run, const OpenedModel& model) {
+  run.software = {{"dtype", run.software["dtype"]}};
+  run.model = {{"config.json", checksum_of_config(model)}, {"weights", checksum_of_beginnings(*model.stored)}};
+  run.plan = Json::object();
+  run.decision = nullptr;  // the recipe follows from it
+  return run;
 }
 
 Json identity_of_options(const OneshotOptions& options) {
@@ -161,7 +182,7 @@ std::string difference(const Json& header, const RunIdentity& now) {
   if (std::string found = first_difference(part("software"), now.software, "the "); !found.empty()) return found;
   for (const auto& [name, file] : now.model.items())
     if (!part("model").is_object() || part("model").value(name, Json()) != file)
-      return fmt::format("the model's file {} changed", name);
+      return name == "weights" ? "the model's weights differ" : fmt::format("the model's file {} changed", name);
   if (part("model").size() != now.model.size()) return "the model has fewer files than then";
   if (std::string found = first_difference(part("options"), now.options, "--"); !found.empty()) return found;
   if (part("recipe") != now.recipe) return "the recipe is another one";

@@ -27,6 +27,10 @@ struct RunIdentity {
   Json to_json() const;
 };
 
+/// What a finished result keeps of it, to be compared with difference(): nothing that depends on the machine, and of the weights the first
+/// bytes of each.
+RunIdentity identity_of_result(RunIdentity run, const OpenedModel& model);
+
 Json identity_of_options(const OneshotOptions& options);
 Json identity_of_software(const residency::Placement& placement);
 Json identity_of_model(const OpenedModel& model);

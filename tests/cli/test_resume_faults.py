@@ -12,7 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from support import deep_model, program, tiny_models
-from support.watched_runs import JOURNAL, WatchedRun, contents, differing, finished_subgraphs, killed, unfinished
+from support.watched_runs import JOURNAL, RUN, WatchedRun, contents, differing, finished_subgraphs, killed, unfinished
 
 ROUNDING = ["--algorithm", "rtn", "--group-size", "32"]
 
@@ -165,6 +165,50 @@ def test_other_options(case, deep, solving, half_done):
     if options[0] in given:
         del given[given.index(options[0]):given.index(options[0]) + 2]
     refused(deep, half_done, *given, *options, "--resume", fragments=fragments)
+
+
+FINISHED = {**{case: OTHER_OPTIONS[case] for case in ("pipeline", "precision", "fewer samples", "shorter samples")},
+            "missing data": (["--dataset", "nothing.jsonl"], ["nothing.jsonl", "no such file"])}
+
+
+@pytest.mark.parametrize("case", FINISHED)
+def test_resume_of_a_complete_output_with_other_options(case, deep, solving, results):
+    """What neither config nor recipe say; the data must be there, too."""
+    options, fragments = FINISHED[case]
+    out = program.oneshot(deep, results / "out", *solving)
+    given = list(solving)
+    if options[0] in given:
+        del given[given.index(options[0]):given.index(options[0]) + 2]
+    refused(deep, out, *given, *options, "--resume", fragments=fragments, code=None)
+
+
+def test_resume_of_a_complete_output_with_other_data(deep, solving, results, tmp_path):
+    out = program.oneshot(deep, results / "out", *solving)
+    other = tmp_path / "other.safetensors"
+    program.write_token_file(other, tiny_models.random_samples([256] * 16, seed=1))
+    given = list(solving)
+    given[given.index("--dataset") + 1] = other
+    refused(deep, out, *given, "--resume", fragments=["the complete result of another run", "the dataset's tokens differ", "--overwrite"])
+    before = contents(out)
+    program.oneshot(deep, out, *given, "--resume", "--overwrite")
+    assert differing(out, before) != []
+
+
+def test_resume_of_a_complete_output_of_a_model_trained_on(own_model, solving, results):
+    """Only a weight that is compressed differs, so that nothing in the output is copied from it."""
+    program.oneshot(own_model, results / "out", *solving)
+    tensors = load_file(own_model / "model.safetensors")
+    tensors["model.layers.1.self_attn.q_proj.weight"][0] += 1
+    save_file(tensors, own_model / "model.safetensors", {"format": "pt"})
+    refused(own_model, results / "out", *solving, "--resume", fragments=["the model's weights differ"])
+
+
+def test_resume_of_a_complete_output_that_does_not_say_its_data(deep, solving, results):
+    """As earlier versions wrote it."""
+    out = program.oneshot(deep, results / "out", *solving)
+    (out / RUN).unlink()
+    outcome = program.run("oneshot", deep, "--output", out, *solving, "--num-calibration-samples", "5", "--resume")
+    assert "already complete" in outcome.output and "data and options" in outcome.errors and "not compared" in outcome.errors
 
 
 def test_other_dataset(deep, solving, half_done, tmp_path):

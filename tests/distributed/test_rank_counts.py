@@ -8,6 +8,7 @@ import torch
 from support import program, ranked_runs, tiny_models
 from support.exact_model import EXACT, differing, save_tokenizer
 from support.selection import nightly_but
+from support.watched_runs import RUN
 
 FIRST_GROUP = [f"model.layers.0.self_attn.{name}_proj" for name in "qkv"]
 CHANNEL = {"quant_stage": {"quant_modifiers": {"GPTQModifier": {
@@ -32,7 +33,7 @@ def check_complete(folder, model):
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     shards = {file.name for file in folder.glob("*.safetensors")}
     assert set(index["weight_map"].values()) == shards and index["weight_map"].keys() == tiny_models.tensors(folder).keys()
-    others = {file.name for file in model.iterdir()} - {"model.safetensors"} | {"recipe.yaml", "README.md"}
+    others = {file.name for file in model.iterdir()} - {"model.safetensors"} | {"recipe.yaml", "README.md", RUN}
     assert {file.name for file in folder.iterdir()} == others | shards | {"model.safetensors.index.json"}
 
 

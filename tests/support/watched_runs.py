@@ -13,6 +13,7 @@ from support import program
 
 DEADLINE = 120
 JOURNAL = ".layerpress-journal.jsonl"
+RUN = ".layerpress-run.json"  # stays in finished outputs
 
 
 def unfinished(out):

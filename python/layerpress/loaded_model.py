@@ -26,7 +26,8 @@ class LoadedModel:
 
     def __init__(self, model: Any):
         self.model = model
-        self.name = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
+        self._origin = str(getattr(model.config, "_name_or_path", ""))
+        self.name = self._origin or type(model).__name__
         self._hold(model)
 
     def _hold(self, model: Any) -> None:
@@ -42,7 +43,10 @@ class LoadedModel:
 
     def tokenizer(self) -> Any:
         """The tokenizer of the model's own folder, or the processor of a model that takes images."""
-        return tokenizer_of(self.name, takes_images(self.config))
+        if not self._origin:  # the hub may have something else of the class's name
+            raise UsageError(f"[python.oneshot] {self.name}: a model that was not loaded from a folder or an id has no tokenizer; pass "
+                             "tokenizer= or tokenized data")
+        return tokenizer_of(self._origin, takes_images(self.config))
 
     def stand_for(self, output: Path, tokenizer: Any, writes: bool) -> None:
         """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""

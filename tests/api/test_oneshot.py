@@ -178,6 +178,21 @@ def test_a_result_that_the_model_cannot_take_is_kept(loaded, gptq, samples, tmp_
     assert (Path(str(caught.value).split()[1].rstrip(":")) / "model.safetensors").is_file()
 
 
+def test_texts_for_a_model_from_nowhere(samples, monkeypatch, tmp_path):
+    """The hub is not asked for something that has the name of the model's class."""
+    import transformers
+
+    import layerpress
+
+    for kind in (transformers.AutoTokenizer, transformers.AutoProcessor):
+        monkeypatch.setattr(kind, "from_pretrained", lambda *_, **__: pytest.fail("a tokenizer is looked for"))
+    made = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=tiny_models.VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2))
+    with pytest.raises(layerpress.UsageError, match="LlamaForCausalLM: .*pass tokenizer= or tokenized data"):
+        layerpress.oneshot(model=made, dataset=[words(sample) for sample in samples], scheme="W8A8", output_dir=tmp_path / "out",
+                           progress=False)
+
+
 @pytest.mark.parametrize("family, settings", [
     ("Qwen3Moe", {"num_experts": 4, "moe_intermediate_size": 32, "head_dim": 16}),
     ("Mixtral", {"num_local_experts": 4}),

@@ -14,6 +14,7 @@
 #include <optional>
 #include <utility>
 
+#include "layerpress/base/temporary_directory.h"
 #include "layerpress/bindings/options.h"
 #include "layerpress/bindings/running.h"
 #include "layerpress/distributed.h"
@@ -201,6 +202,9 @@ void define_others(nb::module_& module) {
     const auto options = options_of<VerifyOptions>(model, given);
     return run(events, in_main_thread, [&](const RunControl& control) { return verify(options, control).dump(); });
   });
+  nb::class_<TemporaryDirectory>(module, "TemporaryDirectory", "Removed with its last reference.")
+      .def(nb::init<>())
+      .def_prop_ro("path", [](const TemporaryDirectory& folder) { return folder.path().string(); });
   module.def("architectures", [] { return list_architectures().dump(); });
   module.def("tables", tables);
   module.def("check_modifier", [](const std::string& type, const std::string& arguments) {

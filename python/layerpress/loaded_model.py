@@ -15,6 +15,7 @@ from . import _native
 from .errors import UsageError
 from .image_rows import takes_images
 from .progress import logger
+from .temporary_folder import TemporaryFolder
 
 
 def is_model(value: Any) -> bool:
@@ -107,11 +108,14 @@ class WaitingFolder:
     """A folder in the temporary folder where the result waits for save_pretrained(), as long as the model exists."""
 
     def __init__(self, model: Any):
-        folder = tempfile.mkdtemp(prefix="layerpress-")
-        self.path = Path(folder) / "result"
-        self.remove = weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
-        self.keep = self.remove.detach
-        logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder)
+        folder = TemporaryFolder()
+        self.path = folder.path / "result"
+        self.remove = weakref.finalize(model, folder.remove)
+        logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.path)
+
+    def keep(self) -> Path:
+        """Moves the result to a folder that nothing removes."""
+        return Path(shutil.move(self.path, tempfile.mkdtemp(prefix="layerpress-result-")))
 
 
 def copy_result(source: Path, target: Path) -> None:

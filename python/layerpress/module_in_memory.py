@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from .errors import CheckpointError, UsageError
 from .helper import import_helper
 from .loaded_model import copy_result
 from .progress import logger
+from .temporary_folder import TemporaryFolder
 
 
 def is_module(value: Any) -> bool:
@@ -32,11 +31,11 @@ class ModuleInMemory:
         meta = [name for name, tensor in module.state_dict().items() if tensor.is_meta]
         if meta:
             raise UsageError(f"[python.oneshot] {meta[0]} is on the meta device: load the module's weights")
-        folder = tempfile.mkdtemp(prefix="layerpress-graph-")
-        self._finalizer = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        names = _exported(module, Path(folder))
+        folder = TemporaryFolder()
+        self._finalizer = weakref.finalize(self, folder.remove)
+        names = _exported(module, folder.path)
         state = module.state_dict()
-        self.native = _native.model_in_memory(json.dumps(self._config()), {name: state[name].detach() for name in names}, folder)
+        self.native = _native.model_in_memory(json.dumps(self._config()), {name: state[name].detach() for name in names}, str(folder.path))
 
     def _config(self) -> dict:
         dtype = next((each.dtype for each in self.module.parameters() if each.is_floating_point()), None)

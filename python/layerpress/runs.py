@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Iterator, Optional
 
@@ -21,6 +20,7 @@ from .native import call, option_names, options_of, unknown_keyword
 from .ranks import current_ranks, shares_weights, source_folder
 from .recipes import recipe_text
 from .reports import Evaluation, Inspection, MixedPrecision, Plan, Report, Sensitivity, Summary, Verification
+from .temporary_folder import TemporaryFolder
 
 
 def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bool = True, **arguments: Any) -> Any:
@@ -40,10 +40,11 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
         loaded = request.loaded or LoadedModel(model)
         try:
             loaded.stand_for(Path(summary["output"]), request.tokenizer, writes=request.writes)
-        except Error:
-            if request.waiting is not None:
-                request.waiting.keep()  # the result is finished, and the error names it
-            raise
+        except Error as error:
+            if request.waiting is None:
+                raise
+            kept = request.waiting.keep()  # the result is finished
+            raise type(error)(str(error).replace(summary["output"], str(kept))) from None
         model.compression = summary
         return model
 
@@ -95,8 +96,8 @@ def _with_dataset(dataset: Any, arguments: dict[str, Any], count: str = "num_cal
     if dataset is None or isinstance(dataset, (str, os.PathLike)):
         yield {**arguments, "dataset": dataset}
         return
-    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
-        rows = Path(folder) / "rows.jsonl"
+    with TemporaryFolder() as folder:
+        rows = folder / "rows.jsonl"
         wanted = {**arguments, "num_calibration_samples": arguments.get(count)}
         Rows(Items(dataset, wanted, None, None), wanted).write(rows)
         yield {**arguments, "dataset": rows, "text_column": "text", "dataset_split": None}
@@ -119,8 +120,8 @@ class Picture:
 
 def picture(model: str | os.PathLike, **arguments: Any) -> Picture:
     """Draws a model's graph; needs Graphviz."""
-    with tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
-        file = Path(folder) / "graph.svg"
+    with TemporaryFolder() as folder:
+        file = folder / "graph.svg"
         drawn = inspect(model, svg=str(file), **arguments)
         return Picture(Path(drawn["pictures"][0]).read_text(encoding="utf-8"))
 
@@ -173,10 +174,10 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     _take_model(model, own, options, request, function)
     if isinstance(request.tokenizer, (str, os.PathLike)):
         request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_more_than_text(request))
-    with _removing_waiting_folder(request), tempfile.TemporaryDirectory(prefix="layerpress-") as folder:
+    with _removing_waiting_folder(request), TemporaryFolder() as folder:
         chosen = dataset if dataset is not None else own["dataset_path"]
         if chosen is not None:
-            options["dataset"] = _dataset(chosen, own, options, request, Path(folder))
+            options["dataset"] = _dataset(chosen, own, options, request, folder)
         text = recipe_text(recipe)
         if text is not None:
             options["recipe"] = text

@@ -1,5 +1,6 @@
 """The other functions of the package, its errors, its stubs, and how it is imported."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -96,6 +97,24 @@ def test_keywords_without_effect(model, tmp_path):
     summary = layerpress.oneshot(model, recipe=SpinQuantModifier(rotations=["R2"]), output_dir=tmp_path / "out", log_dir="logs", progress=False)
     assert "none compressed" in str(summary) and "worst modules" not in str(summary)
     assert not (tmp_path / "logs").exists()
+
+
+def test_killed_process_leaves_nothing_for_long(model, tmp_path, monkeypatch):
+    """Its folder of temporary files is removed by the next call, as those of the program."""
+    script = ("import os, signal, layerpress\n"
+              "def rows():\n    yield [1, 2]\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+              "class Rows:\n    __iter__ = lambda self: rows()\n"
+              f"layerpress.oneshot({str(model)!r}, dataset=Rows(), output_dir={str(tmp_path / 'out')!r})")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": str(program.PROGRAM.parent / "python")}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=False, capture_output=True)
+    left = list(temporary.rglob("rows.jsonl"))
+    assert len(left) == 1
+    os.utime(left[0].parent, (0, 0))
+    subprocess.run([sys.executable, "-c", script.replace("os.kill(os.getpid(), signal.SIGKILL)", "raise ValueError")], env=environment,
+                   check=False, capture_output=True)
+    assert list(temporary.iterdir()) == []
 
 
 def test_calibration_on_the_original_weights(model, samples, tmp_path):

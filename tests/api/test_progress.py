@@ -72,7 +72,7 @@ def test_a_stopped_run_of_a_model_in_memory_leaves_nothing(loaded, samples, gptq
             os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(progress.Events, "step", interrupting)
     try:
         with pytest.raises(layerpress.InterruptedError, match="is removed; pass output=FOLDER"):

@@ -9,6 +9,7 @@
 #include "layerpress/run/model_name.h"
 #include "layerpress/run/result_facts.h"
 #include "layerpress/setup/kept_weights.h"
+#include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::run {
 namespace {
@@ -107,7 +108,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
           {"output", options.output},
           {"scheme", scheme_names(setup)},
           {"serving", serving(options.output, setup)},
-          {"recipe", recipe::to_yaml(setup.recipe)},
+          {"recipe", recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers))},
           {"mixed_precision", setup.decision},
           {"device", setup.placement.device.str()},
           {"dtype", setup::dtype_word(setup.placement.dtype)},

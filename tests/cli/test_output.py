@@ -33,6 +33,7 @@ def test_first_and_last_lines(model, gptq, results):
                         r"plan: [\d.]+ MiB of memory, less than 2 minutes", first)
     assert not any(re.search(r"\d+/\d+", line) for line in others)  # no line a layer
     details = json.loads(summary.read_text())
+    assert details["recipe"] == (results / "my out" / "recipe.yaml").read_text()
     lines = outcome.output.splitlines()
     assert lines[0] == f"{results / 'my out'}: 21 modules in W4A16 (group 32)"
     before, after = details["source_bytes"], details["output_bytes"]

@@ -129,9 +129,10 @@ std::string model_card(const OneshotOptions& options, const setup::RunSetup& set
       fmt::format("\n## Serve\n\nFrom this folder:\n\n    {}\n\nIt needs {}.\n\n",
                   setup.target->serving(".", {}).command, summary.details["serving"]["hardware"].get<std::string>());
   text += unmeasured_quality(model);
+  const int ranks = setup.pipeline->takes_data ? setup.ranks : 1;  // without data all numbers of ranks give the same
   text += fmt::format("\n## Reproduce\n\nWith Layerpress {}{}:\n\n    {}\n\nProducts were computed in {}.\n",
                       LAYERPRESS_VERSION, options.recipe.empty() ? "" : ", in this folder",
-                      reproduction(options, model), setup::arithmetic_words(setup.placement));
+                      reproduction(options, model, ranks), setup::arithmetic_words(setup.placement));
   text += fmt::format("\n## Recipe\n\n```yaml\n{}```\n",
                       recipe::to_yaml(setup::written_recipe(setup.recipe, setup.modifiers)));
   return text;

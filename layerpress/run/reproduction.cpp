@@ -98,12 +98,14 @@ std::string public_dataset(const std::string& dataset) {
   return is_path || std::filesystem::exists(dataset, failure) ? "" : dataset;
 }
 
-std::string reproduction(const OneshotOptions& options, const ModelName& model) {
+std::string reproduction(const OneshotOptions& options, const ModelName& model, int ranks) {
   Values values = values_of(options);
   if (!options.recipe.empty()) values.emplace(values.begin(), "recipe", "recipe.yaml");
   std::string data = public_dataset(options.dataset);
   if (data.empty() && !options.dataset.empty()) data = "DATA";
-  return options.model_in_memory ? python_call(values, data) : command(values, model.shown, data);
+  if (options.model_in_memory) return python_call(values, data);
+  const std::string start = ranks > 1 ? fmt::format("torchrun --no-python --nproc-per-node {} ", ranks) : "";
+  return start + command(values, model.shown, data);
 }
 
 }  // namespace layerpress::run

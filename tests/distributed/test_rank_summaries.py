@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,12 @@ def test_every_rank_is_there(summary, exact):
     counts = [entry["samples"] for entry in summary["ranks"]]
     assert max(counts) - min(counts) <= 1
     assert {entry["host"] for entry in summary["ranks"]} == {socket.gethostname()}
+
+
+def test_card_names_the_number_of_ranks(summary):
+    """Codes depend on it where sums are not exact."""
+    card = (Path(summary["output"]) / "README.md").read_text()
+    assert "    torchrun --no-python --nproc-per-node 3 layerpress oneshot " in card
 
 
 def test_times(summary):

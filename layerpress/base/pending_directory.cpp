@@ -78,7 +78,8 @@ int lock_folder(const fs::path& folder, const fs::path& target) {
   constexpr int kAttempts = 1000;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST)
-      throw IoError("[output] {}: cannot create the directory: {}", folder.string(), errno_text());
+      throw IoError("[output] {}: cannot create the directory: {}; choose another --output", folder.string(),
+                    errno_text());
     Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (descriptor.value() < 0 && errno == ENOENT) continue;
     if (descriptor.value() < 0)

@@ -161,8 +161,11 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bo
   } catch (const std::exception& error) {
     const std::string cause = cause_of(error);
     if (serve)
-      throw DistributedError("[dist.join] rank 0 cannot serve the ranks' store on port {}: {}; set another MASTER_PORT",
-                             environment.master_port, cause);
+      throw DistributedError(
+          "[dist.join] rank 0 cannot serve the ranks' store at {}:{}: {}; check that MASTER_ADDR is this machine, or "
+          "set "
+          "another MASTER_PORT",
+          environment.master_address, environment.master_port, cause);
     no_answer(": " + cause);
     throw;
   }

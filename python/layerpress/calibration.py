@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 
 from .errors import DataError, UsageError
 from .helper import helper_script
-from .image_rows import PROCESSED, has_images, is_processed, refuse_sound
+from .image_rows import PROCESSED, has_images, is_processed, refuse_sound, wanted_samples
 from .wording import in_python
 
 
@@ -45,7 +45,7 @@ class Rows:
         self._column = options.get("text_column") or "text"
         self._masked = bool(options.get("use_loss_mask"))
         # Without shuffling the first rows are enough.
-        wanted = options.get("num_calibration_samples") or 512
+        wanted = wanted_samples(options)
         every = options.get("shuffle") or options.get("concatenate") or not isinstance(wanted, int)
         self._wanted = None if every else wanted
         self.tokenized = False

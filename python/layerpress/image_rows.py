@@ -100,9 +100,19 @@ def _refuse(options: dict[str, Any]) -> None:
             raise UsageError(f"[python.oneshot] {name}: is not possible with rows that have images or sound; leave it out")
 
 
+def wanted_samples(options: dict[str, Any]) -> Any:
+    """How many samples oneshot()'s options ask for."""
+    wanted = options.get("num_calibration_samples")
+    if wanted is None:
+        return 512
+    if isinstance(wanted, int) and wanted < 1:
+        raise UsageError(f"[python.dataset] the number of samples is {wanted}; it must be positive")
+    return wanted
+
+
 def _selected(rows: Iterable[Any], options: dict[str, Any]) -> Iterator[tuple[int, Any]]:
     """The rows that are wanted, with their numbers from 1."""
-    wanted = options.get("num_calibration_samples") or 512
+    wanted = wanted_samples(options)
     if not options.get("shuffle"):
         return islice(enumerate(rows, start=1), wanted)
     from layerpress_data.order import shuffled_order

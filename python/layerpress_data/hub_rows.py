@@ -50,7 +50,9 @@ def _load(datasets, request: Request):
     try:
         return datasets.load_dataset(name, configuration, split=request.split or "train")
     except Exception as fault:  # the hub client, file systems and builders each raise classes of their own
+        # A builder's own says only that something failed.
+        cause = fault.__cause__ if type(fault) is datasets.exceptions.DatasetGenerationError else fault
         raise DataError(
-            f"dataset '{request.dataset}', split '{request.split}': cannot be opened ({one_line(fault)}): "
+            f"dataset '{request.dataset}', split '{request.split}': cannot be opened ({one_line(cause)}): "
             "pass an existing file, a dataset directory, or an id that is in the local cache or can be fetched"
         ) from None

@@ -46,6 +46,11 @@ void run_until_killed(const fs::path& target, const Options& options, const std:
   EXPECT_EQ(child.exit_code(), -SIGKILL);
 }
 
+TEST(PendingDirectory, SaysWhatToDoAboutAFolderThatCannotBeMade) {
+  expect_says(message_of<IoError>([&] { PendingDirectory("/proc/no-such-folder/out", {}); }),
+              {"/proc/no-such-folder", "cannot create the directory", "choose another --output"});
+}
+
 TEST(PendingDirectory, AppearsOnlyWhenCommitted) {
   const TemporaryFolder folder;
   const fs::path target = folder / "out";

@@ -122,6 +122,9 @@ def test_datasets_that_cannot_be_opened(fails, tmp_path):
     fails("'no-such-owner/no-such-name'", "cannot be opened", "local cache", dataset="no-such-owner/no-such-name")
     (tmp_path / "empty").mkdir()
     fails("empty", "cannot be opened", dataset=tmp_path / "empty")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a.json").write_text("x")
+    fails("other", "cannot be opened", "JSON parse error", dataset=tmp_path / "other")
     import datasets
 
     table = datasets.Dataset.from_dict({"text": ["w1"]})

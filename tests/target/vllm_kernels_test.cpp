@@ -56,7 +56,7 @@ TEST(ReaderSupportTest, WhatReadersRefuse) {
 
 TEST(ReaderSupportTest, Fp8BlocksAndActivations) {
   expect_gap(preset_scheme("FP8_BLOCK"), 576, 1024, "576 x 1024");
-  expect_gap(preset_scheme("FP8_BLOCK"), 512, 192, "multiples of 128");
+  expect_gap(preset_scheme("FP8_BLOCK"), 512, 192, "vLLM and transformers need multiples of 128");
   expect_gap(with_weights("FP8_BLOCK",
                           [](QuantizationArgs& a) {
                             a.block_structure = {64, 64};

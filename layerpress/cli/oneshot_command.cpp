@@ -87,9 +87,8 @@ void print_summary(const OneshotSummary& summary) {
   const std::string faults = findings == 0 ? "" : fmt::format(", {} findings of verify", findings);
   fmt::print("{}\n", styled(head + fallbacks + errors + faults, Style::kBold, STDOUT_FILENO));
   const auto before = details["source_bytes"].get<std::uint64_t>();
-  print_fact("size",
-             fmt::format("{} -> {} ({:.2f} times smaller)", format_bytes(before), format_bytes(summary.output_bytes),
-                         static_cast<double>(before) / static_cast<double>(summary.output_bytes)));
+  print_fact("size", fmt::format("{} -> {} ({})", format_bytes(before), format_bytes(summary.output_bytes),
+                                 details["size_change"].get<std::string>()));
   print_mixed_precision(details["mixed_precision"]);
   print_errors(details["worst_modules"]);
   print_fact("time",

@@ -14,6 +14,7 @@
 #include "layerpress/run/card_quality.h"
 #include "layerpress/run/model_name.h"
 #include "layerpress/run/reproduction.h"
+#include "layerpress/run/result_facts.h"
 #include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::run {
@@ -91,8 +92,7 @@ std::string calibration_text(const OneshotOptions& options, const Json& details)
 }
 
 std::string size_text(std::uint64_t before, std::uint64_t after) {
-  return fmt::format("{} before, {} now ({:.3g} times smaller)", format_bytes(before), format_bytes(after),
-                     static_cast<double>(before) / static_cast<double>(after));
+  return fmt::format("{} before, {} now ({})", format_bytes(before), format_bytes(after), size_change(before, after));
 }
 
 std::string facts(const OneshotOptions& options, const ModelName& model, const setup::RunSetup& setup,
@@ -105,7 +105,7 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
   row("base model", model.revision.empty() ? model.shown : fmt::format("{}, commit {}", model.shown, model.revision));
   row("architecture", setup.model.architecture);
   row("modifiers", algorithms(setup.recipe));
-  row("weights", schemes_text(details["modules"]));
+  if (!details["modules"].empty()) row("weights", schemes_text(details["modules"]));
   if (const Json& mixed = details["mixed_precision"]; !mixed.is_null())
     row("schemes chosen by", fmt::format("measurements: {:.3f} bits per weight, predicted KL divergence {:.3g}",
                                          mixed["bits"].get<double>(), mixed["predicted_kl"].get<double>()));

@@ -94,6 +94,8 @@ OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_byt
   if (summary.details.is_null()) return summary;
   summary.details["layerpress"] = LAYERPRESS_VERSION;
   summary.details["output_bytes"] = summary.output_bytes;
+  summary.details["size_change"] =
+      size_change(summary.details["source_bytes"].get<std::uint64_t>(), summary.output_bytes);
   summary.details["resumed_subgraphs"] = work.resumed_subgraphs;
   const std::vector<UncalibratedLinear> uncalibrated = uncalibrated_linears(work.setup, summary.details["modules"]);
   std::set<std::string> without_tokens;

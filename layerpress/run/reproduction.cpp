@@ -80,7 +80,7 @@ std::string command(const Values& values, const std::string& model, const std::s
 }
 
 std::string python_call(const Values& values, const std::string& data) {
-  std::string text = "layerpress.oneshot(model, output=\"OUT\"";
+  std::string text = "layerpress.oneshot(model, output_dir=\"OUT\"";
   if (!data.empty()) text += ", dataset=" + (data == "DATA" ? data : Json(data).dump());
   for (auto [name, value] : values) {
     std::replace(name.begin(), name.end(), '-', '_');

@@ -42,6 +42,14 @@ std::string scheme_names(const setup::RunSetup& setup) {
   return names.empty() ? last : join(names) + " and " + last;
 }
 
+std::string size_change(std::uint64_t before, std::uint64_t after) {
+  const double least = static_cast<double>(std::min(before, after)),
+               most = static_cast<double>(std::max(before, after));
+  const std::string times = fmt::format("{:.2f}", most / std::max(least, 1.0));
+  if (times == "1.00") return "the same size";
+  return fmt::format("{} times {}", times, after < before ? "smaller" : "larger");
+}
+
 Json serving(const std::string& output, const setup::RunSetup& setup) {
   const target::Serving serving = setup.target->serving(output, schemes_of(setup));
   return {{"command", serving.command}, {"hardware", serving.hardware}};

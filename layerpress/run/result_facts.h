@@ -10,6 +10,9 @@ namespace layerpress::run {
 /// The schemes of the compressed modules by name: "W4A16 (group 64)", "NVFP4 and FP8".
 std::string scheme_names(const setup::RunSetup& setup);
 
+/// "2.38 times smaller", "1.11 times larger" or "the same size".
+std::string size_change(std::uint64_t before, std::uint64_t after);
+
 /// {"command": what serves the result, "hardware": what that needs}.
 Json serving(const std::string& output, const setup::RunSetup& setup);
 

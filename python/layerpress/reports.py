@@ -88,7 +88,7 @@ class Summary(Report):
                           for group in details["worst_modules"])
         modules = f"{self['modules']} compressed, {self['fallbacks']} with a fallback" if self["modules"] else "none compressed"
         facts = [("output", self["output"]), ("scheme", details["scheme"]), ("modules", modules),
-                ("size of the weights", f"{bytes_text(before)} -> {bytes_text(after)} ({before / max(after, 1):.2f} times smaller)"),
+                ("size of the weights", f"{bytes_text(before)} -> {bytes_text(after)} ({details['size_change']})"),
                 ("worst modules", worst), ("seconds", f"{self['seconds']:.1f}"),
                 ("peak memory", bytes_text(max(rank["peak_anonymous_bytes"] for rank in details["ranks"]))),
                 ("serve it", details["serving"]["command"]), ("it needs", details["serving"]["hardware"])]

@@ -111,7 +111,7 @@ def _warnings(summary: dict[str, Any]) -> list[str]:
 
 def _size_before(summary: dict[str, Any]) -> str:
     before = summary.get("source_bytes")
-    return f"{size(before)} before, {before / summary['output_bytes']:.3g} times smaller" if before else ""
+    return f"{size(before)} before, {summary['size_change']}" if before else ""
 
 
 def _quality_tile(evaluation: Optional[Evaluation]) -> tuple[str, str, str]:

@@ -100,6 +100,7 @@ def test_a_model_in_memory(model, loaded, samples, by_program, gptq, tmp_path):
     assert same is loaded and loaded.compression.modules == 21
     assert places == {name: tensor.data_ptr() for name, tensor in loaded.state_dict().items()}
     loaded.save_pretrained(tmp_path / "saved", save_compressed=True)
+    assert 'layerpress.oneshot(model, output_dir="OUT"' in (tmp_path / "saved" / "README.md").read_text()
     same_parts(tmp_path / "saved", by_program, ("model.safetensors", "recipe.yaml"))
     result = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype="auto").eval()
     tokens = torch.tensor([samples[0]])

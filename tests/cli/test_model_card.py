@@ -29,9 +29,18 @@ def test_card(tmp_path):
     assert "4-bit int, group 32: 14 modules" in card.text and "3 samples, 91 tokens |" in card.text
     assert str(tmp_path) not in card.content and "Tiny" not in card.content
     before, after = (sum(tensor.nbytes for tensor in tiny_models.tensors(folder).values()) for folder in (model, tmp_path / "out"))
-    assert f"({before / after:.3g} times smaller)" in card.text and "It needs an NVIDIA GPU of the Ampere generation or later" in card.text
+    assert f"({before / after:.2f} times smaller)" in card.text and "It needs an NVIDIA GPU of the Ampere generation or later" in card.text
     assert "    layerpress oneshot tiny-llama --output OUT --dataset DATA --scheme W4A16 --group-size 32 " in card.text
     assert "--seed 0" in card.text and "--overwrite" not in card.text
+
+
+def test_card_of_a_run_that_quantizes_nothing(tmp_path):
+    """No row is empty, and what grows or stays is not called smaller."""
+    model = tiny_models.save(tmp_path / "tiny-llama")
+    recipe = tmp_path / "smooth.yaml"
+    recipe.write_text("a_stage:\n  a_modifiers:\n    SmoothQuantModifier: {smoothing_strength: 0.5}\n")
+    card, outcome = compress(model, tmp_path, "--recipe", recipe)
+    assert "|  |\n" not in card.text.replace("| | |\n|---|---|\n", "") and "(the same size)" in card.text and "(the same size)" in outcome.output
 
 
 def test_model_of_the_hub(tmp_path, monkeypatch):

@@ -88,7 +88,7 @@ def test_page_of_a_run(model, results, solving):
     assert str(results.parent) not in page.read_text(), "folders of this machine"
     before, after = details["source_bytes"], details["output_bytes"]
     assert before == (model / "model.safetensors").stat().st_size - header_bytes(model / "model.safetensors")
-    assert f"{before / after:.3g} times smaller" in shown.text and "quality not measured" in shown.text
+    assert f"{before / after:.2f} times smaller" in shown.text and "quality not measured" in shown.text
     assert shown.text.startswith(f"{model.name}, compressed") and ", ".join(worst["modules"]) in shown.text.partition("Error of outputs")[0]
     first = max(details["modules"], key=lambda module: module["relative_output_error"])
     assert shown.words[shown.words.index("Worst modules"):].index(first["module"]) < 12, "the table begins with it"

@@ -59,7 +59,8 @@ std::vector<std::string> other_names(const TracedModel& model, const std::string
   if (const auto known = model.aliases.find(name); known != model.aliases.end()) names = known->second;
   for (const graph::Renaming& renaming : known_renamings())
     for (const graph::Renaming& one : {renaming, reversed(renaming)})
-      if (std::string other = graph::renamed(name, one); other != name && has_module(model.graph, one.front().first))
+      if (std::string other = graph::renamed(name, one); other != name && has_module(model.graph, one.front().first) &&
+                                                         std::find(names.begin(), names.end(), other) == names.end())
         names.push_back(std::move(other));
   return names;
 }

@@ -179,6 +179,9 @@ TEST(WeightNames, EveryModuleHasItsOtherName) {
   const std::string traced = "vision_model.layernorm_pre", other = "model.vision_model.layernorm_pre";
   EXPECT_EQ(other_names(model, traced), Names{other});
   EXPECT_EQ(other_names(model, "language_model.lm_head"), Names{"lm_head"});
+  TracedModel known = model;
+  known.aliases["language_model.lm_head"] = {"lm_head"};
+  EXPECT_EQ(other_names(known, "language_model.lm_head"), Names{"lm_head"}) << "once";
   graph::rename(model.graph, kModules);
   EXPECT_EQ(other_names(model, other), Names{traced});
   TracedModel plain;

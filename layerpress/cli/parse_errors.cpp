@@ -49,7 +49,10 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("unexpected argument '{}'; {} takes one MODEL and options, see --help", unknown.front(),
                        commands.front()->get_name());
   if (commands.empty()) return fmt::format("a command is required; {}", nearest_or_all("", command_names(app)));
-  return std::string(error.what()) + "; see --help";
+  const std::string said = error.what();
+  if (said.find("At Most 1 required") != std::string::npos)
+    return said.substr(0, said.find(':')) + " is given more than once; give it once";
+  return said + "; see --help";
 }
 
 }  // namespace layerpress::cli

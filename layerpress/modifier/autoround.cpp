@@ -34,9 +34,9 @@ class AutoRoundModifier final : public GptqModifier {
 
   std::string type() const override { return "AutoRoundModifier"; }
   std::string note() const override {
-    return "AutoRoundModifier is run as GPTQModifier with the settings of --quality best, which changes the model's "
-           "outputs less "
-           "in a fraction of the time";
+    return "AutoRoundModifier is run as GPTQModifier with --quality 'best', which changes the model's outputs less in "
+           "a "
+           "fraction of the time";
   }
 };
 

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <string_view>
 
 #include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
@@ -73,6 +74,8 @@ model::TracedModel exported_if_possible(const checkpoint::Checkpoint& checkpoint
   try {
     return exported_model(checkpoint, choice, control);
   } catch (const CheckpointError& failure) {
+    // That option is what helps, whatever Layerpress knows.
+    if (std::string_view(failure.what()).find("--trust-remote-code") != std::string_view::npos) throw;
     try {
       return model::trace_model(checkpoint.config());
     } catch (const CheckpointError& unknown) {

@@ -122,7 +122,9 @@ std::vector<UnmatchedEntry> unmatched_entries(const OpenedModel& model, const Mo
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
     if (quantizer == nullptr) continue;
     for (const auto& group : quantizer->scheme_groups()) add("targets", group.scheme->targets);
-    add("ignore", quantizer->ignore_entries());
+    std::vector<std::string> ignored = quantizer->ignore_entries();
+    std::erase(ignored, "");  // how a command line says "nothing"
+    add("ignore", ignored);
   }
   return unmatched;
 }

@@ -153,7 +153,7 @@ def test_autoround_says_what_it_is(source, samples, tmp_path):
     outcome = program.run("oneshot", source, "--output", tmp_path / "out", "--recipe",
                           recipe(tmp_path, ("AutoRoundModifier", arguments)), "--dataset", samples)
     lines = outcome.errors.splitlines()
-    assert sum("AutoRoundModifier is run as GPTQModifier with the settings of --quality best" in line for line in lines) == 1, lines
+    assert sum("AutoRoundModifier is run as GPTQModifier with --quality 'best'" in line for line in lines) == 1, lines
     assert sum("the recipe's iters has no effect here" in line for line in lines) == 1, lines
     best = program.oneshot(source, tmp_path / "best", "--scheme", "W8A8", "--quality", "best", "--dataset", samples)
     assert (best / "model.safetensors").read_bytes() == (tmp_path / "out" / "model.safetensors").read_bytes()

@@ -1,6 +1,7 @@
 """What the program says where a user probably meant something else, and warnings about what has no effect."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from support import program, tiny_models
     (["--verion"], "unknown option --verion; did you mean --version?"),
     (["oneshot", "model", "--max-seq-lenght", "512"], "unknown option --max-seq-lenght; did you mean --max-seq-length?"),
     (["oneshot", "model", "--num-samples=4"], "unknown option --num-samples; did you mean --num-calibration-samples?"),
+    (["oneshot", "model", "--group-size", "64", "--group-size", "32"], "--group-size is given more than once; give it once"),
     (["oneshot", "model", "--frobnicate"], "unknown option --frobnicate; see --help"),
     (["inspect", "model", "--svgg", "x.svg"], "unknown option --svgg; did you mean --svg?"),
     (["prepare", "model", "other"], "unexpected argument 'other'; prepare takes one MODEL and options, see --help"),
@@ -44,6 +46,16 @@ def test_missing_folder_of_a_file(model, tmp_path, arguments, option, monkeypatc
     program.fails(arguments[0], model, *arguments[1:], tmp_path / "nope" / "x.svg", code=2,
                   fragments=[f"{option}: folder {tmp_path}/nope does not exist"])
     assert not any(tmp_path.iterdir())
+
+
+def test_model_with_code_of_its_own(model, tmp_path):
+    """What helps comes first, and alone."""
+    own = shutil.copytree(model, tmp_path / "own")
+    config = json.loads((own / "config.json").read_text())
+    config |= {"model_type": "mine", "architectures": ["MineForCausalLM"], "auto_map": {"AutoModelForCausalLM": "mine.MineForCausalLM"}}
+    (own / "config.json").write_text(json.dumps(config))
+    outcome = program.fails("inspect", own, fragments=["auto_map", "read that code, and if you trust it pass --trust-remote-code"])
+    assert "was tried" not in outcome.error
 
 
 @pytest.mark.parametrize("scheme, message", [

@@ -64,7 +64,7 @@ TEST_F(RecipeNotesTest, EntriesThatMatchNothingHaveHints) {
 
 TEST_F(RecipeNotesTest, EntriesThatMatchHaveNone) {
   for (const char* entry :
-       {"lm_head", "Linear", "re:.*gate_proj", "model.embed_tokens", "model.norm", "re:.*layernorm"})
+       {"lm_head", "Linear", "re:.*gate_proj", "model.embed_tokens", "model.norm", "re:.*layernorm", ""})
     EXPECT_EQ(hint_for(entry), "matched") << entry;
 }
 

@@ -21,7 +21,7 @@ class Items:
     def __init__(self, dataset: Any, options: dict[str, Any], preprocess: Optional[Callable], collator: Optional[Callable]):
         dataset = _one_split(dataset, options)
         if not isinstance(dataset, Iterable):
-            raise DataError(f"[python.dataset] a {type(dataset).__name__} is no dataset; pass rows, a file's path or an id")
+            raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
         self._dataset = list(dataset) if iter(dataset) is dataset else dataset
         self._preprocess, self._collator = preprocess, collator
 

@@ -58,6 +58,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values describes images or sound, which this model has no part for"),
     ({"dataset": ["w1", [1, 2]]}, "row 2: the rows before hold another kind of data"),
     ({"dataset": []}, "the dataset has no rows"),
+    ({"dataset": 5}, r"5 \(int\) is no dataset"),
     ({"num_calibration_samples": -3}, "the number of samples is -3; it must be positive"),
     ({"recipe": []}, "the list of modifiers is empty"),
     ({"recipe": [object()]}, "object is no modifier of layerpress"),

@@ -110,7 +110,7 @@ std::string address_towards(const std::string& host, int port) {
     if (socket.value() < 0 || ::connect(socket.value(), info->ai_addr, info->ai_addrlen) != 0 ||
         ::getsockname(socket.value(), reinterpret_cast<sockaddr*>(&own), &length) != 0)
       continue;
-    const std::string address = text_of(reinterpret_cast<const sockaddr&>(own), length);
+    std::string address = text_of(reinterpret_cast<const sockaddr&>(own), length);
     if (!address.empty()) return address;
   }
   return "";
@@ -130,7 +130,7 @@ std::string interface_of(const std::string& address) {
 }
 
 std::string network_interfaces(const Environment& environment, const std::vector<Peer>& peers) {
-  if (const std::string named = named_interfaces(); !named.empty()) return named;
+  if (std::string named = named_interfaces(); !named.empty()) return named;
   const std::string address = own_address(peers, peers[static_cast<std::size_t>(environment.rank)]);
   return address.empty() || is_loopback(address) ? "" : interface_of(address);
 }

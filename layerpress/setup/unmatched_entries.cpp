@@ -65,7 +65,7 @@ std::string hint_for_name(const std::string& entry, const std::vector<std::strin
     if (name.ends_with("." + entry))
       return fmt::format("names are full names; did you mean re:.*\\.{}$?", escaped(entry));
   }
-  if (const std::string text = did_you_mean(entry, names); !text.empty()) return text;
+  if (std::string text = did_you_mean(entry, names); !text.empty()) return text;
   std::set<std::string> ends;
   const auto parts = std::count(entry.begin(), entry.end(), '.') + 1;
   for (const std::string& name : names) ends.insert(last_parts(name, parts));

@@ -11,8 +11,8 @@ namespace layerpress {
 /// The kind of an error, just specific enough to choose an exit code.
 enum class ErrorKind { kUsage, kIo, kCheckpoint, kRecipe, kData, kMemory, kDistributed, kInterrupted, kInternal };
 
-/// A text for a message: control characters become '?', and what is longer than any message needs is left out. Names from files have
-/// everything.
+/// A text for a message, in valid UTF-8: control characters become '?', other bytes that are no text the replacement character, and what is
+/// longer than any message needs is left out. Names from files have everything.
 std::string one_line(std::string text);
 
 /// Base of all exceptions that Layerpress throws. The message is one line: `[room.function] where: what; what to do`.

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/json.h"
 
 namespace layerpress {
 namespace {
@@ -163,7 +164,7 @@ std::string one_line(std::string text) {
   if (text.size() > kLongest) text.replace(kLongest, std::string::npos, "...");
   for (char& character : text)
     if (const auto code = static_cast<unsigned char>(character); code < 0x20 || code == 0x7f) character = '?';
-  return text;
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
 }
 
 }  // namespace layerpress

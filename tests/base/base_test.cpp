@@ -14,6 +14,18 @@
 namespace layerpress {
 namespace {
 
+TEST(ErrorMessage, IsTextWhateverItNames) {
+  const std::string said = CheckpointError(
+                               "[a.b] a\xfa"
+                               "b\n: \xc3\xa4; c")
+                               .what();
+  EXPECT_EQ(said,
+            "[a.b] a\xef\xbf\xbd"
+            "b?: \xc3\xa4; c");
+  const std::string cut = CheckpointError("{}x", std::string(4001, 'y').replace(3999, 2, "\xc3\xa4")).what();
+  EXPECT_TRUE(cut.ends_with("y\xef\xbf\xbd..."));
+}
+
 TEST(Json, FaultsNameTheirPlace) {
   for (const char* text : {"{", "{\"a\": 1e999}", "[1,]", "\xff"}) try {
       parse_json(text, "some.json");

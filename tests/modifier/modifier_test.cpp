@@ -44,7 +44,7 @@ TEST(AutoRound, IsGptqTowardsTheOriginalModel) {
   EXPECT_EQ(autoround->type(), "AutoRoundModifier");
   EXPECT_TRUE(autoround->wants_original());
   EXPECT_EQ(autoround->scheme_groups().front().scheme->weights->observer, "gptq");
-  EXPECT_TRUE(says(autoround->note(), "--quality best"));
+  EXPECT_TRUE(says(autoround->note(), "--quality 'best'"));
   EXPECT_EQ(autoround->arguments_without_effect(), std::vector<std::string>{"iters"});
   EXPECT_ANY_THROW(test::make_quantizer("AutoRoundModifier", {{"scheme", "W4A16"}, {"iters", "many"}}, "test.yaml"));
   EXPECT_TRUE(says(error_of("AutoRoundModifier", {{"scheme", "W4A16"}, {"actorder", "static"}}), "actorder"));

@@ -177,4 +177,4 @@ def test_averages_do_not_go_with_smoothing(samples, tmp_path):
 def test_needs_data(tmp_path):
     model = tiny_models.save(tmp_path / "model")
     program.fails("oneshot", model, "--output", tmp_path / "out", "--recipe", recipe(tmp_path, {"scheme": "FP8"}),
-                  "--pipeline", "datafree", fragments=["static input scales"], code=2)
+                  "--pipeline", "datafree", fragments=["static scales of inputs"], code=2)

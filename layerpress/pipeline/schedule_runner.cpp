@@ -94,6 +94,7 @@ class ScheduleRun {
           ranges_.take(value, statistics_);
         for (const graph::ValueId value : users_.unused_after(step)) statistics_.drop(value);
       }
+    statistics_.forget_scales();
     ranges_.store(plan.stored, sink_);
     store_changed(run_, plan.changed_weights, parameters, sink_);
     for (const std::string& weight : plan.kept_weights) kept_[weight] = parameters.parameter(weight);

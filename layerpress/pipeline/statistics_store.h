@@ -45,6 +45,8 @@ class StatisticsStore {
   void divide_channels(graph::ValueId value, const at::Tensor& scale);
   /// What the value's channels were divided by so far, which the original model's are not; undefined: they were not.
   at::Tensor scale(graph::ValueId value) const;
+  /// When a subgraph is done: none of its values is computed again.
+  void forget_scales() { scales_.clear(); }
   void drop(graph::ValueId value) { statistics_.erase(value), kinds_.erase(value); }
 
  private:

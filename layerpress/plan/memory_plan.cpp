@@ -96,6 +96,7 @@ class Simulation {
   void begin(std::size_t s) {
     const schedule::SubgraphSchedule& subgraph = schedule_[s];
     plan_.subgraphs.emplace_back();
+    scaled_.clear();
     own().name = subgraph.name;
     if (subgraph.finished && !subgraph.steps.empty())
       own().mode = "replay";
@@ -132,12 +133,15 @@ class Simulation {
   /// The parameters that transforms change are held in memory until they are compressed or the subgraph is done.
   void transform(const schedule::Step& step) {
     for (const schedule::TrialStages& trial : step.trials) run_trial(trial);
-    for (const std::size_t transform : step.transforms)
-      for (const std::string& name : run_.assignments.transforms[transform].site.place.parameters(sizes_.graph())) {
+    for (const std::size_t transform : step.transforms) {
+      const graph::ScaleAbsorber& place = run_.assignments.transforms[transform].site.place;
+      for (const std::string& name : place.parameters(sizes_.graph())) {
         // Beside the parameter before the change.
         note(sizes_.stored_weight_bytes(name) + compression::scaling_workspace_bytes());
         weights_.change(name, own());
       }
+      for (const graph::ScaledValue& scaled : place.values) scaled_.insert(scaled.value);
+    }
   }
 
   void run_trial(const schedule::TrialStages& trial) {
@@ -159,14 +163,6 @@ class Simulation {
     }
   }
 
-  bool is_scaled(graph::ValueId value) const {
-    const auto scales = [&](const compression::PlannedTransform& planned) {
-      const auto& values = planned.site.place.values;
-      return std::any_of(values.begin(), values.end(), [&](const auto& scaled) { return scaled.value == value; });
-    };
-    return std::any_of(run_.assignments.transforms.begin(), run_.assignments.transforms.end(), scales);
-  }
-
   /// One batch through a step's stage, also in the original model if it runs.
   void run_batch(const schedule::Step& step, std::size_t b, const PlannedCollection& collection) {
     const std::uint64_t held = statistics_.held_bytes(step, collection, b) + sizes_.copied_bytes(step.stage, b) +
@@ -178,7 +174,7 @@ class Simulation {
     };
     const auto original_workspace = [&, of = workspace_of(collection.original)](graph::ValueId value) {
       // The original model's value is divided in fp32.
-      return of(value) + (is_scaled(value) ? 3 * sizes_.value_bytes(value, b) : 0);
+      return of(value) + (scaled_.contains(value) ? 3 * sizes_.value_bytes(value, b) : 0);
     };
     run_stage(step.stage, b, held, workspace_of(collection.own), /*in_original=*/false);
     if (!step.original.nodes.empty()) run_stage(step.original, b, held, original_workspace, /*in_original=*/true);
@@ -270,6 +266,7 @@ class Simulation {
 
   const PlanRequest& request_;
   const setup::RunSetup& run_;
+  std::set<graph::ValueId> scaled_;  // of the subgraph, by transforms so far
   const schedule::Schedule& schedule_;
   const PlannedSizes sizes_{request_};
   PlannedWeights weights_{request_, sizes_};

@@ -7,7 +7,6 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
-#include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/modifier/reap.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/assignment.h"
@@ -79,13 +78,19 @@ Json worst_of(verification::Comparison comparison) {
   return worst;
 }
 
-/// Whether the recipe alone does not say what this modifier makes of the weights: other tools' random numbers and measurements are
-/// not ours.
-bool is_undecided(const recipe::ModifierEntry& entry, const compression::Modifier& modifier) {
-  const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(&modifier);
-  if (pruning != nullptr) return !pruning->is_decided();
+/// Whether a rotation has random numbers, which other tools draw otherwise.
+bool is_random(const recipe::ModifierEntry& entry) {
   return json_get_or<std::string>(entry.arguments, "transform_type", entry.where, "") == "random-hadamard" ||
          json_get_or<bool>(entry.arguments, "randomize", entry.where, false);
+}
+
+/// What a modifier changes in the weights beside what its rewrite has already changed in the source.
+verification::Changes changes_of(const compression::Modifier& modifier) {
+  if (const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(&modifier))
+    return pruning->is_decided() ? verification::Changes::kNone : verification::Changes::kUnknown;
+  const bool is_rewrite = dynamic_cast<const rewrite::Rewrite*>(&modifier) != nullptr;
+  return is_rewrite || kRounding.contains(modifier.type()) ? verification::Changes::kNone
+                                                           : verification::Changes::kScaled;
 }
 
 /// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
@@ -99,13 +104,8 @@ verification::Changes apply_recipe(const setup::OpenedModel& result, setup::Open
     const setup::Modifiers modifiers = setup::make_modifiers(recipe);
     setup::apply_rewrites(modifiers, source);
     Changes changes = Changes::kNone;
-    for (const recipe::ModifierEntry& entry : recipe.modifiers) {
-      const auto modifier = modifier::make_modifier(entry.type, entry.arguments, entry.where);
-      if (is_undecided(entry, *modifier)) return Changes::kUnknown;
-      if (kRounding.count(entry.type) == 0 && dynamic_cast<const rewrite::Rewrite*>(modifier.get()) == nullptr)
-        changes = Changes::kScaled;
-    }
-    return changes;
+    for (const auto& modifier : modifiers) changes = std::max(changes, changes_of(*modifier));
+    return std::any_of(recipe.modifiers.begin(), recipe.modifiers.end(), is_random) ? Changes::kUnknown : changes;
   } catch (const Error&) {  // a recipe of another tool
     return Changes::kUnknown;
   }

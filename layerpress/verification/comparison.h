@@ -8,7 +8,7 @@
 
 namespace layerpress::verification {
 
-/// How far a run was allowed to change weights beside rounding them and what is already done to the source.
+/// How far a run was allowed to change weights beside rounding them and what is already done to the source, ascending.
 enum class Changes {
   kNone,    ///< plain tensors are the source's
   kScaled,  ///< SmoothQuant, AWQ and pruning scale rows and columns by positive numbers and set elements to zero

@@ -163,8 +163,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Environment& environment, bo
     if (serve)
       throw DistributedError(
           "[dist.join] rank 0 cannot serve the ranks' store at {}:{}: {}; check that MASTER_ADDR is this machine, or "
-          "set "
-          "another MASTER_PORT",
+          "set another MASTER_PORT",
           environment.master_address, environment.master_port, cause);
     no_answer(": " + cause);
     throw;

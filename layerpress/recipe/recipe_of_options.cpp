@@ -127,7 +127,7 @@ Recipe with_quality(Recipe recipe, const std::string& quality) {
         quality);
   if (quality == "max" && !rotates) {
     std::vector<ModifierEntry> first = preparations(recipe);
-    if (smooths && first.size() == 2) first.pop_back();
+    if (smooths) std::erase_if(first, [](const ModifierEntry& entry) { return entry.type == "SmoothQuantModifier"; });
     recipe.modifiers.insert(recipe.modifiers.begin(), first.begin(), first.end());
   }
   return recipe;

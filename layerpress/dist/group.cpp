@@ -113,38 +113,51 @@ Group::Group(const Environment& environment, std::chrono::milliseconds timeout, 
   control_.supervisor = nullptr;
   if (size() == 1) return;
   MeetingOptions meeting{timeout, [this] { control_.check_stop(); }};
+  try {
+    connections_ = connect(meeting);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DistributedError("[dist.join] rank {}: the ranks' store at {}:{} no longer answers: {}", rank(),
+                           environment.master_address, environment.master_port, cause_of(error));
+  }
+  meeting.wait_on = [this] {
+    control_.check_stop();
+    check();
+  };
+  // From here on, the ranks tell each other what fails, and one of them reports it: the next operation throws it.
+  try {
+    connections_->gloo = connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", connections_->store), environment,
+                                      connections_->peers, meeting);
+  } catch (const InterruptedError& error) {
+    fail(error.what(), FailureKind::kOnRequest);
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
+  connections_->meeting = meeting;
+}
+
+/// Meets the other ranks and begins to watch them.
+std::unique_ptr<Group::Connections> Group::connect(MeetingOptions meeting) {
   auto connections = std::make_unique<Connections>();
-  connections->serves_store = !environment.has_agent_store && is_first();
-  const auto plain = connect_store(environment, connections->serves_store, meeting);
-  const std::string prefix = meeting_prefix(*plain, environment);
+  connections->serves_store = !environment_.has_agent_store && is_first();
+  const auto plain = connect_store(environment_, connections->serves_store, meeting);
+  const std::string prefix = meeting_prefix(*plain, environment_);
   connections->store = c10::make_intrusive<c10d::PrefixStore>(prefix, plain);
-  connections->peers = meet(connections->store, environment, meeting);
+  connections->peers = meet(connections->store, environment_, meeting);
   const Peer& own = connections->peers[static_cast<std::size_t>(rank())];
   const std::vector<int> local = ranks_of_machine(connections->peers, own);
   local_size_ = static_cast<int>(local.size());
   local_rank_ = static_cast<int>(std::find(local.begin(), local.end(), rank()) - local.begin());
   cores_ = cores_of(connections->peers, own);
   // A beat must not wait longer for an answer than others wait for the beat.
+  const std::chrono::milliseconds timeout = meeting.timeout;
   meeting.timeout = std::max<std::chrono::milliseconds>(timeout / 2, 1s);
-  auto beats = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(environment, false, meeting));
+  auto beats = c10::make_intrusive<c10d::PrefixStore>(prefix, connect_store(environment_, false, meeting));
   connections->heartbeat =
       std::make_unique<Heartbeat>(std::move(beats), connections->peers, rank(), timeout,
-                                  environment.has_agent_store ? "the launcher" : connections->peers.front().name());
-  connections_ = std::move(connections);
-  meeting.timeout = timeout;
-  meeting.wait_on = [this] {
-    control_.check_stop();
-    check();
-  };
-  try {
-    connections_->gloo = connect_gloo(c10::make_intrusive<c10d::PrefixStore>("gloo", connections_->store), environment,
-                                      connections_->peers, meeting);
-    connections_->meeting = meeting;
-  } catch (const std::exception& error) {
-    fail(error.what());
-    leave();
-    throw;
-  }
+                                  environment_.has_agent_store ? "the launcher" : connections->peers.front().name());
+  return connections;
 }
 
 Group::~Group() { leave(); }

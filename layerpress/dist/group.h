@@ -16,6 +16,7 @@
 namespace layerpress::dist {
 
 class CoreBinding;
+struct MeetingOptions;
 
 /// The element-wise reduction of all ranks' tensors. A maximum or minimum that involves NaN is unspecified.
 enum class Reduction { kSum, kMax, kMin };
@@ -48,7 +49,8 @@ class Group : public Supervisor {
   /// A single process.
   Group();
   /// Meets the other ranks at the store. Throws DistributedError if they do not join within the time-out, and the
-  /// exceptions of control.check_stop(). Work of the calling thread counts as a sign of life.
+  /// exceptions of control.check_stop(). What fails after they have met is a failure() of the group, which the first
+  /// operation throws. Work of the calling thread counts as a sign of life.
   Group(const Environment& environment, std::chrono::milliseconds timeout, const RunControl& control = {});
   ~Group() override;
   Group(const Group&) = delete;
@@ -106,6 +108,7 @@ class Group : public Supervisor {
 
  private:
   struct Connections;
+  std::unique_ptr<Connections> connect(MeetingOptions meeting);
   template <typename Launch>
   Pending start(const at::Tensor& tensor, Launch&& launch);
   /// For two ranks: sends `own` and receives the other's tensor into `other`, on the host.

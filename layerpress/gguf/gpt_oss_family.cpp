@@ -18,6 +18,14 @@ void stacked_names(DecoderArchitecture& made, std::int64_t width) {
   stack("down_proj_bias", "ffn_down_exps.bias", {}, false);
 }
 
+/// Of a file. A config.json that says nothing of rope means yarn, whose range is not rounded to whole features.
+void state_scaling(DecoderArchitecture& made) {
+  ModelConfig& config = made.config();
+  Json scaling = config.has("rope_scaling") ? config.object("rope_scaling") : Json{{"rope_type", "default"}};
+  if (scaling["rope_type"] == "yarn") scaling["truncate"] = false;
+  config.state("rope_scaling", std::move(scaling));
+}
+
 }  // namespace
 
 Architecture gpt_oss_architecture(ModelConfig& config) {
@@ -29,6 +37,7 @@ Architecture gpt_oss_architecture(ModelConfig& config) {
                                     .needs_output = true,
                                     .rope = {150000, 1}});
   made.rope_scaling_keys();
+  state_scaling(made);
   made.expert_keys("num_local_experts", 128, 4);
   const std::uint32_t width = made.count("expert_feed_forward_length", "intermediate_size");
   made.count("attention.sliding_window", "sliding_window", 128);

@@ -65,8 +65,8 @@ Architecture lfm2_architecture(ModelConfig& config) {
   made.layer("conv.conv", TensorPlace{.name = "shortconv.conv", .squeezed = true});
   made.layer("conv.in_proj", "shortconv.in_proj");
   made.layer("conv.out_proj", "shortconv.out_proj");
+  made.layer("self_attn.out_proj", "attn_output");  // before o_proj, which files of other families become
   made.attention_names();
-  made.layer("self_attn.out_proj", "attn_output");
   made.layer("self_attn.q_layernorm", "attn_q_norm");
   made.layer("self_attn.k_layernorm", "attn_k_norm");
   made.layer("feed_forward.w1", "ffn_gate");

@@ -14,8 +14,9 @@ EXPORTED = ("olmo3", "lfm2", "glm4", "gpt-oss")  # families whose graphs PyTorch
 QUICK = [name for name in gguf_models.MODELS if name not in EXPORTED]
 
 
-def compare_logits(model, tmp_path):
+def compare_logits(model, tmp_path, **changes):
     family, settings = gguf_models.MODELS[model]
+    settings = {**settings, **changes}
     folder = tiny_models.save(tmp_path / "model", family, **settings)
     file = gguf_models.write(folder, tmp_path / "model.gguf")
     samples = tiny_models.random_samples([24, 5])
@@ -32,6 +33,14 @@ def test_logits_of_built_in_families(model, tmp_path):
 @pytest.mark.parametrize("model", nightly_but(EXPORTED, "glm4"))
 def test_logits_of_exported_families(model, tmp_path):
     compare_logits(model, tmp_path)
+
+
+@pytest.mark.nightly
+def test_the_usual_rope_of_gpt_oss(tmp_path):
+    """Yarn, whose range of frequencies is not rounded to whole features; no key of a file says that."""
+    compare_logits("gpt-oss", tmp_path, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
+        "original_max_position_embeddings": 16})
 
 
 def ids_after_reading(folder, tmp_path):

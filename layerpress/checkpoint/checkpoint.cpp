@@ -301,6 +301,17 @@ std::uint64_t Checkpoint::total_bytes() const {
   return total;
 }
 
+std::uint64_t Checkpoint::file_bytes() const {
+  std::map<fs::path, std::uint64_t> sizes;
+  for (const auto& [name, place] : places_)
+    for_each_part(name, [&](const Place& part) {
+      if (part.file) sizes[part.file->path()] = part.file->file_bytes();
+    });
+  std::uint64_t bytes = 0;
+  for (const auto& [path, size] : sizes) bytes += size;
+  return bytes;
+}
+
 std::vector<fs::path> Checkpoint::weight_files() const {
   std::set<fs::path> paths;
   for (const auto& [name, place] : places_)

@@ -116,6 +116,8 @@ class Checkpoint {
   /// All tensor names, sorted.
   std::vector<std::string> names() const;
   std::uint64_t total_bytes() const;
+  /// Of all files with tensors, with what is beside these.
+  std::uint64_t file_bytes() const;
   /// The files that contain the tensors, sorted.
   std::vector<std::filesystem::path> weight_files() const;
   /// Files of the folder other than weights, index, config.json and what older tools wrote instead of its quantization_config:

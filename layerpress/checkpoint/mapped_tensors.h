@@ -33,6 +33,7 @@ class MappedTensors {
   explicit MappedTensors(std::shared_ptr<const MappedFile> file) : file_(std::move(file)) {}
 
   const std::filesystem::path& path() const { return file_->path(); }
+  std::uint64_t file_bytes() const { return file_->size(); }
 
   /// A read-only view of the mapped bytes (copied only if the offset is not a multiple of the element size). The tensor
   /// keeps the map alive.

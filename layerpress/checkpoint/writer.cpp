@@ -238,6 +238,12 @@ void CheckpointWriter::sync() {
   }
 }
 
+std::uint64_t CheckpointWriter::file_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& shard : shards_) bytes += shard->size;
+  return bytes;
+}
+
 std::vector<std::string> CheckpointWriter::file_names() const {
   std::vector<std::string> names;
   for (const auto& shard : shards_) names.push_back(shard->name);

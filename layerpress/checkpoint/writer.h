@@ -87,6 +87,8 @@ class CheckpointWriter {
 
   /// Over all sets.
   std::uint64_t total_bytes() const { return total_bytes_; }
+  /// Of all files, with what is beside tensors.
+  std::uint64_t file_bytes() const;
   /// Names of the weight files of all sets.
   std::vector<std::string> file_names() const;
 

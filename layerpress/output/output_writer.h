@@ -91,8 +91,8 @@ class OutputWriter : public pipeline::ResultSink {
   /// Reports of the modules that this rank writes, in the order of the subgraphs. Together, the ranks report each
   /// module once.
   std::vector<compression::ModuleReport> reports() const;
-  /// Over all ranks.
-  std::uint64_t total_bytes() const { return writer_->total_bytes(); }
+  /// Over all ranks: of the weights, or of whole files if these are all that the result has.
+  std::uint64_t total_bytes() const { return target_.has_config() ? writer_->total_bytes() : writer_->file_bytes(); }
 
  private:
   bool is_own(int set) const { return set % options_.ranks == options_.rank; }

@@ -85,6 +85,11 @@ Json modules_in_order(const setup::RunSetup& setup, std::vector<Json>& ranks) {
   return modules;
 }
 
+/// Of the weights, or of whole files if these are all that there is of the model.
+std::uint64_t source_bytes(const setup::OpenedModel& model) {
+  return model.file_metadata ? model.stored->file_bytes() : model.stored->total_bytes();
+}
+
 }  // namespace
 
 Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, const RankReport& report,
@@ -103,7 +108,7 @@ Json run_summary(const OneshotOptions& options, const setup::RunSetup& setup, co
   Json modules = modules_in_order(setup, ranks);
   return {{"model", options.model},
           {"model_name", name_of_model(options.model).shown},
-          {"source_bytes", setup.model.stored->total_bytes()},
+          {"source_bytes", source_bytes(setup.model)},
           {"architecture", setup.model.architecture},
           {"output", options.output},
           {"scheme", scheme_names(setup)},

@@ -6,6 +6,8 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/model/weight_names.h"
+#include "layerpress/quant/block_scheme.h"
+#include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/setup/unmatched_entries.h"
 
 namespace layerpress::setup {
@@ -75,9 +77,9 @@ void add_unmatched(const OneshotOptions& options, const std::vector<UnmatchedEnt
                                   entry.entry, entry.hint.empty() ? "" : "; ", entry.hint));
 }
 
-/// --ignore names what stays as it is instead of its default.
+/// --ignore names what stays as it is instead of its default, which the schemes of GGUFs do not have.
 void add_replaced_default(const OneshotOptions& options, const RunSetup& setup, Notes& notes) {
-  if (!options.recipe.empty()) return;
+  if (!options.recipe.empty() || recipe::asks_for_gguf(options)) return;
   const graph::Graph& graph = setup.model.traced.graph;
   for (const std::string& entry : OneshotOptions().ignore) {
     if (contains(options.ignore, entry)) continue;

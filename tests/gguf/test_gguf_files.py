@@ -280,6 +280,25 @@ def test_plans_of_mixtures_are_short(scheme, tmp_path):
     assert len(table) <= 6, planned
 
 
+def test_sizes_are_those_of_whole_files(llama, tmp_path):
+    """Of a GGUF, the tokenizer and all keys are a part of the file."""
+    summary = tmp_path / "summary.json"
+    first = program.oneshot(llama, tmp_path / "first.gguf", "--scheme", "Q8_0", "--algorithm", "rtn", "--summary", summary)
+    assert json.loads(summary.read_text())["output_bytes"] == first.stat().st_size
+    second = program.oneshot(first, tmp_path / "second.gguf", "--scheme", "Q4_0", "--algorithm", "rtn", "--summary", summary)
+    details = json.loads(summary.read_text())
+    assert (details["source_bytes"], details["output_bytes"]) == (first.stat().st_size, second.stat().st_size)
+
+
+def test_ignore_has_no_default(llama, tmp_path):
+    """The schemes of GGUFs quantize the head, too, so that nothing warns of it as in a folder."""
+    arguments = ["--algorithm", "rtn", "--ignore", "re:.*down_proj$"]
+    outcome = program.run("oneshot", llama, "--output", tmp_path / "out.gguf", "--scheme", "Q8_0", *arguments)
+    assert "--ignore replaces" not in outcome.errors and types(tmp_path / "out.gguf")["output.weight"] == "Q8_0"
+    outcome = program.run("oneshot", llama, "--output", tmp_path / "out", "--scheme", "W8A16", *arguments)
+    assert "--ignore replaces its default: lm_head is quantized, too; add lm_head" in outcome.errors
+
+
 def test_decodes_as_the_package_does(llama, tmp_path):
     """The error that the summary states is that of the file."""
     summary = tmp_path / "summary.json"

@@ -23,6 +23,7 @@ Architecture cohere2_architecture(ModelConfig& config) {
   made.layer("input_layernorm", "attn_norm");
   made.attention_names();
   made.mlp_names();
+  made.read_scales({"ffn_gate", "ffn_up", "ffn_down"});
   return made.take();
 }
 

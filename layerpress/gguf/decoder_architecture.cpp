@@ -112,6 +112,7 @@ void DecoderArchitecture::end_names(const DecoderTraits& traits) {
   names.add("model.norm", "output_norm");
   if (!config_.flag("tie_word_embeddings", traits.tied)) {
     names.add("lm_head", "output");
+    names.add_scales({"output"});
     return;
   }
   names.leave_out("lm_head", "the head reads the embeddings");
@@ -142,12 +143,17 @@ void DecoderArchitecture::layer_with_bias(const std::string& module, const std::
   names().add_with_bias("model.layers.#." + module, TensorPlace{.name = "blk.#." + tensor});
 }
 
+void DecoderArchitecture::read_scales(const std::vector<std::string>& tensors) {
+  for (const std::string& tensor : tensors) names().add_scales({"blk.#." + tensor});
+}
+
 void DecoderArchitecture::attention_names(bool paired, bool output_bias) {
   const std::string prefix = "model.layers.#.self_attn.";
   if (config_.file() != nullptr) config_.state("attention_bias", config_.file()->has_tensor("blk.0.attn_q.bias"));
   names().add_with_bias(prefix + "q_proj", {.name = "blk.#.attn_q", .paired_heads = paired ? heads_ : 0});
   names().add_with_bias(prefix + "k_proj", {.name = "blk.#.attn_k", .paired_heads = paired ? kv_heads_ : 0});
   layer_with_bias("self_attn.v_proj", "attn_v");
+  read_scales({"attn_q", "attn_k", "attn_v", "attn_output"});
   if (output_bias) {
     layer_with_bias("self_attn.o_proj", "attn_output");
   } else {

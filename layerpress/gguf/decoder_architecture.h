@@ -63,6 +63,9 @@ class DecoderArchitecture {
   void layer(const std::string& module, TensorPlace place);
   void layer_with_bias(const std::string& module, const std::string& tensor);
 
+  /// The tensors of blocks, "ffn_up", whose scales llama.cpp reads (TensorNames::add_scales).
+  void read_scales(const std::vector<std::string>& tensors);
+
   /// q, k, v and o projections, whose rows are in the order of transformers. `paired`: llama.cpp rotates neighbours, so rows of q and
   /// k change places.
   void attention_names(bool paired = false, bool output_bias = false);

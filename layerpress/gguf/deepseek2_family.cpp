@@ -51,6 +51,7 @@ void latent_attention(DecoderArchitecture& made) {
   made.layer("self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa");
   made.layer("self_attn.kv_a_layernorm", "attn_kv_a_norm");
   made.layer("self_attn.o_proj", "attn_output");
+  made.read_scales({"attn_output"});
 }
 
 /// Whether q has a latent of its own; llama.cpp knows it by the number of layers.

@@ -31,6 +31,7 @@ Architecture llama_architecture(ModelConfig& config) {
   if (mistral) made.end_context_at_window();
   llama_layer_names(made, true);
   made.mlp_names(/*bias=*/true);
+  if (!config.flag("mlp_bias", false)) made.read_scales({"ffn_gate", "ffn_up", "ffn_down"});
   return made.take();
 }
 
@@ -48,6 +49,7 @@ Architecture mixtral_architecture(ModelConfig& config) {
     made.layer(module + ".experts.#.w3", "ffn_up_exps");
     made.expert_names(module, config.count("intermediate_size"));
   }
+  made.read_scales({"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"});
   return made.take();
 }
 

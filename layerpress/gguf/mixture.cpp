@@ -25,6 +25,7 @@ const std::vector<Mixture>& mixtures() {
       {"Q3_K_S", "Q3_K", 11},   {"Q3_K_M", "Q3_K", 12},   {"Q3_K_L", "Q3_K", 13}, {"Q4_K_S", "Q4_K", 14},
       {"Q4_K_M", "Q4_K", 15},   {"Q5_K_S", "Q5_K", 16},   {"Q5_K_M", "Q5_K", 17}, {"Q6_K", "Q6_K", 18},
       {"IQ4_NL", "IQ4_NL", 25}, {"IQ4_XS", "IQ4_XS", 30}, {"BF16", "BF16", 32},   {"MXFP4_MOE", "MXFP4", 38},
+      {"NVFP4", "NVFP4", 39},
   };
   return kAll;
 }
@@ -100,6 +101,7 @@ class TypeChooser {
     const Role role = role_of(tensor.name);
     if (role == Role::kOutput || (tied_ && role == Role::kEmbedding)) return output_type(tensor);
     if (is("MXFP4_MOE")) return tensor.matrices > 1 ? "MXFP4" : "Q8_0";
+    if (is("NVFP4")) return nvfp4_or_more(tensor);
     switch (role) {
       case Role::kValues:
       case Role::kFusedValues:
@@ -115,8 +117,15 @@ class TypeChooser {
     }
   }
 
+  /// NVFP4 is of little use without a number for the whole weight. llama-quantize has no such mixture.
+  std::string nvfp4_or_more(const TensorShape& tensor) const {
+    const bool fits = tensor.columns % block_values_of("NVFP4") == 0;
+    return fits && architecture_.names.has_scale(tensor.name) ? "NVFP4" : "Q8_0";
+  }
+
   std::string output_type(const TensorShape& tensor) const {
-    if (is("MXFP4_MOE") || tensor.columns % block_values_of(mixture_.base) != 0 || mixture_.base == "Q8_0")
+    if (is("MXFP4_MOE") || is("NVFP4") || tensor.columns % block_values_of(mixture_.base) != 0 ||
+        mixture_.base == "Q8_0")
       return "Q8_0";
     return "Q6_K";
   }

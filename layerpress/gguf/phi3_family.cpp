@@ -54,6 +54,7 @@ Architecture phi3_architecture(ModelConfig& config) {
   made.layer("input_layernorm", "attn_norm");
   made.layer("self_attn.qkv_proj", "attn_qkv");
   made.layer("self_attn.o_proj", "attn_output");
+  made.read_scales({"attn_qkv", "attn_output"});
   made.layer("post_attention_layernorm", "ffn_norm");
   made.layer("mlp.gate_up_proj", "ffn_up");
   made.layer("mlp.down_proj", "ffn_down");

@@ -57,6 +57,7 @@ Architecture qwen3_architecture(ModelConfig& config) {
   qwen_layer_names(made);
   head_norm_names(made);
   made.mlp_names();
+  made.read_scales({"ffn_gate", "ffn_up", "ffn_down"});
   return made.take();
 }
 
@@ -65,6 +66,7 @@ Architecture qwen3moe_architecture(ModelConfig& config) {
   qwen_layer_names(made);
   head_norm_names(made);
   qwen_experts(made, 128, 8, /*normalized=*/true);
+  made.read_scales({"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"});
   return made.take();
 }
 

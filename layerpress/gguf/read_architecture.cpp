@@ -109,6 +109,7 @@ PlacedTensors checkpoint_tensors(const ReadArchitecture& model, const FileFacts&
   for (const auto& [name, shape] : file.shapes) {
     const std::vector<MadeTensor>& made = model.architecture.made;
     if (std::any_of(made.begin(), made.end(), [&](const MadeTensor& tensor) { return tensor.name == name; })) continue;
+    if (name.ends_with(".input_scale")) continue;  // of activations, which are not rounded here
     const std::vector<Origin> origins = model.architecture.names.origins(name, shape.front());
     if (origins.empty())
       throw CheckpointError("[gguf.architecture] tensor '{}' is none of {}; open the original checkpoint",

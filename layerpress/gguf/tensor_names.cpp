@@ -10,6 +10,9 @@
 namespace layerpress::gguf {
 namespace {
 
+/// Of a module's tensors.
+constexpr std::string_view kSuffixes[] = {"", ".weight", ".bias", ".scale"};
+
 /// A checkpoint's name with # for its numbers, and the numbers.
 struct NumberedName {
   std::string pattern;
@@ -64,6 +67,7 @@ TensorPlace filled_in(TensorPlace place, const NumberedName& name, std::string_v
   if (const std::size_t mark = place.name.find('#'); mark != std::string::npos)
     place.name.replace(mark, 1, std::to_string(name.numbers.at(0)));
   place.name += suffix;
+  if (suffix == ".scale") place = {.name = place.name};
   if (name.numbers.size() > 1) place.expert = name.numbers[1];
   return place;
 }
@@ -98,13 +102,24 @@ void TensorNames::set_added(const std::string& name, float added) {
   for (Rule& rule : rules_.at(name)) rule.place.added = added;
 }
 
+bool TensorNames::has(const Rule& rule, std::string_view suffix) const {
+  if (suffix == ".scale") return scaled_.contains(rule.place.name);
+  return suffix != ".bias" || rule.bias;
+}
+
+bool TensorNames::has_scale(const std::string& tensor) const {
+  constexpr std::string_view kWeight = ".weight";
+  const std::string pattern = numbered(tensor).pattern;
+  return pattern.ends_with(kWeight) && scaled_.contains(pattern.substr(0, pattern.size() - kWeight.size()));
+}
+
 Placement TensorNames::find(const std::string& full_name) const {
   const std::string name = text_name(full_name);
   if (const std::string reason = general_reason(name); !reason.empty()) return {.left_out = reason};
   const NumberedName parts = numbered(name);
   if (name.starts_with("model.layers.") && !parts.numbers.empty() && parts.numbers[0] >= num_layers_)
     return {.left_out = "a layer that predicts several tokens"};
-  for (const std::string_view suffix : {"", ".weight", ".bias"}) {
+  for (const std::string_view suffix : kSuffixes) {
     if (!parts.pattern.ends_with(suffix)) continue;
     const std::string key = parts.pattern.substr(0, parts.pattern.size() - suffix.size());
     if (const auto reason = left_out_.find(key); reason != left_out_.end()) return {.left_out = reason->second};
@@ -112,7 +127,7 @@ Placement TensorNames::find(const std::string& full_name) const {
     if (rules == rules_.end()) continue;
     Placement placement;
     for (const Rule& rule : rules->second)
-      if (suffix != ".bias" || rule.bias) placement.places.push_back(filled_in(rule.place, parts, suffix));
+      if (has(rule, suffix)) placement.places.push_back(filled_in(rule.place, parts, suffix));
     if (!placement.places.empty()) return placement;
   }
   throw CheckpointError("[gguf.names] {}: llama.cpp has no tensor for it; write compressed-tensors instead", full_name);
@@ -123,8 +138,8 @@ std::vector<Origin> TensorNames::origins(const std::string& tensor, std::int64_t
   if (parts.numbers.size() > 1 || (parts.numbers.size() == 1 && parts.numbers[0] >= num_layers_)) return {};
   for (const std::string& name : order_)
     for (const Rule& rule : rules_.at(name))
-      for (const std::string_view suffix : {"", ".weight", ".bias"}) {
-        if (parts.pattern != rule.place.name + std::string(suffix) || (suffix == ".bias" && !rule.bias)) continue;
+      for (const std::string_view suffix : kSuffixes) {
+        if (parts.pattern != rule.place.name + std::string(suffix) || !has(rule, suffix)) continue;
         const bool stacked = std::count(name.begin(), name.end(), '#') > 1;
         std::vector<Origin> origins;
         for (std::int64_t expert = 0; expert < (stacked ? experts : 1); ++expert) {

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace layerpress::gguf {
@@ -55,6 +57,11 @@ class TensorNames {
   void leave_out(const std::string& name, const std::string& reason) { left_out_[name] = reason; }
   /// Adds a number to all values of a module's weight.
   void set_added(const std::string& name, float added);
+  /// llama.cpp multiplies what the weights of these places, "blk.#.attn_q", give by a number beside them, "blk.#.attn_q.scale". Of
+  /// experts it is one each.
+  void add_scales(const std::vector<std::string>& places) { scaled_.insert(places.begin(), places.end()); }
+  /// Whether it does so with a weight of a GGUF, "blk.0.attn_q.weight".
+  bool has_scale(const std::string& tensor) const;
   void leave_out_layers_from(std::int64_t layer) { num_layers_ = layer; }
 
   /// The placement of a checkpoint's tensor. Throws CheckpointError if it has none.
@@ -70,9 +77,12 @@ class TensorNames {
     bool bias = false;  ///< the module's bias has a place, too
   };
   std::vector<Rule>& rules_for(const std::string& name);
+  /// Whether a rule's module has a tensor of this suffix.
+  bool has(const Rule& rule, std::string_view suffix) const;
   std::map<std::string, std::vector<Rule>> rules_;
   std::vector<std::string> order_;  ///< of names, as they were added
   std::map<std::string, std::string> left_out_;
+  std::set<std::string> scaled_;  ///< places
   std::int64_t num_layers_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <utility>
@@ -113,6 +114,8 @@ class BlockRounder : public compression::Quantizer {
       // The codes of a quantized source, as they are read and as integers.
       if (linear.computed)
         codes = std::max(codes, static_cast<std::uint64_t>(linear.rows * linear.columns) * (2 + sizeof(int)));
+      if (linear.scheme->scaled_blocks)  // the weight divided by its factor
+        codes = std::max(codes, static_cast<std::uint64_t>(linear.rows * linear.columns) * sizeof(float));
     }
     cost.workspace_bytes = cost.result_bytes + codes;
     return cost;
@@ -141,8 +144,15 @@ class BlockRounder : public compression::Quantizer {
     times.add_flops("quantize", kFlopsOfRounding * static_cast<double>(linear.weight.numel()));
     CompressedModule module = module_of(linear);
     const at::Tensor weights = importance.defined() ? importance.to(at::kCPU, at::kFloat).contiguous() : importance;
-    module.weight.codes = gguf::round_rows(type_of(*linear.scheme), linear.weight.to(at::kCPU), weights);
+    module.weight.codes = gguf::round_rows(type_of(*linear.scheme), weight_for_blocks(linear, module), weights);
     return module;
+  }
+
+  /// The weight on the CPU, divided by the factor that the module gets if the scheme has one.
+  static at::Tensor weight_for_blocks(const LinearWeight& linear, CompressedModule& module) {
+    if (!linear.scheme->scaled_blocks) return linear.weight.to(at::kCPU);
+    module.weight.global_scale = quant::scale_of_blocks(linear.whole.defined() ? linear.whole : linear.weight);
+    return linear.weight.to(at::kCPU, at::kFloat).div(module.weight.global_scale);
   }
 
   /// What the source stores, if the blocks can hold it.
@@ -157,6 +167,7 @@ class BlockRounder : public compression::Quantizer {
     if (!blocks) return std::nullopt;
     CompressedModule module = module_of(linear);
     module.weight.codes = std::move(*blocks);
+    if (linear.scheme->scaled_blocks) module.weight.global_scale = at::reciprocal(stored.global_scale);
     if (statistics != nullptr) module.report.tokens = statistics->tokens;
     return module;
   }
@@ -252,7 +263,8 @@ class BlockGptq final : public BlockRounder {
           modules[i] = std::move(*kept);
           continue;
         }
-        const LinearWeight moved = propagation.moved(linears[i], times);
+        LinearWeight moved = propagation.moved(linears[i], times);
+        if (!moved.whole.defined()) moved.whole = linears[i].weight;  // as ranks with some of the rows see it
         modules[i] = factorization.factor ? solved(moved, *factorization.factor, statistics->tokens, times)
                                           : rounded(moved, importance, times);
         compression::ModuleReport& report = modules[i].report;
@@ -303,9 +315,10 @@ class BlockGptq final : public BlockRounder {
     const auto columns = static_cast<double>(linear.weight.size(1));
     times.add_flops("solve", static_cast<double>(linear.weight.numel()) * columns);
     CompressedModule module = module_of(linear);
-    const gguf::BlockGptqResult result =
-        gguf::gptq_blocks(*grid_of(linear), linear.weight.to(at::kCPU), factor, passes_);
+    gguf::BlockGptqResult result =
+        gguf::gptq_blocks(*grid_of(linear), weight_for_blocks(linear, module), factor, passes_);
     module.weight.codes = result.blocks;
+    if (linear.scheme->scaled_blocks) result.loss *= std::pow(module.weight.global_scale.item<double>(), 2);
     if (tokens > 0) module.report.output_error = result.loss / static_cast<double>(linear.weight.size(0) * tokens);
     return module;
   }

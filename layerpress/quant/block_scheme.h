@@ -1,5 +1,7 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
 
 #include "layerpress/gguf/block_type.h"
@@ -13,5 +15,12 @@ QuantizationScheme block_scheme(const gguf::BlockType& type);
 
 /// ggml's type of the scheme's weights; null: they are not blocks.
 const gguf::BlockType* block_type(const QuantizationScheme& scheme);
+
+/// The scheme of the same blocks with a factor beside them, QuantizedWeight::global_scale: of NVFP4, whose scales of groups are
+/// fractions of it. Null for other schemes.
+const QuantizationScheme* with_scaled_blocks(const QuantizationScheme& scheme);
+
+/// That factor for a weight, fp32 [1] on the CPU: the greatest scale of a group becomes 240, beyond which ggml rounds scales coarsely.
+at::Tensor scale_of_blocks(const at::Tensor& weight);
 
 }  // namespace layerpress::quant

@@ -72,6 +72,8 @@ QuantizationScheme without_codes(const char* format) {
 
 /// Of a weight that is one tensor.
 constexpr const char* kOnlySuffix = "weight";
+/// Of the factor of blocks.
+constexpr const char* kScaleSuffix = "scale";
 
 std::int64_t block_row_bytes(const gguf::BlockType& type, std::int64_t columns) {
   if (columns % type.block_values() != 0)
@@ -80,10 +82,19 @@ std::int64_t block_row_bytes(const gguf::BlockType& type, std::int64_t columns) 
   return type.row_bytes(columns);
 }
 
-const at::Tensor& blocks_of(const QuantizedWeight& weight) {
-  if (weight.codes.scalar_type() != at::kByte || weight.codes.dim() != 2 || weight.scale.defined())
-    throw InternalError("[quant.compress] a weight in blocks has their bytes and nothing else");
-  return weight.codes;
+std::vector<NamedTensor> write_blocks(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
+  if (weight.codes.scalar_type() != at::kByte || weight.codes.dim() != 2 || weight.scale.defined() ||
+      weight.global_scale.defined() != scheme.scaled_blocks)
+    throw InternalError("[quant.compress] a weight in blocks has their bytes, and a factor if the scheme says so");
+  std::vector<NamedTensor> tensors = {{kOnlySuffix, weight.codes.to(at::kCPU).contiguous()}};
+  if (scheme.scaled_blocks) tensors.push_back({kScaleSuffix, weight.global_scale.to(at::kCPU)});
+  return tensors;
+}
+
+QuantizedWeight read_blocks(const QuantizationScheme& scheme, const ModuleReader& reader) {
+  QuantizedWeight weight{.codes = reader.get(kOnlySuffix, at::kByte), .scale = {}, .zero_point = {}};
+  if (scheme.scaled_blocks) weight.global_scale = reader.get(kScaleSuffix, at::kFloat);
+  return weight;
 }
 
 const at::Tensor& finite_values(const QuantizedWeight& weight) {
@@ -124,7 +135,8 @@ std::uint64_t quantized_bytes(const QuantizationScheme& scheme, std::int64_t row
                               at::ScalarType weight_dtype) {
   if (is_unchanged(scheme)) return 0;
   if (const gguf::BlockType* type = block_type(scheme))
-    return static_cast<std::uint64_t>(rows * block_row_bytes(*type, columns));
+    return static_cast<std::uint64_t>(rows * block_row_bytes(*type, columns)) +
+           (scheme.scaled_blocks ? sizeof(float) : 0);
   if (is_dense(scheme)) return static_cast<std::uint64_t>(rows * columns) * c10::elementSize(weight_dtype);
   return quantized_bytes(*scheme.weights, rows, columns, weight_dtype);
 }
@@ -142,14 +154,17 @@ const QuantizationScheme& unchanged_scheme() {
 std::vector<NamedTensorSpec> compressed_layout(const QuantizationScheme& scheme, std::int64_t rows,
                                                std::int64_t columns, at::ScalarType weight_dtype) {
   if (is_unchanged(scheme)) return {};
-  if (const gguf::BlockType* type = block_type(scheme))
-    return {{kOnlySuffix, at::kByte, {rows, block_row_bytes(*type, columns)}}};
+  if (const gguf::BlockType* type = block_type(scheme)) {
+    std::vector<NamedTensorSpec> specs = {{kOnlySuffix, at::kByte, {rows, block_row_bytes(*type, columns)}}};
+    if (scheme.scaled_blocks) specs.push_back({kScaleSuffix, at::kFloat, {1}});
+    return specs;
+  }
   if (is_dense(scheme)) return {{kOnlySuffix, weight_dtype, {rows, columns}}};
   return format_of(scheme).layout(weights_of(scheme), rows, columns, weight_dtype);
 }
 
 std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const QuantizedWeight& weight) {
-  if (block_type(scheme) != nullptr) return {{kOnlySuffix, blocks_of(weight).to(at::kCPU).contiguous()}};
+  if (block_type(scheme) != nullptr) return write_blocks(scheme, weight);
   if (is_dense(scheme)) return {{kOnlySuffix, finite_values(weight).to(at::kCPU).contiguous()}};
   const QuantizationArgs& args = weights_of(scheme);
   require_codes(args, weight);
@@ -159,8 +174,7 @@ std::vector<NamedTensor> compress(const QuantizationScheme& scheme, const Quanti
 
 QuantizedWeight decompress(const QuantizationScheme& scheme, const std::string& module,
                            const ModuleReader::Tensors& tensor) {
-  if (block_type(scheme) != nullptr)
-    return {.codes = ModuleReader(module, tensor).get(kOnlySuffix, at::kByte), .scale = {}, .zero_point = {}};
+  if (block_type(scheme) != nullptr) return read_blocks(scheme, ModuleReader(module, tensor));
   if (is_dense(scheme)) return read_dense(ModuleReader(module, tensor));
   return format_of(scheme).read(weights_of(scheme), ModuleReader(module, tensor));
 }

@@ -68,8 +68,11 @@ void for_decoded_rows(const gguf::BlockType& type, const QuantizedWeight& weight
   const std::int64_t rows = weight.codes.size(0), columns = columns_of(type, weight);
   const at::Tensor blocks = weight.codes.to(at::kCPU).contiguous();
   const std::int64_t step = std::max<std::int64_t>(1, kElementsAtOnce / std::max<std::int64_t>(1, columns));
-  for (std::int64_t first = 0; first < rows; first += step)
-    use(first, gguf::decode_rows(type, blocks.narrow(0, first, std::min(step, rows - first)), columns));
+  for (std::int64_t first = 0; first < rows; first += step) {
+    at::Tensor values = gguf::decode_rows(type, blocks.narrow(0, first, std::min(step, rows - first)), columns);
+    if (weight.global_scale.defined()) values.mul_(weight.global_scale.to(at::kCPU));
+    use(first, values);
+  }
 }
 
 at::Tensor decoded(const gguf::BlockType& type, const QuantizedWeight& weight, at::ScalarType dtype) {

@@ -19,7 +19,8 @@ struct QuantizedWeight {
   at::Tensor codes;
   at::Tensor scale;
   at::Tensor zero_point;
-  at::Tensor global_scale{};  ///< fp32 [1], divisor of the scales (NVFP4), otherwise undefined
+  at::Tensor
+      global_scale{};  ///< fp32 [1], divisor of the scales (NVFP4), or factor of blocks (scaled_blocks); else undefined
 
   /// Calls function(tensor) for each tensor that is there.
   template <typename Function>

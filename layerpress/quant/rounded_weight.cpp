@@ -16,9 +16,11 @@ namespace {
 
 at::Tensor rounded_to_blocks(const at::Tensor& weight, const at::Tensor& scale, const QuantizationScheme& scheme) {
   const gguf::BlockType& type = *block_type(scheme);
-  const at::Tensor blocks =
-      gguf::round_rows(type, kernels::scaled_columns(weight, scale).to(at::kCPU), /*importance=*/{});
-  const at::Tensor values = gguf::decode_rows(type, blocks, weight.size(1));
+  at::Tensor scaled = kernels::scaled_columns(weight, scale).to(at::kCPU);
+  const at::Tensor factor = scheme.scaled_blocks ? scale_of_blocks(scaled) : at::ones({1});
+  if (scheme.scaled_blocks) scaled = scaled.to(at::kFloat).div(factor);
+  const at::Tensor blocks = gguf::round_rows(type, scaled, /*importance=*/{});
+  const at::Tensor values = gguf::decode_rows(type, blocks, weight.size(1)).mul_(factor);
   return kernels::scaled_columns(values.to(weight.options()), at::reciprocal(scale));
 }
 

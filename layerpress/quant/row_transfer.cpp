@@ -57,9 +57,10 @@ std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows
 
 void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& weight, std::uint8_t* target) {
   if (is_unchanged(scheme)) return;
+  // The tensors with the largest alignment come first.
+  if (scheme.scaled_blocks) append(weight.global_scale, target);
   if (!scheme.weights) return append(weight.codes, target);
   const QuantizationArgs& weights = *scheme.weights;
-  // The tensors with the largest alignment come first.
   if (has_global_scale(weights)) append(weight.global_scale, target);
   append(packed_codes(weights, weight.codes), target);
   append(weight.scale, target);
@@ -70,7 +71,8 @@ QuantizedWeight read_transfer(const QuantizationScheme& scheme, std::int64_t row
                               at::ScalarType weight_dtype, std::uint8_t* source) {
   QuantizedWeight weight;
   if (is_unchanged(scheme)) return weight;
-  if (!scheme.weights) {  // one tensor
+  if (scheme.scaled_blocks) weight.global_scale = take({1}, at::kFloat, source);
+  if (!scheme.weights) {  // one more tensor
     const NamedTensorSpec spec = compressed_layout(scheme, rows, columns, weight_dtype).front();
     weight.codes = take(spec.shape, spec.dtype, source);
     return weight;

@@ -8,7 +8,8 @@
 namespace layerpress::quant {
 
 /// The form in which a compressed weight, of `weight_dtype` in the original, travels between processes: integer and fp4 codes packed
-/// to their bits, fp8 bytes, then scales and zero points unchanged; a dense weight or one in blocks as it is. Only processes of the same program
+/// to their bits, fp8 bytes, then scales and zero points unchanged; a dense weight or one in blocks as it is, behind the
+/// factor of blocks. Only processes of the same program
 /// read this layout.
 std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                              at::ScalarType weight_dtype);

@@ -51,7 +51,8 @@ struct QuantizationScheme {
   std::optional<QuantizationArgs> weights;
   std::optional<QuantizationArgs> input_activations;
   std::optional<QuantizationArgs> output_activations;
-  std::string format;  ///< "" until resolved, see infer_format
+  std::string format;          ///< "" until resolved, see infer_format
+  bool scaled_blocks = false;  ///< of blocks (NVFP4): a factor of the whole weight is stored beside them
 
   bool operator==(const QuantizationScheme&) const = default;
 };

@@ -7,6 +7,8 @@
 
 #include "layerpress/gguf/grid_type.h"
 #include "layerpress/kernels/tasks.h"
+#include "layerpress/quant/block_scheme.h"
+#include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {
 namespace {
@@ -16,6 +18,26 @@ const gguf::GridType* integer_type(const gguf::BlockType& type) {
   const auto* grid = dynamic_cast<const gguf::GridType*>(&type);
   const bool fits = grid != nullptr && grid->shape().levels == nullptr && grid->shape().groups() == 1;
   return fits ? grid : nullptr;
+}
+
+/// The type if it holds FP4 with the scales that the arguments have.
+const gguf::GridType* fp4_type(const gguf::BlockType& type, const QuantizationArgs& args) {
+  const bool fits = args.is_float(4) && ((type.name() == "MXFP4" && has_power_scales(args)) ||
+                                         (type.name() == "NVFP4" && has_global_scale(args)));
+  const auto* grid = fits ? dynamic_cast<const gguf::GridType*>(&type) : nullptr;
+  return grid != nullptr && grid->shape().group == args.group_size ? grid : nullptr;
+}
+
+/// Scales of all groups of a block, then for each group codes in bytes: of its first half the low, of its second half the high bits.
+/// Nothing if a scale is negative or no number, which ggml's have no form for.
+std::optional<at::Tensor> fp4_blocks(const gguf::GridType& type, const QuantizedWeight& weight) {
+  const std::int64_t rows = weight.codes.size(0), groups = type.shape().groups();
+  const at::Tensor scales = weight.scale.contiguous().view(at::kByte).view({rows, -1, groups});
+  const int greatest = type.name() == "NVFP4" ? 0x7E : 0xFE;
+  if (scales.numel() > 0 && scales.max().item<int>() > greatest) return std::nullopt;
+  const at::Tensor halves = weight.codes.contiguous().view({rows, -1, groups, 2, type.shape().group / 2});
+  const at::Tensor bytes = halves.select(3, 0).bitwise_or(halves.select(3, 1).bitwise_left_shift(4));
+  return at::cat({scales, bytes.flatten(2)}, 2).view({rows, -1});
 }
 
 /// Whether a number survives in float16, but for its last bits.
@@ -89,9 +111,12 @@ class Blocks {
 
 }  // namespace
 
-bool holds_values(const gguf::BlockType& type, const QuantizationScheme& stored, std::int64_t columns) {
+bool holds_values(const QuantizationScheme& scheme, const QuantizationScheme& stored, std::int64_t columns) {
+  const gguf::BlockType& type = *block_type(scheme);
+  if (!stored.weights || columns % type.block_values() != 0) return false;
+  if (fp4_type(type, *stored.weights) != nullptr) return scheme.scaled_blocks == has_global_scale(*stored.weights);
   const gguf::GridType* grid = integer_type(type);
-  if (grid == nullptr || !stored.weights || columns % type.block_values() != 0) return false;
+  if (grid == nullptr) return false;
   const QuantizationArgs& args = *stored.weights;
   const std::int64_t group = args.strategy == Strategy::kGroup ? args.group_size.value_or(0) : columns;
   const bool in_rows =
@@ -107,6 +132,7 @@ bool holds_values(const gguf::BlockType& type, const QuantizationScheme& stored,
 
 std::optional<at::Tensor> blocks_of(const gguf::BlockType& type, const QuantizationScheme& stored,
                                     const QuantizedWeight& weight) {
+  if (const gguf::GridType* grid = fp4_type(type, *stored.weights)) return fp4_blocks(*grid, weight);
   return Blocks(*integer_type(type), stored, weight).make();
 }
 

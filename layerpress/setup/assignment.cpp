@@ -143,7 +143,15 @@ void find_mxfp4(const OpenedModel& model, compression::Assignments& assignments)
   }
 }
 
-/// Weights that the source stores as integers keep their values in blocks that can hold them.
+/// NVFP4's scales of groups are fractions of a number that belongs to the whole weight, where engines read one beside the blocks.
+void scale_blocks(const graph::Graph& graph, const target::Target& target, compression::Assignments& assignments) {
+  for (auto& [n, assignment] : assignments.linears)
+    if (const auto* scaled = quant::with_scaled_blocks(*assignment.scheme);
+        scaled != nullptr && target.reads_scale_of_blocks(matrix_of(graph, n).weight))
+      assignment.scheme = scaled;
+}
+
+/// Weights that the source stores as integers or FP4 keep their values in blocks that can hold them.
 void find_stored_codes(const OpenedModel& model, compression::Assignments& assignments) {
   if (!model.rewrites.empty()) return;
   const std::set<std::string> transformed = assignments.transformed(model.traced.graph);
@@ -152,7 +160,8 @@ void find_stored_codes(const OpenedModel& model, compression::Assignments& assig
     const graph::WeightMatrix matrix = matrix_of(model.traced.graph, n);
     const auto stored = model.quantized.find(matrix.weight);
     if (type == nullptr || assignment.edited || stored == model.quantized.end() || !stored->second.can_be_kept() ||
-        transformed.count(matrix.weight) != 0 || !quant::holds_values(*type, stored->second.scheme, matrix.columns))
+        transformed.count(matrix.weight) != 0 ||
+        !quant::holds_values(*assignment.scheme, stored->second.scheme, matrix.columns))
       continue;
     assignment.stored = std::make_shared<const compression::StoredCodes>(compression::StoredCodes{
         stored->second.scheme,
@@ -290,6 +299,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   leave_stored_alike(model, assignments);
   if (target.fuses_linears()) link_fused(model, assignments);
   find_mxfp4(model, assignments);
+  scale_blocks(graph, target, assignments);
   find_stored_codes(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
   if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty() &&

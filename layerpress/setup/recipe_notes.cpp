@@ -40,7 +40,8 @@ std::set<std::string> add_unused_groups(const RunSetup& setup, const std::vector
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
     if (quantizer == nullptr) continue;
     for (const auto& [name, scheme] : quantizer->scheme_groups()) {
-      if (used.contains(scheme)) continue;
+      const quant::QuantizationScheme* scaled = quant::with_scaled_blocks(*scheme);
+      if (used.contains(scheme) || (scaled != nullptr && used.contains(scaled))) continue;
       const std::vector<std::string>& targets = scheme->targets;
       unused_targets.insert(targets.begin(), targets.end());
       std::string hint;

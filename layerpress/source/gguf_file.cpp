@@ -66,16 +66,41 @@ StoredTensor as_stored(const gguf::TensorInfo& tensor, const std::string& name, 
 struct Part {
   gguf::TensorInfo info;  ///< without the dimension of experts
   gguf::TensorPlace place;
+  std::string scale;  ///< the tensor with a factor of the weight, or of each expert's; "": it has none
 };
+
+/// The tensor that holds a weight's factor, if the file has it.
+std::string scale_of(const std::string& weight, const Tensors& tensors) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!weight.ends_with(kWeight)) return "";
+  const auto scale = tensors.find(weight.substr(0, weight.size() - kWeight.size()) + ".scale");
+  if (scale == tensors.end()) return "";
+  const std::vector<std::int64_t>& shape = tensors.at(weight).shape;
+  if (scale->second.type->name() != "F32" ||
+      scale->second.shape != std::vector<std::int64_t>{shape.size() == 3 ? shape[0] : 1})
+    throw CheckpointError("[source.gguf] tensor '{}' is no list of one number for each matrix of '{}'", scale->first,
+                          weight);
+  return scale->first;
+}
 
 std::vector<Part> parts_of(const std::vector<gguf::PlacedTensor>& placed, const Tensors& tensors) {
   std::vector<Part> parts;
   for (const gguf::PlacedTensor& each : placed) {
-    parts.push_back({tensors.at(each.tensor), each.place});
+    parts.push_back({tensors.at(each.tensor), each.place, scale_of(each.tensor, tensors)});
     std::vector<std::int64_t>& shape = parts.back().info.shape;
     if (each.place.expert && shape.size() > 1) shape.erase(shape.begin());
   }
   return parts;
+}
+
+/// Of all tensors of the file.
+std::vector<std::string> names_of(const std::vector<Part>& parts) {
+  std::vector<std::string> names;
+  for (const Part& part : parts) {
+    names.push_back(part.info.name);
+    if (!part.scale.empty()) names.push_back(part.scale);
+  }
+  return names;
 }
 
 /// The stored bytes or values of a part.
@@ -84,9 +109,14 @@ at::Tensor stored_part(const Checkpoint& stored, const Part& part) {
   return part.place.expert ? whole[*part.place.expert] : whole;
 }
 
-at::Tensor decoded(const Part& part, const at::Tensor& blocks) {
+void multiply_by_scale(const Checkpoint& stored, const Part& part, at::Tensor& values) {
+  if (!part.scale.empty()) values.mul_(stored.tensor(part.scale)[part.place.expert.value_or(0)]);
+}
+
+at::Tensor decoded(const Checkpoint& stored, const Part& part, const at::Tensor& blocks) {
   const std::int64_t columns = part.info.shape.back();
   at::Tensor values = gguf::decode_rows(*part.info.type, blocks.reshape({-1, blocks.size(-1)}), columns);
+  multiply_by_scale(stored, part, values);
   // A block's scale that is no number makes its values so.
   if (!std::isfinite(values.sum().item<float>()) && !at::isfinite(values).all().item<bool>())
     throw DamagedWeightsError("[source.gguf] {}: holds values that are not finite; the file is damaged",
@@ -106,7 +136,7 @@ at::Tensor matrix_of(const Checkpoint& stored, const Part& part, at::ScalarType 
     const std::int64_t count = std::min(step, rows - first);
     const at::Tensor own =
         heads > 0 ? blocks.index_select(0, order.narrow(0, first, count)) : blocks.narrow(0, first, count);
-    target.narrow(0, first, count).copy_(decoded(part, own));
+    target.narrow(0, first, count).copy_(decoded(stored, part, own));
   }
   return values;
 }
@@ -116,8 +146,14 @@ at::Tensor rearranged(const Checkpoint& stored, const std::vector<Part>& parts, 
                       at::ScalarType dtype) {
   at::Tensor whole = at::empty(shape, dtype);
   for (const Part& part : parts) {
-    const at::Tensor own = stored_part(stored, part);
-    take_back(float_dtype(*part.info.type) ? own : decoded(part, own).view(part.info.shape), part.place, whole);
+    at::Tensor own = stored_part(stored, part);
+    if (!float_dtype(*part.info.type)) {
+      own = decoded(stored, part, own).view(part.info.shape);
+    } else if (!part.scale.empty()) {
+      own = own.to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+      multiply_by_scale(stored, part, own);
+    }
+    take_back(own, part.place, whole);
   }
   return whole;
 }
@@ -265,15 +301,17 @@ class Opening {
   void add_tensors(const gguf::PlacedTensors& placed) {
     std::set<std::string> stored;
     for (const auto& [name, of] : placed) {
+      if (of.front().tensor.ends_with(".scale")) continue;  // a part of the weight beside it
       const std::vector<Part> parts = parts_of(of, tensors_);
       const bool plain = std::all_of(parts.begin(), parts.end(),
                                      [](const Part& part) { return float_dtype(*part.info.type).has_value(); });
-      if (plain && parts.size() == 1 && is_unchanged(parts[0].place) && !parts[0].place.expert) {
+      if (plain && parts.size() == 1 && is_unchanged(parts[0].place) && !parts[0].place.expert &&
+          parts[0].scale.empty()) {
         add_stored(tensors_.at(parts[0].info.name), name);
         continue;
       }
-      for (const Part& part : parts)
-        if (stored.insert(part.info.name).second) add_stored(tensors_.at(part.info.name), part.info.name);
+      for (const std::string& own : names_of(parts))
+        if (stored.insert(own).second) add_stored(tensors_.at(own), own);
       add_made(name, parts, plain);
     }
   }
@@ -300,8 +338,7 @@ class Opening {
   void add_computed(const CheckpointPointer& raw, const std::string& name, const std::vector<Part>& parts,
                     const std::vector<std::int64_t>& shape) {
     const at::ScalarType dtype = *float_dtype(*parts[0].info.type);
-    checkpoint::ComputedTensor made{.spec = {name, dtype, shape}, .parts = {}, .compute = {}};
-    for (const Part& part : parts) made.parts.push_back(part.info.name);
+    checkpoint::ComputedTensor made{.spec = {name, dtype, shape}, .parts = names_of(parts), .compute = {}};
     made.compute = [raw, parts, shape, dtype] { return rearranged(*raw, parts, shape, dtype); };
     made.workspace_bytes = fp32_bytes(parts);
     made.expert = parts[0].place.expert.value_or(-1);
@@ -310,8 +347,7 @@ class Opening {
 
   void add_weight(const CheckpointPointer& raw, const std::string& name, const std::vector<Part>& parts,
                   const std::vector<std::int64_t>& shape) {
-    StoredWeight weight{.name = name, .shape = shape, .parts = {}};
-    for (const Part& part : parts) weight.parts.push_back(part.info.name);
+    StoredWeight weight{.name = name, .shape = shape, .parts = names_of(parts)};
     const auto blocks =
         std::find_if(parts.begin(), parts.end(), [](const Part& part) { return !float_dtype(*part.info.type); });
     weight.scheme = quant::block_scheme(*blocks->info.type);

@@ -23,6 +23,7 @@ class CompressedTensorsTarget final : public Target {
   bool fuses_linears() const override { return true; }
   bool keeps_ties() const override { return false; }
 
+  bool reads_scale_of_blocks(const std::string&) const override { return false; }
   std::optional<std::string> left_out(const std::string&) const override { return std::nullopt; }
   checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override { return original; }
   at::Tensor stored(const std::string&, const at::Tensor& value) const override { return value; }

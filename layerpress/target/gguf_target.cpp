@@ -68,6 +68,11 @@ class GgufTarget final : public Target {
   bool fuses_linears() const override { return false; }
   bool keeps_ties() const override { return true; }
 
+  bool reads_scale_of_blocks(const std::string& weight) const override {
+    const gguf::Placement placement = architecture_.place(weight);
+    return placement.places.size() == 1 && architecture_.names.has_scale(placement.places.front().name);
+  }
+
   std::optional<std::string> left_out(const std::string& tensor) const override {
     gguf::Placement placement = architecture_.place(tensor);
     return placement.places.empty() ? std::optional(std::move(placement.left_out)) : std::nullopt;
@@ -119,7 +124,7 @@ class GgufTarget final : public Target {
       if (is_new)
         tensors.push_back(std::move(info));
       else
-        add_expert(tensors[found->second], info, spec.name);
+        add_expert(tensors[found->second], info, spec.name, place);
       places.emplace_back(found->second, place.expert.value_or(0));
     }
     return files_of(specs, tensors, places, division);
@@ -187,23 +192,24 @@ class GgufTarget final : public Target {
   static gguf::TensorInfo info_of(const checkpoint::TensorSpec& spec, const TensorPlace& place,
                                   const quant::QuantizationScheme* scheme) {
     gguf::TensorInfo info{place.name, spec.shape, &type_of(spec.dtype)};
-    if (scheme != nullptr) {
+    if (scheme != nullptr && spec.dtype == at::kByte) {
       info.type = quant::block_type(*scheme);
       if (info.type == nullptr || !keeps_rows(place))
         throw RecipeError("[target.gguf] {}: a GGUF cannot hold it in this scheme; leave it out of the targets",
                           spec.name);
       info.shape.back() = info.shape.back() / info.type->block_bytes() * info.type->block_values();
     }
-    if (place.expert) info.shape.insert(info.shape.begin(), 1);
+    if (place.expert && !place.name.ends_with(".scale")) info.shape.insert(info.shape.begin(), 1);
     return info;
   }
 
-  static void add_expert(gguf::TensorInfo& stack, const gguf::TensorInfo& matrix, const std::string& tensor) {
+  static void add_expert(gguf::TensorInfo& stack, const gguf::TensorInfo& matrix, const std::string& tensor,
+                         const TensorPlace& place) {
     const auto same = [](std::vector<std::int64_t> a, std::vector<std::int64_t> b) {
       a.front() = b.front() = 1;
       return a == b;
     };
-    if (stack.shape.size() != 3 || !same(stack.shape, matrix.shape) || stack.type != matrix.type)
+    if (!place.expert || !same(stack.shape, matrix.shape) || stack.type != matrix.type)
       throw RecipeError(
           "[target.gguf] {}: a GGUF stores the experts of a layer as one tensor, so they must have one "
           "type and one shape",
@@ -257,7 +263,7 @@ class GgufTarget final : public Target {
     }
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const auto [t, expert] = places[i];
-      if (tensors[t].shape.size() == 3 && expert >= tensors[t].shape.front())
+      if (expert > 0 && expert >= tensors[t].shape.front())
         throw CheckpointError("[target.gguf] {}: expert {} of {} is there; some of them are missing", specs[i].name,
                               expert, tensors[t].shape.front());
       const auto f = static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end(), t) - ends.begin());

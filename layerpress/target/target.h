@@ -58,6 +58,9 @@ class Target {
   /// Whether a head that shares the embedding's weight has none of its own in the result, even if the embedding is compressed.
   virtual bool keeps_ties() const = 0;
 
+  /// Whether its engines read a factor beside a weight in blocks (quant::with_scaled_blocks).
+  virtual bool reads_scale_of_blocks(const std::string& weight) const = 0;
+
   /// Why a tensor of the model is not in the result; nothing: it is. Throws CheckpointError naming a tensor that the result cannot hold.
   virtual std::optional<std::string> left_out(const std::string& tensor) const = 0;
   /// The form of a tensor that is not compressed.

@@ -62,6 +62,16 @@ TEST(Mixture, ChoosesTypesThatExist) {
         EXPECT_NE(find_block_type(type), nullptr) << name << " " << type;
 }
 
+TEST(Mixture, Nvfp4IsWhereLlamaCppReadsTheNumberBesideIt) {
+  Architecture architecture = llama_of(2);
+  architecture.names.add_scales({"blk.#.attn_q", "output"});
+  const std::vector<TensorShape> tensors = {{"blk.0.attn_q.weight", 128, 64}, {"blk.0.ffn_up.weight", 128, 64},
+                                            {"blk.1.attn_q.weight", 96, 64},  {"token_embd.weight", 128, 64},
+                                            {"output.weight", 128, 64},       {"blk.0.attn_norm.weight", 128, 1}};
+  EXPECT_EQ(mixture_types("NVFP4", architecture, tensors, false),
+            (std::vector<std::string>{"NVFP4", "Q8_0", "Q8_0", "Q8_0", "Q8_0", "F32"}));
+}
+
 TEST(Mixture, NamesTheNearestOfAnUnknownOne) {
   try {
     mixture_types("Q4_K_N", llama_of(2), {}, false);

@@ -178,24 +178,82 @@ def test_blocks_that_cannot_hold_the_values(llama, tmp_path):
     assert "21 modules were quantized again: a relative error of 0.0" in outcome.errors
 
 
+def fp4_levels(packed):
+    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+    return np.where(codes > 7, -1, 1) * np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])[codes & 7]
+
+
 @pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
 def test_mxfp4_sources_keep_their_values(llama, data, algorithm, tmp_path):
-    """Rounding finds a scale with which all values of a group are FP4 again, and GPTQ then has nothing to repair."""
     folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--scheme", "MXFP4A16")
     recipe = tmp_path / "recipe.yaml"
     modifier = {"rtn": "QuantizationModifier", "gptq": "GPTQModifier"}[algorithm]
     recipe.write_text(f"a_stage: {{a_modifiers: {{{modifier}: {{config_groups: {{all: {{targets: [Linear], format: MXFP4}}}}, "
                       "ignore: [lm_head]}}}")
-    program.oneshot(folder, tmp_path / "out.gguf", *data, "--recipe", recipe)
+    outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", *data, "--recipe", recipe)
+    assert "21 modules keep the values" in outcome.errors
     module = "model.layers.1.mlp.gate_proj"
     stored = tiny_models.tensors(folder)
-    packed = stored[f"{module}.weight_packed"].numpy()
-    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
-    levels = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
     scales = 2.0 ** (stored[f"{module}.weight_scale"].numpy().astype(np.float64) - 127)
-    wanted = np.where(codes > 7, -1, 1) * levels[codes & 7] * scales.repeat(32, 1)
+    wanted = fp4_levels(stored[f"{module}.weight_packed"].numpy()) * scales.repeat(32, 1)
     found = next(t for t in gguf.GGUFReader(tmp_path / "out.gguf").tensors if t.name == "blk.1.ffn_gate.weight")
     assert found.tensor_type.name == "MXFP4" and np.array_equal(dequantize(found.data, found.tensor_type), wanted)
+
+
+NVFP4_MODULES = {"blk.1.ffn_gate": ("mlp.gate_proj", 0), "blk.2.ffn_down": ("mlp.down_proj", 0), "blk.1.attn_k": ("self_attn.k_proj", 2)}
+
+
+def nvfp4_values(file, name, heads=0):
+    """What llama.cpp computes with: blocks, times the number beside them; a Llama's rows of q and k in their order."""
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+    weight, scale = tensors[f"{name}.weight"], tensors[f"{name}.scale"]
+    assert weight.tensor_type.name == "NVFP4" and scale.data.dtype == np.float32 and scale.data.shape == (1,)
+    values = dequantize(weight.data, weight.tensor_type) * scale.data
+    return values.reshape(heads, -1, 2, values.shape[1]).swapaxes(1, 2).reshape(values.shape) if heads else values
+
+
+@pytest.mark.parametrize("algorithm", ["rtn", "gptq"])
+def test_nvfp4_sources_keep_their_values(llama, data, algorithm, tmp_path):
+    folder = program.oneshot(llama, tmp_path / "source", "--algorithm", "rtn", "--scheme", "NVFP4A16")
+    outcome = program.run("oneshot", folder, "--output", tmp_path / "out.gguf", *data, "--algorithm", algorithm, "--scheme", "NVFP4")
+    assert "21 modules keep the values" in outcome.errors
+    found = types(tmp_path / "out.gguf")
+    assert found["token_embd.weight"] == found["output.weight"] == "Q8_0" and "output.scale" not in found
+    stored = tiny_models.tensors(folder)
+    for name, (module, heads) in NVFP4_MODULES.items():
+        prefix = f"model.layers.{name.split('.')[1]}.{module}"
+        scales = stored[f"{prefix}.weight_scale"].float().numpy() / stored[f"{prefix}.weight_global_scale"].numpy()
+        wanted = fp4_levels(stored[f"{prefix}.weight_packed"].numpy()) * scales.repeat(16, 1)
+        assert np.abs(nvfp4_values(tmp_path / "out.gguf", name, heads) - wanted).max() <= 2e-7 * np.abs(wanted).max()
+
+
+def test_nvfp4_of_a_model_that_is_not_quantized(llama, data, tmp_path):
+    """The number for the whole weight makes it as good as a folder's NVFP4; the file as a source has the same values."""
+    out = program.oneshot(llama, tmp_path / "out.gguf", "--scheme", "NVFP4", *data)
+    weights = tiny_models.tensors(llama)
+    back = program.oneshot(out, tmp_path / "back", "--scheme", "W8A16", "--algorithm", "rtn", "--ignore", "re:.*(gate|up|down|q|k|v)_proj$")
+    back = tiny_models.tensors(back)
+    for name, (module, heads) in NVFP4_MODULES.items():
+        tensor = f"model.layers.{name.split('.')[1]}.{module}.weight"
+        values = torch.from_numpy(nvfp4_values(out, name, heads))
+        original = weights[tensor].float()
+        assert (values - original).norm() / original.norm() < 0.13
+        assert torch.equal(back[tensor], values.to(torch.bfloat16))
+
+
+def test_nvfp4_experts_have_a_number_each(tmp_path):
+    model = checkpoint(tmp_path / "model", "Qwen3Moe", dtype=torch.bfloat16)
+    folder = program.oneshot(model, tmp_path / "source", "--algorithm", "rtn", "--scheme", "NVFP4A16")
+    program.oneshot(folder, tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", "NVFP4")
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "out.gguf").tensors}
+    stack, scales = tensors["blk.1.ffn_up_exps.weight"], tensors["blk.1.ffn_up_exps.scale"]
+    stored = tiny_models.tensors(folder)
+    assert scales.data.shape == (4,)
+    for expert in range(4):
+        prefix = f"model.layers.1.mlp.experts.{expert}.up_proj"
+        assert scales.data[expert] == np.float32(1) / stored[f"{prefix}.weight_global_scale"].numpy()[0]
+        wanted = fp4_levels(stored[f"{prefix}.weight_packed"].numpy()) * stored[f"{prefix}.weight_scale"].float().numpy().repeat(16, 1)
+        assert np.array_equal(dequantize(stack.data[expert], stack.tensor_type), wanted.astype(np.float32))
 
 
 def test_scales_of_inputs_are_chosen_for_blocks(llama, data, tmp_path):

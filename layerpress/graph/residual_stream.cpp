@@ -19,6 +19,10 @@ bool keeps_rows(const Operation& operation, std::size_t input) {
   return std::visit(keeps, operation);
 }
 
+bool takes_images(const Operation& operation) {
+  return std::holds_alternative<MergeImages>(operation) || std::holds_alternative<AddImages>(operation);
+}
+
 /// The norm's size; 0 if it is none whose weight readers can take.
 std::int64_t norm_size(const Operation& operation) {
   const auto* norm = std::get_if<RmsNorm>(&operation);
@@ -66,6 +70,10 @@ class StreamSearch {
     if (stream_.hindrance.empty()) stream_.hindrance = name_of(node) + " " + reason;
   }
 
+  void hinder_images(const Node& node) {
+    hinder(node, "takes embeddings of images that are not computed in the graph");
+  }
+
   /// What the value is made of.
   void follow_back(ValueId value) {
     if (graph_.is_input(value)) {
@@ -83,9 +91,8 @@ class StreamSearch {
       if (node.inputs.size() > 2) add(node.inputs[2]);
     } else if (norm_size(node.operation) > 0 || std::holds_alternative<LayerNorm>(node.operation)) {
       hinder(node, "is a norm whose result is added to the residual stream");
-    } else if (std::holds_alternative<MergeImages>(node.operation) ||
-               std::holds_alternative<AddImages>(node.operation)) {
-      hinder(node, "takes embeddings of images that are not computed in the graph");
+    } else if (takes_images(node.operation)) {
+      hinder_images(node);
     } else {
       bool keeps = false;
       for (std::size_t input = 0; input < node.inputs.size(); ++input) {
@@ -110,6 +117,8 @@ class StreamSearch {
           follow_normed(node.output, n);
         } else if (keeps_rows(node.operation, input)) {
           add(node.output);
+        } else if (takes_images(node.operation)) {
+          hinder_images(node);
         } else if (std::holds_alternative<LayerNorm>(node.operation)) {
           hinder(node, "is a LayerNorm, which subtracts the mean of what it reads");
         } else {

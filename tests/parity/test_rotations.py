@@ -5,8 +5,9 @@ import json
 import numpy
 import pytest
 import torch
-from support import any_model, program, tiny_models
+from support import any_model, program, tiny_illustrated, tiny_mllama, tiny_models
 from support.selection import nightly_but
+from support.tiny_mllama import Sample
 
 SAMPLES = tiny_models.random_samples([19, 30], seed=5)
 
@@ -143,3 +144,26 @@ def test_imported_families(family, tmp_path, monkeypatch):
     samples = tiny_models.random_samples([19, 30], 256, seed=5)
     assert_equal(model, tmp_path / "out", lambda folder: any_model.logits(folder, samples))
     assert changed(model, tmp_path / "out")
+
+
+def test_images_in_the_graph(tmp_path):
+    """Cross-attentions read the projector's rows directly; only what they write is turned."""
+    model = tiny_mllama.save(tmp_path / "model")
+    rotate(model, tmp_path / "out")
+    samples = [Sample(7), Sample(11, [5], [3]), Sample(13, [8, 1], [0, 7])]
+    assert_equal(model, tmp_path / "out", lambda folder: tiny_mllama.their_logits(folder, samples))
+    names = changed(model, tmp_path / "out")
+    assert any("cross_attn.o_proj" in name for name in names)
+    assert not any("multi_modal_projector" in name for name in names)
+
+
+def test_images_outside_the_graph(tmp_path, monkeypatch):
+    """What another program computes and puts into the stream cannot be turned; nothing of the vision part is changed by R2."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model = tiny_illustrated.save(tmp_path / "model", "llava")
+    outcome = rotate(model, tmp_path / "refused", code=1, rotations=["R1"])
+    assert "takes embeddings of images that are not computed in the graph; use rotations: [R2]" in outcome.error
+    rotate(model, tmp_path / "out", rotations=["R2"])
+    samples = [tiny_illustrated.sample("llava", 11, 1), tiny_illustrated.sample("llava", 9, 0)]
+    assert_equal(model, tmp_path / "out", lambda folder: tiny_illustrated.their_logits(folder, samples))
+    assert not any("projector" in name or "vision" in name for name in changed(model, tmp_path / "out"))

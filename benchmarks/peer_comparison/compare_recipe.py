@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/peer_comparison/compare_recipe.py [RECIPE ...]
 
-awq.yaml, smoothquant_w8a8.yaml, nvfp4.yaml and fp8_static_cache.yaml beside this file are such recipes.
+The YAML files beside this file, such as awq.yaml and sparsegpt.yaml, are such recipes.
 
 The program must be built and LLM Compressor installed (scripts/setup --peer).
 """
@@ -15,9 +15,9 @@ from pathlib import Path
 # Also uses the demo's model and its measurement of processes.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "demo"))
 
-from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM
+from contenders import HERE, INSTRUCTION_SETS, OFFLINE, PEER_PYTHON, PROGRAM, peer_dtype
 from measured_process import run_measured
-from shared_options import add_shared_options, check_text, model_and_text, print_result
+from shared_options import add_cpu_option, add_shared_options, check_text, model_and_text, print_result
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -25,6 +25,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("recipes", type=Path, nargs="*", default=[HERE / "smoothquant_w8a8.yaml"], metavar="RECIPE")
     parser.add_argument("--model", type=Path, help="checkpoint folder (default: the demo's SmolLM2-135M-Instruct)")
     add_shared_options(parser, "both programs", "recipe_comparison")
+    add_cpu_option(parser)
     arguments = parser.parse_args()
     check_text(parser, arguments)
     return arguments
@@ -36,7 +37,8 @@ def commands(recipe: Path, arguments: argparse.Namespace, model: Path, calibrati
     return {
         "LLM Compressor": [str(PEER_PYTHON), str(HERE / "peer_oneshot.py"), "--model", str(model), "--calibration",
                            str(calibration), "--output", str(work / "peer"), "--summary", str(work / "peer.json"),
-                           "--recipe", str(recipe), "--samples", samples, "--max-seq-length", length],
+                           "--recipe", str(recipe), "--samples", samples, "--max-seq-length", length, "--dtype",
+                           peer_dtype(arguments.cpu)],
         "Layerpress": [str(PROGRAM), "oneshot", str(model), "--output", str(work / "own"), "--overwrite", "--no-progress",
                        "--recipe", str(recipe), "--dataset", str(calibration), "--num-calibration-samples", samples,
                        "--max-seq-length", length],
@@ -51,10 +53,11 @@ def compare(arguments: argparse.Namespace) -> str:
 def compare_one(recipe: Path, arguments: argparse.Namespace, model: Path, calibration: Path) -> str:
     turns = commands(recipe, arguments, model, calibration)
     runs, loads = {name: [] for name in turns}, []
+    environment = OFFLINE | INSTRUCTION_SETS.get(arguments.cpu, {})
     for _ in range(arguments.runs):
         for name, command in turns.items():
             loads.append(os.getloadavg()[0])
-            runs[name].append(run_measured(command, OFFLINE, arguments.work / f"{name}.log"))
+            runs[name].append(run_measured(command, environment, arguments.work / f"{name}.log"))
     seconds = {name: statistics.median(run.seconds for run in own) for name, own in runs.items()}
     lines = [f"{recipe.name}, {model.name}, {arguments.samples} x {arguments.max_seq_length} tokens; load before "
              f"each run: {', '.join(f'{load:.1f}' for load in loads)}", "", "| program | seconds | peak MiB |", "|---|---|---|"]

@@ -21,6 +21,11 @@ INSTRUCTION_SETS = {
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1"}
 
 
+def peer_dtype(cpu: str | None) -> str:
+    """The one in which LLM Compressor is faster: without bf16 instructions PyTorch emulates bf16 products."""
+    return "auto" if cpu is None else "float32"
+
+
 @dataclass
 class Job:
     """The job of both sides."""
@@ -38,8 +43,7 @@ class Job:
 
     @property
     def peer_dtype(self) -> str:
-        """The one in which LLM Compressor is faster: without bf16 instructions PyTorch emulates bf16 products."""
-        return "auto" if self.cpu is None else "float32"
+        return peer_dtype(self.cpu)
 
 
 @dataclass

@@ -16,7 +16,7 @@ import train_small_model  # noqa: E402
 from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
 from fetch_model import fetch  # noqa: E402
 from measured_process import run_measured  # noqa: E402
-from number_formats import FLOATS, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
+from number_formats import DENSE, FLOATS, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
@@ -45,7 +45,9 @@ def parse_arguments() -> argparse.Namespace:
                         help="qualities, also max; a quality with other settings, such as best,strength=0.5,damping=0.1,residual=0 or "
                              "balanced,dampening_frac=0.05; rtn, rtn-minmax, rtn-expanded; rtn-four-over-six of NVFP4; LLM "
                              "Compressor's peer-rtn, peer-rtn-expanded, peer-gptq, peer-gptq-expanded; rotated:MODE, after SpinQuant's "
-                             "R1 and R2, rotated32:MODE in blocks of 32 channels (default: fast balanced best)")
+                             "R1 and R2, rotated32:MODE in blocks of 32 channels; sparsegpt or wanda, which prune half of all weights, "
+                             "and sparsegpt2of4 or wanda2of4, alone with the format dense, or before a mode with others, such as "
+                             "sparsegpt:balanced (default: fast balanced best)")
     parser.add_argument("--texts", nargs="+", default=list(TEXTS), choices=list(TEXTS), help="default: both")
     parser.add_argument("--own-text", nargs=3, action="append", default=[], metavar=("NAME", "CALIBRATION", "EVALUATION"),
                         help="and JSON lines with `text`; may be given again")
@@ -64,6 +66,8 @@ def parse_arguments() -> argparse.Namespace:
             parse_mode(mode)
         except ValueError as error:
             parser.error(f"--modes: '{mode}' is neither a mode nor settings of one: {error}")
+        if any((name == DENSE) != (parse_mode(mode).modifier == "") for name in arguments.formats):
+            parser.error(f"--modes: sparsegpt, wanda and the like alone are for --formats {DENSE}, and this has no others")
     return arguments
 
 

@@ -20,10 +20,13 @@ INTEGERS = {
 }
 # Presets that quantize inputs, too. Their weights are those of NVFP4A16, MXFP4A16 and MXFP8A16.
 FLOATS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8", "W4A4")}
-FORMATS = INTEGERS | FLOATS
+DENSE = "dense"  # weights stay as they are, or as pruned
+FORMATS = INTEGERS | FLOATS | {DENSE: {}}
 
 QUALITIES = ["fast", "balanced", "best"]
 ROTATED = re.compile(r"rotated(\d*):(.*)")  # before a mode: SpinQuant's R1 and R2 first, in blocks of so many channels
+PRUNED = re.compile(r"(sparsegpt|wanda)(2of4)?(:.*)?")  # half of all weights, or 2 of 4; alone, or before a mode
+PRUNING = {"sparsegpt": "SparseGPTModifier", "wanda": "WandaPruningModifier"}
 PROPAGATION = ["strength", "damping", "residual"]
 FOUR_OVER_SIX = "rtn-four-over-six"
 OBSERVER_OF_ROUNDING = {"rtn": None, "rtn-minmax": "minmax", "rtn-expanded": "nvfp4_expanded_mse",
@@ -44,13 +47,18 @@ class Mode:
     arguments: dict
     quality: str = "balanced"
     by_peer: bool = False
-    rotation: Optional[dict] = None
+    before: Optional[dict] = None  # the modifiers before it
 
 
 def parse_mode(name: str) -> Mode:
     """A name of the tables above, or a quality with other settings: max; best,strength=0.5,damping=0.1; best is left out, too."""
     if rotated := ROTATED.fullmatch(name):
-        return replace(parse_mode(rotated[2]), name=name, rotation={"transform_block_size": int(rotated[1])} if rotated[1] else {})
+        rotation = {"transform_block_size": int(rotated[1])} if rotated[1] else {}
+        return replace(parse_mode(rotated[2]), name=name, before={"SpinQuantModifier": rotation})
+    if pruned := PRUNED.fullmatch(name):
+        pruning = {"sparsity": 0.5, "mask_structure": "2:4" if pruned[2] else "0:0", "ignore": ["lm_head"]}
+        after = parse_mode(pruned[3][1:]) if pruned[3] else Mode(name, "", {})
+        return replace(after, name=name, before={PRUNING[pruned[1]]: pruning})
     if name in PEER:
         return Mode(name, *PEER[name], by_peer=True)
     if name in OBSERVER_OF_ROUNDING:
@@ -68,8 +76,8 @@ def parse_mode(name: str) -> Mode:
 
 
 def write_recipe(path: Path, number_format: str, mode: Mode) -> Path:
-    modifier = {"ignore": ["lm_head"], **FORMATS[number_format], **mode.arguments}
-    modifiers = {} if mode.rotation is None else {"SpinQuantModifier": mode.rotation}
-    modifiers[mode.modifier] = modifier
+    modifiers = dict(mode.before or {})
+    if number_format != DENSE:
+        modifiers[mode.modifier] = {"ignore": ["lm_head"], **FORMATS[number_format], **mode.arguments}
     path.write_text(json.dumps({"quality_stage": {"quality_modifiers": modifiers}}), encoding="utf-8")
     return path

@@ -15,7 +15,7 @@
 namespace layerpress::modifier {
 
 /// What every quantizing modifier shares, with LLM Compressor's arguments and defaults: which modules, which schemes,
-/// which observers. Parsing throws RecipeError naming `where` and the argument; what is not implemented is refused.
+/// which observers (quantizing_arguments.cpp). Parsing throws RecipeError naming `where` and the argument; what is not implemented is refused.
 class QuantizingModifier : public compression::Quantizer {
  public:
   const quant::QuantizationScheme* scheme_for(const quant::ModuleName& module) const override;

@@ -30,6 +30,8 @@ class Edit {
   virtual std::string describe() const = 0;
   /// The pattern of the zeros that it leaves; without groups if engines could not use it.
   virtual kernels::SparsePattern pattern() const { return {}; }
+  /// Whether the zeros that a weight has already say where it stays zero. Nothing may then fill them before.
+  virtual bool reads_zeros() const { return false; }
   /// The statistics that it wants of a value which edited linears read.
   virtual std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const = 0;
   /// As Quantizer::row_step.

@@ -91,7 +91,9 @@ CompressionCost EditedEncoding::cost(const std::vector<LinearShape>& linears) co
   }
   cost.result_bytes = held;
   if (encoding_ != nullptr) {
-    const CompressionCost own = encoding_->cost(linears);
+    std::vector<LinearShape> edited = linears;
+    for (LinearShape& linear : edited) linear.keeps_zeros = true;
+    const CompressionCost own = encoding_->cost(edited);
     add_cost(own, held, cost);
     cost.result_bytes = own.result_bytes;
   }

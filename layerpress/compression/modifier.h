@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ struct LinearShape {
   std::int64_t group_rows = 0;   ///< rows of all linears compressed with it; 0: of those passed together
   at::Device device = at::kCPU;  ///< device that compresses it
   bool computed = false;         ///< the original takes memory on a CPU, too
+  bool keeps_zeros = false;      ///< as in LinearWeight
   bool operator==(const LinearShape&) const = default;
 };
 
@@ -124,6 +126,8 @@ struct CompressionTask {
   const Statistics* statistics = nullptr;
 };
 
+class Edit;
+
 /// An entry of a recipe: a transform (transform.h), edits (edit.h) or a quantizer. It knows nothing of batches, ranks, devices or files.
 class Modifier {
  public:
@@ -165,6 +169,9 @@ class Quantizer : public Modifier {
   virtual std::vector<StatisticPtr> statistics_wanted(const ValueFacts& facts) const = 0;
   /// Whether some of them are made from the original model's values, so that it runs beside the compressed one.
   virtual bool wants_original() const { return false; }
+  /// What it does to a weight before it looks for codes, for linears that have edits, too: it then comes before them, and compress()
+  /// leaves it out for weights that keep zeros, which it would fill. Null: nothing.
+  virtual std::shared_ptr<const Edit> first_edit() const { return nullptr; }
   /// Whether the inputs of its linears are rounded during calibration as their schemes round them, and the original model's are not.
   virtual bool rounds_inputs() const { return false; }
 

@@ -239,13 +239,9 @@ class BlockGptq final : public BlockRounder {
         std::max(kernels::factorize_workspace(columns, linears.front().device),
                  kernels::factor_bytes(columns) + cost.result_bytes + greatest + output_power_workspace(columns));
     if (!propagation_) return cost;
-    const std::int64_t rows = rows_of_group(linears);
-    cost.flops["propagate"] += kernels::mover_flops(rows, columns);
-    for (const LinearShape& linear : linears)
-      cost.flops["propagate"] += kernels::moving_flops(linear.rows, rows, columns);
-    cost.workspace_bytes =
-        std::max(kernels::mover_workspace(rows, columns),
-                 kernels::mover_bytes(columns) + cost.workspace_bytes + kernels::moving_workspace(columns));
+    const std::uint64_t working = cost.workspace_bytes + kernels::moving_workspace(columns);
+    const std::uint64_t held = add_propagation_cost(linears, cost);
+    cost.workspace_bytes = std::max(cost.workspace_bytes, held + working);
     return cost;
   }
 

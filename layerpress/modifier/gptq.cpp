@@ -127,7 +127,7 @@ Factorization GptqModifier::factorize(const at::Tensor& gram, const ColumnOrder&
 
 Propagation GptqModifier::propagation_of(const std::vector<LinearWeight>& linears,
                                          const compression::Statistics& statistics, PhaseTimes& times) const {
-  if (!propagation_ || !compares_with_original(statistics)) return {};
+  if (!moves(linears) || !compares_with_original(statistics)) return {};
   return {statistics, rows_of_group(linears), *propagation_, times};
 }
 

@@ -9,7 +9,7 @@ namespace layerpress::modifier {
 compression::CompressionCost GptqModifier::cost(const std::vector<compression::LinearShape>& linears) const {
   compression::CompressionCost cost;
   const std::int64_t columns = linears.front().columns;
-  std::uint64_t held = propagation_ ? add_propagation_cost(linears, cost) : 0;
+  std::uint64_t held = moves(linears) ? add_propagation_cost(linears, cost) : 0;
   const std::uint64_t factorizing = held + kernels::factorize_workspace(columns, linears.front().device);
   held += kernels::factor_bytes(columns);
   for (const auto& [order, stacks] : stacks_of(linears)) {
@@ -21,21 +21,9 @@ compression::CompressionCost GptqModifier::cost(const std::vector<compression::L
   return cost;
 }
 
-std::uint64_t GptqModifier::add_propagation_cost(const std::vector<compression::LinearShape>& linears,
-                                                 compression::CompressionCost& cost) {
-  const std::int64_t columns = linears.front().columns, group_rows = rows_of_group(linears);
-  double& flops = cost.flops["propagate"];
-  flops += kernels::mover_flops(group_rows, columns);
-  for (const compression::LinearShape& linear : linears)
-    flops += kernels::moving_flops(linear.rows, group_rows, columns);
-  cost.workspace_bytes = std::max(cost.workspace_bytes, kernels::mover_workspace(group_rows, columns));
-  return kernels::mover_bytes(columns);
-}
-
 void GptqModifier::add_stack_cost(const std::vector<compression::LinearShape>& linears, const Stack& stack,
                                   std::uint64_t held, compression::CompressionCost& cost) const {
-  for (const Stack& batch : batches_of(linears, stack, propagation_.has_value()))
-    add_batch_cost(linears, batch, held, cost);
+  for (const Stack& batch : batches_of(linears, stack, moves(linears))) add_batch_cost(linears, batch, held, cost);
   cost.workspace_bytes =
       std::max(cost.workspace_bytes, held + cost.result_bytes + output_power_workspace(linears[stack.front()].columns));
 }
@@ -63,7 +51,7 @@ void GptqModifier::add_batch_cost(const std::vector<compression::LinearShape>& l
                                     ? kernels::gptq_workspace(rows, columns, groups)
                                     : kernels::gptq_by_blocks_workspace(rows, columns);
   std::uint64_t working = results + search + solving;
-  if (propagation_) {
+  if (moves(linears)) {
     moved = sizeof(float) * static_cast<std::uint64_t>(rows * columns);
     working = std::max(working, kernels::moving_workspace(columns));
   }

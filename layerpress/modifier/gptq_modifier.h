@@ -16,19 +16,8 @@
 
 namespace layerpress::modifier {
 
-inline std::int64_t rows_of(const compression::LinearWeight& linear) { return linear.weight.size(0); }
-inline std::int64_t rows_of(const compression::LinearShape& linear) { return linear.rows; }
 inline std::int64_t columns_of(const compression::LinearWeight& linear) { return linear.weight.size(1); }
 inline std::int64_t columns_of(const compression::LinearShape& linear) { return linear.columns; }
-
-/// The number of rows of the linears' whole group.
-template <typename Linear>
-std::int64_t rows_of_group(const std::vector<Linear>& linears) {
-  if (linears.front().group_rows > 0) return linears.front().group_rows;
-  std::int64_t rows = 0;
-  for (const Linear& linear : linears) rows += rows_of(linear);
-  return rows;
-}
 
 /// Implements make_gptq_modifier() and make_autoround_modifier(); its parts are in gptq.cpp, gptq_together.cpp and gptq_cost.cpp.
 class GptqModifier : public QuantizingModifier {
@@ -40,6 +29,7 @@ class GptqModifier : public QuantizingModifier {
   bool needs_data() const override { return true; }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override;
   bool wants_original() const override { return propagation_.has_value(); }
+  compression::EditPtr first_edit() const override { return propagation_ ? propagation_edit(*propagation_) : nullptr; }
   bool rounds_inputs() const override { return rounded_inputs_; }
 
   compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override;
@@ -122,6 +112,12 @@ class GptqModifier : public QuantizingModifier {
 
   Factorization factorize(const at::Tensor& gram, const ColumnOrder& order, PhaseTimes& times) const;
 
+  /// Whether weights are moved; first_edit() has moved those that edits have pruned.
+  template <typename Linear>
+  bool moves(const std::vector<Linear>& linears) const {
+    return propagation_ && !linears.front().keeps_zeros;
+  }
+
   /// The propagation for the statistics: none without a cross matrix, as when nothing was compressed before.
   Propagation propagation_of(const std::vector<compression::LinearWeight>& linears,
                              const compression::Statistics& statistics, PhaseTimes& times) const;
@@ -166,10 +162,6 @@ class GptqModifier : public QuantizingModifier {
   /// group's.
   static double solve_flops(double elements, double columns, std::int64_t group_columns,
                             const std::optional<kernels::GroupSearch>& search);
-
-  /// Adds the cost of making a mover and moving all weights; returns the bytes that the mover holds.
-  static std::uint64_t add_propagation_cost(const std::vector<compression::LinearShape>& linears,
-                                            compression::CompressionCost& cost);
 
   /// Adds the cost of compress_stack, while `held` bytes of factors are in memory, to that of earlier stacks.
   void add_stack_cost(const std::vector<compression::LinearShape>& linears, const Stack& stack, std::uint64_t held,

@@ -75,6 +75,7 @@ class ConstantZeros : public MagnitudeEdit {
  public:
   std::string type() const override { return "ConstantPruningModifier"; }
   std::string describe() const override { return "zeros kept"; }
+  bool reads_zeros() const override { return true; }
   std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
 
  protected:

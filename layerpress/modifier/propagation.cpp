@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "layerpress/compression/cross_statistic.h"
 #include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/output_cross_statistic.h"
@@ -16,6 +18,44 @@ double number_up_to(double most, const Json& value, const std::string& key, cons
                       value.dump().substr(0, 40), most);
   return value.get<double>();
 }
+
+class PropagationEdit : public compression::Edit {
+ public:
+  explicit PropagationEdit(const kernels::ErrorPropagation& options) : options_(options) {}
+
+  std::string type() const override { return "error_propagation"; }
+  std::string describe() const override { return ""; }
+  std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts& facts) const override {
+    if (!facts.differs) return {};
+    return {std::make_shared<compression::GramStatistic>(), difference_wanted(facts, options_)};
+  }
+  std::int64_t row_step(const compression::LinearShape&) const override { return 1; }
+
+  compression::CompressionCost cost(const std::vector<compression::LinearShape>& linears) const override {
+    compression::CompressionCost cost;
+    const std::uint64_t held = add_propagation_cost(linears, cost);
+    for (const compression::LinearShape& linear : linears)
+      cost.result_bytes += sizeof(float) * static_cast<std::uint64_t>(linear.rows * linear.columns);
+    const std::uint64_t moving = kernels::moving_workspace(linears.front().columns);
+    cost.workspace_bytes = std::max(cost.workspace_bytes, held + cost.result_bytes + moving);
+    return cost;
+  }
+
+  std::vector<compression::EditedWeight> edit(const std::vector<compression::LinearWeight>& linears,
+                                              const compression::Statistics* statistics,
+                                              PhaseTimes& times) const override {
+    Propagation propagation;
+    if (statistics != nullptr && compares_with_original(*statistics))
+      propagation = {*statistics, rows_of_group(linears), options_, times};
+    std::vector<compression::EditedWeight> results;
+    for (const compression::LinearWeight& linear : linears)
+      results.push_back({.weight = propagation.moved(linear, times).weight, .fallback = propagation.fallback()});
+    return results;
+  }
+
+ private:
+  kernels::ErrorPropagation options_;
+};
 
 }  // namespace
 
@@ -79,6 +119,21 @@ at::Tensor Propagation::moved(const at::Tensor& rows, std::int64_t first, PhaseT
   const auto phase = times.measure("propagate");
   times.add_flops("propagate", mover_->flops(rows.size(0)));
   return mover_->moved(rows, first);
+}
+
+std::uint64_t add_propagation_cost(const std::vector<compression::LinearShape>& linears,
+                                   compression::CompressionCost& cost) {
+  const std::int64_t columns = linears.front().columns, group_rows = rows_of_group(linears);
+  double& flops = cost.flops["propagate"];
+  flops += kernels::mover_flops(group_rows, columns);
+  for (const compression::LinearShape& linear : linears)
+    flops += kernels::moving_flops(linear.rows, group_rows, columns);
+  cost.workspace_bytes = std::max(cost.workspace_bytes, kernels::mover_workspace(group_rows, columns));
+  return kernels::mover_bytes(columns);
+}
+
+compression::EditPtr propagation_edit(const kernels::ErrorPropagation& options) {
+  return std::make_shared<PropagationEdit>(options);
 }
 
 }  // namespace layerpress::modifier

@@ -2,12 +2,25 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "layerpress/base/json.h"
-#include "layerpress/compression/modifier.h"
+#include "layerpress/compression/edit.h"
 #include "layerpress/kernels/error_propagation.h"
 
 namespace layerpress::modifier {
+
+inline std::int64_t rows_of(const compression::LinearWeight& linear) { return linear.weight.size(0); }
+inline std::int64_t rows_of(const compression::LinearShape& linear) { return linear.rows; }
+
+/// The number of rows of the linears' whole group.
+template <typename Linear>
+std::int64_t rows_of_group(const std::vector<Linear>& linears) {
+  if (linears.front().group_rows > 0) return linears.front().group_rows;
+  std::int64_t rows = 0;
+  for (const Linear& linear : linears) rows += rows_of(linear);
+  return rows;
+}
 
 /// Parses the argument error_propagation. Null, false or missing: none; true: the defaults; otherwise a mapping of
 /// strength (0 to 2), damping (not negative) and residual (0 to 2). Throws RecipeError naming `where` and the key.
@@ -42,5 +55,12 @@ class Propagation {
   std::optional<kernels::WeightMover> mover_;
   std::string fallback_;
 };
+
+/// Adds the cost of making a mover and moving all weights; returns the bytes that the mover holds.
+std::uint64_t add_propagation_cost(const std::vector<compression::LinearShape>& linears,
+                                   compression::CompressionCost& cost);
+
+/// Propagation as an edit, for weights that other edits change after it.
+compression::EditPtr propagation_edit(const kernels::ErrorPropagation& options);
 
 }  // namespace layerpress::modifier

@@ -24,6 +24,7 @@ class SparseGptEdit : public PruningEdit {
       : PruningEdit(pattern), settings_(settings) {}
 
   std::string type() const override { return "SparseGPTModifier"; }
+  bool reads_zeros() const override { return settings_.preserves_zeros; }
   std::vector<compression::StatisticPtr> statistics_wanted(const compression::ValueFacts&) const override {
     return {std::make_shared<compression::GramStatistic>()};
   }

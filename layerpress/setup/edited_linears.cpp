@@ -74,14 +74,20 @@ std::map<std::string, LinearEdits> edits_of(const OpenedModel& model, const Modi
   return edits;
 }
 
-/// Error propagation would move zeros, and its targets are those of the weights before the edits.
-void refuse_propagation(const compression::Assignment& assignment, const compression::Modifier& editing,
-                        const std::string& module) {
-  if (assignment.encoding != nullptr && assignment.encoding->wants_original())
-    throw RecipeError(
-        "[recipe.check] {}: {} edits it, and the error_propagation of {} would fill the zeros again; leave "
-        "error_propagation out (--quality best asks for it), or ignore it in one of them",
-        module, editing.type(), assignment.encoding->type());
+/// What the encoding does first stands before the edits, because it would fill the zeros that they make.
+std::vector<EditPtr> in_order(const LinearEdits& linear, const compression::Quantizer* encoding,
+                              const std::string& module) {
+  const EditPtr first = encoding == nullptr ? nullptr : encoding->first_edit();
+  if (first == nullptr) return linear.edits;
+  for (const EditPtr& edit : linear.edits)
+    if (edit->reads_zeros())
+      throw RecipeError(
+          "[recipe.check] {}: {} keeps the zeros that it has, and the error_propagation of {} would fill them before; "
+          "leave error_propagation out (--quality best asks for it), or ignore it in one of them",
+          module, edit->type(), encoding->type());
+  std::vector<EditPtr> edits = {first};
+  edits.insert(edits.end(), linear.edits.begin(), linear.edits.end());
+  return edits;
 }
 
 /// Weights that the source holds in stacked or fused tensors.
@@ -126,11 +132,10 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
       assigned = assignments.linears.emplace(n, assignment_of(model, weight, quant::dense_scheme())).first;
     }
     compression::Assignment& assignment = assigned->second;
-    refuse_propagation(assignment, *found->second.first, found->first);
     const compression::EditedEncoding*& both = known[{found->second.edits, assignment.encoding}];
     if (both == nullptr) {
-      assignments.edited.push_back(
-          std::make_shared<compression::EditedEncoding>(found->second.edits, assignment.encoding));
+      assignments.edited.push_back(std::make_shared<compression::EditedEncoding>(
+          in_order(found->second, assignment.encoding, found->first), assignment.encoding));
       both = assignments.edited.back().get();
     }
     assignment.modifier = both;

@@ -69,6 +69,24 @@ def test_in_codes(kind, encoding, source, samples, results, tmp_path):
     assert config["ignore"] == ["lm_head"] and not config.get("sparsity_config")
 
 
+def test_error_propagation_comes_first(source, samples, results, tmp_path):
+    """Weights are moved before they are pruned: zeros stay, and the weights behind the first layer's are others."""
+    found = {}
+    for propagates in (False, True):
+        gptq = ("GPTQModifier", {"scheme": "W8A8", "ignore": ["lm_head"], "error_propagation": propagates})
+        out = program.oneshot(source, results / str(propagates), "--recipe", recipe(tmp_path, ("SparseGPTModifier", TWO_OF_FOUR), gptq),
+                              "--dataset", samples)
+        found[propagates] = tiny_models.tensors(out)
+    moved = {name for name in linears(found[True]) if not torch.equal(found[True][name], found[False][name])}
+    assert "model.layers.1.mlp.down_proj.weight" in moved and "model.layers.0.self_attn.q_proj.weight" not in moved
+    for name in linears(found[True]):
+        assert bool((found[True][name].reshape(-1, 4).eq(0).sum(1) >= 2).all()), name
+    keeping = ("SparseGPTModifier", {**TWO_OF_FOUR, "preserve_sparsity_mask": True})
+    for kept in (("ConstantPruningModifier", {"targets": ["re:.*_proj$"]}), keeping):
+        program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path, kept, gptq), "--dataset", samples,
+                      fragments=[kept[0], "would fill them before"])
+
+
 def test_some_linears_stay_dense(source, samples, results, tmp_path):
     """The readers' ignore list names what is pruned and not quantized."""
     quantized = ("QuantizationModifier", {"scheme": "FP8_DYNAMIC", "targets": ["re:.*mlp.*_proj$"]})

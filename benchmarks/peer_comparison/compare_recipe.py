@@ -60,9 +60,11 @@ def compare_one(recipe: Path, arguments: argparse.Namespace, model: Path, calibr
             runs[name].append(run_measured(command, environment, arguments.work / f"{name}.log"))
     seconds = {name: statistics.median(run.seconds for run in own) for name, own in runs.items()}
     lines = [f"{recipe.name}, {model.name}, {arguments.samples} x {arguments.max_seq_length} tokens; load before "
-             f"each run: {', '.join(f'{load:.1f}' for load in loads)}", "", "| program | seconds | peak MiB |", "|---|---|---|"]
+             f"each run: {', '.join(f'{load:.1f}' for load in loads)}", "", "| program | seconds | CPU seconds | peak MiB |",
+             "|---|---|---|---|"]
     for name, own in runs.items():
-        lines.append(f"| {name} | {seconds[name]:.1f} | {max(run.peak_bytes for run in own) / 2**20:.0f} |")
+        cpu = statistics.median(run.cpu_seconds for run in own)
+        lines.append(f"| {name} | {seconds[name]:.1f} | {cpu:.1f} | {max(run.peak_bytes for run in own) / 2**20:.0f} |")
     ratio = seconds["LLM Compressor"] / seconds["Layerpress"]
     return "\n".join([*lines, "", f"LLM Compressor takes {ratio:.1f} times as long.", ""])
 

@@ -16,7 +16,7 @@ import train_small_model  # noqa: E402
 from contenders import HERE, OFFLINE, PEER_PYTHON, PROGRAM  # noqa: E402
 from fetch_model import fetch  # noqa: E402
 from measured_process import run_measured  # noqa: E402
-from number_formats import DENSE, FLOATS, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, Mode, parse_mode, write_recipe  # noqa: E402
+from number_formats import DENSE, FORMATS, FOUR_OVER_SIX, INTEGERS, QUALITIES, WITH_INPUTS, Mode, parse_mode, write_recipe  # noqa: E402
 from report import machine, table  # noqa: E402
 from shared_options import DEFAULT_MODEL, print_result  # noqa: E402
 
@@ -108,9 +108,9 @@ def row(model: Path, text: Text, number_format: str, mode: Mode, arguments: argp
     cells = [number_format, mode.name, f"{found['kl_divergence']:.4f}", f"{found['kl_median']:.4f}",
              f"{found['kl_percentile_99']:.3f}", f"{found['worst_tokens'][0]['kl_divergence']:.2f}", f"{found['perplexity']:.2f}",
              f"{found['top1_agreement']:.1%}", f"{last:.3f}"]
-    if not FLOATS.keys() & set(arguments.formats):
+    if not WITH_INPUTS.keys() & set(arguments.formats):
         return cells
-    if number_format not in FLOATS:
+    if number_format not in WITH_INPUTS:
         return [*cells, "-", "-"]
     served = evaluate(output, model, text, arguments, "--quantize-activations")
     return [*cells, f"{served['kl_divergence']:.4f}", f"{served['perplexity']:.2f}"]
@@ -131,7 +131,7 @@ def measure(arguments: argparse.Namespace) -> str:
     model = model_of(arguments, texts)
     parts = [f"Made by `benchmarks/quality/run` on {machine()}: {model.name}, {arguments.samples} calibration samples "
              f"and {arguments.evaluation_samples} held-out ones of up to {arguments.max_seq_length} tokens."]
-    header = HEADER + (SERVED if FLOATS.keys() & set(arguments.formats) else [])
+    header = HEADER + (SERVED if WITH_INPUTS.keys() & set(arguments.formats) else [])
     for text in texts:
         rows = []
         for name in arguments.formats:

@@ -18,10 +18,12 @@ INTEGERS = {
     "W2 group 64": integers(2, strategy="group", group_size=64),
     "W4 asymmetric group 64": integers(4, symmetric=False, strategy="group", group_size=64),
 }
-# Presets that quantize inputs, too. Their weights are those of NVFP4A16, MXFP4A16 and MXFP8A16.
-FLOATS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8", "W4A4")}
+# Those that quantize inputs, too: presets, whose weights are those of NVFP4A16, MXFP4A16 and MXFP8A16, and integers.
+WITH_INPUTS = {name: {"scheme": name} for name in ("NVFP4", "MXFP4", "MXFP8", "FP8")}
+WITH_INPUTS["W4A4 group 64"] = integers(4, strategy="group", group_size=64)
+WITH_INPUTS["W4A4 group 64"]["config_groups"]["group_0"]["input_activations"] = {"num_bits": 4, "strategy": "token", "dynamic": True}
 DENSE = "dense"  # weights stay as they are, or as pruned
-FORMATS = INTEGERS | FLOATS | {DENSE: {}}
+FORMATS = INTEGERS | WITH_INPUTS | {DENSE: {}}
 
 QUALITIES = ["fast", "balanced", "best"]
 ROTATED = re.compile(r"rotated(\d*):(.*)")  # before a mode: SpinQuant's R1 and R2 first, in blocks of so many channels

@@ -14,12 +14,15 @@ from contenders import OFFLINE, PROGRAM  # noqa: E402
 from measure import TEXTS  # noqa: E402
 from measured_process import Measured, run_measured  # noqa: E402
 from report import machine, table  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 from shared_options import print_result  # noqa: E402
 
 TYPES = ["Q2_K", "Q3_K_M", "Q4_0", "Q4_K_S", "Q4_K_M", "IQ4_XS", "Q5_K_M", "Q6_K"]
 ROUNDING = "rounding"
 MODES = [ROUNDING, "balanced", "best"]
 HEADER = ["type", "mode", "MiB", "bits per weight", "mean KL", "of rounding's", "median", "99th percentile", "worst token", "seconds"]
+LLAMA_HEADER = ["mean KL by llama.cpp", "of rounding's"]
+LLAMA_PYTHON = ROOT / ".venv-llama" / "bin" / "python"
 Row = dict[str, Any]
 
 
@@ -35,12 +38,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=32, help="calibration samples (default 32)")
     parser.add_argument("--evaluation-samples", type=int, default=12, help="other samples to evaluate on (default 12)")
     parser.add_argument("--max-seq-length", type=int, default=512, help="tokens per sample at most (default 512)")
+    parser.add_argument("--llama", action="store_true",
+                        help="also the KL of llama.cpp's logits against its logits of the F16 file (scripts/setup --llama)")
     parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "gguf", help="folder for outputs and figures")
     parser.add_argument("--output", type=Path, help="also write the Markdown to this file")
     parser.add_argument("--chart", type=Path, help="also draw bits per weight against KL as this SVG")
     arguments = parser.parse_args()
     if not arguments.models and arguments.train is None:
         parser.error("name a model, or train one with --train MINUTES")
+    if arguments.llama and not LLAMA_PYTHON.exists():
+        parser.error("--llama needs llama.cpp; run scripts/setup --llama")
     return arguments
 
 
@@ -76,12 +83,44 @@ class Comparison:
             (self.work / "unused.gguf").unlink()
         return file
 
+    def samples_for_llama(self) -> Path:
+        """The samples that `eval` reads."""
+        file = self.work / f"samples-{'-'.join(map(str, self.settings))}.json"
+        if not file.exists():
+            packed = self.work / "samples.safetensors"
+            packed.unlink(missing_ok=True)
+            self.call("prepare", self.model, "--dataset", self.evaluation, "--num-calibration-samples",
+                      self.arguments.evaluation_samples, "--max-seq-length", self.arguments.max_seq_length, "--no-progress", "--output",
+                      packed)
+            tensors = load_file(packed)
+            offsets = tensors["sample_offsets"].tolist()
+            ids = tensors["input_ids"].tolist()
+            file.write_text(json.dumps([ids[a:b] for a, b in zip(offsets, offsets[1:], strict=False)]), encoding="utf-8")
+        return file
+
+    def f16(self) -> Path:
+        file = self.work / "F16.gguf"
+        if not file.exists():
+            self.compress(file, "--scheme", "F16")
+        return file
+
+    def make(self, file: Path, kind: str, mode: str) -> float:
+        if mode == ROUNDING:
+            return self.compress(file, "--algorithm", "rtn", "--scheme", kind, "--from-imatrix", self.importance())
+        return self.calibrated(file, "--scheme", kind, "--quality", mode)
+
+    def measure_by_llama(self, kind: str, mode: str) -> Row:
+        file = self.work / f"{kind}-{mode}.gguf"
+        self.make(file, kind, mode)
+        command = [str(LLAMA_PYTHON), str(ROOT / "benchmarks" / "gguf" / "llama_divergence.py"), str(self.f16()),
+                   str(self.samples_for_llama()), str(file)]
+        found: Row = json.loads(run_measured(command, OFFLINE, self.work / "log.txt").output)
+        file.unlink()
+        return found
+
     def measure(self, kind: str, mode: str) -> Row:
         file = self.work / f"{kind}-{mode}.gguf"
-        if mode == ROUNDING:
-            seconds = self.compress(file, "--algorithm", "rtn", "--scheme", kind, "--from-imatrix", self.importance())
-        else:
-            seconds = self.calibrated(file, "--scheme", kind, "--quality", mode)
+        seconds = self.make(file, kind, mode)
         size = file.stat().st_size
         found = json.loads(self.call("eval", file, "--reference", self.model, "--dataset", self.evaluation, "--num-samples",
                                      self.arguments.evaluation_samples, "--max-seq-length", self.arguments.max_seq_length, "--dtype",
@@ -90,10 +129,10 @@ class Comparison:
         return {"bytes": size, "seconds": seconds, "mean": found["kl_divergence"], "median": found["kl_median"],
                 "p99": found["kl_percentile_99"], "max": found["worst_tokens"][0]["kl_divergence"]}
 
-    def row(self, kind: str, mode: str) -> Row:
-        key = json.dumps([kind, mode, *self.settings])
+    def row(self, kind: str, mode: str, by_llama: bool = False) -> Row:
+        key = json.dumps([kind, mode, *self.settings, *(["llama.cpp"] if by_llama else [])])
         if key not in self.figures:
-            self.figures[key] = self.measure(kind, mode)
+            self.figures[key] = self.measure_by_llama(kind, mode) if by_llama else self.measure(kind, mode)
             self.store.write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
             print(self.model.name, kind, mode, self.figures[key], file=sys.stderr, flush=True)
         return self.figures[key]
@@ -107,16 +146,25 @@ class Comparison:
                 row = self.row(kind, mode)
                 rows.append({**row, "model": self.model.name, "type": kind, "mode": mode, "bits": 8 * row["bytes"] / parameters,
                              "ratio": row["mean"] / base if base else None})
+                if self.arguments.llama:
+                    rows[-1]["llama"] = self.row(kind, mode, by_llama=True)["mean"]
+                    rows[-1]["llama ratio"] = rows[-1]["llama"] / self.row(kind, ROUNDING, by_llama=True)["mean"]
         return rows
 
 
+def ratio_cell(row: Row, key: str) -> str:
+    return "" if row[key] is None or row["mode"] == ROUNDING else f"{row[key]:.2f}"
+
+
 def markdown(rows: list[Row]) -> str:
+    by_llama = "llama" in rows[0]
     cells = []
     for row in rows:
-        ratio = "" if row["ratio"] is None or row["mode"] == ROUNDING else f"{row['ratio']:.2f}"
-        cells.append([row["type"], row["mode"], f"{row['bytes'] / 2**20:.1f}", f"{row['bits']:.2f}", f"{row['mean']:.4f}", ratio,
-                      f"{row['median']:.4f}", f"{row['p99']:.3f}", f"{row['max']:.2f}", f"{row['seconds']:.0f}"])
-    return table(HEADER, cells)
+        cells.append([row["type"], row["mode"], f"{row['bytes'] / 2**20:.1f}", f"{row['bits']:.2f}", f"{row['mean']:.4f}",
+                      ratio_cell(row, "ratio"), f"{row['median']:.4f}", f"{row['p99']:.3f}", f"{row['max']:.2f}", f"{row['seconds']:.0f}"])
+        if by_llama:
+            cells[-1] += [f"{row['llama']:.4f}", ratio_cell(row, "llama ratio")]
+    return table(HEADER + (LLAMA_HEADER if by_llama else []), cells)
 
 
 def chart(rows: list[Row]) -> str:

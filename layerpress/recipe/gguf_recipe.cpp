@@ -6,6 +6,7 @@
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"
+#include "layerpress/quant/scheme.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -16,6 +17,12 @@ std::string advice_on_mixtures(const std::string& scheme) {
   const std::vector<std::string> made = gguf::mixtures_of(scheme);
   if (made.empty()) return nearest_or_all(scheme, gguf::mixture_names());
   return fmt::format("{} is the type of single tensors; choose from {}", scheme, join(made));
+}
+
+/// Whether compressed-tensors has a scheme of this name.
+bool is_preset(const std::string& name) {
+  const std::vector<std::string> names = quant::preset_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
 }
 
 }  // namespace
@@ -45,13 +52,13 @@ OrderedJson gguf_arguments(const OneshotOptions& options) {
   return arguments;
 }
 
-std::string mixture_of(const ModifierEntry& entry) {
+std::string mixture_of(const ModifierEntry& entry, bool for_gguf) {
   const bool quantizes = entry.type == "GPTQModifier" || entry.type == "QuantizationModifier";
   if (!quantizes || !entry.arguments.is_object() || !json_has(entry.arguments, "scheme") ||
       !entry.arguments["scheme"].is_string())
     return "";
   std::string name = entry.arguments["scheme"].get<std::string>();
-  return gguf::is_mixture(name) ? name : "";
+  return gguf::is_mixture(name) && (for_gguf || !is_preset(name)) ? name : "";
 }
 
 OrderedJson with_groups_of_mixture(const ModifierEntry& entry, OrderedJson groups) {
@@ -62,7 +69,7 @@ OrderedJson with_groups_of_mixture(const ModifierEntry& entry, OrderedJson group
       throw RecipeError(
           "[recipe.gguf] {}: {} chooses a type for every tensor; leave 'targets' out, or write config_groups with a "
           "'format' for each",
-          entry.where, mixture_of(entry));
+          entry.where, mixture_of(entry, /*for_gguf=*/true));
     arguments.erase("targets");
   }
   arguments.erase("scheme");
@@ -70,9 +77,9 @@ OrderedJson with_groups_of_mixture(const ModifierEntry& entry, OrderedJson group
   return arguments;
 }
 
-bool names_mixture(const Recipe& recipe) {
+bool names_mixture(const Recipe& recipe, bool for_gguf) {
   return std::any_of(recipe.modifiers.begin(), recipe.modifiers.end(),
-                     [](const ModifierEntry& entry) { return !mixture_of(entry).empty(); });
+                     [&](const ModifierEntry& entry) { return !mixture_of(entry, for_gguf).empty(); });
 }
 
 }  // namespace layerpress::recipe

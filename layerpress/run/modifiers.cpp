@@ -30,7 +30,7 @@ void check_modifier(const std::string& type, const OrderedJson& arguments) {
   OrderedJson complete = arguments;
   if (inherits) complete["scheme"] = "W4A16";  // any: the other arguments are checked
   // Groups that a mixture makes depend on the model: any.
-  if (const recipe::ModifierEntry entry{type, arguments, type}; !recipe::mixture_of(entry).empty())
+  if (const recipe::ModifierEntry entry{type, arguments, type}; !recipe::mixture_of(entry, /*for_gguf=*/false).empty())
     complete = recipe::with_groups_of_mixture(entry, {{"any", {{"targets", {"Linear"}}, {"format", "Q8_0"}}}});
   (void)modifier::make_modifier(type, complete, type);
 }

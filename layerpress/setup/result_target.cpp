@@ -96,17 +96,18 @@ std::shared_ptr<const target::Target> make_target(const OneshotOptions& options,
   if (recipe::divides_gguf(options)) description.parts = std::filesystem::path(options.output).stem().string();
   description.source = model.file_metadata;
   for (const recipe::ModifierEntry& entry : recipe.modifiers)
-    if (const std::string mixture = recipe::mixture_of(entry); !mixture.empty())
+    if (const std::string mixture = recipe::mixture_of(entry, /*for_gguf=*/true); !mixture.empty())
       description.file_type = gguf::mixture_file_type(mixture);
   if (importance != nullptr)
     description.importance = {last_part_of(options.from_imatrix), importance->origin(), importance->entries()};
   return target::gguf_target(*model.checkpoint, description);
 }
 
-recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model, bool has_importance_file) {
+recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model, bool for_gguf,
+                                bool has_importance_file) {
   recipe::Recipe typed = recipe;
   for (recipe::ModifierEntry& entry : typed.modifiers) {
-    const std::string mixture = recipe::mixture_of(entry);
+    const std::string mixture = recipe::mixture_of(entry, for_gguf);
     if (mixture.empty()) continue;
     // GPTQ knows the inputs; rounding does if it weighs errors by them.
     const bool has_importance =

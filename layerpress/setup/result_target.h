@@ -17,6 +17,7 @@ std::shared_ptr<const target::Target> make_target(const OneshotOptions& options,
 
 /// The recipe with a type for each linear and embedding in place of schemes that name a mixture of types, such as Q4_K_M: llama.cpp's
 /// rule for the tensor, or another type where the tensor's width does not allow it.
-recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model, bool has_importance_file);
+recipe::Recipe with_block_types(const recipe::Recipe& recipe, const OpenedModel& model, bool for_gguf,
+                                bool has_importance_file);
 
 }  // namespace layerpress::setup

@@ -160,7 +160,8 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
         "[options] --output {}: ranks of several machines cannot write one file; run all ranks on one machine",
         options.output);
   setup.modifiers = modifiers ? std::move(*modifiers)
-                              : make_modifiers(with_block_types(setup.recipe, setup.model, importance != nullptr));
+                              : make_modifiers(with_block_types(setup.recipe, setup.model,
+                                                                recipe::asks_for_gguf(options), importance != nullptr));
   setup.pipeline = choose_pipeline(options, setup.modifiers);
   if (!options.dataset.empty() && !setup.pipeline->takes_data && group.is_first())
     control.message(LogLevel::kWarning, "[options] --dataset has no effect: nothing in this run takes data");
@@ -227,7 +228,8 @@ ActivationPlace parse_activation_place(const std::string& name) {
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
                 const Decide& decide) {
   recipe::Recipe recipe = recipe_for(options);
-  if (recipe::names_mixture(recipe)) return set_up(options, std::move(recipe), std::nullopt, group, control, decide);
+  if (recipe::names_mixture(recipe, recipe::asks_for_gguf(options)))
+    return set_up(options, std::move(recipe), std::nullopt, group, control, decide);
   Modifiers modifiers = make_modifiers(recipe);
   return set_up(options, std::move(recipe), std::move(modifiers), group, control, decide);
 }

@@ -5,7 +5,7 @@ import os
 import subprocess
 
 import pytest
-from support import program, ranked_runs, tiny_models
+from support import exact_model, program, ranked_runs, tiny_models
 
 SCHEMES = "W4A16,FP8,NVFP4"
 
@@ -45,16 +45,17 @@ def test_one_rank_reports_a_refusal(exact):
 
 def test_choice_of_two_ranks(exact, tmp_path):
     """Schemes are chosen by the figures of all ranks, which write one output with them: that of one rank with this choice."""
+    model = tiny_models.save(tmp_path / "model", **exact_model.SIZES)  # the exact model's predictions are the same whatever its weights are
     data = ["--dataset", exact.dataset, "--dtype", "fp32"]
     choice = ["--schemes", "W4A16,W8A16", "--target-bits", "6", "--group-size", "64", "--algorithm", "rtn"]
     summary, recipe = tmp_path / "summary.json", tmp_path / "recipe.yaml"
-    ended = ranked_runs.RankedRun(2, exact.folder, tmp_path / "together", *data, *choice, "--summary", summary).end()
+    ended = ranked_runs.RankedRun(2, model, tmp_path / "together", *data, *choice, "--summary", summary).end()
     assert ended.codes == [0, 0], ended.errors
     decision = json.loads(summary.read_text())["mixed_precision"]
-    alone = program.run("inspect", exact.folder, "--sensitivity", *data, *choice[:2], *choice[4:6], "--json").json()
+    alone = program.run("inspect", model, "--sensitivity", *data, *choice[:2], *choice[4:6], "--json").json()
     assert (decision["samples"], decision["tokens"]) == (alone["samples"], alone["tokens"])
     assert {unit["scheme"] for unit in decision["units"]} == {"W4A16", "W8A16"} and decision["bits"] <= 6
     recipe.write_text(decision["recipe"])
-    expected = tiny_models.tensors(program.oneshot(exact.folder, tmp_path / "alone", "--dtype", "fp32", "--recipe", recipe, "--threads", "1"))
+    expected = tiny_models.tensors(program.oneshot(model, tmp_path / "alone", "--dtype", "fp32", "--recipe", recipe, "--threads", "1"))
     found = tiny_models.tensors(tmp_path / "together")
     assert found.keys() == expected.keys() and all(found[name].equal(tensor) for name, tensor in expected.items())

@@ -15,7 +15,7 @@ from support.watched_runs import clear, finished_subgraphs
 pytestmark = pytest.mark.nightly
 FAULTS = int(os.environ.get("LAYERPRESS_RANK_FAULTS", "3"))
 LIMIT = ["--timeout", TIMEOUT]
-NAMES_A_RANK = re.compile(r"\brank \d\b|\bstore\b")  # the store is rank 0's
+NAMES_A_RANK = re.compile(r"\branks? \d|\bstore\b")  # the store is rank 0's
 
 
 WORK = 0.8  # seconds from the plan to the end of an undisturbed run, on quiet cores
@@ -95,10 +95,10 @@ def test_cut_cable(exact, expected, results):
     dice, found = random.Random(22), []
     for _ in range(FAULTS):
         with two_hosts.TwoHosts() as hosts:
-            hosts.wait_for_cable()
             port = ranked_runs.free_port()
 
             def start(hosts=hosts, port=port):
+                hosts.mend()
                 environment = lambda host: rank_environment(host, 2, port, two_hosts.ADDRESSES[0], local=(0, 1))
                 return RankedRun(2, exact.folder, results / "out", *exact.solving, *LIMIT, port=port, environment_of=environment,
                                  prefix_of=lambda host: hosts.prefix(host))

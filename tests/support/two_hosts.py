@@ -69,6 +69,11 @@ class TwoHosts:
         """The cable no longer carries anything, without notice."""
         ip("-n", self.names[0], "link", "set", "cable", "down")
 
+    def mend(self):
+        """It does again."""
+        ip("-n", self.names[0], "link", "set", "cable", "up")
+        return self.wait_for_cable()
+
     def sent_bytes(self, host):
         """The bytes that a host has sent through the cable."""
         path = "/sys/class/net/cable/statistics/tx_bytes"

@@ -109,14 +109,11 @@ class Comparison:
             return self.compress(file, "--algorithm", "rtn", "--scheme", kind, "--from-imatrix", self.importance())
         return self.calibrated(file, "--scheme", kind, "--quality", mode)
 
-    def measure_by_llama(self, kind: str, mode: str) -> Row:
-        file = self.work / f"{kind}-{mode}.gguf"
-        self.make(file, kind, mode)
+    def divergence_by_llama(self, file: Path) -> float:
         command = [str(LLAMA_PYTHON), str(ROOT / "benchmarks" / "gguf" / "llama_divergence.py"), str(self.f16()),
                    str(self.samples_for_llama()), str(file)]
-        found: Row = json.loads(run_measured(command, OFFLINE, self.work / "log.txt").output)
-        file.unlink()
-        return found
+        mean: float = json.loads(run_measured(command, OFFLINE, self.work / "log.txt").output)["mean"]
+        return mean
 
     def measure(self, kind: str, mode: str) -> Row:
         file = self.work / f"{kind}-{mode}.gguf"
@@ -125,14 +122,17 @@ class Comparison:
         found = json.loads(self.call("eval", file, "--reference", self.model, "--dataset", self.evaluation, "--num-samples",
                                      self.arguments.evaluation_samples, "--max-seq-length", self.arguments.max_seq_length, "--dtype",
                                      "fp32", "--no-progress").output)
+        row = {"bytes": size, "seconds": seconds, "mean": found["kl_divergence"], "median": found["kl_median"],
+               "p99": found["kl_percentile_99"], "max": found["worst_tokens"][0]["kl_divergence"]}
+        if self.arguments.llama:
+            row["llama"] = self.divergence_by_llama(file)
         file.unlink()
-        return {"bytes": size, "seconds": seconds, "mean": found["kl_divergence"], "median": found["kl_median"],
-                "p99": found["kl_percentile_99"], "max": found["worst_tokens"][0]["kl_divergence"]}
+        return row
 
-    def row(self, kind: str, mode: str, by_llama: bool = False) -> Row:
-        key = json.dumps([kind, mode, *self.settings, *(["llama.cpp"] if by_llama else [])])
+    def row(self, kind: str, mode: str) -> Row:
+        key = json.dumps([kind, mode, *self.settings, *(["llama.cpp"] if self.arguments.llama else [])])
         if key not in self.figures:
-            self.figures[key] = self.measure_by_llama(kind, mode) if by_llama else self.measure(kind, mode)
+            self.figures[key] = self.measure(kind, mode)
             self.store.write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
             print(self.model.name, kind, mode, self.figures[key], file=sys.stderr, flush=True)
         return self.figures[key]
@@ -141,14 +141,12 @@ class Comparison:
         parameters = json.loads(self.call("inspect", self.model, "--json").output)["parameters"]
         rows = []
         for kind in self.arguments.types:
-            base = self.row(kind, ROUNDING)["mean"] if ROUNDING in self.arguments.modes else None
+            base = self.row(kind, ROUNDING) if ROUNDING in self.arguments.modes else None
             for mode in self.arguments.modes:
                 row = self.row(kind, mode)
                 rows.append({**row, "model": self.model.name, "type": kind, "mode": mode, "bits": 8 * row["bytes"] / parameters,
-                             "ratio": row["mean"] / base if base else None})
-                if self.arguments.llama:
-                    rows[-1]["llama"] = self.row(kind, mode, by_llama=True)["mean"]
-                    rows[-1]["llama ratio"] = rows[-1]["llama"] / self.row(kind, ROUNDING, by_llama=True)["mean"]
+                             "ratio": row["mean"] / base["mean"] if base else None,
+                             "llama ratio": row["llama"] / base["llama"] if base and self.arguments.llama else None})
         return rows
 
 

@@ -159,9 +159,9 @@ std::vector<std::string> advice_for(const PlanInput& input, bool on_device) {
 }  // namespace
 
 std::uint64_t process_baseline(const schedule::Pipeline& pipeline, const graph::Graph& graph) {
-  // Threads' stacks and heaps, slack of the allocator; packing buffers of the matrix libraries where anything is multiplied, and
-  // the code that they make for attention to images.
-  const std::uint64_t multiplying = graph::image_geometry(graph) ? 16 : 10;
+  // Threads' stacks and heaps, slack of the allocator, buffers of spilled values; packing buffers of the matrix libraries where
+  // anything is multiplied, and the code that they make for attention to images.
+  const std::uint64_t multiplying = graph::image_geometry(graph) ? 16 : 12;
   return anonymous_bytes() + (pipeline.takes_data ? multiplying : 4) * kMebibyte;
 }
 

@@ -59,7 +59,7 @@ const std::vector<Kind>& kinds() {
       {"LogarithmicEqualizationModifier", make_logarithmic_equalization_modifier, smoothquant_arguments()},
       {"MagnitudePruningModifier", make_magnitude_modifier, magnitude_arguments()},
       {"QuantizationModifier", make_quantization, with_shared({})},
-      {"REAPPruningModifier", make_reap_modifier, reap_arguments()},
+      {ExpertPruning::kType, make_reap_modifier, reap_arguments()},
       {"SmoothQuantModifier", make_smoothquant_modifier, smoothquant_arguments()},
       {"SparseGPTModifier", make_sparsegpt_modifier, sparsegpt_arguments()},
       {"SpinQuantModifier", make_spinquant_modifier, spinquant_arguments()},

@@ -68,7 +68,7 @@ ExpertPruning::ExpertPruning(const Json& arguments, const std::string& where) : 
   if (json_has(arguments, "measured_on")) measured_on_ = arguments["measured_on"];
 }
 
-std::string ExpertPruning::type() const { return "REAPPruningModifier"; }
+std::string ExpertPruning::type() const { return kType; }
 
 void ExpertPruning::read_decision(const Json& decision) {
   const auto refuse = [&](const std::string& layer) {

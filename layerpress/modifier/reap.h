@@ -29,6 +29,8 @@ struct ExpertFigures {
 /// from figures of a run that measures them; until then it keeps the first ones, which is enough to plan.
 class ExpertPruning final : public compression::Modifier, public rewrite::Rewrite {
  public:
+  static constexpr const char* kType = "REAPPruningModifier";
+
   /// Throws RecipeError.
   ExpertPruning(const Json& arguments, const std::string& where);
 

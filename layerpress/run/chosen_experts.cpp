@@ -8,7 +8,6 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/missing_folder.h"
-#include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/modifier/reap.h"
 #include "layerpress/output/journal.h"
 #include "layerpress/run/expert_measurement.h"
@@ -19,23 +18,32 @@
 namespace layerpress::run {
 namespace {
 
-/// The place of the first modifier that still has to choose experts; nothing: there is none.
-std::optional<std::size_t> undecided(const setup::RunSetup& setup) {
-  for (std::size_t i = 0; i < setup.modifiers.size(); ++i) {
-    const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(setup.modifiers[i].get());
-    if (pruning != nullptr && !pruning->is_decided()) return i;
+/// A modifier that removes experts.
+struct Pruning {
+  std::shared_ptr<const modifier::ExpertPruning> modifier;
+  std::size_t place;  // of its entry in the recipe
+};
+
+std::vector<Pruning> prunings_of(const recipe::Recipe& recipe) {
+  std::vector<Pruning> prunings;
+  for (std::size_t i = 0; i < recipe.modifiers.size(); ++i) {
+    const recipe::ModifierEntry& entry = recipe.modifiers[i];
+    if (entry.type != modifier::ExpertPruning::kType) continue;
+    prunings.push_back({std::make_shared<const modifier::ExpertPruning>(entry.arguments, entry.where), i});
   }
+  return prunings;
+}
+
+/// The first one that still has to choose experts; nothing: there is none.
+std::optional<Pruning> undecided(const recipe::Recipe& recipe) {
+  for (const Pruning& pruning : prunings_of(recipe))
+    if (!pruning.modifier->is_decided()) return pruning;
   return std::nullopt;
 }
 
-const modifier::ExpertPruning& pruning_at(const setup::RunSetup& setup, std::size_t place) {
-  return dynamic_cast<const modifier::ExpertPruning&>(*setup.modifiers[place]);
-}
-
-void use_arguments(setup::RunSetup& setup, std::size_t place, OrderedJson arguments) {
-  recipe::ModifierEntry& entry = setup.recipe.modifiers.at(place);
-  entry.arguments = std::move(arguments);
-  setup.modifiers[place] = modifier::make_modifier(entry.type, entry.arguments, entry.where);
+recipe::Recipe with_arguments(recipe::Recipe recipe, std::size_t place, OrderedJson arguments) {
+  recipe.modifiers.at(place).arguments = std::move(arguments);
+  return recipe;
 }
 
 /// The recipe of an unfinished or a finished run with this output; "": there is none.
@@ -63,11 +71,12 @@ OrderedJson earlier_choice(const OneshotOptions& options, const recipe::Modifier
 }
 
 /// The arguments with a choice. Refuses data other than that of an earlier one.
-OrderedJson decided(Rank& rank, const setup::RunSetup& setup, std::size_t place, const model::TracedModel& smaller,
+OrderedJson decided(Rank& rank, const setup::RunSetup& setup, const Pruning& open, const model::TracedModel& smaller,
                     const Calibration& calibration) {
-  OrderedJson arguments = setup.recipe.modifiers.at(place).arguments;
-  const OrderedJson earlier = OrderedJson::parse(rank.group.broadcast_text(
-      rank.group.is_first() ? earlier_choice(rank.options, setup.recipe.modifiers[place]).dump() : "", 0));
+  const recipe::ModifierEntry& entry = setup.recipe.modifiers.at(open.place);
+  OrderedJson arguments = entry.arguments;
+  const OrderedJson earlier = OrderedJson::parse(
+      rank.group.broadcast_text(rank.group.is_first() ? earlier_choice(rank.options, entry).dump() : "", 0));
   if (!earlier.is_null()) {
     if (!json_has(earlier, "measured_on") || Json(earlier["measured_on"]) != calibration.identity)
       throw UsageError(
@@ -77,7 +86,7 @@ OrderedJson decided(Rank& rank, const setup::RunSetup& setup, std::size_t place,
     return earlier;
   }
   rank.control.message(LogLevel::kInfo, "measuring what each expert contributes");
-  const auto kept = measured_choice(rank, setup, pruning_at(setup, place), smaller, calibration.set);
+  const auto kept = measured_choice(rank, setup, *open.modifier, smaller, calibration.set);
   modifier::ExpertPruning::put_decision(kept, calibration.identity, arguments);
   return arguments;
 }
@@ -92,48 +101,46 @@ setup::OpenedModel checked(const OneshotOptions& options, const setup::RunSetup&
   return model;
 }
 
-void write_reports(const Rank& rank, const setup::RunSetup& setup) {
+void write_reports(const Rank& rank, const recipe::Recipe& recipe) {
   if (!rank.group.is_first()) return;
-  for (const auto& modifier : setup.modifiers) {
-    const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(modifier.get());
-    if (pruning != nullptr && !pruning->report_path().empty())
+  for (const auto& [pruning, place] : prunings_of(recipe))
+    if (!pruning->report_path().empty())
       write_text_file(pruning->report_path(), modifier::ExpertPruning::report(pruning->kept()).dump(2) + "\n");
-  }
 }
 
-void check_reports(const Rank& rank, const setup::RunSetup& setup) {
-  for (const auto& modifier : setup.modifiers) {
-    const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(modifier.get());
-    if (pruning != nullptr && !pruning->report_path().empty() && rank.group.is_first())
-      require_writable("report_path", pruning->report_path());
-  }
+void check_reports(const Rank& rank, const recipe::Recipe& recipe) {
+  if (!rank.group.is_first()) return;
+  for (const auto& [pruning, place] : prunings_of(recipe))
+    if (!pruning->report_path().empty()) require_writable("report_path", pruning->report_path());
 }
 
 }  // namespace
 
-void choose_experts(Rank& rank, setup::RunSetup& setup, std::optional<Calibration>& calibration) {
-  check_reports(rank, setup);
-  if (const std::optional<std::size_t> place = undecided(setup)) {
+recipe::Recipe choose_experts(Rank& rank, const setup::RunSetup& setup, std::optional<Calibration>& calibration) {
+  check_reports(rank, setup.recipe);
+  recipe::Recipe recipe = setup.recipe;
+  if (const std::optional<Pruning> open = undecided(recipe)) {
     const setup::OpenedModel smaller = checked(rank.options, setup);
     setup::require_same_request(rank.options, setup, rank.group);
     const std::shared_ptr<dist::CoreBinding> binding =
         setup.placement.device.is_cpu() ? rank.group.bind_threads(setup.threads) : nullptr;
     calibration = load_calibration(rank, setup, setup::agree_on_data(rank.options.dataset_split, rank.group));
-    use_arguments(setup, *place, decided(rank, setup, *place, smaller.traced, *calibration));
-    if (undecided(setup))
-      throw RecipeError("[recipe.check] {}: experts are removed once; leave the second modifier out",
-                        setup.recipe.modifiers[*undecided(setup)].where);
+    recipe = with_arguments(std::move(recipe), open->place, decided(rank, setup, *open, smaller.traced, *calibration));
   }
-  write_reports(rank, setup);
+  if (const std::optional<Pruning> second = undecided(recipe))
+    throw RecipeError("[recipe.check] {}: experts are removed once; leave the second modifier out",
+                      recipe.modifiers[second->place].where);
+  write_reports(rank, recipe);
+  return recipe;
 }
 
-void assume_experts(setup::RunSetup& setup) {
-  const std::optional<std::size_t> place = undecided(setup);
-  if (!place) return;
-  const modifier::ExpertPruning& pruning = pruning_at(setup, *place);
-  OrderedJson arguments = setup.recipe.modifiers.at(*place).arguments;
+recipe::Recipe assume_experts(const setup::RunSetup& setup) {
+  const std::optional<Pruning> open = undecided(setup.recipe);
+  if (!open) return setup.recipe;
+  OrderedJson arguments = setup.recipe.modifiers.at(open->place).arguments;
+  const modifier::ExpertPruning& pruning = *open->modifier;
   modifier::ExpertPruning::put_decision(pruning.first_experts(pruning.mixture_of(setup.model)), nullptr, arguments);
-  use_arguments(setup, *place, std::move(arguments));
+  return with_arguments(setup.recipe, open->place, std::move(arguments));
 }
 
 }  // namespace layerpress::run

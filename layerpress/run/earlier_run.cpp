@@ -13,6 +13,12 @@
 namespace layerpress::run {
 namespace {
 
+/// Of the journal of an unfinished run; null: there is none.
+Json header_of(const std::string& output) {
+  const std::vector<Json> records = output::Journal::read_all(PendingDirectory::pending_path(output));
+  return records.empty() ? Json() : records.front();
+}
+
 /// The number of leading subgraphs that are all finished, behind which the run continues; 0 if it starts anew.
 std::size_t finished_in_order(const std::vector<bool>& finished) {
   const auto next = std::find(finished.begin(), finished.end(), false);
@@ -62,10 +68,13 @@ void restore_boundary(const Rank& rank, const output::RunFolder& folder, const o
 
 }  // namespace
 
-EarlierRun earlier_run(const Rank& rank, const output::RunFolder& folder) {
+EarlierRun earlier_run(const Rank& rank) {
   EarlierRun earlier;
-  if (folder.journal().empty()) return earlier;
-  const Json& header = folder.journal().front();
+  if (!rank.options.resume) return earlier;
+  // Only one rank reads, because storage may show other ranks something else.
+  const Json header =
+      Json::parse(rank.group.broadcast_text(rank.group.is_first() ? header_of(rank.options.output).dump() : "", 0));
+  if (header.is_null()) return earlier;
   const Json plan = header.contains("plan") ? header["plan"] : Json::object();
   earlier.shard_sets = output::Journal::shard_sets(header);
   earlier.same_ranks = json_get_or<int>(plan, "ranks", "journal", 1) == rank.group.size();

@@ -24,8 +24,9 @@ struct EarlierRun {
   std::int64_t batch_tokens = 0;  ///< 0: not decided
 };
 
-/// Reads the decisions from the header of the folder's journal. Throws CheckpointError for a malformed header.
-EarlierRun earlier_run(const Rank& rank, const output::RunFolder& folder);
+/// Reads the decisions from the journal of the run that --resume continues, if there is one. Throws CheckpointError for a malformed header.
+/// Collective.
+EarlierRun earlier_run(const Rank& rank);
 
 /// Throws UsageError if the folder's run is not that of `identity`. Rank 0 compares, because other hosts' copies of
 /// the model have different modification times.

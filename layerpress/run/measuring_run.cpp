@@ -7,7 +7,6 @@
 #include "layerpress/base/temporary_directory.h"
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/report_sink.h"
-#include "layerpress/plan/division_rates.h"
 #include "layerpress/run/announcement.h"
 #include "layerpress/run/calibration.h"
 #include "layerpress/run/compression_run.h"
@@ -36,12 +35,7 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
 
 }  // namespace
 
-Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens) {
-  setup::require_same_request(rank.options, setup, rank.group);
-  setup::connect_devices(rank.options, setup, rank.group, rank.control);
-  const std::shared_ptr<dist::CoreBinding> binding =
-      setup.placement.device.is_cpu() ? rank.group.bind_threads(setup.threads) : nullptr;
-  setup.division_rates = plan::agreed_division_rates(setup, rank.group);
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens) {
   const TemporaryDirectory folder(rank.options.offload_dir);
   const setup::DataDivision division = setup::agree_on_data(rank.options.dataset_split, rank.group);
   auto calibration = std::make_unique<Calibration>(load_calibration(rank, setup, division));

@@ -24,6 +24,6 @@ struct Measurement {
 /// Goes through the model once, as an ordinary run does, but takes figures instead of results: the reports of the setup's
 /// quantizers, which give quant::unchanged_scheme(). It writes nothing and leaves nothing behind. `what`: what it measures,
 /// for the log. `text_tokens`: how many tokens of texts to keep at most. Collective.
-Measurement measure(Rank& rank, setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens = 0);
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens = 0);
 
 }  // namespace layerpress::run

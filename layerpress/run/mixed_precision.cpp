@@ -173,10 +173,10 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
   Names rounded = options.schemes;
   std::erase(rounded, recipe::kLeftAlone);
   SchemeComparison comparison = set_up_comparison(rank, rounded);
-  if (writes) check_output(options, comparison.setup, group);
+  if (writes) check_output(options, comparison.setup(), group);
   MeasuredUnits units = sized_units(options.schemes, comparison);
-  const Vocabulary vocabulary = vocabulary_of(options, comparison.setup);
-  const std::uint64_t others = other_bytes(comparison.setup, vocabulary);
+  const Vocabulary vocabulary = vocabulary_of(options, comparison.setup());
+  const std::uint64_t others = other_bytes(comparison.setup(), vocabulary);
   require_useful_limit(options, units, others);
   measure_units(rank, options.schemes, comparison, units);
   Json decision = precision_decision(options, units, others, vocabulary.group);

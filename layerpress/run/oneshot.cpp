@@ -19,7 +19,6 @@
 #include "layerpress/output/output_writer.h"
 #include "layerpress/output/run_folder.h"
 #include "layerpress/output/scratch_space.h"
-#include "layerpress/plan/division_rates.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/plan/plan_report.h"
 #include "layerpress/run/announcement.h"
@@ -32,6 +31,7 @@
 #include "layerpress/run/publication.h"
 #include "layerpress/run/run_report.h"
 #include "layerpress/run/run_together.h"
+#include "layerpress/run/settled_setup.h"
 #include "layerpress/setup/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
 #include "layerpress/setup/recipe_notes.h"
@@ -47,20 +47,26 @@ using run::Rank;
 /// A checked request and the output folder that is claimed for it.
 struct Claim {
   OneshotOptions options;  // of the run, to which the others refer
-  setup::RunSetup setup;
+  run::EarlierRun earlier;
+  run::Settled settled;
   setup::DataDivision division;
-  std::unique_ptr<RunFolder> folder;            // refers to `setup`
+  std::unique_ptr<RunFolder> folder;            // refers to the setup
   std::optional<run::Calibration> calibration;  // if the setup needed it
+
+  const setup::RunSetup& setup() const { return *settled.setup; }
 };
 
 void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
-  claim.setup = setup::set_up(rank.options, rank.group, rank.control,
-                              [&](setup::RunSetup& setup) { run::choose_experts(rank, setup, claim.calibration); });
-  claim.setup.decision = std::move(decision);
-  setup::require_same_request(rank.options, claim.setup, rank.group);
+  claim.earlier = run::earlier_run(rank);
+  setup::RunSetup setup = setup::set_up(
+      rank.options, rank.group, rank.control,
+      [&](const setup::RunSetup& opened) { return run::choose_experts(rank, opened, claim.calibration); },
+      std::move(decision));
+  if (claim.earlier.threads) setup.threads = setup::set_threads(*claim.earlier.threads);
+  claim.settled = run::settle(std::move(setup), rank);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
-  claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup, rank.group);
+  claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup(), rank.group);
 }
 
 /// The identity without data and plan.
@@ -68,11 +74,11 @@ setup::RunIdentity identity_of(const OneshotOptions& options, const Claim& claim
   setup::RunIdentity identity;
   identity.options = setup::identity_of_options(options);
   identity.options["dataset-split"] = claim.division.split;
-  identity.recipe = recipe::to_yaml(claim.setup.recipe);
-  identity.software = setup::identity_of_software(claim.setup.placement);
-  identity.model = setup::identity_of_model(claim.setup.model);
-  identity.subgraphs = claim.setup.subgraphs.size();
-  identity.decision = claim.setup.decision;
+  identity.recipe = recipe::to_yaml(claim.setup().recipe);
+  identity.software = setup::identity_of_software(claim.setup().placement);
+  identity.model = setup::identity_of_model(claim.setup().model);
+  identity.subgraphs = claim.setup().subgraphs.size();
+  identity.decision = claim.setup().decision;
   return identity;
 }
 
@@ -84,8 +90,8 @@ void rank_0_first(dist::Group& group, Function&& function) {
   if (group.is_first()) group.barrier();
 }
 
-int shard_sets(const Rank& rank, const run::EarlierRun& earlier) {
-  return earlier.shard_sets > 0 ? earlier.shard_sets : rank.group.size();
+int shard_sets(const Rank& rank, const Claim& claim) {
+  return claim.earlier.shard_sets > 0 ? claim.earlier.shard_sets : rank.group.size();
 }
 
 /// Without data, ranks compress the linears that they write. Empty if all ranks compress all linears together.
@@ -97,22 +103,21 @@ std::function<bool(graph::NodeId)> own_linears(const setup::RunSetup& setup, con
   return [own = std::move(own)](graph::NodeId linear) { return own.count(linear) != 0; };
 }
 
-std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, const run::EarlierRun& earlier,
-                                          const run::Calibration& calibration) {
-  const setup::RunSetup& setup = claim.setup;
+std::unique_ptr<OutputWriter> open_output(const Rank& rank, const Claim& claim, const run::Calibration& calibration) {
+  const setup::RunSetup& setup = claim.setup();
   const OutputWriter::Options options{.directory = claim.folder->path(),
                                       .max_shard_bytes = parse_bytes(rank.options.max_shard_size, "--max-shard-size"),
                                       .reopen = claim.folder->continued(),
                                       .rank = rank.group.rank(),
                                       .ranks = rank.group.size(),
-                                      .shard_sets = shard_sets(rank, earlier),
+                                      .shard_sets = shard_sets(rank, claim),
                                       .linears_first = !setup.pipeline->takes_data,
                                       .importance = {{rank.options.dataset},
                                                      static_cast<std::uint32_t>(calibration.all_samples),
                                                      static_cast<std::uint32_t>(rank.options.max_seq_length)}};
   std::unique_ptr<OutputWriter> output;
   rank_0_first(rank.group, [&] {
-    if (rank.group.is_first() && !earlier.same_ranks) OutputWriter::remove_scratch(options.directory);
+    if (rank.group.is_first() && !claim.earlier.same_ranks) OutputWriter::remove_scratch(options.directory);
     output = std::make_unique<OutputWriter>(setup, options);
   });
   return output;
@@ -125,16 +130,15 @@ struct Planned {
 };
 
 /// Plans the part of the run that an earlier one did not finish.
-void choose_plan(const Rank& rank, const Claim& claim, const run::EarlierRun& earlier, const data::CalibrationSet& set,
-                 Planned& planned) {
+void choose_plan(const Rank& rank, const Claim& claim, const data::CalibrationSet& set, Planned& planned) {
   run::Work& work = planned.work;
-  plan::PlanInput input{.run = claim.setup, .samples = plan::shapes_of(set)};
-  input.batch_tokens = earlier.batch_tokens > 0 ? earlier.batch_tokens : rank.options.batch_tokens;
-  input.owns = own_linears(claim.setup, rank.group, shard_sets(rank, earlier));
+  plan::PlanInput input{.run = claim.setup(), .samples = plan::shapes_of(set)};
+  input.batch_tokens = claim.earlier.batch_tokens > 0 ? claim.earlier.batch_tokens : rank.options.batch_tokens;
+  input.owns = own_linears(claim.setup(), rank.group, shard_sets(rank, claim));
   if (work.resumed_subgraphs > 0) {
     input.finished = planned.output->finished();
     // Other pipelines either read nothing from finished subgraphs or calibrate on the original weights.
-    if (claim.setup.pipeline->layer_by_layer) {
+    if (claim.setup().pipeline->layer_by_layer) {
       run::Leftovers leftovers = run::find_leftovers(rank, *claim.folder, *planned.output, input);
       input.mapped = [&weights = *leftovers.weights](const std::string& name) { return weights.is_original(name); };
       input.available = std::move(leftovers.available);
@@ -154,36 +158,36 @@ void start_journal(const Rank& rank, const Claim& claim, const Planned& planned,
       {"ranks", rank.group.size()}, {"threads", threads}, {"batch_tokens", planned.work.plan.batch_tokens}};
   rank_0_first(rank.group, [&] { planned.output->start_journal(identity.to_json()); });
   if (rank.group.is_first())
-    claim.folder->write_run(setup::identity_of_result(std::move(identity), claim.setup.model).to_json());
+    claim.folder->write_run(setup::identity_of_result(std::move(identity), claim.setup().model).to_json());
 }
 
-Planned plan_work(Rank& rank, const Claim& claim, const run::EarlierRun& earlier, const run::Calibration& calibration,
+Planned plan_work(Rank& rank, const Claim& claim, const run::Calibration& calibration,
                   const setup::RunIdentity& identity) {
   const auto phase = rank.times.measure("plan");
-  rank.control.step(0, claim.setup.subgraphs.size(), "plan");
+  rank.control.step(0, claim.setup().subgraphs.size(), "plan");
   Planned planned{
       .output = nullptr,
-      .work = {.setup = claim.setup, .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples}};
+      .work = {.setup = claim.setup(), .all_tokens = calibration.all_tokens, .all_samples = calibration.all_samples}};
   if (!claim.folder->journal().empty()) {
-    planned.output = open_output(rank, claim, earlier, calibration);
-    planned.work.resumed_subgraphs = run::accept_finished(rank, claim.setup, *claim.folder, *planned.output);
-    rank.control.step(planned.work.resumed_subgraphs, claim.setup.subgraphs.size(), "plan");
+    planned.output = open_output(rank, claim, calibration);
+    planned.work.resumed_subgraphs = run::accept_finished(rank, claim.setup(), *claim.folder, *planned.output);
+    rank.control.step(planned.work.resumed_subgraphs, claim.setup().subgraphs.size(), "plan");
   }
-  choose_plan(rank, claim, earlier, calibration.set, planned);
-  run::announce(rank, planned.work, run::compressed_words(rank.options, claim.setup), rank.options.output);
-  output::require_scratch_space(claim.setup, planned.work.plan, claim.folder->scratch(),
+  choose_plan(rank, claim, calibration.set, planned);
+  run::announce(rank, planned.work, run::compressed_words(rank.options, claim.setup()), rank.options.output);
+  output::require_scratch_space(claim.setup(), planned.work.plan, claim.folder->scratch(),
                                 rank.options.offload_dir.empty(), rank.group, rank.control);
   run::make_batches(calibration.set, claim.folder->scratch(), planned.work);
-  if (!planned.output) planned.output = open_output(rank, claim, earlier, calibration);
+  if (!planned.output) planned.output = open_output(rank, claim, calibration);
   start_journal(rank, claim, planned, identity);
   return planned;
 }
 
 /// Takes the data that the choice of experts has loaded, or loads it.
 run::Calibration take_calibration(Rank& rank, Claim& claim) {
-  const bool is_loaded = claim.calibration && claim.setup.pipeline->takes_data;
+  const bool is_loaded = claim.calibration && claim.setup().pipeline->takes_data;
   run::Calibration calibration =
-      is_loaded ? std::move(*claim.calibration) : run::load_calibration(rank, claim.setup, claim.division);
+      is_loaded ? std::move(*claim.calibration) : run::load_calibration(rank, claim.setup(), claim.division);
   claim.calibration.reset();
   return calibration;
 }
@@ -194,18 +198,18 @@ bool is_complete(Rank& rank, Claim& claim) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
   claim.calibration = take_calibration(rank, claim);
   identity.dataset = claim.calibration->identity;
-  return run::is_result_of(rank, *claim.folder, identity, claim.setup.model);
+  return run::is_result_of(rank, *claim.folder, identity, claim.setup().model);
 }
 
 /// Reads the data, compares it with an earlier run's and makes batches of it. The data itself is freed at the end. The
 /// cheap comparison of everything else comes first.
-Planned prepare(Rank& rank, Claim& claim, const run::EarlierRun& earlier) {
+Planned prepare(Rank& rank, Claim& claim) {
   setup::RunIdentity identity = identity_of(rank.options, claim);
   run::require_same_run_but_data(rank, *claim.folder, identity);
   const run::Calibration calibration = take_calibration(rank, claim);
   identity.dataset = calibration.identity;
   run::require_same_run(rank, *claim.folder, identity);
-  return plan_work(rank, claim, earlier, calibration, identity);
+  return plan_work(rank, claim, calibration, identity);
 }
 
 /// The unfinished folder removes itself; a scratch file elsewhere must be removed here.
@@ -224,7 +228,7 @@ void keep_or_discard(RunFolder& folder, const OutputWriter& output) {
 std::string interruption(const Claim& claim, const OutputWriter& output) {
   if (output.records().empty()) return "stopped on request; no subgraph was finished, so nothing is kept";
   return fmt::format("stopped on request; {} of {} subgraphs are done, continue with --resume", output.records().size(),
-                     claim.setup.subgraphs.size());
+                     claim.setup().subgraphs.size());
 }
 
 /// Does the work. If it fails, finished subgraphs are kept for another run, provided that one can continue.
@@ -319,23 +323,17 @@ OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   const c10::InferenceMode inference;
   open(rank, std::move(decision), claim);
   if (is_complete(rank, claim)) return run::already_complete(rank);
-  setup::connect_devices(rank.options, claim.setup, rank.group, rank.control);
   parse_bytes(rank.options.max_shard_size, "--max-shard-size");  // refuses bad values before a folder is created
   claim.folder->open();
   if (rank.options.resume && !claim.folder->continued())
     rank.control.message(
         LogLevel::kWarning,
         fmt::format("[output] --resume: {} has no unfinished run; starting from the beginning", rank.options.output));
-  const run::EarlierRun earlier = run::earlier_run(rank, *claim.folder);
-  if (earlier.threads) claim.setup.threads = setup::set_threads(*earlier.threads);
-  const std::shared_ptr<dist::CoreBinding> binding =
-      claim.setup.placement.device.is_cpu() ? rank.group.bind_threads(claim.setup.threads) : nullptr;
-  claim.setup.division_rates = plan::agreed_division_rates(claim.setup, rank.group);
-  Planned planned = prepare(rank, claim, earlier);
-  say_notes(rank.options, claim.setup, rank.control);
-  say_quantized(rank, claim.setup);
-  say_rewrites(rank, claim.setup.model);
-  say_unread(rank, claim.setup.source);
+  Planned planned = prepare(rank, claim);
+  say_notes(rank.options, claim.setup(), rank.control);
+  say_quantized(rank, claim.setup());
+  say_rewrites(rank, claim.setup().model);
+  say_unread(rank, claim.setup().source);
   return carry_out(rank, claim, planned);
 }
 
@@ -373,11 +371,10 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
           "(layerpress.mixed_precision in Python) and plan its recipe");
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
-    setup::RunSetup setup = setup::set_up(options, group, own, run::assume_experts);
-    setup::require_same_request(options, setup, group);
+    Rank rank{options, own, group};
+    const run::Settled settled = run::settle(setup::set_up(options, group, own, run::assume_experts), rank);
+    const setup::RunSetup& setup = *settled.setup;
     say_notes(options, setup, own);
-    setup::connect_devices(options, setup, group, own);
-    setup.division_rates = plan::agreed_division_rates(setup, group);
     std::vector<plan::SampleShape> samples;
     if (!options.dataset.empty()) {
       const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);

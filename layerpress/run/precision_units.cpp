@@ -73,7 +73,7 @@ void add_sizes(const SchemeComparison& comparison, const MeasuredLinears& linear
     if (rounded.places.size() == options.size()) continue;
     for (std::size_t c = 0; c < options.size(); ++c)
       if (std::find(rounded.places.begin(), rounded.places.end(), c) == rounded.places.end())
-        options[c].bits += 8 * plain_bytes(comparison.setup, linear.weight);
+        options[c].bits += 8 * plain_bytes(comparison.setup(), linear.weight);
   }
 }
 
@@ -81,8 +81,8 @@ void add_sizes(const SchemeComparison& comparison, const MeasuredLinears& linear
 
 MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison) {
   MeasuredUnits result;
-  const MeasuredLinears linears = linears_of(comparison.setup);
-  for (setup::TiedModules& tied : setup::tied_modules(comparison.setup)) {
+  const MeasuredLinears linears = linears_of(comparison.setup());
+  for (setup::TiedModules& tied : setup::tied_modules(comparison.setup())) {
     result.units.push_back({.tied = std::move(tied)});
     result.options.emplace_back(candidates.size());
     add_sizes(comparison, linears, rounded_candidates(candidates), result.units.back(), result.options.back());
@@ -95,9 +95,9 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   const Rounded rounded = rounded_candidates(candidates);
   const std::size_t count = rounded.names.size();
   const Measurement measurement =
-      measure(rank, comparison.setup,
+      measure(rank, comparison.setup(),
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(rank.options.model)),
-                          comparison.setup.assignments.linears.size(), join(rounded.names)),
+                          comparison.setup().assignments.linears.size(), join(rounded.names)),
               std::max<std::int64_t>(64, kTextTokens / rank.group.size()));
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
@@ -113,7 +113,7 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   const setup::Modifiers rounding = setup::make_modifiers(recipe::rounding_to(units.disturbed_by, rank.options));
   const auto& quantizer = dynamic_cast<const compression::Quantizer&>(*rounding.front());
   const std::vector<double> divergences =
-      measure_divergences(rank, {comparison.setup, std::move(modules), quantizer}, measurement.texts);
+      measure_divergences(rank, {comparison.setup(), std::move(modules), quantizer}, measurement.texts);
   for (std::size_t u = 0; u < units.units.size(); ++u)
     for (std::size_t c = 0; c < count; ++c) {
       const double quotient = errors[u][coarse] > 0 ? errors[u][c] / errors[u][coarse] : 1;

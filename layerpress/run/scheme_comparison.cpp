@@ -32,15 +32,14 @@ std::unique_ptr<modifier::Sensitivity> sensitivity_of(const recipe::Recipe& reci
 }
 
 void check_sizes(const OneshotOptions& options, const std::vector<std::string>& names,
-                 const SchemeComparison& comparison) {
-  const setup::RunSetup& setup = comparison.setup;
+                 const std::vector<const quant::QuantizationScheme*>& schemes, const setup::RunSetup& setup) {
   for (std::size_t c = 0; c < names.size(); ++c) {
     OneshotOptions rounding = options;
     rounding.scheme = names[c];
     if (!recipe::has_free_groups(names[c], options)) rounding.group_size = 0;
     compression::Assignments rounded;
     rounded.linears = setup.assignments.linears;
-    for (auto& [node, assignment] : rounded.linears) assignment.scheme = comparison.schemes[c];
+    for (auto& [node, assignment] : rounded.linears) assignment.scheme = schemes[c];
     setup::check_group_sizes(rounding, setup.model, setup.modifiers, rounded);
   }
 }
@@ -54,9 +53,10 @@ SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& n
   comparison.schemes = sensitivity->schemes();
   setup::Modifiers modifiers;
   modifiers.push_back(std::move(sensitivity));
-  comparison.setup = setup::set_up(rank.options, std::move(modifiers), rank.group, rank.control);
-  comparison.setup.recipe = std::move(recipe);
-  check_sizes(rank.options, names, comparison);
+  setup::RunSetup setup =
+      setup::set_up(rank.options, std::move(recipe), std::move(modifiers), rank.group, rank.control);
+  check_sizes(rank.options, names, comparison.schemes, setup);
+  comparison.settled = settle(std::move(setup), rank);
   return comparison;
 }
 

@@ -7,18 +7,21 @@
 
 #include "layerpress/compression/modifier.h"
 #include "layerpress/run/rank.h"
+#include "layerpress/run/settled_setup.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::run {
 
 /// A measuring run that compares schemes: its one modifier is modifier::Sensitivity.
 struct SchemeComparison {
-  setup::RunSetup setup;
+  Settled settled;
   std::vector<const quant::QuantizationScheme*> schemes;  ///< of the candidates, in order; the setup has them
+
+  const setup::RunSetup& setup() const { return *settled.setup; }
 };
 
 /// The run for these schemes, with the targets, the group size and the data of the rank's options. A candidate is refused as a run that rounds
-/// to it would be. REQUIRES: recipe::check_candidates.
+/// to it would be. Collective. REQUIRES: recipe::check_candidates.
 SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names);
 
 struct MeasuredLinear {

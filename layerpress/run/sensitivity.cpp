@@ -126,8 +126,8 @@ Json sensitivity(const OneshotOptions& options, const std::vector<std::string>& 
   check_options(options);
   if (group.is_first() && !options.summary.empty()) require_writable("--summary", options.summary);
   Rank rank{options, control, group};
-  SchemeComparison comparison = set_up_comparison(rank, schemes);
-  setup::RunSetup& setup = comparison.setup;
+  const SchemeComparison comparison = set_up_comparison(rank, schemes);
+  const setup::RunSetup& setup = comparison.setup();
   say_unmatched(setup, control);
   const Measurement measurement =
       measure(rank, setup,

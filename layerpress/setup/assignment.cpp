@@ -25,6 +25,9 @@
 namespace layerpress::setup {
 namespace {
 
+/// The schemes of linears by module; null: it stays as it is.
+using LinearSchemes = std::map<std::string, const quant::QuantizationScheme*>;
+
 graph::WeightMatrix matrix_of(const graph::Graph& graph, graph::NodeId node) {
   return graph::weight_matrix(graph.nodes[node].operation).value();
 }
@@ -63,7 +66,7 @@ bool same_numbers(const quant::QuantizationScheme* a, const quant::QuantizationS
   return essential(*a) == essential(*b);
 }
 
-void check_fused(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
+void check_fused(const OpenedModel& model, const LinearSchemes& scheme_of) {
   for (const auto& [name, scheme] : scheme_of)
     for (const model::FusedModules& together : model::fused_with(model.traced, name)) {
       if (together.names.front() != name) continue;
@@ -196,7 +199,7 @@ void find_propagating(const graph::Graph& graph, compression::Assignments& assig
 }
 
 /// Modules for which engines read the scheme of one linear only, such as the experts of a layer.
-void check_uniform(const OpenedModel& model, const std::map<std::string, const quant::QuantizationScheme*>& scheme_of) {
+void check_uniform(const OpenedModel& model, const LinearSchemes& scheme_of) {
   for (const std::string& module : model.traced.uniform_modules) {
     const auto first = scheme_of.lower_bound(module + ".");
     for (auto other = first; other != scheme_of.end() && other->first.starts_with(module + "."); ++other)
@@ -245,6 +248,68 @@ std::string nothing_to_do(const OpenedModel& model, const Modifiers& modifiers) 
                                        join({targets.begin(), targets.end()}), unreachable(model.traced));
 }
 
+/// What a modifier does with a module. Throws RecipeError if it cannot do it.
+compression::Assignment assignment_by(const compression::Quantizer& modifier, const quant::QuantizationScheme& scheme,
+                                      const OpenedModel& model, graph::NodeId n) {
+  const graph::Graph& graph = model.traced.graph;
+  const bool is_linear = graph::is_linear(graph.nodes[n].operation);
+  const std::string& module = graph.module_name(graph.nodes[n]);
+  const compression::Quantizer* encoding = is_linear ? &modifier : modifier.for_embeddings();
+  if (encoding == nullptr)
+    throw RecipeError("[recipe.check] {} does not compress embeddings; ignore {}", modifier.type(), module);
+  if (!is_linear && quant::has_stored_inputs(scheme))
+    throw RecipeError("[recipe.check] {}: an embedding has no inputs to quantize; ignore it or give it another scheme",
+                      module);
+  compression::Assignment assignment = assignment_of(model, matrix_of(graph, n).weight, scheme);
+  assignment.modifier = assignment.encoding = encoding;
+  assignment.first = &modifier;
+  return assignment;
+}
+
+/// Gives each linear and each embedding that a modifier targets its encoding.
+LinearSchemes assign_encodings(const OpenedModel& model, const Modifiers& modifiers,
+                               compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const std::set<graph::NodeId> weighing = graph::weighing_linears(graph);
+  LinearSchemes scheme_of;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!graph::weight_matrix(node.operation)) continue;
+    const bool is_linear = graph::is_linear(node.operation);
+    const quant::ModuleName module{graph.module_name(node),
+                                   {graph.modules[node.module].class_name},
+                                   model::other_names(model.traced, graph.module_name(node)),
+                                   weighing.contains(n)};
+    if (is_linear) scheme_of[module.name] = nullptr;
+    for (const auto& entry : modifiers) {
+      const auto* modifier = dynamic_cast<const compression::Quantizer*>(entry.get());
+      if (modifier == nullptr) continue;
+      const quant::QuantizationScheme* scheme = modifier->scheme_for(module);
+      if (scheme == nullptr) {
+        if (module.needs_own_target) note_left_router(*modifier, module, n, assignments);
+        continue;
+      }
+      if (const auto other = assignments.linears.find(n); other != assignments.linears.end())
+        throw RecipeError("[recipe.check] module {} is a target of two modifiers, {} and {}; ignore it in one of them",
+                          module.name, other->second.modifier->type(), modifier->type());
+      assignments.linears[n] = assignment_by(*modifier, *scheme, model, n);
+      if (is_linear && !quant::is_dense(*scheme)) scheme_of[module.name] = scheme;
+    }
+  }
+  return scheme_of;
+}
+
+void check_not_empty(const OpenedModel& model, const Modifiers& modifiers,
+                     const compression::Assignments& assignments) {
+  if (!assignments.linears.empty() || !assignments.transforms.empty() || !assignments.attentions.empty() ||
+      !model.rewrites.empty())
+    return;
+  if (assignments.stored_alike.empty())
+    throw RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers));
+  throw RecipeError("[recipe.check] all {} targets are already stored in the recipe's scheme; nothing would be done",
+                    assignments.stored_alike.size());
+}
+
 }  // namespace
 
 Modifiers make_modifiers(const recipe::Recipe& recipe) {
@@ -258,41 +323,8 @@ Modifiers make_modifiers(const recipe::Recipe& recipe) {
 
 compression::Assignments assign(const OpenedModel& model, const Modifiers& modifiers, const target::Target& target) {
   const graph::Graph& graph = model.traced.graph;
-  const std::set<graph::NodeId> weighing = graph::weighing_linears(graph);
   compression::Assignments assignments;
-  std::map<std::string, const quant::QuantizationScheme*> scheme_of;
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
-    const graph::Node& node = graph.nodes[n];
-    if (!graph::weight_matrix(node.operation)) continue;
-    const quant::ModuleName module{graph.module_name(node),
-                                   {graph.modules[node.module].class_name},
-                                   model::other_names(model.traced, graph.module_name(node)),
-                                   weighing.contains(n)};
-    if (graph::is_linear(node.operation)) scheme_of[module.name] = nullptr;
-    for (const auto& entry : modifiers) {
-      const auto* modifier = dynamic_cast<const compression::Quantizer*>(entry.get());
-      const quant::QuantizationScheme* scheme = modifier == nullptr ? nullptr : modifier->scheme_for(module);
-      if (scheme == nullptr && modifier != nullptr && module.needs_own_target)
-        note_left_router(*modifier, module, n, assignments);
-      if (scheme == nullptr) continue;
-      if (assignments.linears.count(n) != 0)
-        throw RecipeError("[recipe.check] module {} is a target of two modifiers, {} and {}; ignore it in one of them",
-                          module.name, assignments.linears[n].modifier->type(), modifier->type());
-      const compression::Quantizer* compressor =
-          graph::is_linear(node.operation) ? modifier : modifier->for_embeddings();
-      if (compressor == nullptr)
-        throw RecipeError("[recipe.check] {} does not compress embeddings; ignore {}", modifier->type(), module.name);
-      if (!graph::is_linear(node.operation) && quant::has_stored_inputs(*scheme))
-        throw RecipeError(
-            "[recipe.check] {}: an embedding has no inputs to quantize; ignore it or give it another scheme",
-            module.name);
-      compression::Assignment assignment = assignment_of(model, matrix_of(graph, n).weight, *scheme);
-      assignment.modifier = assignment.encoding = compressor;
-      assignment.first = modifier;
-      assignments.linears[n] = std::move(assignment);
-      if (graph::is_linear(node.operation) && !quant::is_dense(*scheme)) scheme_of[module.name] = scheme;
-    }
-  }
+  const LinearSchemes scheme_of = assign_encodings(model, modifiers, assignments);
   if (target.keeps_ties()) move_tied_heads(graph, assignments);
   add_edits(model, modifiers, assignments);
   plan_transforms(graph, modifiers, assignments);
@@ -302,12 +334,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   scale_blocks(graph, target, assignments);
   find_stored_codes(model, assignments);
   plan_stored_parameters(model, modifiers, assignments);
-  if (assignments.linears.empty() && assignments.transforms.empty() && assignments.attentions.empty() &&
-      model.rewrites.empty())
-    throw assignments.stored_alike.empty()
-        ? RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers))
-        : RecipeError("[recipe.check] all {} targets are already stored in the recipe's scheme; nothing would be done",
-                      assignments.stored_alike.size());
+  check_not_empty(model, modifiers, assignments);
   check_held(graph, assignments, target);
   check_calibrated(modifiers, assignments);
   if (target.fuses_linears()) {

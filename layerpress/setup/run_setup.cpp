@@ -135,8 +135,9 @@ recipe::Recipe recipe_for(const OneshotOptions& options) {
 
 /// Without `modifiers`, they follow from the recipe and the model.
 RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optional<Modifiers> modifiers,
-                const dist::Group& group, const RunControl& control, const Decide& decide) {
+                const dist::Group& group, const RunControl& control, const Decide& decide, Json decision) {
   RunSetup setup;
+  setup.decision = std::move(decision);
   setup.ranks = group.size();
   setup.threads = set_threads(options.threads != 0 ? options.threads : group.cores());
   setup.recipe = std::move(recipe);
@@ -159,16 +160,22 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
     throw UsageError(
         "[options] --output {}: ranks of several machines cannot write one file; run all ranks on one machine",
         options.output);
-  setup.modifiers = modifiers ? std::move(*modifiers)
-                              : make_modifiers(with_block_types(setup.recipe, setup.model,
-                                                                recipe::asks_for_gguf(options), importance != nullptr));
+  const auto use_recipe = [&] {
+    setup.modifiers = make_modifiers(
+        with_block_types(setup.recipe, setup.model, recipe::asks_for_gguf(options), importance != nullptr));
+  };
+  if (modifiers)
+    setup.modifiers = std::move(*modifiers);
+  else
+    use_recipe();
   setup.pipeline = choose_pipeline(options, setup.modifiers);
   if (!options.dataset.empty() && !setup.pipeline->takes_data && group.is_first())
     control.message(LogLevel::kWarning, "[options] --dataset has no effect: nothing in this run takes data");
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);
   if (decide) {
-    decide(setup);
+    setup.recipe = decide(setup);
+    use_recipe();
     setup.pipeline = choose_pipeline(options, setup.modifiers);  // what is decided takes no data
   }
   const bool has_fixed_graph = options.model_in_memory && !options.model_in_memory->graph.empty();
@@ -226,28 +233,16 @@ ActivationPlace parse_activation_place(const std::string& name) {
 }
 
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
-                const Decide& decide) {
+                const Decide& decide, Json decision) {
   recipe::Recipe recipe = recipe_for(options);
-  if (recipe::names_mixture(recipe, recipe::asks_for_gguf(options)))
-    return set_up(options, std::move(recipe), std::nullopt, group, control, decide);
-  Modifiers modifiers = make_modifiers(recipe);
-  return set_up(options, std::move(recipe), std::move(modifiers), group, control, decide);
+  std::optional<Modifiers> modifiers;  // of a mixture, they follow from the model
+  if (!recipe::names_mixture(recipe, recipe::asks_for_gguf(options))) modifiers = make_modifiers(recipe);
+  return set_up(options, std::move(recipe), std::move(modifiers), group, control, decide, std::move(decision));
 }
 
-RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
+RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, Modifiers modifiers, const dist::Group& group,
                 const RunControl& control) {
-  return set_up(options, {}, std::move(modifiers), group, control, {});
-}
-
-void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control) {
-  if (group.size() == 1 || !setup.pipeline->takes_data) return;
-  const at::Device device = setup.placement.device;
-  const std::string hindrance = group.connect_devices(device);
-  if (!device.is_cuda()) return;
-  control.message(LogLevel::kInfo, hindrance.empty() ? "sums travel between the GPUs by NCCL"
-                                                     : "sums travel through host memory: " + hindrance);
-  if (options.device_memory_budget.empty())
-    setup.device_budget = std::min(setup.device_budget, residency::free_device_bytes(device));
+  return set_up(options, std::move(recipe), std::move(modifiers), group, control, {}, nullptr);
 }
 
 }  // namespace layerpress::setup

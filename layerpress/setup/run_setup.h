@@ -33,7 +33,8 @@ inline bool may_use_disk(ActivationPlace place) {
 
 ActivationPlace parse_activation_place(const std::string& name);
 
-/// Everything that oneshot's options determine before any data is read. It is checked; nothing is written yet.
+/// Everything that oneshot's options determine before any data is read. It is checked; nothing is written yet. run::settle adds what the
+/// machine determines; nothing changes it afterwards.
 struct RunSetup {
   int threads = 1;
   recipe::Recipe recipe;
@@ -60,20 +61,17 @@ struct RunSetup {
 /// What of a recipe's modifiers and the options needs calibration data, for messages; "": nothing.
 std::string data_use(const OneshotOptions& options, const Modifiers& modifiers);
 
-/// Completes the recipe and the modifiers of a setup, whose model is open and not changed yet, by what data says. Collective.
-using Decide = std::function<void(RunSetup& setup)>;
+/// The recipe of a setup, whose model is open and not changed yet, with all that data decides. Collective.
+using Decide = std::function<recipe::Recipe(const RunSetup& setup)>;
 
 /// Throws layerpress::Error for options that cannot be satisfied. Sets the number of threads. Default threads, and
 /// default or given memory, are divided among the ranks of this machine. `decide`: needed where a recipe leaves a choice to data.
+/// `decision`: as RunSetup::decision.
 RunSetup set_up(const OneshotOptions& options, const dist::Group& group, const RunControl& control,
-                const Decide& decide = {});
+                const Decide& decide = {}, Json decision = nullptr);
 
-/// The same for these modifiers instead of those of the options' recipe; the setup's recipe is empty.
-RunSetup set_up(const OneshotOptions& options, Modifiers modifiers, const dist::Group& group,
+/// The same for this recipe, which `modifiers` stand for, instead of the options'.
+RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, Modifiers modifiers, const dist::Group& group,
                 const RunControl& control);
-
-/// Collective: lets ranks exchange data directly between their GPUs if that is possible, and reports the decision. The
-/// GPU memory that this takes is subtracted from the budget.
-void connect_devices(const OneshotOptions& options, RunSetup& setup, dist::Group& group, const RunControl& control);
 
 }  // namespace layerpress::setup

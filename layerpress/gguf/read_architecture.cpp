@@ -91,6 +91,8 @@ void check_made(const FileFacts& file, const Architecture& made) {
   }
 }
 
+bool of_activations(const std::string& tensor) { return tensor.ends_with(".input_scale"); }
+
 }  // namespace
 
 ReadArchitecture read_architecture(const FileFacts& file) {
@@ -109,7 +111,7 @@ PlacedTensors checkpoint_tensors(const ReadArchitecture& model, const FileFacts&
   for (const auto& [name, shape] : file.shapes) {
     const std::vector<MadeTensor>& made = model.architecture.made;
     if (std::any_of(made.begin(), made.end(), [&](const MadeTensor& tensor) { return tensor.name == name; })) continue;
-    if (name.ends_with(".input_scale")) continue;  // of activations, which are not rounded here
+    if (of_activations(name)) continue;
     const std::vector<Origin> origins = model.architecture.names.origins(name, shape.front());
     if (origins.empty())
       throw CheckpointError("[gguf.architecture] tensor '{}' is none of {}; open the original checkpoint",
@@ -120,6 +122,8 @@ PlacedTensors checkpoint_tensors(const ReadArchitecture& model, const FileFacts&
     if (const Placement whole = model.architecture.place(name); whole.places.size() > parts.size())
       throw CheckpointError("[gguf.architecture] tensor '{}' is missing beside '{}'; fetch the file again",
                             whole.places.back().name, parts.front().tensor);
+  for (const auto& [name, shape] : file.shapes)  // they stand for no tensor of a checkpoint and keep their names
+    if (of_activations(name)) placed[name].push_back({name, {}});
   return placed;
 }
 

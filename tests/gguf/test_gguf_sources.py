@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from gguf.quants import dequantize
-from support import block_models, program, tiny_models
+from support import block_models, gguf_files, program, tiny_models
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,20 @@ def test_a_gguf_of_a_gguf_keeps_its_keys(file, tmp_path):
     assert weights_in(out, "blk.0.attn_norm.weight").equal(weights_in(file, "blk.0.attn_norm.weight"))
     expected = weights_in(file, "blk.0.attn_k.weight")
     assert (weights_in(out, "blk.0.attn_k.weight") - expected).norm() / expected.norm() < 0.01
+
+
+def test_scales_of_inputs_are_named(file, tmp_path):
+    """NVFP4 files of other tools have them; results do not round these inputs."""
+    scales = {f"blk.{layer}.attn_q.input_scale": np.array([0.5], np.float32) for layer in range(2)}
+    source = gguf_files.with_tensors(tmp_path / "scaled.gguf", file, scales)
+    for output in ("out", "out.gguf"):
+        summary = tmp_path / "summary.json"
+        outcome = program.run("oneshot", source, "--output", tmp_path / output, "--scheme", "Q8_0" if "." in output else "W8A16",
+                              "--algorithm", "rtn", "--summary", summary)
+        assert {each["name"] for each in json.loads(summary.read_text())["source_tensors"]["dropped"]} == set(scales)
+        assert "blk.0.attn_q.input_scale and 1 more are left out: it describes" in outcome.errors
+    plain = program.oneshot(file, tmp_path / "plain.gguf", "--scheme", "Q8_0", "--algorithm", "rtn")
+    assert gguf_files.tensor_types(plain) == gguf_files.tensor_types(tmp_path / "out.gguf")
 
 
 def test_the_source_is_not_overwritten(file):

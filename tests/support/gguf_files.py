@@ -27,6 +27,25 @@ def write(path, architecture, metadata, tensors=()):
     return path
 
 
+def with_tensors(path, source, tensors):
+    """A copy of a file that has these fp32 tensors, too: a dict of arrays."""
+    reader = gguf.GGUFReader(source)
+    writer = gguf.GGUFWriter(str(path), reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kinds = field.types
+            writer.add_key_value(name, field.contents(), kinds[0], sub_type=kinds[1] if len(kinds) > 1 else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for name, array in tensors.items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def tensor_types(path):
     """The type of every tensor of a file."""
     return {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}

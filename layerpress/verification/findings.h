@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,9 +24,6 @@ class Findings {
   }
 
   const std::vector<Finding>& all() const { return all_; }
-  bool has_fault() const {
-    return std::any_of(all_.begin(), all_.end(), [](const Finding& finding) { return finding.fault; });
-  }
 
  private:
   std::vector<Finding> all_;

@@ -8,6 +8,14 @@ TYPES = {"u8": gguf.GGUFValueType.UINT8, "i8": gguf.GGUFValueType.INT8, "u16": g
          "u64": gguf.GGUFValueType.UINT64, "i64": gguf.GGUFValueType.INT64, "f64": gguf.GGUFValueType.FLOAT64}
 
 
+def finished(writer, path):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def write(path, architecture, metadata, tensors=()):
     """A file with the keys, and with fp32 tensors, pairs of a name and an array."""
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -20,11 +28,7 @@ def write(path, architecture, metadata, tensors=()):
             writer.add_key_value(key, value, TYPES[kind])
     for name, array in tensors:
         writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finished(writer, path)
 
 
 def with_tensors(path, source, tensors):
@@ -39,11 +43,7 @@ def with_tensors(path, source, tensors):
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     for name, array in tensors.items():
         writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return finished(writer, path)
 
 
 def tensor_types(path):

@@ -69,8 +69,15 @@ std::vector<OutputPart> all_parts(const setup::RunSetup& setup) {
   const std::set<std::string> changed = assignments.changed_plain(graph);
   const auto add_plain = [&](std::size_t subgraph, const std::string& name) {
     if (!left_out.insert(name).second || setup.target->left_out(name)) return;
-    parts.push_back({subgraph, std::nullopt, copied_specs(model, name), changed.count(name) != 0, name});
-    for (checkpoint::TensorSpec& tensor : parts.back().tensors) tensor = setup.target->plain_form(tensor);
+    OutputPart part{subgraph, std::nullopt, {}, changed.count(name) != 0, name};
+    for (const checkpoint::TensorSpec& tensor : copied_specs(model, name)) {
+      const std::vector<checkpoint::TensorSpec> forms = setup.target->plain_forms(tensor);
+      if (part.made && forms.size() > 1)
+        throw RecipeError("[output] {}: the recipe changes it, but {} stores it in parts; ignore its module", name,
+                          setup.target->format());
+      part.tensors.insert(part.tensors.end(), forms.begin(), forms.end());
+    }
+    parts.push_back(std::move(part));
   };
   auto stored = assignments.stored.begin();  // in the order of the nodes
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {

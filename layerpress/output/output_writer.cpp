@@ -233,7 +233,7 @@ void OutputWriter::copy(const std::string& name) {
   } else {
     const at::Tensor tensor = model_.checkpoint->tensor(name);
     require_finite(name, tensor);
-    write(name, tensor);
+    for (const std::string& copied : copies_.at(name)) write(copied, tensor);
   }
   model_.checkpoint->release(name);
 }

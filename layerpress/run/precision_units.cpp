@@ -40,7 +40,10 @@ std::uint64_t plain_bytes(const setup::RunSetup& setup, const std::string& weigh
   if (const auto stored = setup.model.quantized.find(weight); stored != setup.model.quantized.end())
     for (const auto& part : stored->second.compressed_layout)
       bytes += checkpoint::TensorSpec{part.suffix, part.dtype, part.shape}.nbytes();
-  return bytes > 0 ? bytes : setup.target->plain_form(setup.model.checkpoint->spec(weight)).nbytes();
+  if (bytes > 0) return bytes;
+  for (const checkpoint::TensorSpec& form : setup.target->plain_forms(setup.model.checkpoint->spec(weight)))
+    bytes += form.nbytes();
+  return bytes;
 }
 
 /// Sums over the unit's linears of their relative output errors, by candidate.

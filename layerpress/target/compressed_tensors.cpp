@@ -25,7 +25,9 @@ class CompressedTensorsTarget final : public Target {
 
   bool reads_scale_of_blocks(const std::string&) const override { return false; }
   std::optional<std::string> left_out(const std::string&) const override { return std::nullopt; }
-  checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override { return original; }
+  std::vector<checkpoint::TensorSpec> plain_forms(const checkpoint::TensorSpec& original) const override {
+    return {original};
+  }
   at::Tensor stored(const std::string&, const at::Tensor& value) const override { return value; }
   at::Tensor restored(const std::string&, const at::Tensor& stored) const override { return stored; }
   std::vector<std::pair<checkpoint::TensorSpec, at::Tensor>> own_tensors() const override { return {}; }

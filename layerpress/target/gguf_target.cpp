@@ -24,6 +24,7 @@ using gguf::paired_order;
 using gguf::placed;
 using gguf::TensorPlace;
 
+constexpr char kPart = '|';                      // behind the name of a tensor that is stored in parts
 constexpr const char* kFileName = "model.gguf";  // in the unfinished folder
 
 /// llama.cpp computes with these in fp32.
@@ -78,12 +79,17 @@ class GgufTarget final : public Target {
     return placement.places.empty() ? std::optional(std::move(placement.left_out)) : std::nullopt;
   }
 
-  checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const override {
-    TensorPlace place = place_of(original.name);
-    place.paired_heads = 0;  // the order of rows is nothing that tensors without data have
-    const at::Tensor form =
-        placed(at::empty(original.shape, at::TensorOptions(original.dtype).device(at::kMeta)), place);
-    return {original.name, plain_dtype(place, form), form.sizes().vec()};
+  std::vector<checkpoint::TensorSpec> plain_forms(const checkpoint::TensorSpec& original) const override {
+    std::vector<TensorPlace> places = architecture_.place(original.name).places;
+    std::vector<checkpoint::TensorSpec> forms;
+    for (TensorPlace& place : places) {
+      place.paired_heads = 0;  // the order of rows is nothing that tensors without data have
+      const at::Tensor form =
+          placed(at::empty(original.shape, at::TensorOptions(original.dtype).device(at::kMeta)), place);
+      forms.push_back({places.size() == 1 ? original.name : original.name + kPart + place.name,
+                       plain_dtype(place, form), form.sizes().vec()});
+    }
+    return forms;
   }
 
   at::Tensor stored(const std::string& name, const at::Tensor& value) const override {
@@ -175,12 +181,15 @@ class GgufTarget final : public Target {
                        [&](const gguf::MadeTensor& made) { return made.name == tensor; });
   }
 
+  /// Of a tensor, or of a part of one that has several places.
   TensorPlace place_of(const std::string& tensor) const {
-    gguf::Placement placement = architecture_.place(tensor);
-    if (placement.places.size() != 1)
-      throw CheckpointError("[target.gguf] {}: has {} places in a GGUF, which is not implemented; compress its linears",
-                            tensor, placement.places.size());
-    return std::move(placement.places.front());
+    const std::size_t part = tensor.find(kPart);
+    gguf::Placement placement = architecture_.place(tensor.substr(0, part));
+    for (TensorPlace& place : placement.places)
+      if (part == std::string::npos ? placement.places.size() == 1 : place.name == tensor.substr(part + 1))
+        return std::move(place);
+    throw RecipeError("[target.gguf] {}: llama.cpp stores it as {} tensors, which stay unquantized; ignore its module",
+                      tensor, placement.places.size());
   }
 
   static at::ScalarType plain_dtype(const TensorPlace& place, const at::Tensor& form) {

@@ -63,8 +63,8 @@ class Target {
 
   /// Why a tensor of the model is not in the result; nothing: it is. Throws CheckpointError naming a tensor that the result cannot hold.
   virtual std::optional<std::string> left_out(const std::string& tensor) const = 0;
-  /// The form of a tensor that is not compressed.
-  virtual checkpoint::TensorSpec plain_form(const checkpoint::TensorSpec& original) const = 0;
+  /// The forms of a tensor that is not compressed: one under its own name, or several parts under names of their own.
+  virtual std::vector<checkpoint::TensorSpec> plain_forms(const checkpoint::TensorSpec& original) const = 0;
   /// A tensor, compressed or not, as it is stored, and back.
   virtual at::Tensor stored(const std::string& name, const at::Tensor& value) const = 0;
   virtual at::Tensor restored(const std::string& name, const at::Tensor& stored) const = 0;

@@ -9,8 +9,9 @@ import pytest
 import torch
 import transformers
 from gguf.quants import dequantize
-from support import block_models, program, tiny_models
+from support import block_models, gguf_models, program, tiny_checkpoints, tiny_models
 from support.local_hub import LocalHub
+from support.selection import nightly_but
 from support.watched_runs import killed, unfinished
 
 FAMILIES = {
@@ -366,3 +367,16 @@ def test_decodes_as_the_package_does(llama, tmp_path):
     error = np.linalg.norm(dequantize(stored.data, stored.tensor_type) - weight) / np.linalg.norm(weight)
     stated = next(m for m in json.loads(summary.read_text())["modules"] if m["module"] == "model.layers.0.mlp.gate_proj")
     assert stated["weight_error"] == pytest.approx(error, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", nightly_but(gguf_models.MODELS, "llama", "phi3", "deepseek v2", "gpt-oss"))
+def test_every_family_has_all_its_tensors(model, tmp_path):
+    """In fp32, they are the checkpoint's, in the order and at the places that llama.cpp reads."""
+    family, settings = gguf_models.MODELS[model]
+    tiny_checkpoints.save(tmp_path / "model", "byte_level_split")
+    tiny_models.save(tmp_path / "model", family, **{**settings, "vocab_size": block_models.SIZES["vocab_size"]})
+    found = program.oneshot(tmp_path / "model", tmp_path / "out.gguf", "--scheme", "F32")
+    expected = gguf_models.write(tmp_path / "model", tmp_path / "expected.gguf")
+    values = [{tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors} for file in (found, expected)]
+    assert values[0].keys() == values[1].keys()
+    assert [name for name in values[0] if not np.array_equal(values[0][name], values[1][name])] == []

@@ -150,10 +150,8 @@ void compare_plain(const std::string& name, const at::Tensor& original, const at
       findings.fault("source", name, "is not compressed, but differs from the source's as the recipe changes it");
     return;
   }
-  const bool equal = original.scalar_type() == stored.scalar_type()
-                         ? at::equal(original, stored)
-                         : at::equal(original.to(at::kFloat), stored.to(at::kFloat));
-  if (!equal) findings.fault("source", name, "is not compressed, but differs from the source's");
+  if (!at::equal(original.to(stored.scalar_type()), stored))
+    findings.fault("source", name, "is not compressed, but differs from the source's");
 }
 
 /// A head of its own is what an untied embedding leaves.
@@ -162,6 +160,21 @@ void check_further(const setup::OpenedModel& result, const setup::OpenedModel& s
     if (!source.checkpoint->contains(name) && !source::describes_activations(name) &&
         !(source.traced.tied_head && name.ends_with("lm_head.weight")))
       findings.warning("further", name, "is not in the source");
+}
+
+/// Numbers and switches of config.json that both have, also in its sections. Tools may write other keys, names and lists in their own way.
+void compare_configs(const Json& result, const Json& source, const std::string& place, Findings& findings) {
+  for (const auto& [key, value] : source.items()) {
+    const auto found = result.find(key);
+    if (found == result.end() || key == "use_cache" || key == "tie_word_embeddings" || key.ends_with("_token_id") ||
+        key == "quantization_config")
+      continue;
+    if (value.is_object() && found->is_object())
+      compare_configs(*found, value, place + key + ".", findings);
+    else if ((value.is_number() || value.is_boolean()) && (found->is_number() || found->is_boolean()) &&
+             value != *found)
+      findings.fault("config", place + key, fmt::format("is {}, the source's is {}", found->dump(), value.dump()));
+  }
 }
 
 }  // namespace
@@ -203,6 +216,8 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
     result.checkpoint->release(name);
   }
   check_further(result, source, findings);
+  if (!result.file_metadata && !source.file_metadata)
+    compare_configs(result.checkpoint->config(), source.checkpoint->config(), "", findings);
   return comparison;
 }
 

@@ -155,7 +155,10 @@ void check_codes(const source::StoredWeight& weight, Findings& findings) {
     return findings.fault("codes", weight.name, error.what());
   }
   const quant::QuantizationArgs& args = *weight.scheme.weights;
-  if (const double share = has_two_ends(args) ? saturated_share(args, quantized.codes) : 0; share > kMostSaturated)
+  // The least and the greatest weight of a group are there.
+  const double most =
+      kMostSaturated + (args.group_size.value_or(0) > 0 ? 2.0 / static_cast<double>(*args.group_size) : 0);
+  if (const double share = has_two_ends(args) ? saturated_share(args, quantized.codes) : 0; share > most)
     findings.fault("saturated", weight.name,
                    fmt::format("{:.0f} % of its codes are at the ends of their range", 100 * share));
   const double constant = constant_share(quantized.codes, args.group_size.value_or(-1));

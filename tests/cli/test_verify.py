@@ -6,7 +6,7 @@ import struct
 
 import pytest
 import torch
-from support import program, tiny_checkpoints, tiny_models
+from support import block_models, program, tiny_checkpoints, tiny_models
 
 LAYER = "model.layers.0."
 Q, K = LAYER + "self_attn.q_proj.", LAYER + "self_attn.k_proj."
@@ -243,3 +243,24 @@ def test_faults_are_said_and_counted(made, tmp_path):
 
 def test_missing_model_is_no_fault(tmp_path):
     assert "no such folder" in program.run("verify", tmp_path / "nothing", code=1).error
+
+
+@pytest.mark.parametrize("dtype, scheme", [(torch.float32, "F16"), (torch.float32, "BF16"), (torch.bfloat16, "F16")])
+def test_values_of_a_narrower_type(dtype, scheme, tmp_path):
+    source = block_models.save(tmp_path / "source", dtype=dtype)
+    file = program.oneshot(source, tmp_path / "out.gguf", "--scheme", scheme)
+    found = program.run("verify", file, "--source", source, "--json").json()
+    assert found["faults"] == [] and found["warnings"] == []
+
+
+def test_smallest_groups(sources, samples, results):
+    """The least and the greatest weight of four are half of them."""
+    out = program.oneshot(sources["dense"], results / "out", "--scheme", "W4A16_ASYM", "--group-size", "4", "--dataset", samples)
+    assert program.run("verify", out, "--json").json()["faults"] == []
+
+
+def test_numbers_of_the_config(made, sources, tmp_path):
+    out = shutil.copytree(made("dense", "int4"), tmp_path / "out")
+    tiny_models.rewrite_config(out, lambda config: config.update(rms_norm_eps=0.5))
+    outcome = program.run("verify", out, "--source", sources["dense"], code=1)
+    assert "rms_norm_eps" in outcome.output and "is 0.5, the source's is 1e-06" in outcome.output

@@ -25,6 +25,23 @@ void require_writable(std::string_view option, const fs::path& path) {
   throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
 }
 
+void require_own_file(std::string_view option, const fs::path& path, const std::vector<NamedPath>& others,
+                      const std::vector<NamedPath>& folders) {
+  std::error_code failure;
+  const fs::path own = fs::weakly_canonical(path, failure);
+  const auto refuse = [&](const NamedPath& other) {
+    throw UsageError("[options] {}: {} would be written over {}; name another file", option, path.string(), other.what);
+  };
+  for (const NamedPath& other : others)
+    if (!other.path.empty() && fs::weakly_canonical(other.path, failure) == own) refuse(other);
+  for (const NamedPath& other : folders) {
+    if (!fs::is_directory(other.path, failure) || !fs::exists(own, failure)) continue;
+    const fs::path folder = fs::weakly_canonical(other.path, failure);
+    for (fs::path parent = own.parent_path(); parent.has_relative_path(); parent = parent.parent_path())
+      if (parent == folder) refuse(other);
+  }
+}
+
 std::string hint_for_missing_folder(const fs::path& folder) {
   constexpr std::size_t kMostEntries = 10'000;
   std::error_code failure;

@@ -3,11 +3,22 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace layerpress {
 
 /// Throws UsageError naming `option` ("--svg") if can_be_written() is false.
 void require_writable(std::string_view option, const std::filesystem::path& path);
+
+/// Something that a run reads or makes: what it is, for messages, and where; "": it is not there.
+struct NamedPath {
+  std::string what;
+  std::filesystem::path path;
+};
+
+/// Throws UsageError if the file at `path`, which `option` names, is one of `others`, or lies in one of `folders`.
+void require_own_file(std::string_view option, const std::filesystem::path& path, const std::vector<NamedPath>& others,
+                      const std::vector<NamedPath>& folders);
 
 /// What to write instead of a folder that does not exist: "did you mean NAME?" for one beside it; "folder PARENT does not exist
 /// either"; "" if neither is true.

@@ -32,10 +32,24 @@ void check_file(const fs::path& target, const fs::file_status& status, bool over
     throw UsageError("[output] {}: the file exists; choose another --output or pass --overwrite", target.string());
 }
 
+/// A finished folder takes the place of an empty one by a new name, which works within a file system only.
+bool is_mount_point(const fs::path& target) {
+  struct stat own {
+  }, parent{};
+  return ::stat(target.c_str(), &own) == 0 && ::stat(target.parent_path().c_str(), &parent) == 0 &&
+         own.st_dev != parent.st_dev;
+}
+
 void check_target(const fs::path& target, bool overwrite, bool is_file) {
   std::error_code failure;
+  if (fs::is_symlink(fs::symlink_status(target, failure)))
+    throw UsageError("[output] {}: is a link, which the result would replace; name what it leads to, {}",
+                     target.string(), fs::read_symlink(target, failure).string());
   const auto status = fs::status(target, failure);
   if (!fs::exists(status)) return;
+  if (is_mount_point(target))
+    throw UsageError("[output] {}: is a mount point, which no finished folder can replace; name a folder in it",
+                     target.string());
   if (is_file) return check_file(target, status, overwrite);
   if (!fs::is_directory(status))
     throw UsageError("[output] {}: exists and is not a directory; choose another --output", target.string());

@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kColumn = "input_ids";
 constexpr const char* kMaskColumn = "loss_mask";
+constexpr const char* kKeptColumn = "attention_mask";  // 0 marks padding
 
 /// Parses without exceptions: invalid text gives a discarded value.
 Json try_parse(std::string_view text) { return Json::parse(text.begin(), text.end(), nullptr, false); }
@@ -29,7 +30,36 @@ bool has_token_ids(const Json& row) {
   return found != row.end() && found->is_array();
 }
 
-/// `place` names the row in messages: "file, line 3".
+/// 0 or 1 for each of a row's ids. `column` is a list of so many entries.
+std::vector<std::uint8_t> flags_of(const Json& column, const char* name, const std::string& place) {
+  std::vector<std::uint8_t> flags;
+  for (const Json& value : column) {
+    const bool known = value.is_boolean() || (value.is_number_unsigned() && value.get<std::uint64_t>() <= 1);
+    if (!known)
+      throw DataError("[data.rows] {}: '{}' entry {} is {}; entries are 0 or 1", place, name, flags.size(),
+                      value.dump(-1, ' ', true).substr(0, 40));
+    flags.push_back(value == Json(true) || value == Json(1u) ? 1 : 0);
+  }
+  return flags;
+}
+
+/// Removes the entries that stand for padding.
+template <typename Value>
+void remove_padding(const Json& row, std::vector<Value>& values, const std::string& place) {
+  const auto found = row.find(kKeptColumn);
+  if (found == row.end() || found->is_null()) return;
+  if (!found->is_array() || found->size() != values.size())
+    throw DataError(
+        "[data.rows] {}: '{}' is no list with 0 or 1 for each of the {} token ids; mend it, or leave it out", place,
+        kKeptColumn, values.size());
+  const std::vector<std::uint8_t> kept = flags_of(*found, kKeptColumn, place);
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (kept[i] != 0) values[next++] = values[i];
+  values.resize(next);
+}
+
+/// Without padding. `place` names the row in messages: "file, line 3".
 std::vector<std::int32_t> token_ids(const Json& row, const std::string& place) {
   if (!has_token_ids(row))
     throw DataError("[data.rows] {}: expected an object with a list 'input_ids', like the first row", place);
@@ -43,11 +73,13 @@ std::vector<std::int32_t> token_ids(const Json& row, const std::string& place) {
                       ids.size(), value.dump(-1, ' ', true).substr(0, 40), kLargest);
     ids.push_back(value.get<std::int32_t>());
   }
+  remove_padding(row, ids, place);
   return ids;
 }
 
 std::vector<std::uint8_t> loss_mask_of(const Json& row, const std::string& place) {
-  const std::size_t tokens = token_ids(row, place).size();
+  (void)token_ids(row, place);  // is checked
+  const std::size_t tokens = row.at(kColumn).size();
   const auto found = row.find(kMaskColumn);
   if (found == row.end() || !found->is_array() || found->size() != tokens)
     throw DataError(
@@ -55,14 +87,8 @@ std::vector<std::uint8_t> loss_mask_of(const Json& row, const std::string& place
         "prepare the "
         "data from messages",
         place, kMaskColumn, tokens);
-  std::vector<std::uint8_t> mask;
-  for (const Json& value : *found) {
-    const bool known = value.is_boolean() || (value.is_number_unsigned() && value.get<std::uint64_t>() <= 1);
-    if (!known)
-      throw DataError("[data.rows] {}: '{}' entry {} is {}; entries are 0 or 1", place, kMaskColumn, mask.size(),
-                      value.dump(-1, ' ', true).substr(0, 40));
-    mask.push_back(value == Json(true) || value == Json(1u) ? 1 : 0);
-  }
+  std::vector<std::uint8_t> mask = flags_of(*found, kMaskColumn, place);
+  remove_padding(row, mask, place);
   return mask;
 }
 

@@ -77,11 +77,14 @@ data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSet
   if (!setup.pipeline->takes_data) return {};
   if (options.dataset.empty())
     throw UsageError("[options] --dataset is missing: calibration data is needed by {}",
-                     setup::data_use(options, setup.modifiers));
+                     setup::data_use(options, setup.modifiers).empty()
+                         ? "--pipeline " + std::string(setup.pipeline->name)
+                         : setup::data_use(options, setup.modifiers));
   if (options.model_in_memory && data::open_token_rows(options.dataset) == nullptr)
     throw UsageError(
         "[options] --dataset: data for a model in memory must be tokenized, because no tokenizer is beside it");
   const data::DatasetOptions dataset = dataset_options(options);
+  if (group.is_first()) warn_of_split(dataset, control);
   if (division.own_slices) return load_own_slice(dataset, setup, control);
   const std::filesystem::path& model = setup.model.checkpoint->directory();
   if (group.size() == 1) return data::load_samples(dataset, model, setup.model.traced.vocab_size, control);

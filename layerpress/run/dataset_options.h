@@ -22,4 +22,7 @@ data::DatasetOptions dataset_options(const Options& options) {
           .use_loss_mask = options.use_loss_mask};
 }
 
+/// Warns of a split's name beside a file, whose rows are one split.
+void warn_of_split(const data::DatasetOptions& options, const RunControl& control);
+
 }  // namespace layerpress::run

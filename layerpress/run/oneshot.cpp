@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "layerpress/base/missing_folder.h"
 #include "layerpress/base/text.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
@@ -318,6 +319,18 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
     control.message(LogLevel::kWarning, warning);
 }
 
+/// What is written beside the result must not be what the run reads.
+void require_own_files(const OneshotOptions& options) {
+  const std::vector<NamedPath> others = {{"the dataset", options.dataset},
+                                         {"the recipe", options.recipe},
+                                         {"the model", options.model},
+                                         {"the importance file", options.from_imatrix},
+                                         {"the result", options.output}};
+  for (const auto& [option, path] :
+       {std::pair{"--summary", options.summary}, {"--report", options.report}, {"--imatrix", options.imatrix}})
+    if (!path.empty()) require_own_file(option, path, others, {{"a file of the model", options.model}});
+}
+
 /// A whole run of one rank, from options to the finished folder. `decision`: as RunSetup::decision.
 OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   const c10::InferenceMode inference;
@@ -348,6 +361,7 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
     if (options.output.empty()) throw UsageError("[options] --output is required");
     run::check_upload(options, group, own);
     run::check_report(options);
+    require_own_files(options);
     run::fetch_model(options, group, own);
     const Timer timer;  // a download does not count
     run::MixedPrecision chosen{.options = options, .decision = nullptr};
@@ -375,6 +389,8 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const run::Settled settled = run::settle(setup::set_up(options, group, own, run::assume_experts), rank);
     const setup::RunSetup& setup = *settled.setup;
     say_notes(options, setup, own);
+    if (!options.output.empty() && !options.overwrite && !options.resume)
+      PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
     std::vector<plan::SampleShape> samples;
     if (!options.dataset.empty()) {
       const setup::DataDivision division = setup::agree_on_data(options.dataset_split, group);

@@ -105,7 +105,10 @@ class Rows:
         keep = _list(item.get("attention_mask"))  # 0 marks padding
         if keep is not None and _depth(keep) == 2:
             keep = keep[0]
-        if keep is not None and len(keep) == len(ids):
+        if keep is not None and len(keep) != len(ids):
+            raise DataError(f"[python.dataset] row {number}: attention_mask has {len(keep)} entries for {len(ids)} token ids; make it as "
+                            "long")
+        if keep is not None:
             mask = [value for value, kept in zip(mask, keep) if kept] if mask is not None else None
             ids = [value for value, kept in zip(ids, keep) if kept]
         return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}

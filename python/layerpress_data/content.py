@@ -7,10 +7,11 @@ from typing import Any, Mapping, NamedTuple
 
 from .errors import DataError
 from .images import image_parts, row_images
-from .loss_mask import LOSS_MASK_COLUMN
+from .loss_mask import without_padding
 
 TOKEN_IDS_COLUMN = "input_ids"
 MESSAGES_COLUMN = "messages"
+DEFAULT_TEXT_COLUMN = "text"
 _LARGEST_ID = 2**31 - 1
 
 
@@ -31,6 +32,11 @@ class Content(NamedTuple):
     loss_mask: Any = None  # as it stands in the row
 
 
+def lacks_columns(text_column: str, columns: Any) -> bool:
+    """Whether a column that the user named is missing, or all that could be used."""
+    return text_column not in columns and (text_column != DEFAULT_TEXT_COLUMN or not set(wanted_columns(text_column)) & set(columns))
+
+
 def wanted_columns(text_column: str) -> tuple[str, ...]:
     """The columns that are considered, in order of preference."""
     return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN)))
@@ -48,14 +54,15 @@ def row_content(place: str, row: Mapping[str, Any], text_column: str, with_image
 
 def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Content:
     present = [name for name in wanted_columns(text_column) if name in row]
-    if not present:
+    if lacks_columns(text_column, row):
         raise missing_column(place, row, text_column)
     name = next((name for name in present if row[name] is not None), None)
     if name is None:
         return Content(place, Kind.TEXT, "")
     value = row[name]
     if name == TOKEN_IDS_COLUMN:
-        return Content(place, Kind.TOKEN_IDS, _token_ids(place, value), loss_mask=row.get(LOSS_MASK_COLUMN))
+        tokens, mask = without_padding(place, row, _token_ids(place, value))
+        return Content(place, Kind.TOKEN_IDS, tokens, loss_mask=mask)
     if name == text_column and isinstance(value, str):
         return Content(place, Kind.TEXT, _encodable(place, name, value))
     return Content(place, Kind.CONVERSATION, _conversation(place, name, value))
@@ -64,7 +71,8 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
 def missing_column(place: str, columns: Any, text_column: str) -> DataError:
     """The error for data without a usable column; it names the existing ones."""
     names = ", ".join(f"'{name}'" for name in list(columns)[:20]) or "none"
-    wanted = ", ".join(f"'{name}'" for name in wanted_columns(text_column))
+    named = (text_column,) if text_column != DEFAULT_TEXT_COLUMN else wanted_columns(text_column)
+    wanted = ", ".join(f"'{name}'" for name in named)
     return DataError(f"{place}: no column {wanted}; the columns there are {names}: name the text with --text-column")
 
 
@@ -100,4 +108,16 @@ def _conversation(place: str, name: str, value: Any) -> list[dict]:
                 f"{place}: '{name}' entry {position} is not a message: "
                 "each one is an object with 'role' and 'content'"
             )
-    return list(value)
+    return [_with_joined_text(message) for message in value]
+
+
+def _with_joined_text(message: dict) -> dict:
+    """A message of nothing but parts of text with their text: templates of models without images print a list as Python does."""
+    parts = message.get("content")
+    if not isinstance(parts, (list, tuple)) or not parts:
+        return message
+    texts = [part["text"] for part in parts
+             if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)]
+    if len(texts) < len(parts):
+        return message
+    return {**message, "content": "".join(texts)}

@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from typing import Iterator, Mapping
 
-from .content import missing_column, wanted_columns
+from .content import lacks_columns, missing_column
 from .errors import DataError, one_line
 from .row_source import Lines, RecordFile
 
@@ -22,7 +22,7 @@ class CsvFile(RecordFile):
         if header is None:
             raise DataError(f"{path}: the file is empty: the first line must name the columns")
         self._columns = header[2]
-        if not set(wanted_columns(text_column)) & set(self._columns):
+        if lacks_columns(text_column, self._columns):
             raise missing_column(str(path), self._columns, text_column)
 
     def start(self, lines: Lines) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .content import missing_column, wanted_columns
+from .content import lacks_columns, missing_column, wanted_columns
 from .errors import DataError, MissingPackageError, one_line
 from .request import Request
 from .row_source import RowSource, SequenceSource
@@ -24,7 +24,7 @@ def open_hub_dataset(request: Request) -> tuple[RowSource, Split]:
     else:
         table, split = _load(datasets, request), Split(request.split)
     columns = [name for name in wanted_columns(request.text_column) if name in table.column_names]
-    if not columns:
+    if lacks_columns(request.text_column, table.column_names):
         raise missing_column(f"dataset {request.dataset}", table.column_names, request.text_column)
     columns += [name for name in request.extra_columns if name in table.column_names]
     # Other columns (images, audio) may be expensive to decode.

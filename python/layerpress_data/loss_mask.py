@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Optional, Sequence
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
 from .errors import DataError
 
 LOSS_MASK_COLUMN = "loss_mask"
+ATTENTION_MASK_COLUMN = "attention_mask"  # 0 marks padding
 
 
 class Masked(list):
@@ -29,6 +30,19 @@ def checked_mask(place: str, value: Any, tokens: Sequence[int]) -> list[int]:
         if entry not in (0, 1):
             raise DataError(f"{place}: '{LOSS_MASK_COLUMN}' entry {position} is {str(entry)[:40]!r}: entries are 0 or 1")
     return [int(entry) for entry in value]
+
+
+def without_padding(place: str, row: Mapping[str, Any], tokens: list[int]) -> tuple[list[int], Any]:
+    """Token ids and loss mask of a row without what its attention mask marks as padding."""
+    keep, mask = row.get(ATTENTION_MASK_COLUMN), row.get(LOSS_MASK_COLUMN)
+    if keep is None:
+        return tokens, mask
+    if not isinstance(keep, (list, tuple)) or len(keep) != len(tokens) or any(entry not in (0, 1) for entry in keep):
+        raise DataError(f"{place}: '{ATTENTION_MASK_COLUMN}' is no list with 0 or 1 for each of the {len(tokens)} token ids: mend it, or "
+                        "leave it out")
+    if mask is not None:
+        mask = [entry for entry, kept in zip(checked_mask(place, mask, tokens), keep) if kept]
+    return [token for token, kept in zip(tokens, keep) if kept], mask
 
 
 def masked_tokens(

@@ -7,7 +7,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Optional
 
-from .content import missing_column, wanted_columns
+from .content import lacks_columns, missing_column, wanted_columns
 from .errors import DataError, MissingPackageError, one_line
 from .row_source import Row, RowSource
 
@@ -31,7 +31,7 @@ class ParquetFile(RowSource):
             raise self._unreadable(fault) from None
         names = self._file.schema_arrow.names
         self._columns = [name for name in wanted_columns(text_column) if name in names]
-        if not self._columns:
+        if lacks_columns(text_column, names):
             raise missing_column(self.name, names, text_column)
         self._columns += [name for name in extra_columns if name in names]
         metadata = self._file.metadata

@@ -9,7 +9,7 @@ from typing import Any, Optional
 
 from .errors import DataError
 from .images import IMAGE_COLUMNS
-from .loss_mask import LOSS_MASK_COLUMN
+from .loss_mask import ATTENTION_MASK_COLUMN, LOSS_MASK_COLUMN
 from .vision_processor import takes_images
 
 _REQUIRED = ("model", "dataset", "output")
@@ -52,7 +52,7 @@ class Request:
     @cached_property
     def extra_columns(self) -> tuple[str, ...]:
         """Columns that are looked at beside those with the text."""
-        return self.image_columns + ((LOSS_MASK_COLUMN,) if self.use_loss_mask else ())
+        return (*self.image_columns, ATTENTION_MASK_COLUMN, *((LOSS_MASK_COLUMN,) if self.use_loss_mask else ()))
 
     @cached_property
     def image_columns(self) -> tuple[str, ...]:

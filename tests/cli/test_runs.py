@@ -5,6 +5,7 @@ import json
 import numpy
 import pytest
 import torch
+from safetensors.numpy import load_file
 from support import program, tiny_models
 from support.watched_runs import RUN
 
@@ -247,3 +248,29 @@ def test_compressed_result_can_be_evaluated(model, results, solving, samples):
     assert 0 < evaluation["kl_divergence"] < 2 and 0 < evaluation["top1_agreement"] <= 1
     same = program.run("eval", model, "--dataset", samples, "--reference", model).json()
     assert (same["kl_divergence"], same["top1_agreement"], same["tokens"]) == (0, 1, 355 - 8)
+
+
+def test_padding_in_rows_of_ids(model, results):
+    """The program reads these rows itself."""
+    ids, rows = [[5, 6, 7, 8]] * 2, results.with_name("rows.jsonl")
+    rows.write_text("".join(json.dumps({"input_ids": [*row, 0, 0], "attention_mask": [1] * len(row) + [0, 0]}) + "\n" for row in ids))
+    summary = results.with_name("summary.json")
+    program.oneshot(model, results / "out", "--scheme", "W8A8", "--dataset", rows, "--summary", summary)
+    assert json.loads(summary.read_text())["tokens"] == 8
+    rows.write_text('{"input_ids": [1, 2, 3], "attention_mask": [1, 1]}\n')
+    program.fails("oneshot", model, "--output", results / "out2", "--scheme", "W8A8", "--dataset", rows,
+                  fragments=["line 1: 'attention_mask'", "3 token ids"])
+
+
+def test_parts_of_a_message_are_joined(model, results):
+    rows = results.with_name("rows.jsonl")
+    parts = [{"type": "text", "text": "w1 "}, {"type": "text", "text": "w2"}]
+    rows.write_text(json.dumps({"messages": [{"role": "user", "content": parts}]}) + "\n")
+    program.run("prepare", model, "--dataset", rows, "--output", results / "tokens.safetensors")
+    assert load_file(results / "tokens.safetensors")["input_ids"].tolist() == [1, 2]
+
+
+def test_a_split_of_a_file_is_named_in_vain(model, samples, results):
+    outcome = program.run("oneshot", model, "--output", results / "out", "--scheme", "W8A8", "--dataset", samples, "--dataset-split",
+                          "test[:2]")
+    assert "so the name 'test' of a split chooses nothing" in outcome.errors

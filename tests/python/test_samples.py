@@ -79,6 +79,33 @@ def test_token_ids_are_cut_and_used_as_they_are(prepare, tmp_path):
     assert outcome.summary["skipped_empty"] == 1
 
 
+PADDED = {"input_ids": [5, 6, 0], "attention_mask": [1, 1, 0]}
+
+
+def test_padding_is_left_out(prepare, fails, tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(PADDED) + "\n")
+    pyarrow.parquet.write_table(pyarrow.table({name: [column] for name, column in PADDED.items()}), tmp_path / "rows.parquet")
+    for file in (path, tmp_path / "rows.parquet"):
+        assert prepare(dataset=file).samples == [[5, 6]]
+    path.write_text(json.dumps({**PADDED, "loss_mask": [0, 1, 1]}) + "\n")
+    assert prepare(dataset=path, use_loss_mask=True).samples == [[5, 6]]
+    path.write_text(json.dumps({**PADDED, "attention_mask": [1, 0]}) + "\n")
+    (tmp_path / "out" / "samples.safetensors").unlink()
+    fails("line 1", "'attention_mask'", "3 token ids", dataset=path)
+
+
+def test_a_text_column_that_the_user_names_must_be_there(prepare, fails, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "w1"}], "prompt": "w2"}\n')
+    assert prepare(dataset=path, text_column="prompt").samples == [[2]]
+    (tmp_path / "out" / "samples.safetensors").unlink()
+    fails("no column 'promt'", "'messages', 'prompt'", dataset=path, text_column="promt")
+
+
 def test_empty_rows_are_replaced_by_the_next(prepare, rows):
     outcome = prepare(dataset=rows("", words(1), "  ", words(2), "", words(3), "", words(4)), num_samples=3)
     assert outcome.samples == [[1], [2], [3]]

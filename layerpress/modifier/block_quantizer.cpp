@@ -213,7 +213,7 @@ class BlockGptq final : public BlockRounder {
         passes_(observer_of(arguments, groups->where(), kSearches) == quant::Observer::kMinMax ? 1 : 2),
         propagation_(parse_error_propagation(arguments, groups->where())) {
     if (!(dampening_ >= 0) || dampening_ > 1e6)
-      throw RecipeError("[recipe.modifier] {}: dampening_frac must not be negative", groups->where());
+      throw RecipeError("[recipe.modifier] {}: dampening_frac must be from 0 to 1e6", groups->where());
   }
 
   bool wants_original() const override { return propagation_.has_value(); }

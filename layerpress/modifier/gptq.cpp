@@ -91,7 +91,7 @@ GptqModifier::GptqModifier(const OrderedJson& arguments, const std::string& wher
   dampening_ = json_get_or<double>(plain, "dampening_frac", where, 0.01);
   if (block_size_ < 1) throw RecipeError("[recipe.modifier] {}: block_size must be positive", where);
   if (!(dampening_ >= 0) || dampening_ > 1e6)
-    throw RecipeError("[recipe.modifier] {}: dampening_frac must not be negative", where);
+    throw RecipeError("[recipe.modifier] {}: dampening_frac must be from 0 to 1e6", where);
   rounded_inputs_ = json_get_or<bool>(plain, "rounded_inputs", where, false);
   if (names_batches(plain, where)) note_without_effect("batched_quantization");
   set_actorder(ActivationOrder(plain, where));

@@ -134,6 +134,10 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
     if (edit == nullptr) edit = make_edit({sparsity, pruned_, group_});
     edits[module.name.name] = edit;
   }
+  if (edits.empty() && !linears.empty())
+    throw RecipeError(
+        "[recipe.check] {}: a sparsity of 0 leaves every linear as it is; give the share of weights that become zero",
+        where_);
   return edits;
 }
 

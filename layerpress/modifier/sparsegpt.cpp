@@ -122,7 +122,7 @@ class SparseGptModifier : public PruningModifier {
       throw RecipeError("[recipe.modifier] {}: block_size {} is no multiple of the {} weights of mask_structure", where,
                         settings_.block_size, group());
     if (!(settings_.dampening >= 0) || settings_.dampening > 1e6)
-      throw RecipeError("[recipe.modifier] {}: dampening_frac must not be negative", where);
+      throw RecipeError("[recipe.modifier] {}: dampening_frac must be from 0 to 1e6", where);
   }
 
   std::string type() const override { return "SparseGPTModifier"; }

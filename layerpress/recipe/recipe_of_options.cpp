@@ -149,7 +149,8 @@ OrderedJson standard_arguments_of(const OneshotOptions& options, bool caches_hea
 Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) {
   if (!options.recipe.empty()) {
     refuse_with_recipe_file(options);
-    const bool is_text = options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{');
+    const bool is_text = options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{') ||
+                         options.recipe.find(": ") != std::string::npos;
     return is_text ? parse_recipe(options.recipe, "recipe") : read_recipe_file(options.recipe);
   }
   ModifierEntry entry;

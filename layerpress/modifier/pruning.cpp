@@ -94,7 +94,7 @@ void PruningModifier::read_sparsity(const Json& arguments) {
   const double own = group_ > 0 ? static_cast<double>(pruned_) / static_cast<double>(group_) : 0;
   if (group_ > 0 && !value.is_null() &&
       std::any_of(sparsities_.begin(), sparsities_.end(), [&](double sparsity) { return sparsity != own; }))
-    without_effect_.push_back("sparsity");
+    without_effect_.emplace_back("sparsity");
 }
 
 TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,

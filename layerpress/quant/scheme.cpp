@@ -124,7 +124,7 @@ int parse_num_bits(const Fields& fields, NumberType type) {
 std::optional<std::int64_t> parse_group_size(const Fields& fields) {
   const Json* value = fields.find("group_size");
   if (value == nullptr) return std::nullopt;
-  const std::string rule = "it must be positive, -1 for one scale per channel, or null";
+  const std::string rule = "it must be from 1 to 2^30, -1 for one scale per channel, or null";
   const std::int64_t size = fields.integer("group_size", *value, rule);
   if (size == 0 || size < -1 || size > kLargestSize) fields.refuse("group_size", rule);
   return size;

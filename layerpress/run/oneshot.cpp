@@ -389,7 +389,9 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const run::Settled settled = run::settle(setup::set_up(options, group, own, run::assume_experts), rank);
     const setup::RunSetup& setup = *settled.setup;
     say_notes(options, setup, own);
-    if (!options.output.empty() && !options.overwrite && !options.resume)
+    const bool names_place =
+        !options.output.empty() && options.output != options.model;  // inspect --plan: the model's disk
+    if (names_place && !options.overwrite && !options.resume)
       PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
     std::vector<plan::SampleShape> samples;
     if (!options.dataset.empty()) {

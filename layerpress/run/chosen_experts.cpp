@@ -75,7 +75,7 @@ OrderedJson decided(Rank& rank, const setup::RunSetup& setup, const Pruning& ope
                     const Calibration& calibration) {
   const recipe::ModifierEntry& entry = setup.recipe.modifiers.at(open.place);
   OrderedJson arguments = entry.arguments;
-  const OrderedJson earlier = OrderedJson::parse(
+  OrderedJson earlier = OrderedJson::parse(
       rank.group.broadcast_text(rank.group.is_first() ? earlier_choice(rank.options, entry).dump() : "", 0));
   if (!earlier.is_null()) {
     if (!json_has(earlier, "measured_on") || Json(earlier["measured_on"]) != calibration.identity)

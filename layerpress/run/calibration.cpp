@@ -75,11 +75,11 @@ void say_long_samples(Rank& rank, const setup::RunSetup& setup, const data::Cali
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
   if (!setup.pipeline->takes_data) return {};
-  if (options.dataset.empty())
+  if (options.dataset.empty()) {
+    const std::string use = setup::data_use(options, setup.modifiers);
     throw UsageError("[options] --dataset is missing: calibration data is needed by {}",
-                     setup::data_use(options, setup.modifiers).empty()
-                         ? "--pipeline " + std::string(setup.pipeline->name)
-                         : setup::data_use(options, setup.modifiers));
+                     use.empty() ? "--pipeline " + std::string(setup.pipeline->name) : use);
+  }
   if (options.model_in_memory && data::open_token_rows(options.dataset) == nullptr)
     throw UsageError(
         "[options] --dataset: data for a model in memory must be tokenized, because no tokenizer is beside it");

@@ -65,7 +65,7 @@ void open(Rank& rank, Json decision, Claim& claim) {
       [&](const setup::RunSetup& opened) { return run::choose_experts(rank, opened, claim.calibration); },
       std::move(decision));
   if (claim.earlier.threads) setup.threads = setup::set_threads(*claim.earlier.threads);
-  claim.settled = run::settle(std::move(setup), rank);
+  claim.settled = run::settle(std::move(setup), rank.options, rank.group, rank.control);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
   claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup(), rank.group);
 }
@@ -385,8 +385,8 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
           "(layerpress.mixed_precision in Python) and plan its recipe");
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
-    Rank rank{options, own, group};
-    const run::Settled settled = run::settle(setup::set_up(options, group, own, run::assume_experts), rank);
+    const run::Settled settled =
+        run::settle(setup::set_up(options, group, own, run::assume_experts), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
     say_notes(options, setup, own);
     const bool names_place =

@@ -1,27 +1,11 @@
 #include "layerpress/prepare.h"
 
-#include <fmt/format.h>
-
-#include <filesystem>
-#include <string>
-#include <system_error>
-
 #include "layerpress/base/missing_folder.h"
 #include "layerpress/run/dataset_options.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
 
 namespace layerpress {
-
-void run::warn_of_split(const data::DatasetOptions& options, const RunControl& control) {
-  const std::string name = options.split.substr(0, options.split.find('['));
-  std::error_code failure;
-  if (name.empty() || name == "train" || !std::filesystem::is_regular_file(options.dataset, failure)) return;
-  control.message(LogLevel::kWarning,
-                  fmt::format("[data.split] {} is one file, so the name '{}' of a split chooses nothing; write "
-                              "train[a:b] for some of its rows",
-                              options.dataset, name));
-}
 
 Prepared prepare(const PrepareOptions& options, const RunControl& control) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");

@@ -56,7 +56,7 @@ SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& n
   setup::RunSetup setup =
       setup::set_up(rank.options, std::move(recipe), std::move(modifiers), rank.group, rank.control);
   check_sizes(rank.options, names, comparison.schemes, setup);
-  comparison.settled = settle(std::move(setup), rank);
+  comparison.settled = settle(std::move(setup), rank.options, rank.group, rank.control);
   return comparison;
 }
 

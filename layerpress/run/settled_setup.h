@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "layerpress/dist/group.h"
-#include "layerpress/run/rank.h"
+#include "layerpress/oneshot.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::run {
@@ -16,6 +16,6 @@ struct Settled {
 
 /// Adds what the machine determines: how ranks exchange data, the memory that this leaves on a GPU, the threads' cores, and the speeds by
 /// which ranks divide work. Throws UsageError if ranks were asked for different things. Collective.
-Settled settle(setup::RunSetup setup, Rank& rank);
+Settled settle(setup::RunSetup setup, const OneshotOptions& options, dist::Group& group, const RunControl& control);
 
 }  // namespace layerpress::run

@@ -1,6 +1,8 @@
 #include "layerpress/recipe/recipe_of_options.h"
 
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -149,8 +151,10 @@ OrderedJson standard_arguments_of(const OneshotOptions& options, bool caches_hea
 Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) {
   if (!options.recipe.empty()) {
     refuse_with_recipe_file(options);
-    const bool is_text = options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{') ||
-                         options.recipe.find(": ") != std::string::npos;
+    std::error_code failure;
+    const bool is_text =
+        options.recipe.find('\n') != std::string::npos || options.recipe.starts_with('{') ||
+        (options.recipe.find(": ") != std::string::npos && !std::filesystem::is_regular_file(options.recipe, failure));
     return is_text ? parse_recipe(options.recipe, "recipe") : read_recipe_file(options.recipe);
   }
   ModifierEntry entry;

@@ -1,5 +1,5 @@
 // The command that users start. It is not linked with libtorch, whose loading takes longer than the answer to --help,
-// and starts the program that is. Libraries read how their threads wait when they are loaded, so this is set here, too.
+// and starts the program that is. Libraries read their settings when they are loaded, so these are set here, too.
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,6 +25,13 @@ void let_threads_sleep() {
     ::setenv("GOMP_SPINCOUNT", kQuestions, /*overwrite=*/0);
 }
 
+/// libtorch for CUDA pins host memory, for values that wait there, with the pages touched by several threads: 3 GiB in 0.4 seconds instead of
+/// 1.4 (H100).
+void pin_on_threads() {
+  if (std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
+    ::setenv("PYTORCH_CUDA_ALLOC_CONF", "pinned_use_cuda_host_register:True,pinned_num_register_threads:8", /*overwrite=*/0);
+}
+
 int cannot_start(const char* what, int error) {
   return layerpress::cli::fail(fmt::format("[start] {}: {}; install Layerpress again", what, std::strerror(error)), 1);
 }
@@ -36,6 +43,7 @@ int main(int argc, char** argv) {
   int code = 0;
   if (!layerpress::cli::parse_command_line(argc, argv, line, code)) return code;
   let_threads_sleep();
+  pin_on_threads();
   // In the folder of this file; links to it are followed.
   char path[PATH_MAX + sizeof(kSuffix)] = {};
   const ssize_t length = ::readlink("/proc/self/exe", path, PATH_MAX);

@@ -77,6 +77,7 @@ struct LinearShape {
 struct CompressionCost {
   std::uint64_t workspace_bytes = 0;    ///< peak of its allocations, including results, excluding inputs
   std::uint64_t result_bytes = 0;       ///< size of the results when it returns
+  std::uint64_t host_bytes = 0;         ///< for linears on a device, what of it is computed on the host takes there
   std::map<std::string, double> flops;  ///< by phase, as in PhaseTimes; "observe" counts all candidates
 };
 

@@ -67,6 +67,11 @@ std::vector<ValueId> in_order(const Graph& graph, std::vector<ValueId> wanted, c
 
 }  // namespace
 
+bool repeats_cheaply(const Operation& operation) {
+  return std::holds_alternative<SelectTokens>(operation) || std::holds_alternative<RmsNorm>(operation) ||
+         std::holds_alternative<LayerNorm>(operation);
+}
+
 std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
                                 const std::vector<std::vector<ValueId>>& wanted, const std::vector<ValueId>& outputs,
                                 const std::vector<bool>& keep_after,
@@ -95,7 +100,7 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
       for (std::size_t t = s + 1; t < wanted.size(); ++t) later.insert(later.end(), wanted[t].begin(), wanted[t].end());
       Values computed = known;
       for (const NodeId n : stage.nodes)
-        computed[graph.nodes[n].output] = last || !std::holds_alternative<SelectTokens>(graph.nodes[n].operation);
+        computed[graph.nodes[n].output] = last || !repeats_cheaply(graph.nodes[n].operation);
       for (std::size_t t = s; t < stale_after.size(); ++t)
         for (const ValueId value : stale_after[t]) computed[value] = known[value];
       const Values needed = Closure(graph, subgraph.nodes, later, computed).reached;

@@ -21,7 +21,8 @@ struct Stage {
 ///
 /// `keep_after[i]` (empty: all true) says whether values computed up to stage i stay in the store for later stages.
 /// Otherwise they are recomputed from values stored before, which takes less memory and more time and gives the same
-/// values. Selected tokens are never kept, because they are copies of rows. Values in `stale_after[i]` (empty: none)
+/// values. Selected tokens and norms' outputs are never kept for later stages of the subgraph, because they are computed
+/// from other values as fast as they are read (repeats_cheaply()). Values in `stale_after[i]` (empty: none)
 /// are not kept up to stage i, because they change after it. Of an expert's values on all tokens that it
 /// is calibrated on, the routed rows are kept: the stage that computes the values takes these rows, if values are kept
 /// at all.
@@ -29,6 +30,9 @@ std::vector<Stage> split_stages(const Graph& graph, const Subgraph& subgraph,
                                 const std::vector<std::vector<ValueId>>& wanted, const std::vector<ValueId>& outputs,
                                 const std::vector<bool>& keep_after = {},
                                 const std::vector<std::vector<ValueId>>& stale_after = {});
+
+/// Whether a stage computes the operation's output again rather than reading it from the store.
+bool repeats_cheaply(const Operation& operation);
 
 /// For every value of a subgraph, the number of levels of linears in `groups` that have to be compressed before it can be
 /// computed, including its producer, because it depends on them through values or through weights that other nodes also read.

@@ -55,9 +55,15 @@ bool all_finite(const at::Tensor& tensor) {
   return finite.load();
 }
 
+at::Tensor magnitude_on_device(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return at::zeros({}, tensor.options());
+  const auto [least, greatest] = at::aminmax(tensor);
+  return at::maximum(greatest, least.neg());
+}
+
 double largest_magnitude(const at::Tensor& weight) {
   if (weight.numel() == 0) return 0;
-  if (!has_readable_bits(weight)) return weight.abs().amax().to(at::kDouble).item<double>();
+  if (!has_readable_bits(weight)) return magnitude_on_device(weight).to(at::kDouble).item<double>();
   std::vector<std::int32_t> largest(static_cast<std::size_t>(chunks_of(weight)));
   at::parallel_for(0, chunks_of(weight), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t c = begin; c < end; ++c) largest[static_cast<std::size_t>(c)] = largest_bits(weight, c);
@@ -78,7 +84,7 @@ std::vector<bool> each_finite(const std::vector<at::Tensor>& tensors) {
       continue;
     }
     elsewhere.push_back(i);
-    answers.push_back(at::isfinite(tensors[i]).all());
+    answers.push_back(at::isfinite(magnitude_on_device(tensors[i])));
   }
   if (elsewhere.empty()) return result;
   const at::Tensor finite = at::stack(answers).cpu();

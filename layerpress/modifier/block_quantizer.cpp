@@ -118,7 +118,16 @@ class BlockRounder : public compression::Quantizer {
         codes = std::max(codes, static_cast<std::uint64_t>(linear.rows * linear.columns) * sizeof(float));
     }
     cost.workspace_bytes = cost.result_bytes + codes;
+    if (!linears.front().device.is_cpu()) cost.host_bytes = cost.result_bytes + codes + largest_copy(linears);
     return cost;
+  }
+
+  /// Of a weight that is rounded on the host of its device.
+  static std::uint64_t largest_copy(const std::vector<LinearShape>& linears) {
+    std::uint64_t bytes = 0;
+    for (const LinearShape& linear : linears)
+      bytes = std::max(bytes, static_cast<std::uint64_t>(linear.rows * linear.columns) * c10::elementSize(linear.dtype));
+    return bytes;
   }
 
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,
@@ -144,7 +153,7 @@ class BlockRounder : public compression::Quantizer {
     times.add_flops("quantize", kFlopsOfRounding * static_cast<double>(linear.weight.numel()));
     CompressedModule module = module_of(linear);
     const at::Tensor weights = importance.defined() ? importance.to(at::kCPU, at::kFloat).contiguous() : importance;
-    module.weight.codes = gguf::round_rows(type_of(*linear.scheme), weight_for_blocks(linear, module), weights);
+    set_blocks(linear, gguf::round_rows(type_of(*linear.scheme), weight_for_blocks(linear, module), weights), module);
     return module;
   }
 
@@ -152,7 +161,12 @@ class BlockRounder : public compression::Quantizer {
   static at::Tensor weight_for_blocks(const LinearWeight& linear, CompressedModule& module) {
     if (!linear.scheme->scaled_blocks) return linear.weight.to(at::kCPU);
     module.weight.global_scale = quant::scale_of_blocks(linear.whole.defined() ? linear.whole : linear.weight);
-    return linear.weight.to(at::kCPU, at::kFloat).div(module.weight.global_scale);
+    return linear.weight.to(at::kCPU, at::kFloat).div(module.weight.global_scale.to(at::kCPU));
+  }
+
+  /// Blocks are rounded on the CPU and go where the weight is, like other schemes' codes.
+  static void set_blocks(const LinearWeight& linear, const at::Tensor& blocks, CompressedModule& module) {
+    module.weight.codes = blocks.to(linear.weight.device());
   }
 
   /// What the source stores, if the blocks can hold it.
@@ -166,7 +180,7 @@ class BlockRounder : public compression::Quantizer {
     std::optional<at::Tensor> blocks = quant::blocks_of(type_of(*linear.scheme), linear.stored->scheme, stored);
     if (!blocks) return std::nullopt;
     CompressedModule module = module_of(linear);
-    module.weight.codes = std::move(*blocks);
+    set_blocks(linear, *blocks, module);
     if (linear.scheme->scaled_blocks) module.weight.global_scale = at::reciprocal(stored.global_scale);
     if (statistics != nullptr) module.report.tokens = statistics->tokens;
     return module;
@@ -238,6 +252,7 @@ class BlockGptq final : public BlockRounder {
     cost.workspace_bytes =
         std::max(kernels::factorize_workspace(columns, linears.front().device),
                  kernels::factor_bytes(columns) + cost.result_bytes + greatest + output_power_workspace(columns));
+    if (!linears.front().device.is_cpu()) cost.host_bytes += kernels::factor_bytes(columns) + greatest;
     if (!propagation_) return cost;
     const std::uint64_t working = cost.workspace_bytes + kernels::moving_workspace(columns);
     const std::uint64_t held = add_propagation_cost(linears, cost);
@@ -302,7 +317,11 @@ class BlockGptq final : public BlockRounder {
     const auto phase = times.measure("factorize");
     const auto columns = static_cast<double>(gram.size(0));
     times.add_flops("factorize", columns * columns * columns / 3);
-    return factorize_with_fallbacks(gram, dampening_, {.by_activation = true, .group_columns = width});
+    Factorization result = factorize_with_fallbacks(gram, dampening_, {.by_activation = true, .group_columns = width});
+    if (result.factor)
+      for (at::Tensor* part : {&result.factor->order, &result.factor->feedback, &result.factor->pivots})
+        *part = part->to(at::kCPU);
+    return result;
   }
 
   CompressedModule solved(const LinearWeight& linear, const kernels::HessianFactor& factor, std::int64_t tokens,
@@ -313,7 +332,7 @@ class BlockGptq final : public BlockRounder {
     CompressedModule module = module_of(linear);
     gguf::BlockGptqResult result =
         gguf::gptq_blocks(*grid_of(linear), weight_for_blocks(linear, module), factor, passes_);
-    module.weight.codes = result.blocks;
+    set_blocks(linear, result.blocks, module);
     if (linear.scheme->scaled_blocks) result.loss *= std::pow(module.weight.global_scale.item<double>(), 2);
     if (tokens > 0) module.report.output_error = result.loss / static_cast<double>(linear.weight.size(0) * tokens);
     return module;

@@ -49,9 +49,9 @@ std::string samples_of(const execution::RunContext& run, graph::ValueId value, c
 
 void FiniteValues::check(graph::ValueId value, const at::Tensor& rows, const execution::BatchPiece& piece) {
   if (!rows.is_cpu()) {
-    const at::Tensor finite = at::isfinite(rows).all();
-    at::Tensor& all = finite_[value];
-    all = all.defined() ? all.logical_and(finite) : finite;
+    const at::Tensor greatest = kernels::magnitude_on_device(rows);
+    at::Tensor& all = greatest_[value];
+    all = all.defined() ? at::maximum(all, greatest) : greatest;
   } else if (!kernels::all_finite(rows)) {
     refuse(reader_of(run_.graph, value), samples_of(run_, value, rows, piece.batch));
   }
@@ -59,12 +59,12 @@ void FiniteValues::check(graph::ValueId value, const at::Tensor& rows, const exe
 
 void FiniteValues::finish() {
   std::vector<at::Tensor> answers;
-  for (const auto& [value, finite] : finite_) answers.push_back(finite);
+  for (const auto& [value, greatest] : greatest_) answers.push_back(greatest.isfinite());
   if (answers.empty()) return;
-  const at::Tensor all = at::stack(answers).cpu();
+  const at::Tensor finite = at::stack(answers).cpu();
   std::size_t place = 0;
-  for (const auto& [value, finite] : finite_)
-    if (!all[static_cast<std::int64_t>(place++)].item<bool>()) refuse(reader_of(run_.graph, value), "a sample");
+  for (const auto& [value, greatest] : greatest_)
+    if (!finite[static_cast<std::int64_t>(place++)].item<bool>()) refuse(reader_of(run_.graph, value), "a sample");
 }
 
 }  // namespace layerpress::pipeline

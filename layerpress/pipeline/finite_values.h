@@ -22,7 +22,7 @@ class FiniteValues {
 
  private:
   const execution::RunContext& run_;
-  std::map<graph::ValueId, at::Tensor> finite_;  // of values on a device, whether all were
+  std::map<graph::ValueId, at::Tensor> greatest_;  // of values on a device, their magnitude_on_device()
 };
 
 }  // namespace layerpress::pipeline

@@ -110,6 +110,7 @@ class Simulation {
 
   void run_step(const schedule::SubgraphSchedule& subgraph, const schedule::Step& step) {
     if (step.runs()) {
+      own().passes.emplace_back();
       const PlannedCollection collection = statistics_.collect(step, own());
       if (!step.statistics.empty() && request_.batches.empty()) note(collection.workspace);
       for (std::size_t b = 0; b < request_.batches.size(); ++b) run_batch(step, b, collection);
@@ -122,6 +123,7 @@ class Simulation {
 
   void run_batch_by_batch(const schedule::SubgraphSchedule& subgraph) {
     std::vector<PlannedCollection> collections;
+    own().passes.emplace_back();
     for (const schedule::Step& step : subgraph.steps) {
       collections.push_back(statistics_.collect(step, own()));
       if (request_.batches.empty()) note(collections.back().workspace);
@@ -186,16 +188,23 @@ class Simulation {
   void run_stage(const graph::Stage& stage, std::size_t b, std::uint64_t held, const WorkspaceOf& workspace_of,
                  bool in_original) {
     const auto place = [&](graph::ValueId value) { return in_original ? original_->stored_as(value) : value; };
-    for (const graph::ValueId input : stage.inputs) own().read_bytes += values_.on_disk(place(input), b);
+    StageLoad& load = own().passes.back();
+    for (const graph::ValueId input : stage.inputs) {
+      own().read_bytes += values_.on_disk(place(input), b);
+      if (sizes_.copies()) load.in_bytes += values_.in_memory(place(input), b);
+    }
     const StageNeeds needs = stage_needs(sizes_, request_.batches[b], b, stage, workspace_of);
-    for (const auto& [phase, flops] : needs.flops)
+    for (const auto& [phase, flops] : needs.flops) {
       own().flops[in_original && phase == "forward" ? "original" : phase] += flops;
+      load.flops += flops;
+    }
     own().forward_bytes += needs.forward_bytes;
     own().transient_bytes = std::max(own().transient_bytes, held + needs.most);
     note(held + needs.most);
     std::uint64_t frame = held + needs.frame;
     for (const graph::ValueId value : stage.keeps) {
       if (store(place(value), b)) frame -= sizes_.kept_bytes(value, b);  // now counted by the store
+      if (sizes_.copies()) load.out_bytes += values_.in_memory(place(value), b);
       note(frame);
     }
     for (const graph::ValueId value : stage.inputs) note(held + workspace_of(value));
@@ -226,6 +235,7 @@ class Simulation {
       if (cost.ranks == 1) originals = 0;
       originals += turn.groups * original_bytes(sizes_, turn.linears);
       note(cost.exchange.own + originals + turn.workspace_bytes);
+      note_on_host(turn.host_bytes);
       for (std::size_t group = 0; cost.ranks == 1 && group < turn.groups; ++group)
         use(turn.linears, originals + turn.result_bytes, replace && turn.propagates);
     }
@@ -260,6 +270,17 @@ class Simulation {
     (sizes_.is_on_host() ? now.host : now.device) +=
         bytes + statistics_.bytes() + weights_.onloaded_bytes() + rotary_bytes_;
     (request_.activation_home.is_cpu() ? now.host : now.device) += values_.memory_bytes();
+    note(now);
+  }
+
+  /// The same for bytes on the host while a device computes.
+  void note_on_host(std::uint64_t bytes) {
+    Memory now{request_.baseline + weights_.pinned_bytes() + bytes, 0};
+    if (request_.activation_home.is_cpu()) now.host += values_.memory_bytes();
+    note(now);
+  }
+
+  void note(const Memory& now) {
     own().peak.host = std::max(own().peak.host, now.host);
     own().peak.device = std::max(own().peak.device, now.device);
   }

@@ -19,6 +19,13 @@ struct Memory {
   std::uint64_t device = 0;
 };
 
+/// One pass of all batches through a stage, or through all stages of a subgraph batch by batch: a device computes, while values are copied
+/// between it and the host.
+struct StageLoad {
+  double flops = 0;                           ///< of its nodes, without statistics
+  std::uint64_t in_bytes = 0, out_bytes = 0;  ///< values that wait on the host: read, and stored
+};
+
 /// The needs of one subgraph. Numbers are maxima during the subgraph, except where noted.
 struct SubgraphPlan {
   std::string name;
@@ -35,6 +42,7 @@ struct SubgraphPlan {
   double forward_bytes = 0;                 ///< values that norms, activations and sums read and write, in all
   std::uint64_t read_bytes = 0;             ///< weights and spilled values read, in all
   std::uint64_t written_bytes = 0;          ///< results and spilled values written, in all
+  std::vector<StageLoad> passes;            ///< in order
 };
 
 struct MemoryPlan {

@@ -17,6 +17,21 @@ PlanMaker::PlanMaker(const PlanInput& input)
     baseline_ += static_cast<std::uint64_t>(sample.tokens) * sizeof(std::int64_t);
 }
 
+namespace {
+
+/// The values that stages keep, which determines everything else of a schedule whose patterns differ.
+std::vector<graph::ValueId> kept_values(const schedule::Schedule& schedule) {
+  std::vector<graph::ValueId> kept;
+  for (const schedule::SubgraphSchedule& subgraph : schedule)
+    for (const schedule::Step& step : subgraph.steps) {
+      kept.insert(kept.end(), step.stage.keeps.begin(), step.stage.keeps.end());
+      kept.push_back(graph::Graph::kInput);  // between the steps
+    }
+  return kept;
+}
+
+}  // namespace
+
 std::vector<std::vector<bool>> PlanMaker::patterns() const {
   std::size_t groups = 0;
   for (const schedule::SubgraphSchedule& subgraph : make_schedule({}))
@@ -24,10 +39,11 @@ std::vector<std::vector<bool>> PlanMaker::patterns() const {
   constexpr std::size_t kMostGroups = 4;
   const std::size_t decided = std::min(groups, kMostGroups);
   std::vector<std::vector<bool>> patterns;
+  std::set<std::vector<graph::ValueId>> seen;  // a stage may have nothing to keep, which makes patterns equal
   for (std::size_t bits = 0; bits < (1u << decided); ++bits) {
     std::vector<bool> pattern(groups, false);  // beyond those, everything is computed again
     for (std::size_t g = 0; g < decided; ++g) pattern[g] = (bits >> g & 1) != 0;
-    patterns.push_back(std::move(pattern));
+    if (seen.insert(kept_values(make_schedule(pattern))).second) patterns.push_back(std::move(pattern));
   }
   return patterns;
 }

@@ -28,4 +28,9 @@ std::uint64_t PlannedValues::on_disk(graph::ValueId value, std::size_t batch) co
   return found != values_.end() && found->second[batch].on_disk ? found->second[batch].bytes : 0;
 }
 
+std::uint64_t PlannedValues::in_memory(graph::ValueId value, std::size_t batch) const {
+  const auto found = values_.find(value);
+  return found != values_.end() && !found->second[batch].on_disk ? found->second[batch].bytes : 0;
+}
+
 }  // namespace layerpress::plan

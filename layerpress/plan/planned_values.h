@@ -21,6 +21,8 @@ class PlannedValues {
 
   /// The bytes of a value in the scratch file; 0 if it is not there.
   std::uint64_t on_disk(graph::ValueId value, std::size_t batch) const;
+  /// The bytes of a value in memory, as they are allocated; 0 if it is not stored there.
+  std::uint64_t in_memory(graph::ValueId value, std::size_t batch) const;
   std::uint64_t memory_bytes() const { return memory_; }
   std::uint64_t disk_bytes() const { return disk_; }
 

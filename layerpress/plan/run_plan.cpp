@@ -18,6 +18,9 @@ constexpr std::uint64_t kMebibyte = 1u << 20;
 /// Rough speeds for choosing between computing and moving; the choice changes time, never results.
 constexpr double kFlopsPerSecond = 2e11;
 constexpr double kDiskBytesPerSecond = 1e9;
+/// Of a GPU and its bus in one direction: an H100's; their ratio is about the same for other generations.
+constexpr double kDeviceFlopsPerSecond = 5.5e14;
+constexpr double kBusBytesPerSecond = 4.5e10;
 
 std::vector<std::int64_t> batch_sizes(const PlanInput& input) {
   const std::int64_t first =
@@ -40,8 +43,7 @@ class Planner {
       if (auto plan = best_in_memory({frame.batch_tokens, run_.placement.device})) return plan;
     }
     if (run_.place != setup::ActivationPlace::kDisk || !is_sequential()) {
-      RunPlan in_memory = maker_.make(frame);
-      if (fits(in_memory)) return in_memory;
+      if (auto plan = best_waiting(frame)) return plan;
     }
     if (!is_sequential()) return std::nullopt;
     std::optional<RunPlan> chosen;
@@ -81,6 +83,15 @@ class Planner {
     return flops / kFlopsPerSecond + 2 * static_cast<double>(plan.memory.spilled_bytes) / kDiskBytesPerSecond;
   }
 
+  static double seconds_with_copies(const RunPlan& plan) {
+    double seconds = 0;
+    for (const SubgraphPlan& subgraph : plan.memory.subgraphs)
+      for (const StageLoad& pass : subgraph.passes)
+        seconds += std::max(pass.flops / kDeviceFlopsPerSecond,
+                            static_cast<double>(std::max(pass.in_bytes, pass.out_bytes)) / kBusBytesPerSecond);
+    return seconds;
+  }
+
   static Choice keeping(Choice choice, const std::vector<bool>& keeps) {
     choice.keeps = keeps;
     return choice;
@@ -105,6 +116,19 @@ class Planner {
     if (fits(in_memory)) return in_memory;
     if (!is_sequential()) return std::nullopt;
     return best_again(frame);
+  }
+
+  /// Values wait in the host's memory. What a device computes again need not come over the bus.
+  std::optional<RunPlan> best_waiting(const Choice& frame) const {
+    std::optional<RunPlan> chosen;
+    if (RunPlan in_memory = maker_.make(frame); fits(in_memory)) chosen = std::move(in_memory);
+    if (run_.placement.device.is_cpu() || !frame.home.is_cpu() || !is_sequential()) return chosen;
+    for (const std::vector<bool>& keeps : maker_.patterns()) {
+      RunPlan again = maker_.make(keeping(frame, keeps));
+      if (fits(again) && (!chosen || seconds_with_copies(again) < seconds_with_copies(*chosen)))
+        chosen = std::move(again);
+    }
+    return chosen;
   }
 
   /// In memory as far as the budget goes beside everything else, the rest on disk.

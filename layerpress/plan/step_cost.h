@@ -18,6 +18,7 @@ struct StepCost {
     std::uint64_t workspace_bytes = 0;              ///< of the rank with most of its rows, including results
     std::uint64_t result_bytes = 0;                 ///< codes of all rows of all linears of these groups
     bool propagates = true;                         ///< later nodes use the compressed weights
+    std::uint64_t host_bytes = 0;                   ///< besides, on the host of a device
   };
   std::vector<Turn> turns;
   std::map<std::string, double> flops;  ///< of the rank with the most work, by phase

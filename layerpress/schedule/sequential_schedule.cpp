@@ -48,8 +48,7 @@ class ScheduleMaker {
     for (const Step& step : plan.steps)
       for (const graph::NodeId n : step.stage.nodes) {
         nodes.push_back(n);
-        const bool is_copy = std::holds_alternative<graph::SelectTokens>(graph_.nodes[n].operation);
-        if (!runs.insert(n).second && !is_copy) plan.recomputes = true;
+        if (!runs.insert(n).second && !graph::repeats_cheaply(graph_.nodes[n].operation)) plan.recomputes = true;
       }
     for (const graph::LinearGroup& group : plan.groups())
       nodes.insert(nodes.end(), group.linears.begin(), group.linears.end());

@@ -57,12 +57,14 @@ at::Tensor& copy(at::Tensor& target, const at::Tensor& source, bool non_blocking
 
 void record_stream(at::Tensor&, c10::Stream) {}  // copies that wait hold their tensors
 
-at::Tensor product_in(const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype) {
+at::Tensor& add_product_in(const at::Tensor& sums, const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, const at::Scalar& beta,
+                           const at::Scalar& alpha, at::Tensor& out) {
   finish_earlier();
   HostForm form;
-  TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.is_cuda() && b.is_cuda(), "mm: dtypes or devices differ");
-  TORCH_CHECK(a.scalar_type() != at::kFloat && dtype == at::kFloat, "mm: results in fp32 are only for halves");
-  return form.result(at::mm(form.argument(a).to(dtype), form.argument(b).to(dtype)));
+  TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.is_cuda() && b.is_cuda(), "addmm: dtypes or devices differ");
+  TORCH_CHECK(a.scalar_type() != at::kFloat && dtype == at::kFloat && out.is_same(sums), "addmm: sums in fp32 of halves, in place");
+  form.argument(out).addmm_(form.argument(a).to(dtype), form.argument(b).to(dtype), beta, alpha);
+  return out;
 }
 
 /// What libtorch for CUDA makes of a convolution with a group for each channel.
@@ -126,7 +128,7 @@ TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::make
 TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("copy_", copy);
   library.impl("record_stream", record_stream);
-  library.impl("mm.dtype", product_in);
+  library.impl("addmm.dtype_out", add_product_in);
   library.impl("_conv_depthwise2d", depthwise);
   library.impl("_flash_attention_forward", torch::CppFunction::makeFromBoxedFunction<&flash_attention>());
 }

@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from support import planned_runs, program, tiny_models
+from support import block_models, planned_runs, program, tiny_models
 from support.selection import nightly_but
 from support.watched_runs import contents, differing
 
@@ -18,6 +18,13 @@ QUALITIES = ["fast", "balanced", "best"]
 SOLVED = ["W4A16", "W4A16_ASYM", "W8A8", "FP8", "NVFP4", "MXFP4", "MXFP8"]
 ROUNDED = ["W4A16", "W4AFP8", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK", "NVFP4A16", "MXFP4", "MXFP8"]
 WAITING = ["cpu", "disk"]
+BLOCKS = {
+    "rounded": ["--scheme", "Q4_K_M", "--algorithm", "rtn"],
+    "weighed": ["--scheme", "IQ4_XS", "--algorithm", "rtn", "--observer", "hessian"],
+    "solved": ["--scheme", "Q4_K_M"],
+    "solved with a factor": ["--scheme", "NVFP4"],
+    "moved": ["--scheme", "Q2_K", "--quality", "best"],
+}
 MEMORY = {
     "on the device": [],
     "on the host": ["--sequential-offload-device", "cpu"],
@@ -97,6 +104,17 @@ def test_schemes(scheme, model, data, tmp_path):
     expect_close(*both(model, tmp_path, *data, "--scheme", scheme))
 
 
+@pytest.mark.parametrize("way", nightly_but(BLOCKS, "rounded", "solved"))
+def test_blocks_of_a_gguf(way, data, tmp_path):
+    """Rounded and solved on the host, from what the device collects; a rounded file is the CPU's."""
+    model = block_models.save(tmp_path / "model", dtype=torch.bfloat16)
+    tokens = [] if way == "rounded" else data
+    cpu = Run(model, tmp_path / "cpu.gguf", *tokens, *BLOCKS[way], program_=program.PROGRAM)
+    gpu = Run(model, tmp_path / "gpu.gguf", *tokens, *BLOCKS[way])
+    assert gpu.error_of("weight_error") == pytest.approx(cpu.error_of("weight_error"), rel=0.04)
+    assert way != "rounded" or gpu.out.read_bytes() == cpu.out.read_bytes()
+
+
 @pytest.mark.parametrize("selection", [[], ["--no-moe-calibrate-all-experts"]], ids=["all tokens", "routed tokens"])
 def test_experts(selection, experts, data, tmp_path):
     expect_close(*both(experts, tmp_path, *data, *selection), tolerance=0.1)
@@ -127,7 +145,7 @@ def test_the_device_plan_against_reality(way, narrow, tmp_path):
 
 
 def test_a_batch_that_does_not_fit_is_run_in_pieces(narrow, tmp_path):
-    data = [*planned_runs.data(narrow.parent, 16, 256), "--batch-tokens", "4096", "--algorithm", "rtn", "--scheme", "FP8", "--observer", "minmax"]
+    data = [*planned_runs.data(narrow.parent, 32, 256), "--batch-tokens", "8192", "--algorithm", "rtn", "--scheme", "FP8", "--observer", "minmax"]
     whole = Run(narrow, tmp_path / "whole", *data)
     capacity = whole.summary["peak_device_bytes"] * 9 // 10
     pieces = Run(narrow, tmp_path / "pieces", *data, "--device-memory-budget", "1GB", capacity=capacity)

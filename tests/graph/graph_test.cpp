@@ -149,8 +149,27 @@ TEST(Stages, RunEveryNeededNodeOnceAndEveryLinearAfterItsGroup) {
             << "node " << n << " runs before its group is compressed";
     }
   std::sort(all.begin(), all.end());
+  for (const NodeId n : subgraphs[1].nodes) {
+    const auto times = std::count(all.begin(), all.end(), n);
+    EXPECT_TRUE(times == 1 || repeats_cheaply(graph.nodes[n].operation)) << n;
+  }
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   EXPECT_EQ(all, subgraphs[1].nodes);
-  EXPECT_EQ(std::count(stages[0].keeps.begin(), stages[0].keeps.end(), groups[0].input), 1);
+}
+
+TEST(Stages, KeepWhatNormsReadInsteadOfWhatTheyCompute) {
+  const Graph graph = small_model();
+  const auto subgraphs = partition(graph, is_layer);
+  const auto live = liveness(graph, subgraphs);
+  const auto groups = linear_groups(graph, subgraphs[1], [](const Node&) { return true; });
+  const auto stages = split_stages(graph, subgraphs[1], inputs_of(groups), live[1].outputs);
+  const auto computes = [&](const Stage& stage, ValueId value) {
+    return std::count(stage.nodes.begin(), stage.nodes.end(), graph.values[value].producer);
+  };
+  EXPECT_TRUE(stages[0].keeps.empty());  // it only norms the subgraph's input
+  EXPECT_EQ(computes(stages[0], groups[0].input), 1);
+  EXPECT_EQ(computes(stages[1], groups[0].input), 1);
+  EXPECT_EQ(stages[1].inputs, stages[0].inputs);
 }
 
 TEST(Stages, LeaveOutWhatNothingNeeds) {

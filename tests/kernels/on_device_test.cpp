@@ -24,14 +24,18 @@ void expect_close(const at::Tensor& found, const at::Tensor& expected, double to
   EXPECT_LE((own - other).norm().item<double>(), tolerance * other.norm().item<double>());
 }
 
+/// Also of more features than rows of the sums are computed at once, and into sums that are not 0.
 TEST_F(OnDevice, GramMatricesOfHalvesAreSumsInFp32) {
   at::manual_seed(3);
-  const at::Tensor x = at::randn({700, 320}).to(at::kBFloat16), reference = at::randn({700, 320}).to(at::kBFloat16);
-  at::Tensor gram = at::zeros({320, 320}, at::TensorOptions(kGpu).dtype(at::kFloat)), cross = at::zeros_like(gram);
-  accumulate_gram(gram, x.to(kGpu));
-  accumulate_cross_gram(cross, reference.to(kGpu), x.to(kGpu));
-  expect_close(gram.triu(), plain_gram(x).triu(), 1e-5);
-  expect_close(cross, plain_cross_gram(reference, x), 3e-3);  // the difference is rounded to bf16
+  for (const std::int64_t features : {320, 2300}) {
+    const at::Tensor x = at::randn({700, features}).to(at::kBFloat16), reference = at::randn_like(x);
+    at::Tensor gram = at::zeros({features, features}, at::TensorOptions(kGpu).dtype(at::kFloat)),
+               cross = at::zeros_like(gram);
+    for (const at::Tensor& part : {x.slice(0, 0, 300), x.slice(0, 300)}) accumulate_gram(gram, part.to(kGpu));
+    accumulate_cross_gram(cross, reference.to(kGpu), x.to(kGpu));
+    expect_close(gram.triu(), plain_gram(x).triu(), 1e-5);
+    expect_close(cross, plain_cross_gram(reference, x), 3e-3);  // the difference is rounded to bf16
+  }
 }
 
 TEST_F(OnDevice, ScalesAreThoseOfTheCpu) {

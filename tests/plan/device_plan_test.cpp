@@ -13,10 +13,11 @@ constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max(), 
 
 class DevicePlan : public ::testing::Test {
  protected:
-  RunPlan plan(std::uint64_t device_budget, setup::ActivationPlace place = setup::ActivationPlace::kAuto) {
+  RunPlan plan(std::uint64_t device_budget, setup::ActivationPlace place = setup::ActivationPlace::kAuto,
+               std::int64_t batch_tokens = 2048) {
     run_.device_budget = device_budget;
     run_.place = place;
-    return plan_run({.run = run_, .samples = std::vector<SampleShape>(64, SampleShape{512}), .batch_tokens = 2048});
+    return plan_run({.run = run_, .samples = std::vector<SampleShape>(64, SampleShape{512}), .batch_tokens = batch_tokens});
   }
 
   static constexpr std::uint64_t kStream = 64 * 512 * 256 * 2;  // bytes of a value of the model's width
@@ -31,8 +32,10 @@ TEST_F(DevicePlan, ActivationsStayOnTheDeviceWhereTheyFit) {
   EXPECT_GE(roomy.memory.peak.device, 3 * kStream);  // the stream, and what goes into down_proj
   const RunPlan on_host = plan(kUnlimited, setup::ActivationPlace::kCpu);
   EXPECT_TRUE(on_host.activation_home.is_cpu());
+  // What goes into down_proj is computed again there, because that takes less time than moving it twice.
   const std::uint64_t activations = most(on_host, &SubgraphPlan::activation_bytes);
-  ASSERT_GE(activations, 3 * kStream);
+  EXPECT_GE(activations, kStream);
+  EXPECT_LT(activations, 2 * kStream);
   // Each plan begins with the memory that this process has by then.
   EXPECT_NEAR(static_cast<double>(on_host.memory.peak.host - roomy.memory.peak.host), static_cast<double>(activations),
               static_cast<double>(kStream));
@@ -57,12 +60,15 @@ TEST_F(DevicePlan, ThenTheyAreComputedAgainThenTheyWaitOnTheHostThenTheRunIsRefu
 }
 
 TEST_F(DevicePlan, CountsWhatIsOnItsWayBetweenDeviceAndHost) {
-  // A batch of 2048 tokens: three of them of what a stage reads, and what goes into down_proj; on the host powers of two.
+  // A batch of 2048 tokens: three of them of what a stage reads, and what goes into down_proj.
   const RunPlan on_host = plan(kUnlimited, setup::ActivationPlace::kCpu);
   EXPECT_GE(most(on_host, &SubgraphPlan::transient_bytes), 3u * 2048 * 256 * 2 + 2048u * 768 * 2);
-  const auto activations = &SubgraphPlan::activation_bytes;
-  EXPECT_EQ(most(on_host, activations) - most(plan(kUnlimited), activations),
-            16u * kMebibyte);  // 4 MiB instead of 3 a batch
+}
+
+TEST_F(DevicePlan, CountsPinnedMemoryInPowersOfTwo) {
+  // 21 batches of three samples, a MiB instead of 3/4 each, and one of a sample; a batch's new value is stored beside the old one.
+  const RunPlan on_host = plan(kUnlimited, setup::ActivationPlace::kCpu, 3 * 512);
+  EXPECT_EQ(most(on_host, &SubgraphPlan::activation_bytes), 22 * kMebibyte + kMebibyte / 4);
 }
 
 TEST_F(DevicePlan, TheSolversStackIsOnTheDevice) {

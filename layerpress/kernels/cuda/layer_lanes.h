@@ -56,13 +56,16 @@ LAYERPRESS_LANES T gated(T a, T b) {
 
 /// Feature `feature` of a token, counted over all heads.
 template <typename T>
-LAYERPRESS_LANES T rotated(const RotaryTask& task, std::int64_t token, std::int64_t feature) {
+LAYERPRESS_LANES T rotated(const RotaryTask& task, std::int64_t token, std::int32_t feature) {
   const T* x = static_cast<const T*>(task.x) + token * task.heads * task.head_dim;
-  const std::int64_t begin = feature / task.head_dim * task.head_dim + task.offset, place = feature - begin;
-  if (place < 0 || place >= 2 * task.pairs) return x[feature];
-  const std::int64_t pair = task.interleaved ? place / 2 : place % task.pairs;
-  const bool is_first = task.interleaved ? place % 2 == 0 : place < task.pairs;
-  const std::int64_t apart = task.interleaved ? 1 : task.pairs, angle = task.positions[token] * task.pairs + pair;
+  // In 32 bits: a GPU divides 64 bits in dozens of instructions.
+  const auto head_dim = static_cast<std::int32_t>(task.head_dim), pairs = static_cast<std::int32_t>(task.pairs);
+  const std::int32_t begin = feature / head_dim * head_dim + static_cast<std::int32_t>(task.offset), place = feature - begin;
+  if (place < 0 || place >= 2 * pairs) return x[feature];
+  const bool is_first = task.interleaved ? place % 2 == 0 : place < pairs;
+  const std::int32_t pair = task.interleaved ? place / 2 : is_first ? place : place - pairs;
+  const std::int32_t apart = task.interleaved ? 1 : pairs;
+  const std::int64_t angle = task.positions[token] * pairs + pair;
   const float other = widen(x[is_first ? feature + apart : feature - apart]) * task.sine[angle];
   const float own = widen(x[feature]) * task.cosine[angle];
   return narrow<T>(is_first ? own - other : own + other);

@@ -28,11 +28,13 @@ __global__ void __launch_bounds__(kThreads) gate(const GateTask task) {
   }
 }
 
+/// A block per token.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rotary(const RotaryTask task) {
-  const std::int64_t features = task.heads * task.head_dim;
-  for (std::int64_t i = own_thread(); i < task.tokens * features; i += all_threads())
-    static_cast<T*>(task.y)[i] = rotated<T>(task, i / features, i % features);
+  const auto features = static_cast<std::int32_t>(task.heads * task.head_dim);
+  for (std::int64_t token = blockIdx.x; token < task.tokens; token += gridDim.x)
+    for (auto i = static_cast<std::int32_t>(threadIdx.x); i < features; i += kThreads)
+      static_cast<T*>(task.y)[token * features + i] = rotated<T>(task, token, i);
 }
 
 /// Whether 16-byte accesses are aligned.
@@ -62,7 +64,7 @@ void launch_gate(const GateTask& task, cudaStream_t stream) {
 
 template <typename T>
 void launch_rotary(const RotaryTask& task, cudaStream_t stream) {
-  rotary<T><<<blocks_for(task.tokens * task.heads * task.head_dim), kThreads, 0, stream>>>(task);
+  rotary<T><<<blocks_for(task.tokens * kThreads), kThreads, 0, stream>>>(task);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--experts", type=int, default=128, help="of the mixture's layer (default 128)")
     parser.add_argument("--samples", type=int, nargs="+", default=[64, 512], help="a run with each (default 64 512)")
     parser.add_argument("--sample-tokens", type=int, default=2048, help="tokens of each (default 2048)")
+    parser.add_argument("--budget", default="5.8GB", help="of device memory, for a second run with most samples (default 5.8GB)")
     parser.add_argument("--peer-layers", type=int, default=4, help="of them that LLM Compressor does first (default 4)")
     parser.add_argument("--peer-python", type=Path, help="has LLM Compressor (default: this one, with .vendor/python)")
     parser.add_argument("--minutes", type=float, default=9, help="no run is begun that would end later (default 9)")
@@ -104,15 +105,17 @@ RUN_HEADER = ["case", "seconds", *PHASES, "of the bf16 peak", "device GB", "plan
 def model_runs(bench: Bench, name: str, shape, times: int = 1) -> list[list[str]]:
     say(f"{name}: making the checkpoint")
     model = make_checkpoint(bench.scratch / name, shape)
-    rows, per_sample = [], 0.0
-    for samples in bench.arguments.samples:
+    rows, per_sample, budget = [], 0.0, ["--device-memory-budget", bench.arguments.budget]
+    most = max(bench.arguments.samples)
+    for samples, limit in [*((samples, []) for samples in bench.arguments.samples), (most, budget)]:
+        label = f"{name}, {samples} samples" + (f", {bench.arguments.budget}" if limit else "")
         if per_sample * samples > bench.left():
-            rows.append([f"{name}, {samples} samples", "no time left", *["-"] * (len(RUN_HEADER) - 2)])
+            rows.append([label, "no time left", *["-"] * (len(RUN_HEADER) - 2)])
             continue
         summary = bench.compress(model, bench.scratch / f"{name}-compressed", bench.tokens(samples, shape.vocab_size),
-                                 bench.arguments.device, "--num-calibration-samples", samples)
+                                 bench.arguments.device, "--num-calibration-samples", samples, *limit)
         per_sample = summary["wall"] / samples
-        rows.append(run_row(f"{name}, {samples} samples", summary, bench.peak))
+        rows.append(run_row(label, summary, bench.peak))
         say(" ".join(rows[-1]))
         if times > 1:
             rows.append([f"the same x {times}", f"{times * summary['seconds']:.0f}", *["-"] * (len(RUN_HEADER) - 2)])

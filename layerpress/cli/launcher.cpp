@@ -29,7 +29,8 @@ void let_threads_sleep() {
 /// 1.4 (H100).
 void pin_on_threads() {
   if (std::getenv("PYTORCH_ALLOC_CONF") == nullptr)
-    ::setenv("PYTORCH_CUDA_ALLOC_CONF", "pinned_use_cuda_host_register:True,pinned_num_register_threads:8", /*overwrite=*/0);
+    ::setenv("PYTORCH_CUDA_ALLOC_CONF", "pinned_use_cuda_host_register:True,pinned_num_register_threads:8",
+             /*overwrite=*/0);
 }
 
 int cannot_start(const char* what, int error) {

@@ -126,7 +126,8 @@ class BlockRounder : public compression::Quantizer {
   static std::uint64_t largest_copy(const std::vector<LinearShape>& linears) {
     std::uint64_t bytes = 0;
     for (const LinearShape& linear : linears)
-      bytes = std::max(bytes, static_cast<std::uint64_t>(linear.rows * linear.columns) * c10::elementSize(linear.dtype));
+      bytes =
+          std::max(bytes, static_cast<std::uint64_t>(linear.rows * linear.columns) * c10::elementSize(linear.dtype));
     return bytes;
   }
 

@@ -63,14 +63,18 @@ StepCost step_cost(const graph::Graph& graph, const std::vector<schedule::GroupW
   std::size_t first = 0;
   for (const std::size_t count : pipeline::turns_of(tasks)) {
     const pipeline::TaskShape& task = tasks[first];
-    const StepCost::Turn turn{count, exchanged[first].linears, task.modifier->workspace_together(task.linears, count),
-                              count * result_bytes(exchanged[first].linears), works[first].propagates,
+    const StepCost::Turn turn{count,
+                              exchanged[first].linears,
+                              task.modifier->workspace_together(task.linears, count),
+                              count * result_bytes(exchanged[first].linears),
+                              works[first].propagates,
                               task.modifier->cost(task.linears).host_bytes};
     if (cost.ranks == 1)
       cost.turns.push_back(turn);
     else  // ranks have different groups; all results wait to be exchanged
       for (std::size_t i = first; i < first + count; ++i)
-        cost.turns.push_back({1, turn.linears, turn.workspace_bytes, result_bytes(turn.linears), turn.propagates, turn.host_bytes});
+        cost.turns.push_back(
+            {1, turn.linears, turn.workspace_bytes, result_bytes(turn.linears), turn.propagates, turn.host_bytes});
     first += count;
   }
   cost.flops = most_flops(works, exchanged, cost.ranks);

@@ -57,12 +57,13 @@ at::Tensor& copy(at::Tensor& target, const at::Tensor& source, bool non_blocking
 
 void record_stream(at::Tensor&, c10::Stream) {}  // copies that wait hold their tensors
 
-at::Tensor& add_product_in(const at::Tensor& sums, const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype, const at::Scalar& beta,
-                           const at::Scalar& alpha, at::Tensor& out) {
+at::Tensor& add_product_in(const at::Tensor& sums, const at::Tensor& a, const at::Tensor& b, at::ScalarType dtype,
+                           const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
   finish_earlier();
   HostForm form;
   TORCH_CHECK(a.scalar_type() == b.scalar_type() && a.is_cuda() && b.is_cuda(), "addmm: dtypes or devices differ");
-  TORCH_CHECK(a.scalar_type() != at::kFloat && dtype == at::kFloat && out.is_same(sums), "addmm: sums in fp32 of halves, in place");
+  TORCH_CHECK(a.scalar_type() != at::kFloat && dtype == at::kFloat && out.is_same(sums),
+              "addmm: sums in fp32 of halves, in place");
   form.argument(out).addmm_(form.argument(a).to(dtype), form.argument(b).to(dtype), beta, alpha);
   return out;
 }

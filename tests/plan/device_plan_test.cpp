@@ -17,7 +17,8 @@ class DevicePlan : public ::testing::Test {
                std::int64_t batch_tokens = 2048) {
     run_.device_budget = device_budget;
     run_.place = place;
-    return plan_run({.run = run_, .samples = std::vector<SampleShape>(64, SampleShape{512}), .batch_tokens = batch_tokens});
+    return plan_run(
+        {.run = run_, .samples = std::vector<SampleShape>(64, SampleShape{512}), .batch_tokens = batch_tokens});
   }
 
   static constexpr std::uint64_t kStream = 64 * 512 * 256 * 2;  // bytes of a value of the model's width

@@ -60,7 +60,8 @@ LAYERPRESS_LANES T rotated(const RotaryTask& task, std::int64_t token, std::int3
   const T* x = static_cast<const T*>(task.x) + token * task.heads * task.head_dim;
   // In 32 bits: a GPU divides 64 bits in dozens of instructions.
   const auto head_dim = static_cast<std::int32_t>(task.head_dim), pairs = static_cast<std::int32_t>(task.pairs);
-  const std::int32_t begin = feature / head_dim * head_dim + static_cast<std::int32_t>(task.offset), place = feature - begin;
+  const std::int32_t begin = feature / head_dim * head_dim + static_cast<std::int32_t>(task.offset),
+                     place = feature - begin;
   if (place < 0 || place >= 2 * pairs) return x[feature];
   const bool is_first = task.interleaved ? place % 2 == 0 : place < pairs;
   const std::int32_t pair = task.interleaved ? place / 2 : is_first ? place : place - pairs;

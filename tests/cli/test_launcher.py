@@ -25,7 +25,8 @@ def launcher(tmp_path) -> Path:
 
 
 def start(launcher: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    own = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.run([launcher, *arguments], env={**kept, **environment}, capture_output=True, text=True, check=False)
 
 
@@ -53,3 +54,15 @@ def test_starts_the_program_beside_it(launcher, environment, waiting):
     result = start(launcher, "inspect", "a model", "--json", **environment)
     assert (result.returncode, result.stderr) == (7, "")
     assert result.stdout == f"{waiting} arguments=inspect a model --json\n"
+
+
+@pytest.mark.parametrize("environment, said", [
+    ({}, "pinned_use_cuda_host_register:True,pinned_num_register_threads:8"),
+    ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "backend:native"),
+    ({"PYTORCH_ALLOC_CONF": "backend:native"}, ""),
+])
+def test_memory_is_pinned_on_threads_unless_the_user_says_otherwise(launcher, environment, said):
+    program = launcher.resolve().with_name("layerpress-program")
+    program.write_text('#!/bin/sh\necho "$PYTORCH_CUDA_ALLOC_CONF"\n')
+    program.chmod(0o755)
+    assert start(launcher, "inspect", "a model", **environment).stdout == f"{said}\n"

@@ -2,6 +2,7 @@
 // and starts the program that is. Libraries read their settings when they are loaded, so these are set here, too.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -49,7 +50,7 @@ int main(int argc, char** argv) {
   char path[PATH_MAX + sizeof(kSuffix)] = {};
   const ssize_t length = ::readlink("/proc/self/exe", path, PATH_MAX);
   if (length < 0) return cannot_start("/proc/self/exe", errno);
-  std::strcpy(path + length, kSuffix);
+  std::copy_n(kSuffix, sizeof(kSuffix), path + length);
   ::execv(path, argv);
   return cannot_start(path, errno);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <utility>
 #include <variant>
 
@@ -22,10 +23,10 @@ struct Closure {
           const Values& known)
       : reached(graph.values.size(), false) {
     for (const ValueId value : wanted) reached[value] = true;
-    for (auto n = candidates.rbegin(); n != candidates.rend(); ++n) {
-      const Node& node = graph.nodes[*n];
+    for (const NodeId n : std::ranges::reverse_view(candidates)) {
+      const Node& node = graph.nodes[n];
       if (!reached[node.output] || known[node.output]) continue;
-      nodes.insert(nodes.begin(), *n);
+      nodes.insert(nodes.begin(), n);
       for (const ValueId input : node.inputs) reached[input] = true;
     }
   }

@@ -32,8 +32,15 @@ void check_file(const fs::path& target, const fs::file_status& status, bool over
     throw UsageError("[output] {}: the file exists; choose another --output or pass --overwrite", target.string());
 }
 
-/// A finished folder takes the place of an empty one by a new name, which works within a file system only.
+/// A finished folder takes the place of an empty one by a new name, which works within a file system only, and not over the root of a mount, even of
+/// the same file system. Kernels before 5.8 do not say which folder is one.
 bool is_mount_point(const fs::path& target) {
+#ifdef STATX_ATTR_MOUNT_ROOT
+  struct statx said {};
+  if (::statx(AT_FDCWD, target.c_str(), 0, STATX_TYPE, &said) == 0 &&
+      (said.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0)
+    return true;
+#endif
   struct stat own {
   }, parent{};
   return ::stat(target.c_str(), &own) == 0 && ::stat(target.parent_path().c_str(), &parent) == 0 &&

@@ -1,6 +1,9 @@
 #include "layerpress/data/helper.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -25,13 +28,18 @@ std::string environment(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
+/// The helper counts to this, which is more than any dataset has.
+std::int64_t countable(std::int64_t number) {
+  return std::min<std::int64_t>(number, std::numeric_limits<std::int32_t>::max());
+}
+
 Json whole_request(const DatasetOptions& options, const fs::path& model_directory) {
   return {{"model", model_directory.string()},
           {"dataset", options.dataset},
           {"split", options.split},
           {"text_column", options.text_column},
-          {"num_samples", options.num_samples},
-          {"max_seq_length", options.max_seq_length},
+          {"num_samples", countable(options.num_samples)},
+          {"max_seq_length", countable(options.max_seq_length)},
           {"shuffle", options.shuffle},
           {"seed", options.seed},
           {"concatenate", options.concatenate},
@@ -42,7 +50,7 @@ Json rows_request(const DatasetOptions& options, const fs::path& model_directory
   Json request = whole_request(options, model_directory);
   request["concatenate"] = false;  // the caller joins the rows
   request["uncut"] = options.concatenate;
-  request["rows"] = {positions.first, positions.last};
+  request["rows"] = {countable(positions.first), countable(positions.last)};
   return request;
 }
 

@@ -80,21 +80,22 @@ TracedModel trace_model(const Json& config) {
 }
 
 void check_weights(const graph::Graph& graph, const checkpoint::Checkpoint& checkpoint) {
+  const std::string where = checkpoint.location().empty() ? "the model in memory" : checkpoint.location().string();
   for (const graph::Node& node : graph.nodes) {
     for (const graph::WeightUse& use : graph::weights_of(node.operation)) {
       if (!checkpoint.contains(use.name))
-        throw CheckpointError("[model.check] {}: tensor '{}' {} is missing", checkpoint.location().string(), use.name,
+        throw CheckpointError("[model.check] {}: tensor '{}' {} is missing", where, use.name,
                               fmt::format("{}", use.shape));
       const checkpoint::StoredTensor& stored = checkpoint.spec(use.name);
       if (stored.shape != use.shape)
-        throw CheckpointError("[model.check] {}: tensor '{}' has shape {}, config.json implies {}",
-                              checkpoint.location().string(), use.name, stored.shape, use.shape);
+        throw CheckpointError("[model.check] {}: tensor '{}' has shape {}, config.json implies {}", where, use.name,
+                              stored.shape, use.shape);
       // Imported operators read tables, too: of integers and booleans.
       const bool is_table = std::holds_alternative<graph::Aten>(node.operation) &&
                             c10::isIntegralType(stored.dtype, /*includeBool=*/true);
       if (!is_table && stored.dtype != at::kBFloat16 && stored.dtype != at::kHalf && stored.dtype != at::kFloat)
-        throw CheckpointError("[model.check] {}: tensor '{}' has dtype {}; weights must be BF16, F16 or F32",
-                              checkpoint.location().string(), use.name, checkpoint::dtype_name(stored.dtype));
+        throw CheckpointError("[model.check] {}: tensor '{}' has dtype {}; weights must be BF16, F16 or F32", where,
+                              use.name, checkpoint::dtype_name(stored.dtype));
     }
   }
 }

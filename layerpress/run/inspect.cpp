@@ -141,13 +141,6 @@ void check_options(const InspectOptions& options) {
         "[options] --graph, --plan, --sensitivity and a picture (--svg, --dot) exclude each other; choose one");
 }
 
-/// The run to plan. Without an output folder, the output is assumed to be on the model's disk.
-OneshotOptions planned_run(const InspectOptions& options) {
-  OneshotOptions run = options.run;
-  if (run.output.empty()) run.output = run.model;
-  return run;
-}
-
 Json measure_sensitivity(const InspectOptions& options, const RunControl& control, Distributed* ranks) {
   dist::Group alone;
   dist::Group& group = ranks != nullptr ? *ranks : alone;
@@ -162,7 +155,7 @@ Json measure_sensitivity(const InspectOptions& options, const RunControl& contro
 
 Json inspect(const InspectOptions& options, const RunControl& control, Distributed* ranks) {
   check_options(options);
-  if (options.plan) return {{"plan", plan_oneshot(planned_run(options), control, ranks)}};
+  if (options.plan) return {{"plan", plan_oneshot(options.run, control, ranks)}};
   if (options.sensitivity) return {{"sensitivity", measure_sensitivity(options, control, ranks)}};
   if (options.run.download) setup::download_model(options.run.model, control);
   const setup::OpenedModel model = setup::open_model(

@@ -389,9 +389,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
         run::settle(setup::set_up(options, group, own, run::assume_experts), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
     say_notes(options, setup, own);
-    const bool names_place =
-        !options.output.empty() && options.output != options.model;  // inspect --plan: the model's disk
-    if (names_place && !options.overwrite && !options.resume)
+    if (!options.output.empty() && !options.overwrite && !options.resume)
       PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
     std::vector<plan::SampleShape> samples;
     if (!options.dataset.empty()) {
@@ -407,7 +405,8 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
                                                .samples = std::move(samples),
                                                .batch_tokens = options.batch_tokens,
                                                .owns = own_linears(setup, group, group.size())});
-    Json report = plan::plan_report(setup, plan, plan::measure_rates(setup, options.output));
+    Json report = plan::plan_report(
+        setup, plan, plan::measure_rates(setup, options.output.empty() ? options.model : options.output));
     group.barrier();
     return report;
   });

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional
 from .errors import DataError, UsageError
 from .helper import helper_script
 from .image_rows import PROCESSED, has_images, is_processed, refuse_sound, wanted_samples
+from .progress import logger
 from .wording import in_python
 
 
@@ -24,14 +25,22 @@ class Items:
             raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
         self._dataset = list(dataset) if iter(dataset) is dataset else dataset
         self._preprocess, self._collator = preprocess, collator
+        self._warned = False
 
     def __iter__(self) -> Iterator[Any]:
         return _apart(self._changed(item) for item in self._dataset)
 
     def _changed(self, item: Any) -> Any:
         item = self._preprocess(item) if self._preprocess else item
-        tokenized = hasattr(item, "keys") and item.get("input_ids") is not None
-        return self._collator([dict(item)]) if self._collator and tokenized else item
+        if self._collator is None:
+            return item
+        if hasattr(item, "keys") and item.get("input_ids") is not None:
+            return self._collator([dict(item)])
+        if not self._warned:
+            logger.warning("data_collator is not called: it takes tokenized rows, and these are tokenized by the program; pass rows of "
+                           "input_ids if it changes them")
+        self._warned = True
+        return item
 
     def have_images(self) -> bool:
         return any(has_images(item) for item in self)
@@ -94,6 +103,8 @@ class Rows:
         messages = item.get("messages") if item.get("messages") is not None else item.get(self._column)
         if isinstance(messages, (list, tuple)):
             return {"messages": list(messages)}
+        if self._column in columns and item[self._column] is None:
+            return {"text": ""}  # skipped, as in a file
         raise DataError(f"[python.dataset] row {number} has the columns {', '.join(sorted(map(str, columns)))}; wanted is input_ids, "
                         f"{self._column} or messages: name the text with text_column")
 

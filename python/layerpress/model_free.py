@@ -11,6 +11,12 @@ from .progress import logger
 from .reports import Summary
 from .runs import oneshot
 
+# Options of oneshot() that this call says otherwise.
+_OWN = {"recipe": "pass scheme or config", "output_dir": "pass save_directory", "pipeline": "it is always datafree",
+        "dataset": "no data is used; call oneshot()",
+        **{name: "pass a QuantizationScheme as scheme, whose weights say this" for name in ("group_size", "observer")},
+        **{name: "weights are rounded to nearest; call oneshot()" for name in ("algorithm", "quality")}}
+
 # Of compressed-tensors: what they do is done while weights are read.
 _READERS = ("AutoAWQConverter", "CompressedTensorsDequantizer", "FP8BlockDequantizer", "ModelOptNvfp4Converter")
 
@@ -26,6 +32,8 @@ def model_free_ptq(model_stub: str | os.PathLike, save_directory: str | os.PathL
     """
     if (scheme is None) == (config is None):
         raise UsageError("[python.model_free_ptq] scheme, config: pass one of the two")
+    for name in _OWN.keys() & options.keys():
+        raise UsageError(f"[python.model_free_ptq] {name}: {_OWN[name]}")
     if converter is not None and type(converter).__name__ not in _READERS:
         raise UsageError(f"[python.model_free_ptq] converter: a {type(converter).__name__} is not possible; leave it out where it "
                          "dequantizes: Layerpress reads quantized checkpoints itself")

@@ -16,9 +16,17 @@ _TYPES = {option["name"]: option["type"] for options in json.loads(_native.table
 _OPTION = re.compile(r"--(no-)?([a-z][a-z0-9]*(?:-[a-z0-9]+)*)(?:(?: |=)('[^']*'|[0-9][\w.]*|[A-Z][A-Z_/0-9]*\b|[a-z]+(?=:)))?(?=(:?))")
 
 
+# Rows that were passed, in the file that the program reads.
+_ROWS = re.compile(r"\S*/layerpress-work-\S*/rows\.jsonl(, line [0-9]+)?")
+
+
 def in_python(text: str) -> str:
     """`--download` as `download=True`, `--group-size 64` as `group_size=64`, `--output` as `output_dir=`."""
-    return _OPTION.sub(_keyword, text)
+    return _OPTION.sub(_keyword, _ROWS.sub(_row, text))
+
+
+def _row(found: re.Match) -> str:
+    return "the dataset" if found[1] is None else found[1].replace(", line", "row")
 
 
 def _keyword(found: re.Match) -> str:

@@ -13,15 +13,17 @@ IMAGE_COLUMNS = ("image", "images")
 
 
 def row_images(place: str, row: Mapping[str, Any]) -> list:
-    """The content of the first of `image` and `images` that is not null: file names, bytes, or decoded images."""
-    for name in IMAGE_COLUMNS:
-        value = row.get(name)
-        if value is not None and value != "":  # CSV has no null
-            images = list(value) if isinstance(value, (list, tuple)) else [value]
-            if any(image is None for image in images):
-                raise DataError(f"{place}: '{name}' holds null: remove it or the row")
-            return images
-    return []
+    """The content of `image` or `images`, whichever is not null: file names, bytes, or decoded images."""
+    filled = [name for name in IMAGE_COLUMNS if row.get(name) is not None and row[name] != ""]  # CSV has no null
+    if not filled:
+        return []
+    if len(filled) > 1:
+        raise DataError(f"{place}: 'image' and 'images' both hold images: put all of them into 'images'")
+    value = row[filled[0]]
+    images = list(value) if isinstance(value, (list, tuple)) else [value]
+    if any(image is None for image in images):
+        raise DataError(f"{place}: '{filled[0]}' holds null: remove it or the row")
+    return images
 
 
 def message_images(messages: list[dict]) -> list:

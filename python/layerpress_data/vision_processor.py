@@ -68,10 +68,13 @@ class VisionProcessor:
                 add_special_tokens=content.kind is Kind.TEXT,
                 return_tensors="np" if self._in_graph else "pt",
             )
-        except Exception as fault:  # processors raise their own kinds
+        except Exception as fault:  # processors raise their own kinds, some of them without a text
+            named = text.count(processor.image_token)
+            reason = one_line(fault) or type(fault).__name__
+            if named != len(images):
+                reason = f"the text names {named} images, and the row has {len(images)}"
             raise DataError(
-                f"{content.place}: the processor of {self._directory} fails ({one_line(fault)}): "
-                "check the row's text and images"
+                f"{content.place}: the processor of {self._directory} fails ({reason}): check the row's text and images"
             ) from None
         if self._in_graph:
             return self._sample(content.place, dict(given), len(images))

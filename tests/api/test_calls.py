@@ -1,5 +1,7 @@
 """The other functions of the package, its errors, its stubs, and how it is imported."""
 
+import json
+import logging
 import os
 import re
 import shutil
@@ -259,3 +261,46 @@ def test_alpaca_prompts_are_the_peers():
     text = NAMED["open_platypus"].row({"instruction": "add", "input": "", "output": "3"})["text"]
     assert text == ("Below is an instruction that describes a task. Write a response that appropriately completes the request."
                     "\n\n### Instruction:\nadd\n\n### Response:\n3")
+
+
+@pytest.mark.parametrize("options, fragment", [
+    ({"recipe": "x.yaml"}, "recipe: pass scheme or config"),
+    ({"pipeline": "datafree"}, "pipeline: it is always datafree"),
+    ({"output_dir": "elsewhere"}, "output_dir: pass save_directory"),
+    ({"group_size": 32}, "group_size: pass a QuantizationScheme"),
+])
+def test_what_model_free_ptq_says_itself(options, fragment, model, tmp_path):
+    import layerpress
+
+    with pytest.raises(layerpress.UsageError, match=fragment):
+        layerpress.model_free_ptq(model, tmp_path / "out", scheme="W4A16", progress=False, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_collator_that_is_not_called_is_named(caplog, tmp_path):
+    """Texts are tokenized by the program, of a model's folder or with a tokenizer that was passed."""
+    from layerpress.calibration import Items, Rows
+
+    called = []
+    with caplog.at_level(logging.WARNING, logger="layerpress"):
+        Rows(Items([{"text": "a"}, {"text": "b"}], {}, None, called.append), {}).write(tmp_path / "rows.jsonl")
+    assert called == [] and [record.getMessage()[:31] for record in caplog.records] == ["data_collator is not called: it"]
+    Rows(Items([{"input_ids": [1]}], {}, None, lambda rows: {"input_ids": [rows[0]["input_ids"][0] + 1]}), {}).write(tmp_path / "ids.jsonl")
+    assert json.loads((tmp_path / "ids.jsonl").read_text()) == {"input_ids": [2]}
+
+
+def test_rows_without_a_text_are_skipped_as_in_a_file(tmp_path):
+    from layerpress.calibration import Items, Rows
+
+    Rows(Items([{"text": None}, {"text": "a"}], {}, None, None), {}).write(tmp_path / "rows.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()] == [{"text": ""}, {"text": "a"}]
+
+
+def test_faults_name_the_row_that_was_passed(model):
+    import layerpress
+
+    for rows, options, said in (([[1, 2], [999999]], {}, r"\] the dataset: sample 2 "),
+                                ([{"input_ids": [1, 2], "loss_mask": [1]}], {"use_loss_mask": True}, r"\] row 1: ")):
+        with pytest.raises(layerpress.Error, match=said) as raised:
+            layerpress.evaluate(model, rows, **options)
+        assert "rows.jsonl" not in str(raised.value)

@@ -1,8 +1,10 @@
 """What a run says: its first and last lines, progress, colours, and how wide it is."""
 
 import json
+import os
 import re
 import signal
+import subprocess
 
 import pytest
 from support import deep_model, program
@@ -130,3 +132,27 @@ def test_a_line_for_every_step_at_debug(model, gptq, results):
     outcome = program.run("oneshot", model, "--output", results / "out", *gptq, "--log-level", "debug")
     assert [line.split()[2] for line in outcome.errors.splitlines() if re.match(r"info: \d+/\d+ model\.layers", line)] == [
         f"model.layers.{layer}" for layer in range(3)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting takes root")
+@pytest.mark.parametrize("options", [[], ["--overwrite"]], ids=["", "overwritten"])
+def test_a_bind_mount_is_refused_before_the_work(options, model, tmp_path):
+    """Of a folder in the same file system, which has the same device number."""
+    for name in ("mounted", "target"):
+        (tmp_path / name).mkdir()
+    command = f'mount --bind "$1/target" "$1/mounted" && exec "$2" oneshot "$3" --output "$1/mounted" --algorithm rtn --group-size 32 {" ".join(options)}'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", command, "sh", tmp_path, program.PROGRAM, model], capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 2 and "is a mount point" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mounted", "target"]
+
+
+def test_a_token_file_has_the_name_that_datasets_are_known_by(model, samples, tmp_path):
+    program.fails("prepare", model, "--dataset", samples, "--output", tmp_path / "tokens.jsonl", code=2, fragments=["--output", ".safetensors"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--num-calibration-samples", "--max-seq-length"])
+def test_numbers_beyond_what_is_counted_are_all(option, model, samples, tmp_path):
+    program.run("oneshot", model, "--output", tmp_path / "out", "--dataset", samples, "--group-size", "32", option, 2**62)

@@ -100,3 +100,11 @@ def test_the_plan_counts_decoded_weights(file):
     matrices = 256 * 256 * 2 + 2 * 256 * 128 + 3 * 256 * 512
     assert layer["dequantized_bytes"] == 2 * matrices  # in bf16
     assert layer["bytes"] < 0.45 * layer["dequantized_bytes"]
+
+
+def test_a_plan_is_of_the_run_that_oneshot_does(file, data):
+    """The place of a GGUF that is read does not make the result one."""
+    options = ["--scheme", "W4A16", "--group-size", "64", *data]
+    planned = program.run("inspect", file, "--plan", "--json", *options).json()
+    dry = program.run("oneshot", file, "--output", file.parent / "packed", "--dry-run", *options).output
+    assert planned["samples"] == 8 and "8 samples" in dry

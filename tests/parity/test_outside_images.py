@@ -99,6 +99,13 @@ def test_rows_with_images(model, rows, tmp_path, monkeypatch):
     assert torch.allclose(tokens["embeddings.0"], wanted, atol=1e-5)
 
 
+def test_a_text_that_names_other_images_than_its_row_has(model, rows, tmp_path):
+    path = rows.parent / "two.jsonl"
+    path.write_text(json.dumps({"text": "<image> w1 <image> w2", "image": "1.png"}) + "\n")
+    program.fails("prepare", model, "--dataset", path, "--output", tmp_path / "tokens.safetensors",
+                  fragments=["two.jsonl, line 1", "the text names 2 images, and the row has 1"])
+
+
 def test_run(model, rows, tmp_path):
     """Images are calibration data: the result differs from that of the same tokens without them, the vision part is copied, and
     transformers loads it."""

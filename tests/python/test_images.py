@@ -202,6 +202,11 @@ def test_texts_and_images_that_do_not_match(fails, vision, data):
         fails("rows.jsonl, line 1", model=vision, dataset=data(row))
 
 
+def test_images_in_both_columns_are_refused(fails, vision, data):
+    row = {"text": "<|image|>w1", "image": "square.png", "images": ["wide.jpg"]}
+    fails("rows.jsonl, line 1", "'image' and 'images' both hold images", model=vision, dataset=data(row))
+
+
 def test_images_cannot_be_joined(fails, vision, data):
     path = data({"text": "<|image|>w1", "image": "square.png"})
     fails("rows.jsonl, line 1", "concatenate", model=vision, dataset=path, concatenate=True, max_seq_length=2)

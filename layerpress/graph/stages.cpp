@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <ranges>
 #include <utility>
 #include <variant>
 
@@ -23,7 +22,8 @@ struct Closure {
           const Values& known)
       : reached(graph.values.size(), false) {
     for (const ValueId value : wanted) reached[value] = true;
-    for (const NodeId n : std::ranges::reverse_view(candidates)) {
+    for (std::size_t i = candidates.size(); i-- > 0;) {
+      const NodeId n = candidates[i];
       const Node& node = graph.nodes[n];
       if (!reached[node.output] || known[node.output]) continue;
       nodes.insert(nodes.begin(), n);

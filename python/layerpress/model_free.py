@@ -14,8 +14,8 @@ from .runs import oneshot
 # Options of oneshot() that this call says otherwise.
 _OWN = {"recipe": "pass scheme or config", "output_dir": "pass save_directory", "pipeline": "it is always datafree",
         "dataset": "no data is used; call oneshot()",
-        **{name: "pass a QuantizationScheme as scheme, whose weights say this" for name in ("group_size", "observer")},
-        **{name: "weights are rounded to nearest; call oneshot()" for name in ("algorithm", "quality")}}
+        **dict.fromkeys(("group_size", "observer"), "pass a QuantizationScheme as scheme, whose weights say this"),
+        **dict.fromkeys(("algorithm", "quality"), "weights are rounded to nearest; call oneshot()")}
 
 # Of compressed-tensors: what they do is done while weights are read.
 _READERS = ("AutoAWQConverter", "CompressedTensorsDequantizer", "FP8BlockDequantizer", "ModelOptNvfp4Converter")

@@ -299,7 +299,8 @@ def test_rows_without_a_text_are_skipped_as_in_a_file(tmp_path):
 def test_faults_name_the_row_that_was_passed(model, tmp_path):
     import layerpress
 
-    masked = {"dataset": [{"input_ids": [1, 2], "loss_mask": [1]}], "use_loss_mask": True, "output_dir": tmp_path / "out", "progress": False}
+    masked = {"dataset": [{"input_ids": [1, 2], "loss_mask": [1]}], "use_loss_mask": True, "group_size": 32, "output_dir": tmp_path / "out",
+              "progress": False}
     for call, said in ((lambda: layerpress.evaluate(model, [[1, 2], [999999]]), r"\] the dataset: sample 2 "),
                        (lambda: layerpress.oneshot(model, **masked), r"\] row 1: ")):
         with pytest.raises(layerpress.Error, match=said) as raised:

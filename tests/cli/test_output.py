@@ -140,7 +140,8 @@ def test_a_bind_mount_is_refused_before_the_work(options, model, tmp_path):
     """Of a folder in the same file system, which has the same device number."""
     for name in ("mounted", "target"):
         (tmp_path / name).mkdir()
-    command = f'mount --bind "$1/target" "$1/mounted" && exec "$2" oneshot "$3" --output "$1/mounted" --algorithm rtn --group-size 32 {" ".join(options)}'
+    run = f'exec "$2" oneshot "$3" --output "$1/mounted" --algorithm rtn --group-size 32 {" ".join(options)}'
+    command = f'mount --bind "$1/target" "$1/mounted" && {run}'
     done = subprocess.run(["unshare", "-m", "sh", "-c", command, "sh", tmp_path, program.PROGRAM, model], capture_output=True, text=True, check=False)
     if "unshare" in done.stderr or "mount:" in done.stderr:
         pytest.skip(done.stderr.strip())

@@ -12,12 +12,12 @@ namespace layerpress {
 Prepared prepare(const PrepareOptions& options, const RunControl& control) {
   if (options.output.empty()) throw UsageError("[options] --output is missing");
   require_writable("--output", options.output);
+  require_own_file("--output", options.output, {{"the dataset", options.dataset}, {"the model", options.model}},
+                   {{"a file of the model", options.model}});
   if (std::filesystem::path(options.output).extension() != ".safetensors")
     throw UsageError(
         "[options] --output: {} does not end in .safetensors, by which --dataset knows a token file; rename it",
         options.output);
-  require_own_file("--output", options.output, {{"the dataset", options.dataset}, {"the model", options.model}},
-                   {{"a file of the model", options.model}});
   const data::DatasetOptions dataset = run::dataset_options(options);
   run::warn_of_split(dataset, control);
   if (options.download) setup::download_model(options.model, control);

@@ -107,10 +107,11 @@ class BlockRounder : public compression::Quantizer {
 
   compression::CompressionCost cost(const std::vector<LinearShape>& linears) const override {
     compression::CompressionCost cost;
-    std::uint64_t codes = 0;
+    std::uint64_t codes = 0, copy = 0;  // the latter of a weight that is rounded on the host of its device
     for (const LinearShape& linear : linears) {
       cost.flops["quantize"] += kFlopsOfRounding * static_cast<double>(linear.rows * linear.columns);
       cost.result_bytes += quant::quantized_bytes(*linear.scheme, linear.rows, linear.columns, linear.dtype);
+      copy = std::max(copy, static_cast<std::uint64_t>(linear.rows * linear.columns) * c10::elementSize(linear.dtype));
       // The codes of a quantized source, as they are read and as integers.
       if (linear.computed)
         codes = std::max(codes, static_cast<std::uint64_t>(linear.rows * linear.columns) * (2 + sizeof(int)));
@@ -118,17 +119,8 @@ class BlockRounder : public compression::Quantizer {
         codes = std::max(codes, static_cast<std::uint64_t>(linear.rows * linear.columns) * sizeof(float));
     }
     cost.workspace_bytes = cost.result_bytes + codes;
-    if (!linears.front().device.is_cpu()) cost.host_bytes = cost.result_bytes + codes + largest_copy(linears);
+    if (!linears.front().device.is_cpu()) cost.host_bytes = cost.result_bytes + codes + copy;
     return cost;
-  }
-
-  /// Of a weight that is rounded on the host of its device.
-  static std::uint64_t largest_copy(const std::vector<LinearShape>& linears) {
-    std::uint64_t bytes = 0;
-    for (const LinearShape& linear : linears)
-      bytes =
-          std::max(bytes, static_cast<std::uint64_t>(linear.rows * linear.columns) * c10::elementSize(linear.dtype));
-    return bytes;
   }
 
   std::vector<CompressedModule> compress(const std::vector<LinearWeight>& linears,

@@ -52,9 +52,7 @@ class Planner {
       if (fits(spilled)) chosen = std::move(spilled);
     }
     if (run_.place == setup::ActivationPlace::kDisk) return chosen;
-    std::optional<RunPlan> again = best_again(frame);
-    if (again && (!chosen || seconds(*again) < seconds(*chosen))) chosen = std::move(again);
-    return chosen;
+    return best_again(frame, seconds, std::move(chosen));
   }
 
   /// The plan with the least memory.
@@ -101,12 +99,12 @@ class Planner {
     return choice;
   }
 
-  /// Of plans that compute values again.
-  std::optional<RunPlan> best_again(const Choice& frame) const {
-    std::optional<RunPlan> chosen;
+  /// The fastest of `chosen` and the plans that compute values again.
+  std::optional<RunPlan> best_again(const Choice& frame, double (*seconds_of)(const RunPlan&),
+                                    std::optional<RunPlan> chosen = std::nullopt) const {
     for (const std::vector<bool>& keeps : maker_.patterns()) {
       RunPlan again = maker_.make(keeping(frame, keeps));
-      if (fits(again) && (!chosen || seconds(again) < seconds(*chosen))) chosen = std::move(again);
+      if (fits(again) && (!chosen || seconds_of(again) < seconds_of(*chosen))) chosen = std::move(again);
     }
     return chosen;
   }
@@ -115,7 +113,7 @@ class Planner {
     RunPlan in_memory = maker_.make(frame);
     if (fits(in_memory)) return in_memory;
     if (!is_sequential()) return std::nullopt;
-    return best_again(frame);
+    return best_again(frame, seconds);
   }
 
   /// Values wait in the host's memory. What a device computes again need not come over the bus.
@@ -123,12 +121,7 @@ class Planner {
     std::optional<RunPlan> chosen;
     if (RunPlan in_memory = maker_.make(frame); fits(in_memory)) chosen = std::move(in_memory);
     if (run_.placement.device.is_cpu() || !frame.home.is_cpu() || !is_sequential()) return chosen;
-    for (const std::vector<bool>& keeps : maker_.patterns()) {
-      RunPlan again = maker_.make(keeping(frame, keeps));
-      if (fits(again) && (!chosen || seconds_with_copies(again) < seconds_with_copies(*chosen)))
-        chosen = std::move(again);
-    }
-    return chosen;
+    return best_again(frame, seconds_with_copies, std::move(chosen));
   }
 
   /// In memory as far as the budget goes beside everything else, the rest on disk.

@@ -32,8 +32,9 @@ def model_free_ptq(model_stub: str | os.PathLike, save_directory: str | os.PathL
     """
     if (scheme is None) == (config is None):
         raise UsageError("[python.model_free_ptq] scheme, config: pass one of the two")
-    for name in _OWN.keys() & options.keys():
-        raise UsageError(f"[python.model_free_ptq] {name}: {_OWN[name]}")
+    for name in options:
+        if name in _OWN:
+            raise UsageError(f"[python.model_free_ptq] {name}: {_OWN[name]}")
     if converter is not None and type(converter).__name__ not in _READERS:
         raise UsageError(f"[python.model_free_ptq] converter: a {type(converter).__name__} is not possible; leave it out where it "
                          "dequantizes: Layerpress reads quantized checkpoints itself")

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <numeric>
 
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
@@ -14,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kLargestGroup = 4096;
 
-double sparsity_of(const Json& value, const std::string& where) {
+double checked_sparsity(const Json& value, const std::string& where) {
   if (value.is_number() && value.get<double>() >= 0 && value.get<double>() < 1) return value.get<double>();
   throw RecipeError("[recipe.modifier] {}: sparsity {} is not a number from 0 to below 1", where,
                     value.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 40));
@@ -25,26 +27,59 @@ bool read_number(std::string_view text, std::int64_t& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// OWL takes a layer's share of large products of weights and inputs, relative to all layers.
-void refuse_profiles(const Json& arguments, const std::string& where) {
-  for (const char* key : {"sparsity_profile", "owl_m", "owl_lmbda"})
-    if (json_has(arguments, key))
-      throw RecipeError(
-          "[recipe.modifier] {}: {} is not implemented: it needs figures of all layers before the first one is pruned; "
-          "give a list of sparsities, one for each target",
-          where, key);
+double positive(const Json& arguments, const char* key, const std::string& where) {
+  const auto value = json_get_or<double>(arguments, key, where, 0);
+  if (!(value > 0 && std::isfinite(value)))
+    throw RecipeError("[recipe.modifier] {}: {} must be a positive number", where, key);
+  return value;
 }
 
 }  // namespace
 
+std::optional<OutlierProfile> outlier_profile(const Json& arguments, const std::string& where) {
+  const bool asked = json_has(arguments, kSparsityProfile);
+  if (!asked && !json_has(arguments, "owl_m") && !json_has(arguments, "owl_lmbda")) return std::nullopt;
+  if (!asked || !json_has(arguments, "owl_m") || !json_has(arguments, "owl_lmbda"))
+    throw RecipeError(
+        "[recipe.modifier] {}: {}: owl, owl_m and owl_lmbda belong together; give all of them, such as owl_m: 5 and "
+        "owl_lmbda: 0.08, or none",
+        where, kSparsityProfile);
+  if (const auto name = json_get_or<std::string>(arguments, kSparsityProfile, where, ""); upper_case(name) != "OWL")
+    throw RecipeError("[recipe.modifier] {}: {} '{}' is unknown; write owl", where, kSparsityProfile, name);
+  if (!json_has(arguments, "sparsity") || !arguments["sparsity"].is_number())
+    throw RecipeError("[recipe.modifier] {}: with {}, sparsity is one number, the mean over layers", where,
+                      kSparsityProfile);
+  return OutlierProfile{checked_sparsity(arguments["sparsity"], where), positive(arguments, "owl_m", where),
+                        positive(arguments, "owl_lmbda", where)};
+}
+
+std::vector<double> sparsities_of(const OutlierProfile& profile, const std::vector<double>& shares,
+                                  const std::string& where) {
+  const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+  const double scale = *most > *least ? 2 * profile.spread / (*most - *least) : 0;
+  const double mean = std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
+  std::vector<double> sparsities;
+  for (const double share : shares) {
+    sparsities.push_back(std::round(1e6 * (profile.sparsity - scale * (share - mean))) / 1e6);
+    if (!(sparsities.back() >= 0 && sparsities.back() < 1))
+      throw RecipeError(
+          "[recipe.check] {}: owl_lmbda {} gives a layer a sparsity of {}; write a smaller one, because sparsities are "
+          "from 0 to below 1",
+          where, profile.spread, sparsities.back());
+  }
+  return sparsities;
+}
+
 const std::vector<Argument>& PruningModifier::shared_arguments() {
   static const std::vector<Argument> kArguments = {{"sparsity", "float | list[float] | None"},
-                                                   {"sparsity_profile", "str | None"},
+                                                   {kSparsityProfile, "str | None"},
                                                    {"mask_structure", "str"},
                                                    {"owl_m", "int | None"},
                                                    {"owl_lmbda", "float | None"},
                                                    {"targets", "str | list[str]"},
-                                                   {"ignore", "str | list[str]"}};
+                                                   {"ignore", "str | list[str]"},
+                                                   {kLayerSparsities, "dict[str, float] | None"},
+                                                   {"measured_on", "dict[str, Any] | None"}};
   return kArguments;
 }
 
@@ -56,9 +91,9 @@ PruningModifier::PruningModifier(const OrderedJson& arguments, const std::string
   for (const Argument& own : own_arguments) known.push_back(own.name);
   const Json plain(arguments);
   without_effect_ = check_arguments(plain, where, known);
-  refuse_profiles(plain, where);
   read_structure(plain);
   read_sparsity(plain);
+  read_profile(plain);
   const Json targets = json_has(plain, "targets") ? plain["targets"] : Json("Linear");
   targets_.emplace(names_in(targets, where + ".targets"), where + ".targets");
   if (json_has(plain, "ignore") && plain["ignore"] != Json::array())
@@ -87,14 +122,38 @@ void PruningModifier::read_sparsity(const Json& arguments) {
   if (value.is_null() && group_ > 0) {
     sparsities_ = {0};
   } else if (one_for_all_) {
-    sparsities_ = {sparsity_of(value, where_)};
+    sparsities_ = {checked_sparsity(value, where_)};
   } else {
-    for (const Json& entry : value) sparsities_.push_back(sparsity_of(entry, where_));
+    for (const Json& entry : value) sparsities_.push_back(checked_sparsity(entry, where_));
   }
   const double own = group_ > 0 ? static_cast<double>(pruned_) / static_cast<double>(group_) : 0;
   if (group_ > 0 && !value.is_null() &&
       std::any_of(sparsities_.begin(), sparsities_.end(), [&](double sparsity) { return sparsity != own; }))
     without_effect_.emplace_back("sparsity");
+}
+
+void PruningModifier::read_profile(const Json& arguments) {
+  const bool by_layer = json_has(arguments, kLayerSparsities);
+  if (group_ > 0 && (by_layer || json_has(arguments, kSparsityProfile)))
+    throw RecipeError("[recipe.modifier] {}: mask_structure {}:{} makes all layers equally sparse; leave out {}",
+                      where_, pruned_, group_, by_layer ? kLayerSparsities : kSparsityProfile);
+  (void)outlier_profile(arguments, where_);
+  if (!by_layer) return;
+  if (!one_for_all_)
+    throw RecipeError("[recipe.modifier] {}: {} and a list of sparsities: give only one", where_, kLayerSparsities);
+  const Json& layers = arguments[kLayerSparsities];
+  if (!layers.is_object())
+    throw RecipeError("[recipe.modifier] {}: {} is not a mapping such as model.layers.0: 0.4", where_,
+                      kLayerSparsities);
+  for (const auto& [layer, sparsity] : layers.items())
+    layer_sparsities_[layer] = checked_sparsity(sparsity, where_ + "." + kLayerSparsities + "." + layer);
+}
+
+double PruningModifier::sparsity_of(const std::string& module, double otherwise) const {
+  for (std::string around = module;; around = parent_name(around)) {
+    if (const auto layer = layer_sparsities_.find(around); layer != layer_sparsities_.end()) return layer->second;
+    if (around.find('.') == std::string::npos) return otherwise;
+  }
 }
 
 TargetedLinears targeted_linears(const std::vector<compression::ModelModule>& modules, const quant::TargetList& targets,
@@ -128,7 +187,8 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
     if (group_ > 0 && module.columns % group_ != 0)
       throw RecipeError("[recipe.check] {}: mask_structure {}:{} does not divide the {} columns of {}; ignore it",
                         where_, pruned_, group_, module.columns, module.name.name);
-    const double sparsity = group_ > 0 ? 0 : sparsities_[one_for_all_ ? 0 : found->second];
+    const double sparsity =
+        group_ > 0 ? 0 : sparsity_of(module.name.name, sparsities_[one_for_all_ ? 0 : found->second]);
     if (group_ == 0 && sparsity == 0) continue;
     compression::EditPtr& edit = known[sparsity];
     if (edit == nullptr) edit = make_edit({sparsity, pruned_, group_});

@@ -65,7 +65,6 @@ ExpertPruning::ExpertPruning(const Json& arguments, const std::string& where) : 
     throw RecipeError("[recipe.modifier] {}: report_path {} does not end in .json", where, report_path_);
   for (const std::string& pattern : ignore_) (void)quant::TargetList({"re:" + pattern}, where + ".ignore");
   if (json_has(arguments, "kept_experts")) read_decision(arguments["kept_experts"]);
-  if (json_has(arguments, "measured_on")) measured_on_ = arguments["measured_on"];
 }
 
 std::string ExpertPruning::type() const { return kType; }
@@ -191,17 +190,6 @@ OrderedJson ExpertPruning::report(const rewrite::KeptExperts& kept) {
   OrderedJson report = OrderedJson::object();
   for (const std::string& layer : layers) report[layer] = kept.at(layer);
   return report;
-}
-
-void ExpertPruning::put_decision(const rewrite::KeptExperts& kept, const Json& measured_on, OrderedJson& arguments) {
-  arguments["kept_experts"] = report(kept);
-  arguments["measured_on"] = measured_on;
-}
-
-OrderedJson ExpertPruning::without_decision(OrderedJson arguments) {
-  arguments.erase("kept_experts");
-  arguments.erase("measured_on");
-  return arguments;
 }
 
 const std::vector<Argument>& reap_arguments() {

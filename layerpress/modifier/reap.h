@@ -43,8 +43,6 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   bool is_decided() const { return !kept_.empty(); }
   /// The file for the kept experts; "": none.
   const std::string& report_path() const { return report_path_; }
-  /// A checksum of the tokens that the choice was made on, as the recipe has it; null: none is known.
-  const Json& measured_on() const { return measured_on_; }
   /// The experts of a layer with these figures that stay. Throws RecipeError.
   std::vector<std::int64_t> choose(const rewrite::ExpertMixture& mixture,
                                    const std::vector<ExpertFigures>& figures) const;
@@ -54,10 +52,6 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   rewrite::ExpertMixture mixture_of(const rewrite::Model& model) const;
   /// As if these experts were chosen.
   rewrite::Changes changes(const rewrite::Model& model, const rewrite::KeptExperts& kept) const;
-  /// The arguments that keep these experts without measuring anything.
-  static void put_decision(const rewrite::KeptExperts& kept, const Json& measured_on, OrderedJson& arguments);
-  /// Such arguments, without the decision.
-  static OrderedJson without_decision(OrderedJson arguments);
   /// {layer: [numbers]}, in the order of numbers in layers' names.
   static OrderedJson report(const rewrite::KeptExperts& kept);
   const rewrite::KeptExperts& kept() const { return kept_; }
@@ -77,7 +71,6 @@ class ExpertPruning final : public compression::Modifier, public rewrite::Rewrit
   std::vector<std::string> ignore_;
   std::string report_path_;
   rewrite::KeptExperts kept_;
-  Json measured_on_;
   std::vector<std::string> without_effect_;
 };
 

@@ -8,7 +8,6 @@
 #include "layerpress/output/scratch_space.h"
 #include "layerpress/pipeline/report_sink.h"
 #include "layerpress/run/announcement.h"
-#include "layerpress/run/calibration.h"
 #include "layerpress/run/compression_run.h"
 #include "layerpress/run/unit_divergences.h"
 #include "layerpress/setup/rank_agreement.h"
@@ -33,6 +32,17 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
   return work;
 }
 
+Measurement measured(Rank& rank, Work& work, data::CalibrationSet texts) {
+  pipeline::ReportSink sink;
+  try {
+    compress(rank, work, sink);
+  } catch (const InterruptedError&) {
+    throw InterruptedError("[run] stopped on request; a measuring run keeps nothing");
+  }
+  rank.group.barrier();  // what one rank finds wrong late, all ranks learn
+  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports(), std::move(texts)};
+}
+
 }  // namespace
 
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens) {
@@ -42,14 +52,13 @@ Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string&
   data::CalibrationSet texts = short_texts(calibration->set, text_tokens);
   Work work = prepare_work(rank, setup, what, folder, *calibration);
   calibration.reset();  // the batches have copies
-  pipeline::ReportSink sink;
-  try {
-    compress(rank, work, sink);
-  } catch (const InterruptedError&) {
-    throw InterruptedError("[run] stopped on request; a measuring run keeps nothing");
-  }
-  rank.group.barrier();  // what one rank finds wrong late, all ranks learn
-  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports(), std::move(texts)};
+  return measured(rank, work, std::move(texts));
+}
+
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration) {
+  const TemporaryDirectory folder(rank.options.offload_dir);
+  Work work = prepare_work(rank, setup, what, folder, calibration);
+  return measured(rank, work, {});
 }
 
 }  // namespace layerpress::run

@@ -6,6 +6,7 @@
 
 #include "layerpress/compression/modifier.h"
 #include "layerpress/data/calibration_set.h"
+#include "layerpress/run/calibration.h"
 #include "layerpress/run/rank.h"
 #include "layerpress/setup/run_setup.h"
 
@@ -25,5 +26,8 @@ struct Measurement {
 /// quantizers, which give quant::unchanged_scheme(). It writes nothing and leaves nothing behind. `what`: what it measures,
 /// for the log. `text_tokens`: how many tokens of texts to keep at most. Collective.
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens = 0);
+
+/// The same with data that is loaded, without texts.
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration);
 
 }  // namespace layerpress::run

@@ -24,8 +24,8 @@
 #include "layerpress/plan/plan_report.h"
 #include "layerpress/run/announcement.h"
 #include "layerpress/run/calibration.h"
-#include "layerpress/run/chosen_experts.h"
 #include "layerpress/run/compression_run.h"
+#include "layerpress/run/decisions.h"
 #include "layerpress/run/earlier_run.h"
 #include "layerpress/run/hub_transfers.h"
 #include "layerpress/run/mixed_precision.h"
@@ -62,8 +62,7 @@ void open(Rank& rank, Json decision, Claim& claim) {
   claim.earlier = run::earlier_run(rank);
   setup::RunSetup setup = setup::set_up(
       rank.options, rank.group, rank.control,
-      [&](const setup::RunSetup& opened) { return run::choose_experts(rank, opened, claim.calibration); },
-      std::move(decision));
+      [&](const setup::RunSetup& opened) { return run::decide(rank, opened, claim.calibration); }, std::move(decision));
   if (claim.earlier.threads) setup.threads = setup::set_threads(*claim.earlier.threads);
   claim.settled = run::settle(std::move(setup), rank.options, rank.group, rank.control);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
@@ -386,7 +385,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const RunControl own = run::control_of(control, group);
     run::fetch_model(options, group, own);
     const run::Settled settled =
-        run::settle(setup::set_up(options, group, own, run::assume_experts), options, group, own);
+        run::settle(setup::set_up(options, group, own, run::assume_decisions), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
     say_notes(options, setup, own);
     if (!options.output.empty() && !options.overwrite && !options.resume)

@@ -62,9 +62,9 @@ class Limit {
 };
 
 /// The figures and what was chosen from them.
-class Decision {
+class PrecisionDecision {
  public:
-  Decision(const OneshotOptions& options, const MeasuredUnits& measured, std::uint64_t other_bytes)
+  PrecisionDecision(const OneshotOptions& options, const MeasuredUnits& measured, std::uint64_t other_bytes)
       : options_(options), measured_(measured), limit_(options, measured, other_bytes), choices_(measured.options) {
     const std::optional<recipe::PrecisionChoice> choice = choices_.within(limit_.budget());
     if (!choice) limit_.refuse_little(choices_.least_bits());
@@ -205,7 +205,7 @@ void require_useful_limit(const OneshotOptions& options, const MeasuredUnits& un
 
 Json precision_decision(const OneshotOptions& options, const MeasuredUnits& measured, std::uint64_t other_bytes,
                         const recipe::CandidateTargets& vocabulary) {
-  return Decision(options, measured, other_bytes).to_json(vocabulary);
+  return PrecisionDecision(options, measured, other_bytes).to_json(vocabulary);
 }
 
 }  // namespace layerpress::run

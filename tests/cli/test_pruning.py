@@ -119,9 +119,53 @@ def test_a_tied_head_gets_weights_of_its_own(samples, results, tmp_path):
     assert abs(program.logits(out, texts, tmp_path)[0] - tiny_models.logits(out, texts)[0]).max() < 2e-4
 
 
-def test_resumed(results, tmp_path):
+OWL = {"sparsity": 0.5, "sparsity_profile": "owl", "owl_m": 3, "owl_lmbda": 0.1, "ignore": ["re:.*lm_head"]}
+
+
+def owl_sparsities(folder, samples):
+    """By the definition: shares of outliers among |w| times the mean norms of input channels, on the original model, in fp64."""
+    model = tiny_models.load(folder).double()
+    norms, shares = {}, {}
+    linears = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and "layers." in name}
+
+    def add(module, inputs):
+        norms[module] = norms.get(module, 0) + inputs[0].reshape(-1, inputs[0].shape[-1]).square().sum(0).sqrt()
+
+    for module in linears.values():
+        module.register_forward_pre_hook(add)
+    with torch.no_grad():
+        for sample in samples:
+            model(torch.tensor([list(sample)]))
+    for layer in {name.split(".")[2] for name in linears}:
+        products = torch.cat([(module.weight.abs() * norms[module]).flatten() for name, module in linears.items()
+                              if name.split(".")[2] == layer])
+        shares[f"model.layers.{layer}"] = (products > OWL["owl_m"] * products.mean()).double().mean().item()
+    low, high, mean = min(shares.values()), max(shares.values()), sum(shares.values()) / len(shares)
+    return {layer: OWL["sparsity"] - 2 * OWL["owl_lmbda"] * (share - mean) / (high - low) for layer, share in shares.items()}
+
+
+def test_layers_have_the_sparsity_of_their_outliers(results, tmp_path):
+    source = tiny_models.save(tmp_path / "model", num_hidden_layers=3)
+    texts = tiny_models.random_samples([40, 7, 23], seed=2)
+    data = program.write_samples(tmp_path / "samples.jsonl", texts)
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, ("WandaPruningModifier", OWL)), "--dataset", data)
+    expected, found = owl_sparsities(source, texts), tiny_models.tensors(out)
+    assert max(expected.values()) - min(expected.values()) == pytest.approx(0.2)
+    for name in linears(found):
+        weight = found[name]
+        layer = next(layer for layer in expected if name.startswith(layer + "."))
+        zeros = weight.eq(0).sum(1)
+        assert torch.all(zeros == zeros[0]) and abs(zeros[0] - expected[layer] * weight.shape[1]) <= 1.01, name
+    chosen = (out / "recipe.yaml").read_text()
+    assert "layer_sparsities:" in chosen and "measured_on:" in chosen
+    again = program.oneshot(source, results / "again", "--recipe", out / "recipe.yaml", "--dataset", data)
+    assert all(torch.equal(found[name], tensor) for name, tensor in tiny_models.tensors(again).items())
+
+
+@pytest.mark.parametrize("pruning", [("SparseGPTModifier", TWO_OF_FOUR), ("WandaPruningModifier", OWL)], ids=["2:4", "owl"])
+def test_resumed(pruning, results, tmp_path):
     model = deep_model.save(tmp_path / "deep")
-    pruned = recipe(tmp_path, ("SparseGPTModifier", TWO_OF_FOUR))
+    pruned = recipe(tmp_path, pruning)
     how = ["--recipe", pruned, "--dataset", model.with_name("tokens.safetensors"), "--threads", "1"]
     whole = tiny_models.tensors(program.oneshot(model, results / "whole", *how))
     killed(model, results / "out", *how)

@@ -67,6 +67,7 @@ def test_options(options, exact, alone, results):
 @pytest.mark.parametrize("modifiers", [
     {"SparseGPTModifier": {"sparsity": 0.5}}, {"WandaPruningModifier": {"sparsity": None, "mask_structure": "2:4"}},
     {"SparseGPTModifier": {"sparsity": None, "mask_structure": "2:4"}, "GPTQModifier": {"scheme": "W8A8"}},
+    {"WandaPruningModifier": {"sparsity": 0.5, "sparsity_profile": "owl", "owl_m": 3, "owl_lmbda": 0.1}},
 ], ids=lambda modifiers: " ".join(modifiers))
 def test_pruning(modifiers, exact, alone, results, tmp_path):
     """Dense rows travel between ranks, too."""

@@ -1,3 +1,5 @@
+#include "layerpress/modifier/pruning.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -53,7 +55,14 @@ TEST(PruningModifier, RefusesByName) {
     EXPECT_TRUE(has_part(error({{"sparsity", {0.5, 0.4}}}), "2 numbers, but its targets match 5 modules"));
     EXPECT_TRUE(has_part(error({{"mask_structure", "4:2"}}), "mask_structure '4:2'"));
     EXPECT_TRUE(has_part(error({{"mask_structure", "2"}}), "mask_structure '2'"));
-    EXPECT_TRUE(has_part(error({{"sparsity_profile", "owl"}, {"owl_m", 5}, {"owl_lmbda", 0.1}}), "sparsity_profile"));
+    EXPECT_TRUE(has_part(error({{"sparsity_profile", "owl"}, {"owl_m", 5}}), "owl_m and owl_lmbda belong together"));
+    EXPECT_TRUE(has_part(error({{"owl_lmbda", 0.1}}), "owl_m and owl_lmbda belong together"));
+    EXPECT_TRUE(has_part(error({{"sparsity_profile", "awl"}, {"owl_m", 5}, {"owl_lmbda", 0.1}}), "'awl' is unknown"));
+    EXPECT_TRUE(has_part(error({{"sparsity_profile", "owl"}, {"owl_m", 0}, {"owl_lmbda", 0.1}}), "owl_m must be"));
+    EXPECT_TRUE(
+        has_part(error({{"sparsity_profile", "owl"}, {"owl_m", 5}, {"owl_lmbda", 0.1}, {"mask_structure", "2:4"}}),
+                 "mask_structure 2:4 makes all layers equally sparse"));
+    EXPECT_TRUE(has_part(error({{"layer_sparsities", {{"model.layers.0", 1}}}}), "layer_sparsities.model.layers.0"));
     EXPECT_TRUE(has_part(error({{"sparsty", 0.5}}), "did you mean sparsity?"));
     EXPECT_TRUE(has_part(error({{"targets", {"re:("}}}), "targets"));
     EXPECT_EQ(error({{"sparsity", nullptr}, {"mask_structure", "2:4"}}), "no error");
@@ -85,6 +94,24 @@ TEST(PruningModifier, TargetsAreLinearsOrWhatIsAroundThem) {
   EXPECT_EQ(make_modifier("WandaPruningModifier", {{"sparsity", 0.4}, {"mask_structure", "2:4"}}, "test")
                 ->arguments_without_effect(),
             std::vector<std::string>{"sparsity"});
+}
+
+TEST(PruningModifier, LayersHaveSparsitiesOfTheirOwn) {
+  const auto edits =
+      edits_of("WandaPruningModifier",
+               {{"sparsity", 0.5}, {"layer_sparsities", {{"model.layers.0", 0.25}, {"model.layers.1.mlp", 0.75}}}});
+  EXPECT_EQ(edits.at("model.layers.0.self_attn.q_proj")->describe(), "25 % sparse");
+  EXPECT_EQ(edits.at("model.layers.1.mlp.down_proj")->describe(), "75 % sparse");
+  EXPECT_EQ(edits.at("model.layers.1.self_attn.q_proj")->describe(), "50 % sparse");
+  EXPECT_EQ(edits.at("lm_head")->describe(), "50 % sparse");
+}
+
+TEST(OutlierProfile, MoreOutliersMeanFewerZeros) {
+  const OutlierProfile profile{.sparsity = 0.6, .factor = 5, .spread = 0.08};
+  const std::vector<double> sparsities = sparsities_of(profile, {0.01, 0.03, 0.02, 0.02}, "test");
+  EXPECT_EQ(sparsities, (std::vector<double>{0.68, 0.52, 0.6, 0.6}));
+  EXPECT_EQ(sparsities_of(profile, {0.01, 0.01}, "test"), (std::vector<double>{0.6, 0.6}));
+  EXPECT_THROW((void)sparsities_of({.sparsity = 0.95, .factor = 5, .spread = 0.08}, {0.01, 0.03}, "test"), RecipeError);
 }
 
 /// Weights of two linears that read one input, and what is known of it.

@@ -46,6 +46,17 @@ void print_errors(const Json& worst) {
   }
 }
 
+/// What the choice and the schemes beside it lose when all weights are rounded at once.
+void print_measured(const Json& mixed) {
+  if (!json_has(mixed, "measured_kl")) return;  // a run that an earlier version began
+  std::vector<std::string> points = {fmt::format("this choice {:.3g}", mixed["measured_kl"].get<double>())};
+  for (const Json& scheme : mixed["uniform"])
+    if (json_has(scheme, "measured_kl"))
+      points.push_back(fmt::format("{} alone ({:.2f} bits) {:.3g}", scheme["scheme"].get<std::string>(),
+                                   scheme["bits"].get<double>(), scheme["measured_kl"].get<double>()));
+  print_fact("", "measured, rounded to nearest: " + join(points));
+}
+
 /// What was chosen, and what other limits would have cost.
 void print_mixed_precision(const Json& mixed) {
   if (mixed.is_null()) return;
@@ -61,6 +72,7 @@ void print_mixed_precision(const Json& mixed) {
   for (const Json& point : mixed["curve"])
     points.push_back(fmt::format("{:.2f}: {:.3g}", point["bits"].get<double>(), point["predicted_kl"].get<double>()));
   print_fact("", "predicted for other bits: " + join(points));
+  print_measured(mixed);
 }
 
 /// The most memory that a rank took.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -158,6 +159,13 @@ std::string chosen_text(const Json& decision) {
   return join(parts);
 }
 
+/// Unfinished runs of earlier versions have none.
+std::string measured_words(const Json& decision) {
+  return json_has(decision, "measured_kl")
+             ? fmt::format(", measured {:.4g} rounded to nearest", decision["measured_kl"].get<double>())
+             : "";
+}
+
 /// Refuses first what would refuse the run's output after the measurement.
 void check_output(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group) {
   const output::RunFolder folder(options, setup, group);
@@ -165,6 +173,39 @@ void check_output(const OneshotOptions& options, const setup::RunSetup& setup, d
   if (const auto found = find_unfinished_run(options.output))
     output::RunFolder::refuse_unfinished(options.output, *found);
   PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
+}
+
+/// The places of the candidates that would take the next fewer and the next more bits than the choice, if all units had them. Units left alone lose
+/// nothing, which needs no measurement.
+std::vector<std::size_t> neighbours(const Json& decision) {
+  const Json& uniform = decision["uniform"];
+  const auto bits = decision["bits"].get<double>();
+  const auto bits_of = [&](std::size_t c) { return uniform[c]["bits"].get<double>(); };
+  std::optional<std::size_t> below, above;
+  for (std::size_t c = 0; c < uniform.size(); ++c) {
+    if (uniform[c]["scheme"] == recipe::kLeftAlone) continue;
+    if (bits_of(c) < bits && (!below || bits_of(c) > bits_of(*below))) below = c;
+    if (bits_of(c) > bits && (!above || bits_of(c) < bits_of(*above))) above = c;
+  }
+  std::vector<std::size_t> places;
+  if (below) places.push_back(*below);
+  if (above) places.push_back(*above);
+  return places;
+}
+
+/// Measures what the choice and its neighbours lose together, which the prediction adds up from units.
+void add_measured(Rank& rank, const Names& candidates, const SchemeComparison& comparison, const MeasuredUnits& units,
+                  Json& decision) {
+  std::vector<std::size_t> chosen;
+  for (const Json& unit : decision["units"])
+    chosen.push_back(static_cast<std::size_t>(
+        std::find(candidates.begin(), candidates.end(), unit["scheme"].get<std::string>()) - candidates.begin()));
+  std::vector<std::vector<std::size_t>> models = {std::move(chosen)};
+  const std::vector<std::size_t> places = neighbours(decision);
+  for (const std::size_t place : places) models.emplace_back(units.units.size(), place);
+  const std::vector<double> measured = measure_choices(rank, candidates, comparison, units, models);
+  decision["measured_kl"] = measured.front();
+  for (std::size_t i = 0; i < places.size(); ++i) decision["uniform"][places[i]]["measured_kl"] = measured[i + 1];
 }
 
 Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes) {
@@ -180,6 +221,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
   require_useful_limit(options, units, others);
   measure_units(rank, options.schemes, comparison, units);
   Json decision = precision_decision(options, units, others, vocabulary.group);
+  add_measured(rank, options.schemes, comparison, units, decision);
   decision["seconds"] = rank.timer.seconds();
   return decision;
 }
@@ -200,9 +242,10 @@ MixedPrecision choose_precision(const OneshotOptions& options, const RunControl&
   if (is_new) chosen.decision = measured_decision(options, control, group, writes);
   chosen.options = with_recipe(options, chosen.decision["recipe"].get<std::string>());
   control.message(LogLevel::kInfo,
-                  fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}",
+                  fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}{}",
                               is_new ? "" : "the unfinished run's choice: ", chosen_text(chosen.decision),
-                              chosen.decision["bits"].get<double>(), chosen.decision["predicted_kl"].get<double>()));
+                              chosen.decision["bits"].get<double>(), chosen.decision["predicted_kl"].get<double>(),
+                              measured_words(chosen.decision)));
   return chosen;
 }
 

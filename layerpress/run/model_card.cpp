@@ -95,6 +95,19 @@ std::string size_text(std::uint64_t before, std::uint64_t after) {
   return fmt::format("{} before, {} now ({})", format_bytes(before), format_bytes(after), size_change(before, after));
 }
 
+/// The choice, and what the schemes beside it would lose.
+std::string precision_text(const Json& mixed) {
+  std::string text = fmt::format("measurements: {:.3f} bits per weight, predicted KL divergence {:.3g}",
+                                 mixed["bits"].get<double>(), mixed["predicted_kl"].get<double>());
+  if (!json_has(mixed, "measured_kl")) return text;
+  text += fmt::format("; measured, rounded to nearest: {:.3g}", mixed["measured_kl"].get<double>());
+  for (const Json& scheme : mixed["uniform"])
+    if (json_has(scheme, "measured_kl"))
+      text += fmt::format(", {} alone at {:.3f} bits {:.3g}", scheme["scheme"].get<std::string>(),
+                          scheme["bits"].get<double>(), scheme["measured_kl"].get<double>());
+  return text;
+}
+
 std::string facts(const OneshotOptions& options, const ModelName& model, const setup::RunSetup& setup,
                   const OneshotSummary& summary) {
   const Json& details = summary.details;
@@ -106,9 +119,7 @@ std::string facts(const OneshotOptions& options, const ModelName& model, const s
   row("architecture", setup.model.architecture);
   row("modifiers", algorithms(setup.recipe));
   if (!details["modules"].empty()) row("weights", schemes_text(details["modules"]));
-  if (const Json& mixed = details["mixed_precision"]; !mixed.is_null())
-    row("schemes chosen by", fmt::format("measurements: {:.3f} bits per weight, predicted KL divergence {:.3g}",
-                                         mixed["bits"].get<double>(), mixed["predicted_kl"].get<double>()));
+  if (const Json& mixed = details["mixed_precision"]; !mixed.is_null()) row("schemes chosen by", precision_text(mixed));
   row("size of the weights", size_text(details["source_bytes"].get<std::uint64_t>(), summary.output_bytes));
   if (details["samples"].get<std::int64_t>() > 0) row("calibration", calibration_text(options, details));
   if (summary.fallbacks > 0) row("modules with a fallback", fmt::format("{}", summary.fallbacks));

@@ -80,6 +80,10 @@ void add_sizes(const SchemeComparison& comparison, const MeasuredLinears& linear
   }
 }
 
+const compression::Quantizer* quantizer_of(const setup::Modifiers& rounding) {
+  return &dynamic_cast<const compression::Quantizer&>(*rounding.front());
+}
+
 }  // namespace
 
 MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison) {
@@ -97,7 +101,7 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
                    MeasuredUnits& units) {
   const Rounded rounded = rounded_candidates(candidates);
   const std::size_t count = rounded.names.size();
-  const Measurement measurement =
+  Measurement measurement =
       measure(rank, comparison.setup(),
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(rank.options.model)),
                           comparison.setup().assignments.linears.size(), join(rounded.names)),
@@ -105,23 +109,38 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
   units.samples = measurement.samples, units.tokens = measurement.tokens;
+  units.texts = std::move(measurement.texts);
   std::vector<std::vector<double>> errors;
-  std::vector<std::vector<std::string>> modules;
-  for (const MeasuredUnit& unit : units.units) {
-    errors.push_back(errors_of(unit.tied, reports, count));
-    modules.push_back(unit.tied.modules);
-  }
+  for (const MeasuredUnit& unit : units.units) errors.push_back(errors_of(unit.tied, reports, count));
   const std::size_t coarse = coarsest(errors, count);
   units.disturbed_by = rounded.names[coarse];
   const setup::Modifiers rounding = setup::make_modifiers(recipe::rounding_to(units.disturbed_by, rank.options));
-  const auto& quantizer = dynamic_cast<const compression::Quantizer&>(*rounding.front());
+  std::vector<std::vector<Disturbance>> models;
+  for (const MeasuredUnit& unit : units.units) models.push_back({{unit.tied.modules, quantizer_of(rounding)}});
   const std::vector<double> divergences =
-      measure_divergences(rank, {comparison.setup(), std::move(modules), quantizer}, measurement.texts);
+      measure_divergences(rank, {comparison.setup(), std::move(models)}, units.texts);
   for (std::size_t u = 0; u < units.units.size(); ++u)
     for (std::size_t c = 0; c < count; ++c) {
       const double quotient = errors[u][coarse] > 0 ? errors[u][c] / errors[u][coarse] : 1;
       units.options[u][rounded.places[c]].loss = divergences[u] * quotient;
     }
+}
+
+std::vector<double> measure_choices(Rank& rank, const std::vector<std::string>& candidates,
+                                    const SchemeComparison& comparison, const MeasuredUnits& units,
+                                    const std::vector<std::vector<std::size_t>>& models) {
+  std::vector<setup::Modifiers> roundings(candidates.size());
+  for (std::size_t c = 0; c < candidates.size(); ++c)
+    if (candidates[c] != recipe::kLeftAlone)
+      roundings[c] = setup::make_modifiers(recipe::rounding_to(candidates[c], rank.options));
+  std::vector<std::vector<Disturbance>> disturbed;
+  for (const std::vector<std::size_t>& choice : models) {
+    std::vector<Disturbance>& own = disturbed.emplace_back();
+    for (std::size_t u = 0; u < choice.size(); ++u)
+      if (!roundings[choice[u]].empty())
+        own.push_back({units.units[u].tied.modules, quantizer_of(roundings[choice[u]])});
+  }
+  return measure_divergences(rank, {comparison.setup(), std::move(disturbed)}, units.texts);
 }
 
 }  // namespace layerpress::run

@@ -30,11 +30,11 @@ std::map<std::string, graph::WeightMatrix> matrices_of(const graph::Graph& graph
   return matrices;
 }
 
-/// The rounded weights of units.
+/// Rounds weights.
 class RoundedWeights {
  public:
   RoundedWeights(const Disturbances& disturbances, const graph::Graph& graph, const residency::WeightSource& weights)
-      : disturbances_(disturbances), weights_(weights), matrices_(matrices_of(graph)) {
+      : weights_(weights), matrices_(matrices_of(graph)) {
     const graph::Graph& measured = disturbances.setup.model.traced.graph;
     for (const auto& [n, assignment] : disturbances.setup.assignments.linears)
       for (const graph::NodeId fused : assignment.fused)
@@ -43,31 +43,31 @@ class RoundedWeights {
 
   const std::string& weight_of(const std::string& module) const { return matrices_.at(module).weight; }
 
-  at::Tensor rounded(const std::string& module, const residency::Placement& placement, PhaseTimes& times) const {
-    compression::LinearWeight linear = loaded(module, placement);
-    linear.shared = disturbances_.rounding.value_to_share(linear, nullptr);
+  at::Tensor rounded(const std::string& module, const compression::Quantizer& rounding,
+                     const residency::Placement& placement, PhaseTimes& times) const {
+    compression::LinearWeight linear = loaded(module, rounding, placement);
+    linear.shared = rounding.value_to_share(linear, nullptr);
     if (const auto fused = fused_.find(module); linear.shared && fused != fused_.end())
       for (const std::string& other : fused->second)
-        linear.shared = std::max(*linear.shared,
-                                 disturbances_.rounding.value_to_share(loaded(other, placement), nullptr).value_or(0));
-    const auto compressed = disturbances_.rounding.compress({linear}, nullptr, times);
+        linear.shared =
+            std::max(*linear.shared, rounding.value_to_share(loaded(other, rounding, placement), nullptr).value_or(0));
+    const auto compressed = rounding.compress({linear}, nullptr, times);
     return quant::dequantize(*linear.scheme, compressed.front().weight, linear.weight.scalar_type());
   }
 
  private:
-  compression::LinearWeight loaded(const std::string& module, const residency::Placement& placement) const {
+  compression::LinearWeight loaded(const std::string& module, const compression::Quantizer& rounding,
+                                   const residency::Placement& placement) const {
     const at::Tensor weight = weights_.load(weight_of(module));
-    return {module, weight.to(placement.device), disturbances_.rounding.scheme_groups().front().scheme,
-            weight.scalar_type()};
+    return {module, weight.to(placement.device), rounding.scheme_groups().front().scheme, weight.scalar_type()};
   }
 
-  const Disturbances& disturbances_;
   const residency::WeightSource& weights_;
   std::map<std::string, graph::WeightMatrix> matrices_;
   std::map<std::string, std::vector<std::string>> fused_;
 };
 
-/// The original model, number 0, and one with each unit rounded, from 1. Before its unit, a model's values are the original's.
+/// The original model, number 0, and the disturbed ones, from 1. Before its first rounded weight, a model's values are the original's.
 class BranchedRun {
  public:
   BranchedRun(const execution::RunContext& run, graph::ValueId wanted, residency::ActivationStore& store)
@@ -99,25 +99,26 @@ class BranchedRun {
   graph::ValueId wanted_;
   residency::ActivationStore& store_;
   std::set<std::pair<graph::ValueId, std::size_t>> stored_;
-  std::set<std::size_t> branched_;  // models whose unit has begun
+  std::set<std::size_t> branched_;  // models that differ from the original by now
 };
 
 void BranchedRun::run_branches(const graph::Stage& stage, residency::Onload& parameters,
                                const Disturbances& disturbances, const RoundedWeights& rounded) {
   const std::vector<std::string> names = graph::weight_names(run_.graph, stage.nodes);
   const std::set<std::string> here(names.begin(), names.end());
-  for (std::size_t u = 0; u < disturbances.units.size(); ++u) {
+  for (std::size_t m = 1; m <= disturbances.models.size(); ++m) {
     run_.control.check_stop();
-    run_.control.phase("disturb", u, disturbances.units.size());
+    run_.control.phase("disturb", m - 1, disturbances.models.size());
     std::map<std::string, residency::Onload::Saved> saved;
-    for (const std::string& module : disturbances.units[u]) {
-      const std::string& weight = rounded.weight_of(module);
-      if (here.count(weight) == 0) continue;
-      saved.emplace(weight, parameters.saved(weight));
-      parameters.replace(weight, rounded.rounded(module, run_.placement, run_.times));
-    }
-    if (!saved.empty()) branched_.insert(u + 1);
-    if (branched_.count(u + 1) != 0) run_model(u + 1, stage, parameters);
+    for (const Disturbance& disturbance : disturbances.models[m - 1])
+      for (const std::string& module : disturbance.modules) {
+        const std::string& weight = rounded.weight_of(module);
+        if (here.count(weight) == 0) continue;
+        saved.emplace(weight, parameters.saved(weight));
+        parameters.replace(weight, rounded.rounded(module, *disturbance.rounding, run_.placement, run_.times));
+      }
+    if (!saved.empty()) branched_.insert(m);
+    if (branched_.count(m) != 0) run_model(m, stage, parameters);
     for (auto& [weight, value] : saved) parameters.restore(weight, std::move(value));
   }
 }
@@ -144,7 +145,7 @@ void BranchedRun::go_through(std::vector<graph::Subgraph> subgraphs, const Distu
 
 /// Adds the divergences of each model's predictions from the original's, summed over tokens, in chunks so that logits stay small.
 void add_divergences(const execution::RunContext& run, const ModelHead& head, const BranchedRun& models, double* sums,
-                     std::size_t units) {
+                     std::size_t disturbed) {
   constexpr std::int64_t kChunk = 256;
   const residency::Onload parameters(run.weights, graph::weight_names(run.graph, head.nodes()), run.placement);
   const execution::Batch& batch = run.batches.front();
@@ -157,9 +158,9 @@ void add_divergences(const execution::RunContext& run, const ModelHead& head, co
         return at::log_softmax(logits.to(at::kFloat), -1);
       };
       const at::Tensor wanted = logs_of(0), weights = wanted.exp();
-      for (std::size_t u = 0; u < units; ++u) {
+      for (std::size_t m = 0; m < disturbed; ++m) {
         run.control.check_stop();
-        sums[u] += (weights * (wanted - logs_of(u + 1))).sum(at::kDouble).item<double>();
+        sums[m] += (weights * (wanted - logs_of(m + 1))).sum(at::kDouble).item<double>();
       }
     }
 }
@@ -190,12 +191,12 @@ void measure_own(Rank& rank, const Disturbances& disturbances, const data::Calib
   const execution::RunContext run{graph, *weights, placement, batches, rank.control, rank.times, alone};
   const TemporaryDirectory folder(rank.options.offload_dir);
   residency::ActivationStore store(
-      disturbances.units.size() + 1,
+      disturbances.models.size() + 1,
       {.memory_limit = std::max(kLeastStore, disturbances.setup.budget / 8), .scratch = folder.path() / "activations"});
   const ModelHead head(graph);
   BranchedRun models(run, head.hidden(), store);
   models.go_through(setup::cut_model(model.traced, {}), disturbances, RoundedWeights(disturbances, graph, *weights));
-  add_divergences(run, head, models, sums, disturbances.units.size());
+  add_divergences(run, head, models, sums, disturbances.models.size());
 }
 
 }  // namespace
@@ -217,17 +218,18 @@ data::CalibrationSet short_texts(const data::CalibrationSet& set, std::int64_t t
 std::vector<double> measure_divergences(Rank& rank, const Disturbances& disturbances,
                                         const data::CalibrationSet& texts) {
   const auto phase = rank.times.measure("disturb");
-  const at::Tensor sums = at::zeros({static_cast<std::int64_t>(disturbances.units.size()) + 1}, at::kDouble);
+  const at::Tensor sums = at::zeros({static_cast<std::int64_t>(disturbances.models.size()) + 1}, at::kDouble);
   auto* figures = sums.data_ptr<double>();
   if (texts.token_count() > 0) measure_own(rank, disturbances, texts, figures);
-  figures[disturbances.units.size()] = static_cast<double>(texts.token_count());
+  figures[disturbances.models.size()] = static_cast<double>(texts.token_count());
   rank.group.all_reduce(sums);
-  const double tokens = figures[disturbances.units.size()];
+  const double tokens = figures[disturbances.models.size()];
   if (tokens == 0)
     throw DataError("[mixed_precision] {}: has no sample without images, on which predictions could be compared",
                     rank.options.dataset);
   std::vector<double> divergences;
-  for (std::size_t u = 0; u < disturbances.units.size(); ++u) divergences.push_back(std::max(0.0, figures[u] / tokens));
+  for (std::size_t m = 0; m < disturbances.models.size(); ++m)
+    divergences.push_back(std::max(0.0, figures[m] / tokens));
   return divergences;
 }
 

@@ -73,6 +73,23 @@ def errors(summary: dict[str, Any], measured: str, title: str) -> dict[str, Any]
                 {"field": "error", "type": "quantitative", "title": title, "scale": scale, "legend": {"format": ".2~g"}})
 
 
+def choice(summary: dict[str, Any]) -> dict[str, Any]:
+    """The curve of the best choices, and the schemes alone and the choice as points on it or above. A logarithm has no place for 0."""
+    rows = [row for row in figures.choice(summary) if row["kl"] > 0]
+    kinds, colors = ["predicted", "one scheme", "chosen", "measured"], ["#4c78a8", "#b07aa1", "#e4572e", "#54a24b"]
+    shared = {"x": {"field": "bits", "type": "quantitative", "title": "bits of a weight", "scale": {"zero": False}},
+              "y": {"field": "kl", "type": "quantitative", "title": "KL divergence", "scale": {"type": "log"},
+                    "axis": {"format": ".2~g", "tickCount": 5}}}
+    color = {"field": "kind", "type": "nominal", "title": None, "scale": {"domain": kinds, "range": colors}}
+    named = {"field": "what", "type": "nominal", "title": "what"}
+    line = {"mark": {"type": "line", "strokeWidth": 1.6}, "transform": [{"filter": "datum.kind == 'predicted'"}],
+            "encoding": {**shared, "color": color}}
+    points = {"mark": {"type": "point", "size": 90, "strokeWidth": 2}, "transform": [{"filter": "datum.kind != 'predicted'"}],
+              "encoding": {**shared, "color": color, "shape": {"field": "kind", "type": "nominal", "title": None, "legend": None},
+                           "tooltip": [named, *({"field": field, "type": "quantitative", "format": ".4~g"} for field in ("bits", "kl"))]}}
+    return {**_FITTED, "height": 220, "data": {"values": rows}, "layer": [line, points]}
+
+
 def schemes(summary: dict[str, Any]) -> dict[str, Any]:
     rows = figures.schemes_by_place(summary)
     kinds = list(dict.fromkeys(row["kind"] for row in rows))

@@ -122,6 +122,21 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
+def choice(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    """Bits and KL divergences of a choice by measurements: {"bits", "kl", "kind", "what"}. The kinds are "predicted" for the least loss
+    at other limits, "one scheme" and "chosen", and "measured" for those of them that were measured."""
+    mixed = summary.get("mixed_precision") or {}
+    rows = [{"bits": point["bits"], "kl": point["predicted_kl"], "kind": "predicted", "what": "best choice"} for point in mixed.get("curve", ())]
+    points = [{"kind": "one scheme", "what": own["scheme"], **own} for own in mixed.get("uniform", ())]
+    if mixed:
+        points.append({"kind": "chosen", "what": "this result", **{key: mixed.get(key) for key in ("bits", "predicted_kl", "measured_kl")}})
+    for point in points:
+        rows.append({"bits": point["bits"], "kl": point["predicted_kl"], "kind": point["kind"], "what": point["what"]})
+        if point.get("measured_kl") is not None:
+            rows.append({"bits": point["bits"], "kl": point["measured_kl"], "kind": "measured", "what": point["what"]})
+    return rows
+
+
 def schemes(summary: dict[str, Any]) -> dict[str, int]:
     """The number of modules by scheme."""
     counts: dict[str, int] = {}

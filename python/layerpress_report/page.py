@@ -209,12 +209,27 @@ def _errors(summary: dict[str, Any]) -> list[str]:
         parts += [head("Fallbacks"), table(("module", "fallback"), fallbacks[:_FALLBACKS])]
         if len(fallbacks) > _FALLBACKS:
             parts.append(f"<p>and {len(fallbacks) - _FALLBACKS} more</p>")
+    parts += _choice(summary)
     if len(figures.schemes(summary)) > 1:
         parts += [head("Schemes", "The scheme of each linear's weight."), chart(charts.schemes(summary)),
                   table(("linear", "scheme", "layers", "modules"), figures.scheme_rows(summary))]
     if figures.routed(summary):
         parts += [head("Experts", "Tokens that the router sent to each expert."), chart(charts.routed(summary))]
     return parts
+
+
+def _choice(summary: dict[str, Any]) -> list[str]:
+    """What mixed precision chose by."""
+    mixed = summary.get("mixed_precision")
+    if not mixed:
+        return []
+    rows = [("this result", mixed), *((own["scheme"], own) for own in mixed["uniform"])]
+    return [head("Choice of schemes", "The line is the least predicted KL divergence for each number of bits. Predictions add up what rounding each "
+                                      "group of linears alone costs; measured is a whole model rounded to nearest, on some of the calibration data."),
+            chart(charts.choice(summary)),
+            filled_table(("", "bits of a weight", "predicted KL divergence", "measured"),
+                         [(name, f"{own['bits']:.3f}", number(own["predicted_kl"]),
+                           number(own["measured_kl"]) if own.get("measured_kl") is not None else "") for name, own in rows])]
 
 
 def _memory(summary: dict[str, Any]) -> list[str]:

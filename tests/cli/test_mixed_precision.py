@@ -96,6 +96,23 @@ def test_predictions_are_measured(model, samples, made, results):
         assert unit["predicted_kl"]["none"] == 0
 
 
+def test_whole_models_are_measured(model, samples, results):
+    """Those that rounding to the choice, and to the schemes beside it alone, gives."""
+    decision = choose(model, results / "chosen", samples, "--target-bits", "6", "--algorithm", "rtn")["mixed_precision"]
+    uniform = {own["scheme"]: own.get("measured_kl") for own in decision["uniform"]}
+    assert {scheme for scheme, measured in uniform.items() if measured is not None} == {"W4A16", "W8A16"}
+
+    def divergence(result):
+        return program.run("eval", result, "--reference", model, "--dataset", samples, "--dtype", "fp32").json()["kl_divergence"]
+
+    assert decision["measured_kl"] == pytest.approx(divergence(results / "chosen"), rel=0.05)
+    program.oneshot(model, results / "alone", "--algorithm", "rtn", "--scheme", "W4A16", "--group-size", "32")
+    assert uniform["W4A16"] == pytest.approx(divergence(results / "alone"), rel=0.05)
+    assert uniform["W8A16"] < decision["measured_kl"] < uniform["W4A16"]
+    card = (results / "chosen" / "README.md").read_text()
+    assert "measured, rounded to nearest: " in card and "W4A16 alone at 4.5" in card
+
+
 def test_curve_falls(made):
     decision = made[1]["mixed_precision"]
     points = [(point["bits"], point["predicted_kl"]) for point in decision["curve"]]
@@ -109,6 +126,7 @@ def test_what_is_printed(model, samples, results):
     outcome = program.run("oneshot", model, "--output", results / "out", *CHOICE, "--dataset", samples, "--target-bits", "4.6")
     text = " ".join(outcome.output.split())
     assert "W4A16" in text and "bits per weight; predicted KL divergence" in text and "predicted for other bits: 4." in text
+    assert "measured, rounded to nearest: this choice " in text and "W8A16 alone (8." in text
     assert "schemes chosen by | measurements: 4." in (results / "out" / "README.md").read_text()
     assert "layerpress oneshot" in (results / "out" / "README.md").read_text()
 

@@ -18,7 +18,7 @@
 namespace layerpress::run {
 namespace {
 
-constexpr std::int64_t kTextTokens = 256, kLeastTokens = 16;  // an imported graph may not hold for a single token
+constexpr std::int64_t kSampleTokens = 256, kLeastTokens = 16;  // an imported graph may not hold for a single token
 constexpr std::uint64_t kLeastStore = 64 << 20;
 
 /// The linears of a graph by module.
@@ -206,7 +206,7 @@ data::CalibrationSet short_texts(const data::CalibrationSet& set, std::int64_t t
   for (std::int64_t i = 0; i < set.sample_count() && texts.token_count() < tokens; ++i) {
     const std::int64_t first = set.sample_offsets[i];
     const std::int64_t length =
-        std::min({set.sample_offsets[i + 1] - first, kTextTokens, tokens - texts.token_count()});
+        std::min({set.sample_offsets[i + 1] - first, kSampleTokens, tokens - texts.token_count()});
     if (length < kLeastTokens && texts.token_count() > 0) continue;
     if (!set.images.empty() && (set.image_count(i) > 0 || set.images[i].embeddings.are_there())) continue;
     texts.tokens.insert(texts.tokens.end(), set.tokens.begin() + first, set.tokens.begin() + first + length);

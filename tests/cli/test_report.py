@@ -188,7 +188,8 @@ def test_figures(figures):
 def test_choice_of_schemes(figures, tmp_path):
     from layerpress_report.page import page
 
-    mixed = {"bits": 5.0, "predicted_kl": 0.2, "measured_kl": 0.25, "curve": [{"bits": 4.5, "predicted_kl": 0.6}, {"bits": 16, "predicted_kl": 0}],
+    mixed = {"bits": 5.0, "predicted_kl": 0.2, "measured_kl": 0.25,
+             "curve": [{"bits": 4.5, "predicted_kl": 0.6}, {"bits": 16, "predicted_kl": 0}],
              "uniform": [{"scheme": "W4A16", "bits": 4.5, "predicted_kl": 0.6, "measured_kl": 0.7}, {"scheme": "none", "bits": 16, "predicted_kl": 0}]}
     assert [(row["kind"], row["bits"], row["kl"]) for row in figures.choice({"mixed_precision": mixed})] == [
         ("predicted", 4.5, 0.6), ("predicted", 16, 0), ("one scheme", 4.5, 0.6), ("measured", 4.5, 0.7), ("one scheme", 16, 0),
@@ -198,7 +199,8 @@ def test_choice_of_schemes(figures, tmp_path):
                "modules": [], "mixed_precision": mixed}
     file = tmp_path / "page.html"
     file.write_text(page(summary, None, CHARTS.read_text()))
-    drawn = [values for chart in Page(file).charts if (values := json.loads(chart)["data"]["values"])[0].get("kl")]
+    charts = [json.loads(chart)["data"]["values"] for chart in Page(file).charts]
+    drawn = [values for values in charts if values[0].get("kl")]
     assert len(drawn) == 1 and all(row["kl"] > 0 for row in drawn[0]), "a logarithm has no place for 0"
     assert {"0.25", "W4A16", "0.7"} <= set(Page(file).words)
     del mixed["measured_kl"], mixed["uniform"][0]["measured_kl"]  # a run that an earlier version began

@@ -190,7 +190,8 @@ def test_choice_of_schemes(figures, tmp_path):
 
     mixed = {"bits": 5.0, "predicted_kl": 0.2, "measured_kl": 0.25,
              "curve": [{"bits": 4.5, "predicted_kl": 0.6}, {"bits": 16, "predicted_kl": 0}],
-             "uniform": [{"scheme": "W4A16", "bits": 4.5, "predicted_kl": 0.6, "measured_kl": 0.7}, {"scheme": "none", "bits": 16, "predicted_kl": 0}]}
+             "uniform": [{"scheme": "W4A16", "bits": 4.5, "predicted_kl": 0.6, "measured_kl": 0.7},
+                         {"scheme": "none", "bits": 16, "predicted_kl": 0}]}
     assert [(row["kind"], row["bits"], row["kl"]) for row in figures.choice({"mixed_precision": mixed})] == [
         ("predicted", 4.5, 0.6), ("predicted", 16, 0), ("one scheme", 4.5, 0.6), ("measured", 4.5, 0.7), ("one scheme", 16, 0),
         ("chosen", 5.0, 0.2), ("measured", 5.0, 0.25)]

@@ -25,6 +25,15 @@ void require_writable(std::string_view option, const fs::path& path) {
   throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
 }
 
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code failure;
+  const fs::path around = fs::canonical(folder, failure);
+  if (failure) return false;
+  for (fs::path own = fs::weakly_canonical(path, failure); own.has_relative_path(); own = own.parent_path())
+    if (own == around) return true;
+  return false;
+}
+
 void require_own_file(std::string_view option, const fs::path& path, const std::vector<NamedPath>& others,
                       const std::vector<NamedPath>& folders) {
   std::error_code failure;
@@ -34,12 +43,8 @@ void require_own_file(std::string_view option, const fs::path& path, const std::
   };
   for (const NamedPath& other : others)
     if (!other.path.empty() && fs::weakly_canonical(other.path, failure) == own) refuse(other);
-  for (const NamedPath& other : folders) {
-    if (!fs::is_directory(other.path, failure) || !fs::exists(own, failure)) continue;
-    const fs::path folder = fs::weakly_canonical(other.path, failure);
-    for (fs::path parent = own.parent_path(); parent.has_relative_path(); parent = parent.parent_path())
-      if (parent == folder) refuse(other);
-  }
+  for (const NamedPath& other : folders)
+    if (fs::is_directory(other.path, failure) && fs::exists(own, failure) && lies_in(own, other.path)) refuse(other);
 }
 
 std::string hint_for_missing_folder(const fs::path& folder) {

@@ -10,6 +10,9 @@ namespace layerpress {
 /// Throws UsageError naming `option` ("--svg") if can_be_written() is false.
 void require_writable(std::string_view option, const std::filesystem::path& path);
 
+/// Whether `path`, which need not exist, is `folder` or would lie in it, wherever links lead. False for a folder that does not exist.
+bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder);
+
 /// Something that a run reads or makes: what it is, for messages, and where; "": it is not there.
 struct NamedPath {
   std::string what;

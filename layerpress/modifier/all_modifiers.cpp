@@ -68,6 +68,15 @@ const std::vector<Kind>& kinds() {
   return kAll;
 }
 
+/// An argument of a wrong type is the recipe's fault.
+std::unique_ptr<compression::Modifier> made(const Kind& kind, const OrderedJson& arguments, const std::string& where) {
+  try {
+    return kind.make(arguments, where);
+  } catch (const CheckpointError& error) {
+    throw RecipeError("{}", error.what());
+  }
+}
+
 /// What to use instead of modifiers that are refused.
 const std::map<std::string, std::string>& refusals() {
   static const std::map<std::string, std::string> kInstead = {
@@ -110,7 +119,7 @@ std::vector<std::string> modifier_types() {
 std::unique_ptr<compression::Modifier> make_modifier(const std::string& type, const OrderedJson& arguments,
                                                      const std::string& where) {
   for (const Kind& kind : kinds())
-    if (kind.type == type) return kind.make(arguments, where);
+    if (kind.type == type) return made(kind, arguments, where);
   if (const auto refused = refusals().find(type); refused != refusals().end())
     throw RecipeError("[recipe.modifier] {}: {} is not implemented; {}", where, type, refused->second);
   throw RecipeError("[recipe.modifier] {}: unknown modifier '{}'; {}", where, type,

@@ -22,14 +22,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The finished folder takes the place of what is there, which must be nothing that the run or the user needs.
 void check_output(const OneshotOptions& options, const fs::path& model_location) {
   std::error_code failure;
-  const fs::path output = fs::weakly_canonical(options.output, failure), model = fs::canonical(model_location, failure);
-  for (fs::path folder = output; folder.has_relative_path(); folder = folder.parent_path())
-    if (folder == model)
-      throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
-  for (fs::path folder = model; folder.has_relative_path(); folder = folder.parent_path())
-    if (folder == output) throw UsageError("[options] --output: {} holds the model; choose another", options.output);
+  if (lies_in(options.output, model_location))
+    throw UsageError("[options] --output: {} is the model itself or inside it; choose another", options.output);
+  for (const NamedPath& input : {NamedPath{"the model", model_location},
+                                 {"the dataset", options.dataset},
+                                 {"the recipe", options.recipe},
+                                 {"the importance file", options.from_imatrix}})
+    if (!input.path.empty() && lies_in(input.path, options.output))
+      throw UsageError("[options] --output: {} holds {}; choose another", options.output, input.what);
+  if (lies_in(fs::current_path(failure), options.output))
+    throw UsageError(
+        "[options] --output: {} is the current directory or holds it, and would be replaced; choose another",
+        options.output);
+  const fs::path imatrix = fs::absolute(options.imatrix, failure).parent_path();
+  if (!options.imatrix.empty() && fs::is_directory(options.output, failure) && lies_in(imatrix, options.output))
+    throw UsageError("[options] --imatrix: {} lies in the output, which will be replaced; name a file elsewhere",
+                     options.imatrix);
   if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
     throw UsageError("[options] --offload-dir: {} is not a directory; name an existing one", options.offload_dir);
 }

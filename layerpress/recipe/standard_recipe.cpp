@@ -31,6 +31,8 @@ bool is_standard_recipe(const std::string& scheme) {
   return lower == "nvfp4-fp8";
 }
 
+bool is_standard_pattern(const std::string& entry) { return entry == kEncoders || entry == kPredictors; }
+
 OrderedJson standard_arguments(const std::vector<std::string>& ignore, bool caches_heads) {
   OrderedJson arguments;
   arguments["ignore"] = ignore;

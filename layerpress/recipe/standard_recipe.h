@@ -16,4 +16,7 @@ bool is_standard_recipe(const std::string& scheme);
 /// values of heads, and not what they are computed from (MLA), which has no scales.
 OrderedJson standard_arguments(const std::vector<std::string>& ignore, bool caches_heads);
 
+/// Whether it is one of the patterns that stand in its ignore list for any model, and may match nothing.
+bool is_standard_pattern(const std::string& entry);
+
 }  // namespace layerpress::recipe

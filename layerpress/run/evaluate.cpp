@@ -187,6 +187,13 @@ void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t 
   ++sums.samples;
 }
 
+/// Figures of a broken model would look like a result.
+void require_numbers(const Predictions& sums, const std::string& model) {
+  if (std::isnan(sums.negative_log_likelihood))
+    throw CheckpointError(
+        "[evaluate] {}: its predictions are not numbers (NaN); look for damaged weights with layerpress verify", model);
+}
+
 std::int64_t quantize_activations(setup::OpenedModel& model) {
   const std::size_t count = setup::round_inputs(model);
   if (count == 0)
@@ -268,6 +275,8 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
   if (sums.model.predicted == 0)
     throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",
                     options.dataset);
+  require_numbers(sums.model, options.model);
+  if (reference) require_numbers(sums.reference, options.reference);
   result.perplexity = sums.model.perplexity();
   result.tokens = sums.model.predicted;
   result.seconds = timer.seconds();

@@ -7,11 +7,14 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
+#include "layerpress/compression/edit.h"
+#include "layerpress/gguf/metadata.h"
 #include "layerpress/modifier/reap.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/assignment.h"
 #include "layerpress/setup/hub.h"
 #include "layerpress/setup/open_model.h"
+#include "layerpress/setup/result_target.h"
 #include "layerpress/setup/rewriting.h"
 #include "layerpress/verification/agreement.h"
 #include "layerpress/verification/comparison.h"
@@ -87,28 +90,50 @@ bool is_random(const recipe::ModifierEntry& entry) {
 /// What a modifier changes in the weights beside what its rewrite has already changed in the source.
 verification::Changes changes_of(const compression::Modifier& modifier) {
   if (const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(&modifier))
-    return pruning->is_decided() ? verification::Changes::kNone : verification::Changes::kUnknown;
-  const bool is_rewrite = dynamic_cast<const rewrite::Rewrite*>(&modifier) != nullptr;
-  return is_rewrite || kRounding.contains(modifier.type()) ? verification::Changes::kNone
-                                                           : verification::Changes::kScaled;
+    return {.unknown = !pruning->is_decided()};
+  if (dynamic_cast<const rewrite::Rewrite*>(&modifier) != nullptr || kRounding.contains(modifier.type())) return {};
+  if (dynamic_cast<const compression::EditingModifier*>(&modifier) != nullptr) return {.prunes = true};
+  return {.scales = true};
+}
+
+/// The recipe that a checkpoint was made by; nothing: it does not say.
+std::optional<recipe::Recipe> recipe_of(const setup::OpenedModel& result) {
+  if (result.file_metadata) {
+    const auto* text = gguf::find_value<std::string>(*result.file_metadata, "layerpress.recipe");
+    return text == nullptr ? std::nullopt : std::optional(recipe::parse_recipe(*text, "layerpress.recipe"));
+  }
+  const std::filesystem::path file = result.stored->directory() / "recipe.yaml";
+  return std::filesystem::exists(file) ? std::optional(recipe::read_recipe_file(file)) : std::nullopt;
 }
 
 /// Makes those changes in the source that the result's recipe makes before any data, such as rotations and the removal of experts.
 /// Returns what other changes it allows.
 verification::Changes apply_recipe(const setup::OpenedModel& result, setup::OpenedModel& source) {
-  using verification::Changes;
-  const std::filesystem::path file = result.stored->directory() / "recipe.yaml";
-  if (!std::filesystem::exists(file)) return Changes::kNone;
   try {
-    const recipe::Recipe recipe = recipe::read_recipe_file(file);
-    const setup::Modifiers modifiers = setup::make_modifiers(recipe);
+    const std::optional<recipe::Recipe> recipe = recipe_of(result);
+    if (!recipe) return {};
+    const setup::Modifiers modifiers = setup::make_modifiers(
+        setup::with_block_types(*recipe, source, result.file_metadata.has_value(), /*has_importance_file=*/true));
     setup::apply_rewrites(modifiers, source);
-    Changes changes = Changes::kNone;
-    for (const auto& modifier : modifiers) changes = std::max(changes, changes_of(*modifier));
-    return std::any_of(recipe.modifiers.begin(), recipe.modifiers.end(), is_random) ? Changes::kUnknown : changes;
+    verification::Changes changes{.unknown =
+                                      std::any_of(recipe->modifiers.begin(), recipe->modifiers.end(), is_random)};
+    for (const auto& modifier : modifiers) {
+      const verification::Changes own = changes_of(*modifier);
+      changes.scales |= own.scales, changes.prunes |= own.prunes, changes.unknown |= own.unknown;
+    }
+    return changes;
   } catch (const Error&) {  // a recipe of another tool
-    return Changes::kUnknown;
+    return {.unknown = true};
   }
+}
+
+/// Codes that stand for the source's values are as they should be, however they look.
+void excuse_faithful(const verification::Comparison& comparison, verification::Findings& findings) {
+  constexpr double kFaithful = 0.15;
+  for (const verification::WeightError& error : comparison.errors)
+    if (error.error <= kFaithful)
+      for (const char* check : {"constant", "saturated"})
+        findings.excuse(check, error.module + ".weight", "the source's values are the same");
 }
 
 void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& options, const RunControl& control,
@@ -116,12 +141,26 @@ void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& o
   setup::OpenedModel source = setup::open_model(
       options.source, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);
   const verification::Changes changes = apply_recipe(model, source);
-  if (changes == verification::Changes::kUnknown)
+  if (changes.unknown)
     findings.warning("source", options.model,
                      "its recipe changes weights in a way that it does not tell, so that values are not compared");
   verification::Comparison comparison = verification::compare(model, source, changes, control, findings);
+  excuse_faithful(comparison, findings);
   result["compared"] = comparison.tensors;
   result["worst"] = worst_of(std::move(comparison));
+}
+
+/// Weights beside the checkpoint's own: transformers prefers model.safetensors to an index, and vLLM an index to other files.
+void check_other_files(const checkpoint::Checkpoint& stored, verification::Findings& findings) {
+  std::error_code failure;
+  if (!std::filesystem::is_directory(stored.location(), failure)) return;
+  std::set<std::string> own;
+  for (const std::filesystem::path& file : stored.weight_files()) own.insert(file.filename().string());
+  for (const auto& entry : std::filesystem::directory_iterator(stored.location(), failure)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model") && name.ends_with(".safetensors") && !own.contains(name))
+      findings.warning("files", name, "is not a part of the checkpoint, but some readers take it; remove it");
+  }
 }
 
 Json checked(const VerifyOptions& options, const RunControl& control) {
@@ -133,6 +172,7 @@ Json checked(const VerifyOptions& options, const RunControl& control) {
   Json result = {{"model", options.model}};
   if (const auto model = opened(options.model, options, control, findings)) {
     const verification::Subject subject{*model->stored, model->quantized, model->traced};
+    check_other_files(*model->stored, findings);
     verification::check_config(subject, findings);
     verification::check_attentions(*model, findings);
     verification::check_fused(subject, findings);

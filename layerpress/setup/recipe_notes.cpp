@@ -8,6 +8,7 @@
 #include "layerpress/model/weight_names.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"
+#include "layerpress/recipe/standard_recipe.h"
 #include "layerpress/setup/unmatched_entries.h"
 
 namespace layerpress::setup {
@@ -60,9 +61,9 @@ std::set<std::string> add_unused_groups(const RunSetup& setup, const std::vector
   return unused_targets;
 }
 
-/// The defaults of options, and what the standard recipe adds to them, may match nothing.
+/// The defaults of options, and what the standard recipe adds to them, may match nothing, also in the recipe of a result.
 bool is_from_user(const OneshotOptions& options, const UnmatchedEntry& entry) {
-  if (!options.recipe.empty()) return true;
+  if (!options.recipe.empty()) return !recipe::is_standard_pattern(entry.entry);
   const OneshotOptions defaults;
   const bool is_ignore = entry.list == "ignore";
   return contains(is_ignore ? options.ignore : options.targets, entry.entry) &&

@@ -32,6 +32,9 @@ Limits limits_of(int bits) {
   return bits == 3 ? Limits{0.9, 0.3} : Limits{1.3, 0.1};
 }
 
+/// The weights that stay make up for those that go.
+constexpr Limits kPruned = {1.3, 0.3};
+
 /// Sums over groups of columns, [rows, groups].
 struct Sums {
   at::Tensor original, product, rounded;  ///< <w, w>, <w, ŵ>, <ŵ, ŵ>
@@ -75,14 +78,21 @@ at::Tensor positive(const at::Tensor& product, const at::Tensor& power) {
   return at::where(product.lt(0), at::ones_like(power), product / power.clamp_min(1e-30));
 }
 
+/// Rows of the original without what may have been pruned.
+at::Tensor compared(const at::Tensor& original, const at::Tensor& rounded, const Changes& changes) {
+  return changes.prunes ? original.masked_fill(rounded.eq(0), 0) : original;
+}
+
 /// Positive scales of columns, [columns], with which `original` is nearest to `rounded`.
-at::Tensor column_scales(const at::Tensor& original, const at::Tensor& rounded, std::int64_t chunk) {
+at::Tensor column_scales(const at::Tensor& original, const at::Tensor& rounded, const Changes& changes,
+                         std::int64_t chunk) {
   at::Tensor power = at::zeros({original.size(1)}), product = at::zeros({original.size(1)});
   for (std::int64_t first = 0; first < original.size(0); first += chunk) {
     const std::int64_t last = std::min(first + chunk, original.size(0));
-    const at::Tensor w = original.slice(0, first, last).to(at::kFloat);
+    const at::Tensor found = rounded.slice(0, first, last);
+    const at::Tensor w = compared(original.slice(0, first, last), found, changes).to(at::kFloat);
     power += w.square().sum(0);
-    product += w.mul(rounded.slice(0, first, last).to(at::kFloat)).sum(0);
+    product += w.mul(found.to(at::kFloat)).sum(0);
   }
   return positive(product, power);
 }
@@ -106,17 +116,19 @@ struct Places {
 
 /// Compares one weight, some rows at a time.
 void compare_weight(const source::StoredWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
-                    Changes changes, Comparison& comparison, Findings& findings) {
+                    const Changes& changes, Comparison& comparison, Findings& findings) {
   const std::string module = parent_name(weight.name);
-  const Limits limits = limits_of(bits_of(weight));
+  const Limits own = limits_of(bits_of(weight));
+  const Limits limits =
+      changes.prunes ? Limits{std::max(own.error, kPruned.error), std::min(own.cosine, kPruned.cosine)} : own;
   const std::int64_t size = group_size_of(weight), chunk = std::max<std::int64_t>(1, kChunk / weight.shape[1]);
   double power = 0, error = 0;
   Places foreign, suspicious;
-  const at::Tensor scales = changes == Changes::kScaled ? column_scales(original, rounded, chunk) : at::Tensor();
+  const at::Tensor scales = changes.scales ? column_scales(original, rounded, changes, chunk) : at::Tensor();
   for (std::int64_t first = 0; first < weight.shape[0]; first += chunk) {
     const std::int64_t last = std::min(first + chunk, weight.shape[0]);
     const at::Tensor found = rounded.slice(0, first, last);
-    at::Tensor expected = original.slice(0, first, last);
+    at::Tensor expected = compared(original.slice(0, first, last), found, changes);
     if (scales.defined()) expected = with_row_scales(expected.to(at::kFloat) * scales, found);
     const Sums groups = sums_of(expected, found, size);
     power += groups.original.sum(at::kDouble).item<double>();
@@ -132,18 +144,18 @@ void compare_weight(const source::StoredWeight& weight, const at::Tensor& origin
     findings.fault("source", module, rows_off);
   else if (foreign.count > 0)
     findings.warning("source", module, rows_off);
-  else if (changes == Changes::kNone && relative > limits.error)
+  else if (changes.none() && relative > limits.error)
     findings.fault("source", module, fmt::format("differs from the source by {:.2f} of its size", relative));
-  else if (changes == Changes::kNone && suspicious.count > 0)
+  else if (changes.none() && suspicious.count > 0)
     findings.warning("source", module,
                      fmt::format("{} of its {} groups have another sign or twice the size, the first is in row {}",
                                  suspicious.count, weight.shape[0] * (weight.shape[1] / size), suspicious.first_row));
 }
 
 /// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise.
-void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, Changes changes,
-                   bool is_computed, Findings& findings) {
-  if (changes != Changes::kNone) return;
+void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored,
+                   const Changes& changes, bool is_computed, Findings& findings) {
+  if (!changes.none()) return;
   if (is_computed) {
     const at::Tensor expected = original.to(at::kDouble);
     if ((stored.to(at::kDouble) - expected).norm().item<double>() > 0.01 * expected.norm().item<double>())
@@ -179,7 +191,7 @@ void compare_configs(const Json& result, const Json& source, const std::string& 
 
 }  // namespace
 
-Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, Changes changes,
+Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, const Changes& changes,
                    const RunControl& control, Findings& findings) {
   Comparison comparison;
   const std::vector<std::string> names = source.checkpoint->names();
@@ -200,7 +212,7 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
                                  quant::shape_text(original.shape)));
       continue;
     }
-    if (changes == Changes::kUnknown) continue;
+    if (changes.unknown) continue;
     const auto quantized = result.quantized.find(name);
     try {
       if (quantized == result.quantized.end())

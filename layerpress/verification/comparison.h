@@ -8,11 +8,14 @@
 
 namespace layerpress::verification {
 
-/// How far a run was allowed to change weights beside rounding them and what is already done to the source, ascending.
-enum class Changes {
-  kNone,    ///< plain tensors are the source's
-  kScaled,  ///< SmoothQuant, AWQ and pruning scale rows and columns by positive numbers and set elements to zero
-  kUnknown  ///< values cannot be compared
+/// How far a run was allowed to change weights beside rounding them and what is already done to the source.
+struct Changes {
+  bool scales = false;   ///< SmoothQuant and AWQ multiply rows and columns by positive numbers
+  bool prunes = false;   ///< elements become zero, and others make up for it
+  bool unknown = false;  ///< values cannot be compared
+
+  /// Plain tensors are the source's.
+  bool none() const { return !scales && !prunes && !unknown; }
 };
 
 /// ‖W - Ŵ‖ / ‖W‖ of a quantized weight, W with its scaled rows and columns.
@@ -28,8 +31,8 @@ struct Comparison {
 
 /// Compares a checkpoint with the one that it was made of, tensor by tensor: each is there, in its shape, and a quantized one is
 /// within its scheme's error of the source's in every group of columns. Where rows and columns may be scaled, the scales are those
-/// that fit best.
-Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, Changes changes,
+/// that fit best; where elements may be pruned, those that are zero are not compared.
+Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, const Changes& changes,
                    const RunControl& control, Findings& findings);
 
 }  // namespace layerpress::verification

@@ -23,6 +23,13 @@ class Findings {
     all_.push_back({false, check, where, what});
   }
 
+  /// Makes warnings of faults that a check has found in a place.
+  void excuse(const std::string& check, const std::string& where, const std::string& why) {
+    for (Finding& finding : all_)
+      if (finding.fault && finding.check == check && finding.where == where)
+        finding.fault = false, finding.what += "; " + why;
+  }
+
   const std::vector<Finding>& all() const { return all_; }
 
  private:

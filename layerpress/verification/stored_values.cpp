@@ -118,6 +118,14 @@ void check_decoded(const source::StoredWeight& weight, Findings& findings) {
     findings.warning("constant", weight.name, "stands for zeros only");
 }
 
+/// A weight of zeros may be meant.
+void check_constant(const source::StoredWeight& weight, double share, Findings& findings) {
+  if (const Extremes found = extremes_of(weight.dequantize(at::kFloat)); found.least == 0 && found.greatest == 0)
+    findings.warning("constant", weight.name, "stands for zeros only");
+  else
+    findings.fault("constant", weight.name, fmt::format("{:.0f} % of its groups have one code only", 100 * share));
+}
+
 }  // namespace
 
 void check_plain(const checkpoint::Checkpoint& stored, const std::string& name, Findings& findings) {
@@ -163,7 +171,7 @@ void check_codes(const source::StoredWeight& weight, Findings& findings) {
                    fmt::format("{:.0f} % of its codes are at the ends of their range", 100 * share));
   const double constant = constant_share(quantized.codes, args.group_size.value_or(-1));
   if (constant > kMostConstant)
-    findings.fault("constant", weight.name, fmt::format("{:.0f} % of its groups have one code only", 100 * constant));
+    check_constant(weight, constant, findings);
   else if (constant > kManyConstant)
     findings.warning("constant", weight.name, fmt::format("{:.1f} % of its groups have one code only", 100 * constant));
 }

@@ -125,13 +125,14 @@ class Rows:
         return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}
 
 
-def tokenized_by(tokenizer: Any, rows: Path, options: dict[str, Any], folder: Path) -> Path:
-    """Tokenizes a file of rows with a given tokenizer or processor, as the program's helper does with a checkpoint's own."""
+def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options: dict[str, Any], folder: Path) -> Path:
+    """Tokenizes a file of rows with a given tokenizer or processor, as the program's helper does with a checkpoint's own. The helper
+    needs no transformers for the tokenizers of some model types."""
     home = folder / "tokenizer"
     home.mkdir()
     tokenizer.save_pretrained(home)
     if not (home / "config.json").exists():
-        (home / "config.json").write_text("{}")
+        (home / "config.json").write_text(json.dumps({} if model_type is None else {"model_type": model_type}))
     written = folder / "samples.safetensors"
     request = {"model": str(home), "dataset": str(rows), "output": str(written)}
     for name, field in (("num_calibration_samples", "num_samples"), ("max_seq_length", "max_seq_length"), ("shuffle", "shuffle"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shutil
 import tempfile
 import weakref
@@ -15,6 +14,7 @@ from . import _native
 from .errors import UsageError
 from .image_rows import takes_images
 from .progress import logger
+from .saved_result import ResultSaver
 from .temporary_folder import TemporaryFolder
 
 
@@ -49,8 +49,9 @@ class LoadedModel:
                              "tokenizer= or tokenized data")
         return tokenizer_of(self._origin, takes_images(self.config))
 
-    def stand_for(self, output: Path, tokenizer: Any, writes: bool) -> None:
-        """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`."""
+    def stand_for(self, output: Path, tokenizer: Any, writes: bool, keeper: Any) -> None:
+        """Gives the model the values of its result, and lets save_pretrained() write the result. Of several ranks one `writes`. `keeper`: what
+        keeps the result's folder."""
         if writes:
             _save_companions(self.model, tokenizer, output)
         before, after = _config(self.model), _config_of_result(self.model, output)
@@ -70,19 +71,7 @@ class LoadedModel:
         if changes:
             _refuse_unwritten(self.model, output)
         logger.info("%d parameters of the model in memory have the values of the result", len(changed))
-        save_dense = type(self.model).save_pretrained
-
-        def save_pretrained(save_directory: Any, *arguments: Any, save_compressed: bool = True, **options: Any) -> None:
-            if not save_compressed:
-                save_dense(self_of(), save_directory, *arguments, **options)
-                return
-            if options.get("push_to_hub"):
-                raise UsageError("[python.save] push_to_hub: save the result to a folder and upload that")
-            if writes:
-                copy_result(output, Path(os.fspath(save_directory)))
-
-        self_of = weakref.ref(self.model)  # no cycle: a large model goes when its last name does
-        self.model.save_pretrained = save_pretrained
+        self.model.save_pretrained = ResultSaver(self.model, output, writes, keeper)
 
 
 def tokenizer_of(name: str, images: bool) -> Any:
@@ -105,34 +94,17 @@ def dispatch_for_generation(model: Any, *_: Any, **__: Any) -> Any:
 
 
 class WaitingFolder:
-    """A folder in the temporary folder where the result waits for save_pretrained(), as long as the model exists."""
+    """A folder in the temporary folder where the result waits for save_pretrained(), as long as this object exists."""
 
-    def __init__(self, model: Any):
+    def __init__(self) -> None:
         folder = TemporaryFolder()
         self.path = folder.path / "result"
-        self.remove = weakref.finalize(model, folder.remove)
+        self.remove = weakref.finalize(self, folder.remove)
         logger.info("the result waits in %s until save_pretrained() is called; TMPDIR says where such folders are", folder.path)
 
     def keep(self) -> Path:
         """Moves the result to a folder that nothing removes."""
         return Path(shutil.move(self.path, tempfile.mkdtemp(prefix="layerpress-result-")))
-
-
-def copy_result(source: Path, target: Path) -> None:
-    """Writes a finished output to a folder; weights are linked where that is possible."""
-    if target.exists() and os.path.samefile(source, target):
-        return
-    target.mkdir(parents=True, exist_ok=True)
-    for file in source.iterdir():
-        place = target / file.name
-        place.unlink(missing_ok=True)
-        if file.suffix == ".safetensors":
-            try:
-                os.link(file, place)
-                continue
-            except OSError:  # another file system
-                pass
-        shutil.copyfile(file, place)
 
 
 def _config(model: Any) -> dict:

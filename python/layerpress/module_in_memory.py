@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import weakref
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 from . import _native
 from .errors import CheckpointError, UsageError
 from .helper import import_helper
-from .loaded_model import copy_result
 from .progress import logger
+from .saved_result import ResultSaver
 from .temporary_folder import TemporaryFolder
 
 
@@ -44,17 +43,13 @@ class ModuleInMemory:
     def tokenizer(self) -> Any:
         raise UsageError(f"[python.oneshot] {self.name}: a module has no tokenizer; pass tokenizer=, or rows with input_ids")
 
-    def stand_for(self, output: Path, tokenizer: Any, writes: bool) -> None:
+    def stand_for(self, output: Path, tokenizer: Any, writes: bool, keeper: Any) -> None:
         """Gives the module the values of its result, and a save_pretrained() that writes the result."""
         if writes and tokenizer is not None:
             tokenizer.save_pretrained(output)
         changed = _native.load_result(self.native, str(output))
         logger.info("%d parameters of the module have the values of the result", len(changed))
-
-        def save_pretrained(save_directory: Any) -> None:
-            copy_result(output, Path(os.fspath(save_directory)))
-
-        self.module.save_pretrained = save_pretrained
+        self.module.save_pretrained = ResultSaver(self.module, output, writes, keeper)
 
 
 def _exported(module: Any, folder: Path) -> list[str]:

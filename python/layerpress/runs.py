@@ -39,7 +39,7 @@ def oneshot(model: Any, *, dataset: Any = None, recipe: Any = None, progress: bo
             return summary
         loaded = request.loaded or LoadedModel(model)
         try:
-            loaded.stand_for(Path(summary["output"]), request.tokenizer, writes=request.writes)
+            loaded.stand_for(Path(summary["output"]), request.tokenizer, request.writes, request.waiting)
         except Error as error:
             if request.waiting is None:
                 raise
@@ -211,14 +211,14 @@ def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], reques
         raise UsageError("[python.oneshot] push: a model in memory is uploaded after it is saved: model.save_pretrained(FOLDER), then "
                          "hf upload ORG/NAME FOLDER")
     if is_in_memory(model) and "output" not in options and function == "oneshot":
-        options["output"] = _waiting_folder(model, request)
+        options["output"] = _waiting_folder(request)
 
 
-def _waiting_folder(model: Any, request: _Request) -> str:
+def _waiting_folder(request: _Request) -> str:
     """All ranks write into the first one's."""
     ranks = current_ranks()
     if ranks is None or ranks.is_first:
-        request.waiting = WaitingFolder(model)
+        request.waiting = WaitingFolder()
     own = "" if request.waiting is None else str(request.waiting.path)
     return own if ranks is None or ranks.size == 1 else ranks.all_gather_text(own)[0]
 
@@ -302,7 +302,8 @@ def _tokens(path: Path, options: dict[str, Any], request: _Request, folder: Path
     """The token file that the helper makes of rows without images."""
     if request.tokenizer is None and request.loaded is not None:
         request.tokenizer = request.loaded.tokenizer()
-    return _done(str(tokenized_by(request.tokenizer, path, options, folder)), options)
+    kind = getattr(getattr(request.loaded, "config", None), "model_type", None)
+    return _done(str(tokenized_by(request.tokenizer, kind, path, options, folder)), options)
 
 
 def _done(tokens: str, options: dict[str, Any]) -> str:

@@ -22,6 +22,8 @@ class CsvFile(RecordFile):
         if header is None:
             raise DataError(f"{path}: the file is empty: the first line must name the columns")
         self._columns = header[2]
+        if twice := next((name for name in self._columns if name and self._columns.count(name) > 1), None):
+            raise DataError(f"{path}: the header names the column {one_line(twice, 40)} twice: give its columns different names")
         if lacks_columns(text_column, self._columns):
             raise missing_column(str(path), self._columns, text_column)
 

@@ -10,6 +10,15 @@ from .errors import DataError, one_line
 from .row_source import Lines, RecordFile, RowSource, SequenceSource
 
 
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these members; json takes the last one of equal names."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return members
+
+
 class JsonLines(RecordFile):
     """One object per line; blank lines are skipped."""
 
@@ -21,7 +30,7 @@ class JsonLines(RecordFile):
     def parse(self, raw: bytes, line: int) -> Mapping[str, Any]:
         text = self.decode(raw, line)
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=_without_repetition)
         except (ValueError, RecursionError) as fault:
             raise DataError(
                 f"{self.name}, line {line}: not JSON ({one_line(fault, 120)}): each line must be one JSON object"
@@ -34,7 +43,7 @@ class JsonLines(RecordFile):
 def open_json(path: Path) -> RowSource:
     """Opens a list of objects, an object of columns, or JSON lines in a .json file."""
     try:
-        document = json.loads(path.read_bytes().decode("utf-8-sig"))
+        document = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_without_repetition)
     except UnicodeDecodeError as fault:
         raise DataError(
             f"{path}: byte {fault.start + 1} is not UTF-8 ({fault.reason}): save the file as UTF-8"

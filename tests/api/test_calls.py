@@ -13,7 +13,7 @@ from support import program
 
 
 def test_modifiers_refuse_what_recipes_refuse():
-    from layerpress.modifiers import AWQModifier, GPTQModifier, QuantizationModifier, QuIPModifier, SmoothQuantModifier
+    from layerpress.modifiers import AWQModifier, GPTQModifier, QuantizationModifier, QuIPModifier, SmoothQuantModifier, SpinQuantModifier
     from layerpress.modifiers.awq import AWQMapping
     from layerpress.modifiers.quantization import GPTQModifier as same
 
@@ -28,6 +28,10 @@ def test_modifiers_refuse_what_recipes_refuse():
         SmoothQuantModifier(smoothing_strength=2)
     with pytest.raises(layerpress.RecipeError, match="QuIPModifier is not implemented; .*use SpinQuantModifier"):
         QuIPModifier(rotations=["v"])
+    with pytest.raises(layerpress.RecipeError, match="'rotations' has the wrong type"):
+        SpinQuantModifier(rotations="R1")
+    with pytest.raises(layerpress.RecipeError, match="SmoothQuantModifier: an argument is NaN or infinite"):
+        SmoothQuantModifier(smoothing_strength=float("nan"))
     with pytest.raises(layerpress.RecipeError, match="n_grid is 1"):
         AWQModifier(n_grid=1)
     assert AWQModifier(mappings=[AWQMapping("re:.*up_proj", ["re:.*down_proj"])]).arguments["mappings"][0]["smooth_layer"] == "re:.*up_proj"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 
 import pytest
 from support import program, tiny_models
@@ -27,6 +28,40 @@ def test_files_beside_the_result(option, inputs, tmp_path, results):
         program.fails("oneshot", folder, "--output", results / "out", "--dataset", rows, "--group-size", "32", option, place, code=2,
                       fragments=[f"[options] {option}", f"would be written over {what}; name another file"])
     assert list(results.iterdir()) == []
+
+
+def test_folders_that_hold_inputs(inputs, tmp_path, samples, results):
+    """A finished folder takes the place of what is there."""
+    folder, rows = inputs
+    held = results / "held"
+    (held / "inner").mkdir(parents=True)
+    data, recipe = shutil.copy(rows, held / "inner"), held / "recipe.yaml"
+    recipe.write_text(json.dumps({"s_stage": {"s_modifiers": {"WandaPruningModifier": {"sparsity": 0.5}}}}))
+    (results / "link").symlink_to(held)
+    own = ["--group-size", "32"]
+    for what, given in (("the dataset", ["--dataset", data, *own]), ("the dataset", ["--dataset", results / "link" / "inner" / "rows.jsonl", *own]),
+                        ("the recipe", ["--dataset", rows, "--recipe", recipe])):
+        program.fails("oneshot", folder, "--output", held, "--overwrite", *given, code=2, fragments=[f"{held} holds {what}"])
+    program.fails("oneshot", folder, "--output", held, "--overwrite", *own, "--dataset", rows, "--imatrix", held / "i.dat", code=2,
+                  fragments=["--imatrix", "lies in the output"])
+    assert {path.name for path in held.iterdir()} == {"inner", "recipe.yaml"}
+
+
+@pytest.mark.parametrize("output", [".", "..", "{here}"])
+def test_the_current_directory(output, inputs, tmp_path):
+    folder, rows = inputs
+    here = tmp_path / "outer" / "here"
+    here.mkdir(parents=True)
+    program.fails("oneshot", folder, "--output", output.format(here=here), "--overwrite", "--group-size", "32", "--dataset", rows, code=2, cwd=here,
+                  fragments=["is the current directory or holds it"])
+
+
+def test_a_directory_that_is_gone(model, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = subprocess.run(["/bin/sh", "-c", f"rmdir '{gone}'; '{program.PROGRAM}' inspect '{model}'"], cwd=gone, capture_output=True, text=True,
+                          check=False)
+    assert done.returncode == 1 and done.stderr == "error: [start] the current directory does not exist any more; change to another\n"
 
 
 def test_prepared_data(inputs):

@@ -48,6 +48,13 @@ def test_infinite_activations_name_module_and_sample(options, own, results, tmp_
     assert "NaN or infinite" in outcome.error and not (results / "out").exists()
 
 
+def test_figures_of_a_broken_model(own, model, samples):
+    """Neither of the model nor of the reference, which would make the model look bad."""
+    broken = own("model.layers.1.input_layernorm.weight", lambda norm: norm.fill_(float("nan")))
+    for arguments in ([broken], [model, "--reference", broken]):
+        program.fails("eval", *arguments, "--dataset", samples, fragments=[f"[evaluate] {broken}: its predictions are not numbers"])
+
+
 def test_experts(results, tmp_path):
     """A router's value is looked at, too; which of the samples reached an expert is not known."""
     model = tiny_models.save(tmp_path / "model", "Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)

@@ -34,6 +34,10 @@ CHANGES = {
     "rotated": {"SpinQuantModifier": {"rotations": ["R1", "R2"]}, "GPTQModifier": INT4},
     "pruned": {"SparseGPTModifier": {"sparsity": 0.5, "mask_structure": "2:4", "ignore": ["lm_head"]}},
     "pruned int4": {"WandaPruningModifier": {"sparsity": 0.5, "ignore": ["lm_head"]}, "GPTQModifier": INT4},
+    "pruned fp8": {"SparseGPTModifier": {"sparsity": 0.6, "ignore": ["lm_head"]},
+                   "QuantizationModifier": {"scheme": "FP8_DYNAMIC", "ignore": ["lm_head"]}},
+    "pruned int8": {"SmoothQuantModifier": {}, "WandaPruningModifier": {"sparsity": 0.7, "ignore": ["lm_head"]},
+                    "GPTQModifier": {"scheme": "W8A8", "ignore": ["lm_head"]}},
     "half the experts": {"REAPPruningModifier": {"sparsity": 0.5}},
     "half the experts int4": {"REAPPruningModifier": {"sparsity": 0.5}, "GPTQModifier": INT4},
 }
@@ -230,6 +234,39 @@ def test_blocks_of_a_gguf(tmp_path):
         data[-34:-32] = b"\xff\x7f"
         out.write(data)
     assert verified(file, code=1)["faults"] != []
+
+
+@pytest.mark.parametrize("modifiers", [
+    {"SpinQuantModifier": {"rotations": ["R1", "R2"]}}, {"AWQModifier": {}}, {"SmoothQuantModifier": {}}, {"WandaPruningModifier": {"sparsity": 0.5}},
+], ids=lambda modifiers: "".join(modifiers))
+def test_a_gguf_says_how_its_weights_were_changed(modifiers, tmp_path, results):
+    source = tmp_path / "source"
+    tiny_checkpoints.save(source, "byte_level_split")
+    tiny_models.save(source, vocab_size=768, intermediate_size=128)
+    data = program.write_samples(tmp_path / "rows.jsonl", tiny_models.random_samples([40, 30], seed=3))
+    if "WandaPruningModifier" not in modifiers:
+        modifiers = {**modifiers, "GPTQModifier": {"scheme": "Q4_0", "ignore": ["lm_head"]}}
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(json.dumps({"s_stage": {f"m{i}_modifiers": {kind: own} for i, (kind, own) in enumerate(modifiers.items())}}))
+    file = program.oneshot(source, results / "out.gguf", "--recipe", recipe, "--dataset", data)
+    assert verified(file, "--source", source, code=0)["faults"] == []
+    other = tiny_models.save(tmp_path / "other", seed=1, vocab_size=768, intermediate_size=128)
+    assert "WandaPruningModifier" in modifiers or verified(file, "--source", other)["faults"] != []
+
+
+@pytest.mark.parametrize("scheme", ["W4A16", "W8A8", "FP8_DYNAMIC", "NVFP4A16", "W4A16_ASYM"])
+def test_constant_weights_of_the_source(scheme, tmp_path, results):
+    """Zeros are a warning; what looks wrong and is the source's is one with the source."""
+    source = tiny_models.save(tmp_path / "source", intermediate_size=128)
+    tensors = tiny_models.tensors(source)
+    tensors[UP + "weight"].zero_()
+    tensors[DOWN + "weight"].fill_(0.25)
+    tiny_models.rewrite_tensors(source, tensors)
+    sizes = ["--group-size", "32"] if scheme.startswith("W4") else []
+    out = program.oneshot(source, results / "out", "--algorithm", "rtn", "--scheme", scheme, *sizes)
+    found = verified(out, "--source", source, code=0)
+    assert found["faults"] == []
+    assert UP + "weight" not in {fault["where"] for fault in verified(out)["faults"]}
 
 
 def test_faults_are_said_and_counted(made, tmp_path):

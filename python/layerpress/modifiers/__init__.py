@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from .. import _native
+from ..errors import RecipeError
 from ..native import TABLES
 
 
@@ -19,7 +20,11 @@ class Modifier:
 
     def __init__(self, **arguments: Any):
         self.arguments = {name: plain(value) for name, value in arguments.items()}
-        _native.check_modifier(type(self).__name__, json.dumps(self.arguments))
+        try:
+            text = json.dumps(self.arguments, allow_nan=False)
+        except ValueError:
+            raise RecipeError(f"[recipe.modifier] {type(self).__name__}: an argument is NaN or infinite") from None
+        _native.check_modifier(type(self).__name__, text)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())

@@ -1,0 +1,120 @@
+"""save_pretrained() of a model in memory that stands for the result of a run: it writes the result's files."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shutil
+import weakref
+from pathlib import Path
+from typing import Any, Optional
+
+from .errors import UsageError
+from .progress import logger
+
+_WEIGHTS = re.compile(r"(model|pytorch_model)(-\w+)*\.(safetensors|bin)(\.index\.json)?")
+# LLM Compressor's and transformers' arguments that say nothing about files that are written already.
+_WITHOUT_EFFECT = {"disable_sparse_compression", "distributed_checkpoint", "safe_serialization", "save_original_format", "save_peft_format",
+                   "skip_sparsity_compression_stats", "sparsity_config", "token"}
+_OF_THE_RUN = {"max_shard_size": "max_shard_size", "quantization_format": "its recipe"}  # what says it before
+_REFUSED = {"push_to_hub": "save the result to a folder and upload that", "state_dict": "the result has values of its own",
+            "variant": "no reader of the result knows variants"}
+
+
+class ResultSaver:
+    """Takes the place of a model's save_pretrained(). It keeps what `keeper` keeps, such as a temporary folder, as long as the model or a
+    copy of it lives."""
+
+    def __init__(self, model: Any, output: Path, writes: bool, keeper: Any):
+        self._model = weakref.ref(model)  # no cycle: a large model goes when its last name does
+        self._output, self._writes, self._keeper = output, writes, keeper
+        self._versions = {name: (id(parameter), _version(parameter)) for name, parameter in model.named_parameters()}
+        self._generation = _generation_of(model)
+
+    def __call__(self, save_directory: Any, quantization_format: Optional[str] = None, save_compressed: bool = True, *,
+                 is_main_process: bool = True, **options: Any) -> None:
+        model = self._model()
+        if not save_compressed:
+            dense = getattr(type(model), "save_pretrained", None)
+            if dense is None:
+                raise UsageError("[python.save] save_compressed: a torch module has no other form; leave it out")
+            return dense(model, save_directory, is_main_process=is_main_process, **options)
+        _check({"quantization_format": quantization_format, **options})
+        self._refuse_changes(model)
+        if self._writes and is_main_process:
+            target = Path(os.fspath(save_directory))
+            copy_result(self._output, target)
+            if model is not None and _generation_of(model) != self._generation:
+                model.generation_config.save_pretrained(target)
+        return None
+
+    def __deepcopy__(self, memo: dict) -> ResultSaver:
+        """That of the copy."""
+        other = copy.copy(self)
+        model = self._model()
+        if model is not None and id(model) in memo:
+            other._model = weakref.ref(memo[id(model)])
+            copies = {name: memo.get(id(parameter)) for name, parameter in model.named_parameters()}
+            other._versions = {name: (id(parameter), _version(parameter)) for name, parameter in copies.items() if parameter is not None}
+        return other
+
+    def _refuse_changes(self, model: Any) -> None:
+        """Parameters that were changed in place. What has only moved to a device has new objects."""
+        for name, parameter in model.named_parameters():
+            known = self._versions.get(name)
+            if known is not None and known[0] == id(parameter) and known[1] != _version(parameter):
+                raise UsageError(f"[python.save] {name} was changed after oneshot(), and the result has the value before: save the model as it is "
+                                 "with save_compressed=False, or compress it again")
+
+
+def _check(options: dict[str, Any]) -> None:
+    for name, value in options.items():
+        if name in _REFUSED:
+            if value:
+                raise UsageError(f"[python.save] {name}: {_REFUSED[name]}")
+        elif name in _OF_THE_RUN:
+            if value is not None:
+                logger.warning("[python.save] %s has no effect: the result is written; %s of oneshot() says it", name, _OF_THE_RUN[name])
+        elif name not in _WITHOUT_EFFECT:
+            raise UsageError(f"[python.save] unknown argument {name}")
+
+
+def _version(parameter: Any) -> int:
+    """How often it was changed in place; inference tensors do not count."""
+    return -1 if parameter.is_inference() else parameter._version
+
+
+def _generation_of(model: Any) -> Optional[dict]:
+    generation = getattr(model, "generation_config", None)
+    return None if generation is None else generation.to_dict()
+
+
+def copy_result(source: Path, target: Path) -> None:
+    """Writes a finished output to a folder; weights are linked where that is possible. Weights of another checkpoint there are removed,
+    because readers would take some of them."""
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"[python.save] {target} is not a folder: name a folder")
+    if target.exists() and os.path.samefile(source, target):
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    files = sorted(source.iterdir())
+    written = [(_copied(file, target / f".{file.name}.unfinished"), target / file.name) for file in files]
+    for old in target.iterdir():
+        if _WEIGHTS.fullmatch(old.name):
+            old.unlink()
+    for unfinished, place in written:
+        os.replace(unfinished, place)
+        unfinished.unlink(missing_ok=True)  # two links to one file stay both
+
+
+def _copied(file: Path, place: Path) -> Path:
+    place.unlink(missing_ok=True)
+    if file.suffix == ".safetensors":
+        try:
+            os.link(file, place)
+            return place
+        except OSError:  # another file system
+            pass
+    shutil.copyfile(file, place)
+    return place

@@ -1,0 +1,99 @@
+"""save_pretrained() of a model in memory after oneshot(): the result's files, and nothing else that readers would take for them."""
+
+import copy
+import gc
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def pruned(loaded):
+    """A model in memory with its result, in several files."""
+    from layerpress.modifiers import MagnitudePruningModifier
+
+    import layerpress
+
+    recipe = MagnitudePruningModifier(final_sparsity=0.5, targets=["re:.*_proj$"])
+    return layerpress.oneshot(loaded, recipe=recipe, max_shard_size="100KB", progress=False)
+
+
+def zeros(folder):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").model.layers[0].mlp.up_proj.weight.eq(0).float().mean().item()
+
+
+def test_weights_of_another_checkpoint_go(pruned, model, tmp_path):
+    import layerpress
+
+    whole = shutil.copytree(model, tmp_path / "whole")
+    pruned.save_pretrained(whole)
+    assert not (whole / "model.safetensors").exists() and (whole / "model.safetensors.index.json").exists()
+    assert zeros(whole) == pytest.approx(0.5, abs=0.01)
+    pruned.save_pretrained(whole)  # over links to the same files
+    assert not list(whole.glob(".*.unfinished")) and zeros(whole) == pytest.approx(0.5, abs=0.01)
+    shutil.copy(model / "model.safetensors", whole)
+    found = layerpress.verify(whole)
+    assert found["warnings"] and {warning["check"] for warning in found["warnings"]} == {"files"}
+
+
+def test_files_are_no_folders(pruned, tmp_path):
+    from layerpress import UsageError
+
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="is not a folder"):
+        pruned.save_pretrained(tmp_path / "file")
+
+
+def test_later_changes_are_not_lost_in_silence(pruned, tmp_path):
+    import torch
+
+    from layerpress import UsageError
+
+    pruned.generation_config.max_new_tokens = 77
+    pruned.save_pretrained(tmp_path / "saved")
+    assert '"max_new_tokens": 77' in (tmp_path / "saved" / "generation_config.json").read_text()
+    with torch.no_grad():
+        pruned.lm_head.weight.mul_(2)
+    with pytest.raises(UsageError, match="lm_head.weight was changed after oneshot"):
+        pruned.save_pretrained(tmp_path / "changed")
+    assert not (tmp_path / "changed").exists()
+    pruned.save_pretrained(tmp_path / "dense", save_compressed=False)
+    assert zeros(tmp_path / "dense") == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"push_to_hub": True}, "upload"), ({"variant": "x"}, "variant"), ({"state_dict": {"a": 1}}, "state_dict"), ({"nonsense": 3}, "nonsense")])
+def test_arguments_are_refused_by_name(options, message, pruned, tmp_path):
+    from layerpress import UsageError
+
+    with pytest.raises(UsageError, match=message):
+        pruned.save_pretrained(tmp_path / "saved", **options)
+
+
+def test_arguments_of_peers_are_taken(pruned, tmp_path, caplog):
+    pruned.save_pretrained(tmp_path / "other", is_main_process=False)
+    assert not (tmp_path / "other").exists()
+    pruned.save_pretrained(tmp_path / "saved", safe_serialization=True, disable_sparse_compression=True, max_shard_size="5GB")
+    assert "max_shard_size has no effect" in caplog.text and (tmp_path / "saved" / "config.json").exists()
+
+
+def test_a_copy_saves_the_result_too(pruned, tmp_path):
+    import torch
+
+    from layerpress import UsageError
+
+    other = copy.deepcopy(pruned)
+    with torch.no_grad():
+        pruned.lm_head.weight.mul_(2)
+    del pruned
+    gc.collect()
+    other.save_pretrained(tmp_path / "saved")
+    assert zeros(tmp_path / "saved") == pytest.approx(0.5, abs=0.01)
+    other.save_pretrained(tmp_path / "dense", save_compressed=False)
+    assert zeros(tmp_path / "dense") == pytest.approx(0.5, abs=0.01)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(2)
+    with pytest.raises(UsageError, match="was changed after oneshot"):
+        other.save_pretrained(tmp_path / "changed")

@@ -24,6 +24,10 @@ struct SampleImages {
   at::Tensor mask;
 
   std::int64_t count() const { return static_cast<std::int64_t>(aspect_ratios.size()); }
+  /// Those of the sample's first `length` tokens. Images stay, also where no token attends to them any more.
+  SampleImages cut(std::int64_t length) const {
+    return {embeddings.cut(length), pixels, aspect_ratios, mask.defined() ? mask.slice(0, 0, length) : mask};
+  }
 };
 
 /// The images in a token file (docs/formats.md). Pixels are read when they are used.

@@ -86,11 +86,7 @@ void append_sample(CalibrationSet& set, const SelectedRow& row, std::int64_t lim
   set.sample_offsets.push_back(static_cast<std::int64_t>(set.tokens.size()));
   if (!row.loss_mask.empty())
     set.loss_mask.insert(set.loss_mask.end(), row.loss_mask.begin(), row.loss_mask.begin() + length);
-  if (!row.images) return;
-  set.images.push_back(*row.images);
-  set.images.back().embeddings = row.images->embeddings.cut(length);
-  at::Tensor& mask = set.images.back().mask;
-  if (mask.defined()) mask = mask.slice(0, 0, length);
+  if (row.images) set.images.push_back(row.images->cut(length));
 }
 
 }  // namespace layerpress::data

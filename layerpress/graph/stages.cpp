@@ -141,18 +141,4 @@ std::map<ValueId, std::size_t> compression_levels(const Graph& graph, const Subg
   return level;
 }
 
-std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgraph& subgraph,
-                                               const std::vector<LinearGroup>& groups) {
-  const std::map<ValueId, std::size_t> level = compression_levels(graph, subgraph, groups);
-  std::vector<std::vector<LinearGroup>> levels;
-  for (const LinearGroup& group : groups) {
-    const auto found = level.find(group.input);
-    const std::size_t own = found == level.end() ? 0 : found->second;
-    if (levels.size() <= own) levels.resize(own + 1);
-    levels[own].push_back(group);
-  }
-  std::erase_if(levels, [](const auto& entry) { return entry.empty(); });
-  return levels;
-}
-
 }  // namespace layerpress::graph

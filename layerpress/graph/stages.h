@@ -39,10 +39,4 @@ bool repeats_cheaply(const Operation& operation);
 std::map<ValueId, std::size_t> compression_levels(const Graph& graph, const Subgraph& subgraph,
                                                   const std::vector<LinearGroup>& groups);
 
-/// Groups by level, in the order in which they can be compressed. Groups of one level do not depend on each other, only
-/// on linears of earlier levels, through values or through weights that other nodes also read. Within a level the order
-/// is unchanged.
-std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgraph& subgraph,
-                                               const std::vector<LinearGroup>& groups);
-
 }  // namespace layerpress::graph

@@ -27,6 +27,10 @@ bool read_number(std::string_view text, std::int64_t& number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
+std::string did_you_mean(const std::string& name) {
+  return name.empty() ? "" : fmt::format("; did you mean {}?", name);
+}
+
 double positive(const Json& arguments, const char* key, const std::string& where) {
   const auto value = json_get_or<double>(arguments, key, where, 0);
   if (!(value > 0 && std::isfinite(value)))
@@ -49,8 +53,13 @@ std::optional<OutlierProfile> outlier_profile(const Json& arguments, const std::
   if (!json_has(arguments, "sparsity") || !arguments["sparsity"].is_number())
     throw RecipeError("[recipe.modifier] {}: with {}, sparsity is one number, the mean over layers", where,
                       kSparsityProfile);
-  return OutlierProfile{checked_sparsity(arguments["sparsity"], where), positive(arguments, "owl_m", where),
-                        positive(arguments, "owl_lmbda", where)};
+  OutlierProfile profile{checked_sparsity(arguments["sparsity"], where), positive(arguments, "owl_m", where),
+                         positive(arguments, "owl_lmbda", where)};
+  if (2 * profile.spread >= 1)
+    throw RecipeError(
+        "[recipe.modifier] {}: owl_lmbda {} sets the sparsest and the densest layer {} apart; write a number below 0.5",
+        where, profile.spread, 2 * profile.spread);
+  return profile;
 }
 
 std::vector<double> sparsities_of(const OutlierProfile& profile, const std::vector<double>& shares,
@@ -142,11 +151,20 @@ void PruningModifier::read_profile(const Json& arguments) {
   if (!one_for_all_)
     throw RecipeError("[recipe.modifier] {}: {} and a list of sparsities: give only one", where_, kLayerSparsities);
   const Json& layers = arguments[kLayerSparsities];
-  if (!layers.is_object())
+  if (!layers.is_object() || layers.empty())
     throw RecipeError("[recipe.modifier] {}: {} is not a mapping such as model.layers.0: 0.4", where_,
                       kLayerSparsities);
   for (const auto& [layer, sparsity] : layers.items())
     layer_sparsities_[layer] = checked_sparsity(sparsity, where_ + "." + kLayerSparsities + "." + layer);
+}
+
+void PruningModifier::check_layers(const std::vector<compression::ModelModule>& modules) const {
+  std::vector<std::string> names;
+  for (const compression::ModelModule& module : modules) names.push_back(module.name.name);
+  for (const auto& [layer, sparsity] : layer_sparsities_)
+    if (std::find(names.begin(), names.end(), layer) == names.end())
+      throw RecipeError("[recipe.check] {}: {} names {}, which is no module of the model{}", where_, kLayerSparsities,
+                        layer, did_you_mean(nearest_name(layer, names)));
 }
 
 double PruningModifier::sparsity_of(const std::string& module, double otherwise) const {
@@ -179,6 +197,7 @@ std::map<std::string, compression::EditPtr> PruningModifier::edits_of(
   if (!one_for_all_ && targets != sparsities_.size())
     throw RecipeError("[recipe.check] {}: sparsity has {} numbers, but its targets match {} modules", where_,
                       sparsities_.size(), targets);
+  check_layers(modules);
   std::map<double, compression::EditPtr> known;
   std::map<std::string, compression::EditPtr> edits;
   for (const compression::ModelModule& module : modules) {

@@ -71,6 +71,8 @@ class PruningModifier : public compression::EditingModifier {
  private:
   void read_sparsity(const Json& arguments);
   void read_profile(const Json& arguments);
+  /// Throws RecipeError for layer_sparsities of what is no module.
+  void check_layers(const std::vector<compression::ModelModule>& modules) const;
   /// The layer's, or `otherwise` for a module in none.
   double sparsity_of(const std::string& module, double otherwise) const;
   void read_structure(const Json& arguments);

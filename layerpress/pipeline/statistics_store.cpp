@@ -107,6 +107,8 @@ compression::SampleRows sample_rows(const execution::RunContext& run, const exec
   const execution::BatchImages& images = batch.images;
   for (std::size_t i = 0; i + 1 < batch.offsets.size(); ++i) {
     std::int64_t count = batch.offsets[i + 1] - batch.offsets[i];
+    if (rows == graph::Rows::kPatches)
+      count = images.of_sample(i) * images.geometry.tiles * images.geometry.tile_rows();
     if (rows == graph::Rows::kVision) count = images.of_sample(i) * images.geometry.tiles * images.geometry.patches();
     if (rows == graph::Rows::kIllustrated && images.of_sample(i) == 0) count = 0;
     samples.offsets[i + 1] = samples.offsets[i] + count;

@@ -7,17 +7,20 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/model/weight_names.h"
+#include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/modifier/input_norms.h"
 #include "layerpress/modifier/pruning.h"
 #include "layerpress/run/measuring_run.h"
 #include "layerpress/run/scheme_comparison.h"
 #include "layerpress/run/settled_setup.h"
+#include "layerpress/setup/edited_linears.h"
 
 namespace layerpress::run {
 namespace {
@@ -34,11 +37,13 @@ struct LayerLinear {
   std::string module, weight;
 };
 
-/// The linears of the model's layers, by layer, in the model's order.
+/// The linears of the model's layers that the entry edits, by layer, in the model's order.
 using Layers = std::vector<std::pair<std::string, std::vector<LayerLinear>>>;
 
-Layers layers_of(const setup::RunSetup& setup, const std::string& where) {
+Layers layers_of(const setup::RunSetup& setup, const recipe::ModifierEntry& entry) {
   const model::TracedModel& traced = setup.model.traced;
+  const auto modifier = modifier::make_modifier(entry.type, entry.arguments, entry.where);
+  const auto edits = dynamic_cast<const compression::EditingModifier&>(*modifier).edits_of(setup::modules_of(traced));
   const graph::Graph& graph = traced.graph;
   const quant::TargetList list(traced.default_sequential_targets, "layers");
   Layers layers;
@@ -49,21 +54,22 @@ Layers layers_of(const setup::RunSetup& setup, const std::string& where) {
     std::vector<LayerLinear> own;
     for (const graph::Node& node : graph.nodes) {
       const std::string& name = graph.module_name(node);
-      if (!graph::is_linear(node.operation) || !name.starts_with(module.name + ".")) continue;
+      if (!graph::is_linear(node.operation) || !name.starts_with(module.name + ".") || !edits.contains(name)) continue;
       if (graph.values[node.output].rows == graph::Rows::kSelected)
         throw RecipeError(
             "[recipe.check] {}: {} counts the outliers of whole samples, but some tokens of a sample do not reach {}; "
             "leave out --no-moe-calibrate-all-experts",
-            where, modifier::kSparsityProfile, name);
+            entry.where, modifier::kSparsityProfile, name);
       own.push_back({name, graph::weight_matrix(node.operation)->weight});
     }
     if (!own.empty()) layers.emplace_back(module.name, std::move(own));
   }
   if (layers.empty())
     throw RecipeError(
-        "[recipe.check] {}: {} requires layers, and the model has none with linears; give a list of "
-        "sparsities, one for each target",
-        where, modifier::kSparsityProfile);
+        "[recipe.check] {}: {} requires layers, and none of the targets lies in one; give a list of sparsities, one "
+        "for "
+        "each target",
+        entry.where, modifier::kSparsityProfile);
   return layers;
 }
 
@@ -76,7 +82,8 @@ void exchange(dist::Group& group, const setup::RunSetup& setup, const Layers& la
   for (const auto& [layer, linears] : layers)
     for (const LayerLinear& linear : linears) {
       at::Tensor& own = norms[linear.module];
-      if (!own.defined()) own = at::zeros({measured.at(linear.module).shape.columns}, at::kDouble);
+      if (!own.defined() || own.numel() == 0)  // another rank's, or without tokens
+        own = at::zeros({measured.at(linear.module).shape.columns}, at::kDouble);
       group.all_reduce(own);
     }
 }
@@ -112,35 +119,51 @@ void for_products(const setup::RunSetup& setup, const LayerLinear& linear, const
     use(weight.narrow(0, first, std::min(step, weight.size(0) - first)).abs().to(at::kFloat).mul_(norms));
 }
 
-/// The share of a layer's products that are greater than `factor` times their mean.
-double outlier_share(const setup::RunSetup& setup, const std::vector<LayerLinear>& linears, const InputNorms& norms,
-                     double factor) {
+/// The share of a layer's products that are greater than `factor` times their mean. Linears without tokens do not count; nothing: none has any.
+std::optional<double> outlier_share(const setup::RunSetup& setup, const std::vector<LayerLinear>& linears,
+                                    const InputNorms& norms, double factor) {
   double sum = 0, count = 0, outliers = 0;
-  for (const LayerLinear& linear : linears)
+  const auto has_tokens = [&](const LayerLinear& linear) { return norms.at(linear.module).any().item<bool>(); };
+  for (const LayerLinear& linear : linears) {
+    if (!has_tokens(linear)) continue;
     for_products(setup, linear, norms.at(linear.module), [&](const at::Tensor& products) {
       sum += products.sum(at::kDouble).item<double>(), count += static_cast<double>(products.numel());
     });
+  }
   const double threshold = factor * sum / count;
-  for (const LayerLinear& linear : linears)
-    for_products(setup, linear, norms.at(linear.module),
-                 [&](const at::Tensor& products) { outliers += products.gt(threshold).sum().item<double>(); });
-  for (const LayerLinear& linear : linears) setup.model.checkpoint->release(linear.weight);
-  return outliers / count;
+  for (const LayerLinear& linear : linears) {
+    if (has_tokens(linear))
+      for_products(setup, linear, norms.at(linear.module),
+                   [&](const at::Tensor& products) { outliers += products.gt(threshold).sum().item<double>(); });
+    setup.model.checkpoint->release(linear.weight);
+  }
+  return count > 0 ? std::optional(outliers / count) : std::nullopt;
+}
+
+/// Layers of which nothing is known are average ones.
+std::vector<double> with_mean(const Json& shares) {
+  double sum = 0, known = 0;
+  for (const Json& share : shares)
+    if (!share.is_null()) sum += share.get<double>(), ++known;
+  std::vector<double> all;
+  for (const Json& share : shares) all.push_back(share.is_null() ? sum / std::max(known, 1.0) : share.get<double>());
+  return all;
 }
 
 OrderedJson measure_layers(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel&,
                            const recipe::ModifierEntry& entry, const Calibration& calibration) {
   const modifier::OutlierProfile profile = modifier::outlier_profile(Json(entry.arguments), entry.where).value();
-  const Layers layers = layers_of(setup, entry.where);
+  const Layers layers = layers_of(setup, entry);
   const InputNorms norms = input_norms(rank, setup, layers, calibration);
   Json shares = Json::array();
   if (rank.group.is_first())
     for (const auto& [layer, linears] : layers) {
       rank.control.step(shares.size(), layers.size(), "outliers of " + layer);
-      shares.push_back(outlier_share(setup, linears, norms, profile.factor));
+      const std::optional<double> share = outlier_share(setup, linears, norms, profile.factor);
+      shares.push_back(share ? Json(*share) : Json());
     }
-  shares = Json::parse(rank.group.broadcast_text(shares.dump(), 0));
-  const std::vector<double> sparsities = modifier::sparsities_of(profile, shares, entry.where);
+  const std::vector<double> sparsities = modifier::sparsities_of(
+      profile, with_mean(Json::parse(rank.group.broadcast_text(shares.dump(), 0))), entry.where);
   OrderedJson chosen = OrderedJson::object();
   for (std::size_t i = 0; i < layers.size(); ++i) chosen[layers[i].first] = sparsities[i];
   return chosen;

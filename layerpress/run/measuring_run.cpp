@@ -32,7 +32,7 @@ Work prepare_work(Rank& rank, const setup::RunSetup& setup, const std::string& w
   return work;
 }
 
-Measurement measured(Rank& rank, Work& work, data::CalibrationSet texts) {
+Measurement measured(Rank& rank, Work& work, data::CalibrationSet beginnings) {
   pipeline::ReportSink sink;
   try {
     compress(rank, work, sink);
@@ -40,19 +40,19 @@ Measurement measured(Rank& rank, Work& work, data::CalibrationSet texts) {
     throw InterruptedError("[run] stopped on request; a measuring run keeps nothing");
   }
   rank.group.barrier();  // what one rank finds wrong late, all ranks learn
-  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports(), std::move(texts)};
+  return {work.all_samples, work.all_tokens, work.plan.memory.peak.host, sink.reports(), std::move(beginnings)};
 }
 
 }  // namespace
 
-Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t text_tokens) {
+Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, std::int64_t kept_tokens) {
   const TemporaryDirectory folder(rank.options.offload_dir);
   const setup::DataDivision division = setup::agree_on_data(rank.options.dataset_split, rank.group);
   auto calibration = std::make_unique<Calibration>(load_calibration(rank, setup, division));
-  data::CalibrationSet texts = short_texts(calibration->set, text_tokens);
+  data::CalibrationSet beginnings = short_samples(calibration->set, kept_tokens);
   Work work = prepare_work(rank, setup, what, folder, *calibration);
   calibration.reset();  // the batches have copies
-  return measured(rank, work, std::move(texts));
+  return measured(rank, work, std::move(beginnings));
 }
 
 Measurement measure(Rank& rank, const setup::RunSetup& setup, const std::string& what, const Calibration& calibration) {

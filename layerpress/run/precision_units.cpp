@@ -16,7 +16,7 @@ namespace layerpress::run {
 namespace {
 
 /// On which divergences are measured, of all ranks together.
-constexpr std::int64_t kTextTokens = 512;
+constexpr std::int64_t kKeptTokens = 512;
 
 /// The candidates that are measured, in order, and the places that they have among all.
 struct Rounded {
@@ -80,6 +80,66 @@ void add_sizes(const SchemeComparison& comparison, const MeasuredLinears& linear
   }
 }
 
+/// What rounding a unit to the coarsest candidate costs, and the output errors of all.
+struct MeasuredLoss {
+  double divergence;
+  std::vector<double> errors;
+  bool gets_tokens;
+};
+
+bool gets_tokens(const setup::TiedModules& tied,
+                 const std::map<std::string, const compression::ModuleReport*>& reports) {
+  return std::any_of(tied.modules.begin(), tied.modules.end(),
+                     [&](const std::string& module) { return reports.at(module)->tokens > 0; });
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Units that no sample reaches, such as the cross attention of samples without images, did not cost nothing: they get the median of the others,
+/// scaled by their output errors if these are known. Returns their places.
+std::vector<std::size_t> fill_unmeasured(std::vector<MeasuredLoss>& losses, std::size_t coarse) {
+  std::vector<std::size_t> unmeasured;
+  std::vector<double> divergences, factors;
+  for (std::size_t u = 0; u < losses.size(); ++u) {
+    const MeasuredLoss& own = losses[u];
+    if (own.divergence > 0 && own.errors[coarse] > 0) {
+      divergences.push_back(own.divergence);
+      factors.push_back(own.divergence / own.errors[coarse]);
+    } else if (own.divergence <= 0 && (own.errors[coarse] > 0 || !own.gets_tokens)) {
+      unmeasured.push_back(u);
+    }
+  }
+  if (factors.empty()) return {};
+  const double divergence = median(divergences), factor = median(factors);
+  std::vector<double> typical;  // output errors of the unit whose divergence is the median
+  for (const MeasuredLoss& own : losses)
+    if (own.divergence == divergence) typical = own.errors;
+  for (const std::size_t u : unmeasured) {
+    MeasuredLoss& own = losses[u];
+    if (own.errors[coarse] <= 0) own.errors = typical;
+    own.divergence = factor * own.errors[coarse];
+  }
+  return unmeasured;
+}
+
+void say_unmeasured(const Rank& rank, const MeasuredUnits& units, const std::vector<std::size_t>& unmeasured) {
+  if (unmeasured.empty() || !rank.group.is_first()) return;
+  std::vector<std::string> modules;
+  for (const std::size_t u : unmeasured) {
+    const std::vector<std::string>& own = units.units[u].tied.modules;
+    modules.insert(modules.end(), own.begin(), own.end());
+  }
+  rank.control.message(
+      LogLevel::kWarning,
+      fmt::format("[mixed_precision] {} linears do not change the predictions on the first samples, so their loss is "
+                  "taken from the others'; put samples that reach them first: {}",
+                  modules.size(), join_first(modules, 4)));
+}
+
 const compression::Quantizer* quantizer_of(const setup::Modifiers& rounding) {
   return &dynamic_cast<const compression::Quantizer&>(*rounding.front());
 }
@@ -105,11 +165,11 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
       measure(rank, comparison.setup(),
               fmt::format("{}: {} linears in {}", last_part(std::filesystem::path(rank.options.model)),
                           comparison.setup().assignments.linears.size(), join(rounded.names)),
-              std::max<std::int64_t>(64, kTextTokens / rank.group.size()));
+              std::max<std::int64_t>(64, kKeptTokens / rank.group.size()));
   std::map<std::string, const compression::ModuleReport*> reports;
   for (const compression::ModuleReport& report : measurement.reports) reports[report.module] = &report;
   units.samples = measurement.samples, units.tokens = measurement.tokens;
-  units.texts = std::move(measurement.texts);
+  units.beginnings = std::move(measurement.beginnings);
   std::vector<std::vector<double>> errors;
   for (const MeasuredUnit& unit : units.units) errors.push_back(errors_of(unit.tied, reports, count));
   const std::size_t coarse = coarsest(errors, count);
@@ -118,12 +178,18 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   std::vector<std::vector<Disturbance>> models;
   for (const MeasuredUnit& unit : units.units) models.push_back({{unit.tied.modules, quantizer_of(rounding)}});
   const std::vector<double> divergences =
-      measure_divergences(rank, {comparison.setup(), std::move(models)}, units.texts);
+      measure_divergences(rank, {comparison.setup(), std::move(models)}, units.beginnings);
+  std::vector<MeasuredLoss> losses;
+  for (std::size_t u = 0; u < units.units.size(); ++u)
+    losses.push_back({divergences[u], errors[u], gets_tokens(units.units[u].tied, reports)});
+  const std::vector<std::size_t> unmeasured = fill_unmeasured(losses, coarse);
   for (std::size_t u = 0; u < units.units.size(); ++u)
     for (std::size_t c = 0; c < count; ++c) {
-      const double quotient = errors[u][coarse] > 0 ? errors[u][c] / errors[u][coarse] : 1;
-      units.options[u][rounded.places[c]].loss = divergences[u] * quotient;
+      const double error = losses[u].errors[coarse];
+      const double quotient = error > 0 ? losses[u].errors[c] / error : 1;
+      units.options[u][rounded.places[c]].loss = losses[u].divergence * quotient;
     }
+  say_unmeasured(rank, units, unmeasured);
 }
 
 std::vector<double> measure_choices(Rank& rank, const std::vector<std::string>& candidates,
@@ -140,7 +206,7 @@ std::vector<double> measure_choices(Rank& rank, const std::vector<std::string>& 
       if (!roundings[choice[u]].empty())
         own.push_back({units.units[u].tied.modules, quantizer_of(roundings[choice[u]])});
   }
-  return measure_divergences(rank, {comparison.setup(), std::move(disturbed)}, units.texts);
+  return measure_divergences(rank, {comparison.setup(), std::move(disturbed)}, units.beginnings);
 }
 
 }  // namespace layerpress::run

@@ -23,7 +23,7 @@ struct MeasuredUnits {
   std::vector<recipe::PrecisionUnit> options{};  ///< a loss is the predicted KL divergence in nats per token
   std::int64_t samples = 0, tokens = 0;          ///< of all ranks
   std::string disturbed_by{};                    ///< the candidate whose divergences were measured
-  data::CalibrationSet texts{};                  ///< on which they were, of this rank
+  data::CalibrationSet beginnings{};             ///< on which they were, of this rank
 };
 
 /// The units, with what each candidate takes there and without losses.
@@ -35,7 +35,7 @@ MeasuredUnits sized_units(const std::vector<std::string>& candidates, const Sche
 void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
                    MeasuredUnits& units);
 
-/// The KL divergences of whole models in nats per token, on the texts of measure_units: for each model, a candidate for every unit, to which its
+/// The KL divergences of whole models in nats per token, on the samples of measure_units: for each model, a candidate for every unit, to which its
 /// weights are rounded. Collective.
 std::vector<double> measure_choices(Rank& rank, const std::vector<std::string>& candidates,
                                     const SchemeComparison& comparison, const MeasuredUnits& units,

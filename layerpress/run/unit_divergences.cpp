@@ -19,6 +19,7 @@ namespace layerpress::run {
 namespace {
 
 constexpr std::int64_t kSampleTokens = 256, kLeastTokens = 16;  // an imported graph may not hold for a single token
+constexpr std::int64_t kOneBatch = std::int64_t{1} << 40;       // whatever it holds
 constexpr std::uint64_t kLeastStore = 64 << 20;
 
 /// The linears of a graph by module.
@@ -180,13 +181,13 @@ setup::OpenedModel served_model(const Rank& rank, const setup::RunSetup& setup) 
                            rank.control);
 }
 
-void measure_own(Rank& rank, const Disturbances& disturbances, const data::CalibrationSet& texts, double* sums) {
+void measure_own(Rank& rank, const Disturbances& disturbances, const data::CalibrationSet& samples, double* sums) {
   const setup::OpenedModel model = served_model(rank, disturbances.setup);
   const graph::Graph& graph = model.traced.graph;
   residency::Placement placement = disturbances.setup.placement;
   if (model.traced.computing_dtype.empty()) placement.dtype = at::kFloat;
   const std::unique_ptr<residency::WeightSource> weights = model.weights();
-  const std::vector<execution::Batch> batches = setup::make_batches(texts, texts.token_count(), graph);
+  const std::vector<execution::Batch> batches = setup::make_batches(samples, kOneBatch, graph);
   dist::Group alone;
   const execution::RunContext run{graph, *weights, placement, batches, rank.control, rank.times, alone};
   const TemporaryDirectory folder(rank.options.offload_dir);
@@ -201,32 +202,31 @@ void measure_own(Rank& rank, const Disturbances& disturbances, const data::Calib
 
 }  // namespace
 
-data::CalibrationSet short_texts(const data::CalibrationSet& set, std::int64_t tokens) {
-  data::CalibrationSet texts;
-  for (std::int64_t i = 0; i < set.sample_count() && texts.token_count() < tokens; ++i) {
+data::CalibrationSet short_samples(const data::CalibrationSet& set, std::int64_t tokens) {
+  data::CalibrationSet samples;
+  for (std::int64_t i = 0; i < set.sample_count() && samples.token_count() < tokens; ++i) {
     const std::int64_t first = set.sample_offsets[i];
     const std::int64_t length =
-        std::min({set.sample_offsets[i + 1] - first, kSampleTokens, tokens - texts.token_count()});
-    if (length < kLeastTokens && texts.token_count() > 0) continue;
-    if (!set.images.empty() && (set.image_count(i) > 0 || set.images[i].embeddings.are_there())) continue;
-    texts.tokens.insert(texts.tokens.end(), set.tokens.begin() + first, set.tokens.begin() + first + length);
-    texts.sample_offsets.push_back(texts.token_count() + length);
+        std::min({set.sample_offsets[i + 1] - first, kSampleTokens, tokens - samples.token_count()});
+    if (length < kLeastTokens && samples.token_count() > 0) continue;
+    if (!set.images.empty()) samples.images.push_back(set.images[static_cast<std::size_t>(i)].cut(length));
+    samples.tokens.insert(samples.tokens.end(), set.tokens.begin() + first, set.tokens.begin() + first + length);
+    samples.sample_offsets.push_back(samples.token_count() + length);
   }
-  return texts;
+  return samples;
 }
 
 std::vector<double> measure_divergences(Rank& rank, const Disturbances& disturbances,
-                                        const data::CalibrationSet& texts) {
+                                        const data::CalibrationSet& samples) {
   const auto phase = rank.times.measure("disturb");
   const at::Tensor sums = at::zeros({static_cast<std::int64_t>(disturbances.models.size()) + 1}, at::kDouble);
   auto* figures = sums.data_ptr<double>();
-  if (texts.token_count() > 0) measure_own(rank, disturbances, texts, figures);
-  figures[disturbances.models.size()] = static_cast<double>(texts.token_count());
+  if (samples.token_count() > 0) measure_own(rank, disturbances, samples, figures);
+  figures[disturbances.models.size()] = static_cast<double>(samples.token_count());
   rank.group.all_reduce(sums);
   const double tokens = figures[disturbances.models.size()];
   if (tokens == 0)
-    throw DataError("[mixed_precision] {}: has no sample without images, on which predictions could be compared",
-                    rank.options.dataset);
+    throw DataError("[mixed_precision] {}: has no tokens on which predictions could be compared", rank.options.dataset);
   std::vector<double> divergences;
   for (std::size_t m = 0; m < disturbances.models.size(); ++m)
     divergences.push_back(std::max(0.0, figures[m] / tokens));

@@ -10,8 +10,8 @@
 
 namespace layerpress::run {
 
-/// A few short texts for measure_divergences: the first samples without images, each cut. `tokens`: how many at most.
-data::CalibrationSet short_texts(const data::CalibrationSet& set, std::int64_t tokens);
+/// A few short samples for measure_divergences: the first ones, each cut. `tokens`: how many at most.
+data::CalibrationSet short_samples(const data::CalibrationSet& set, std::int64_t tokens);
 
 /// Modules whose weights are rounded.
 struct Disturbance {
@@ -25,10 +25,10 @@ struct Disturbances {
   std::vector<std::vector<Disturbance>> models;
 };
 
-/// The KL divergence of each disturbed model's predictions from the original's, in nats per token, on the texts of all ranks. One pass through the
+/// The KL divergence of each disturbed model's predictions from the original's, in nats per token, on the samples of all ranks. One pass through the
 /// layers: a model branches off where its first weight is rounded, and all branches go through the later layers while these
 /// are onloaded. In fp32, because the differences are small. Collective.
 std::vector<double> measure_divergences(Rank& rank, const Disturbances& disturbances,
-                                        const data::CalibrationSet& texts);
+                                        const data::CalibrationSet& samples);
 
 }  // namespace layerpress::run

@@ -14,25 +14,6 @@ namespace {
 
 using compression::EditPtr;
 
-/// The modules of the graph, with the linears that have a node.
-std::vector<compression::ModelModule> modules_of(const model::TracedModel& traced) {
-  const graph::Graph& graph = traced.graph;
-  std::map<std::string, std::int64_t> columns;
-  for (const graph::Node& node : graph.nodes)
-    if (graph::is_linear(node.operation))
-      columns[graph.module_name(node)] = graph::weight_matrix(node.operation)->columns;
-  std::vector<compression::ModelModule> modules;
-  for (const graph::Module& module : graph.modules) {
-    const auto linear = columns.find(module.name);
-    const bool is_linear = linear != columns.end();
-    modules.push_back(
-        {{module.name, {is_linear ? "Linear" : module.class_name}, model::other_names(traced, module.name)},
-         is_linear,
-         is_linear ? linear->second : 0});
-  }
-  return modules;
-}
-
 /// The edits of a linear, in the order of the recipe.
 struct LinearEdits {
   std::vector<EditPtr> edits;
@@ -104,6 +85,24 @@ std::set<std::string> held_together(const OpenedModel& model) {
 }
 
 }  // namespace
+
+std::vector<compression::ModelModule> modules_of(const model::TracedModel& traced) {
+  const graph::Graph& graph = traced.graph;
+  std::map<std::string, std::int64_t> columns;
+  for (const graph::Node& node : graph.nodes)
+    if (graph::is_linear(node.operation))
+      columns[graph.module_name(node)] = graph::weight_matrix(node.operation)->columns;
+  std::vector<compression::ModelModule> modules;
+  for (const graph::Module& module : graph.modules) {
+    const auto linear = columns.find(module.name);
+    const bool is_linear = linear != columns.end();
+    modules.push_back(
+        {{module.name, {is_linear ? "Linear" : module.class_name}, model::other_names(traced, module.name)},
+         is_linear,
+         is_linear ? linear->second : 0});
+  }
+  return modules;
+}
 
 compression::Assignment assignment_of(const OpenedModel& model, const std::string& weight,
                                       const quant::QuantizationScheme& scheme) {

@@ -1,11 +1,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "layerpress/compression/assignments.h"
+#include "layerpress/compression/edit.h"
 #include "layerpress/setup/assignment.h"
 
 namespace layerpress::setup {
+
+/// The modules of a model, for modifiers that choose among all of them.
+std::vector<compression::ModelModule> modules_of(const model::TracedModel& traced);
 
 /// An assignment of a weight that nothing changes yet.
 compression::Assignment assignment_of(const OpenedModel& model, const std::string& weight,

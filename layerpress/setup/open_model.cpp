@@ -163,7 +163,10 @@ std::string arithmetic_words(const residency::Placement& placement) {
 }
 
 int set_threads(int threads) {
+  constexpr int kMost = 4096;
   if (threads < 0) throw UsageError("[options] --threads: {} is negative", threads);
+  if (threads > kMost)
+    throw UsageError("[options] --threads: {} is more than {}; name the cores to use", threads, kMost);
   const int count = threads > 0 ? threads : usual_threads();
   at::set_num_threads(count);
   return count;

@@ -40,6 +40,8 @@ std::set<std::string> add_unused_groups(const RunSetup& setup, const std::vector
   for (const auto& modifier : setup.modifiers) {
     const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get());
     if (quantizer == nullptr) continue;
+    for (const std::string& module : setup.assignments.stored_alike)  // which the source has in the group's scheme
+      used.insert(quantizer->scheme_for({module, {"Linear"}, model::other_names(setup.model.traced, module)}));
     for (const auto& [name, scheme] : quantizer->scheme_groups()) {
       const quant::QuantizationScheme* scaled = quant::with_scaled_blocks(*scheme);
       if (used.contains(scheme) || (scaled != nullptr && used.contains(scaled))) continue;

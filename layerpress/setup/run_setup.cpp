@@ -169,7 +169,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   else
     use_recipe();
   setup.pipeline = choose_pipeline(options, setup.modifiers);
-  if (!options.dataset.empty() && !setup.pipeline->takes_data && group.is_first())
+  if (!options.dataset.empty() && !setup.pipeline->takes_data && setup.decision.is_null() && group.is_first())
     control.message(LogLevel::kWarning, "[options] --dataset has no effect: nothing in this run takes data");
   setup.placement = choose_placement(options.device, options.dtype, setup.model.stored_dtype);
   choose_own_device(options, group, setup.placement.device);

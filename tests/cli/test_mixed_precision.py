@@ -6,7 +6,7 @@ import json
 import numpy
 import pytest
 import torch
-from support import deep_model, program, tiny_checkpoints, tiny_models
+from support import deep_model, program, tiny_checkpoints, tiny_mllama, tiny_models
 from support.watched_runs import contents, differing, killed
 
 SCHEMES = ["W4A16", "W8A16", "none"]
@@ -111,6 +111,36 @@ def test_whole_models_are_measured(model, samples, results):
     assert uniform["W8A16"] < decision["measured_kl"] < uniform["W4A16"]
     card = (results / "chosen" / "README.md").read_text()
     assert "measured, rounded to nearest: " in card and "W4A16 alone at 4.5" in card
+
+
+VISION_CHOICE = ["--schemes", "W4A16,W8A16,none", "--group-size", "32", "--target-bits", "10", "--ignore",
+                 "lm_head,re:.*vision.*,re:.*multi_modal.*"]
+
+
+def test_cross_attention_is_measured_with_images(tmp_path, results):
+    """Its loss is that of samples with images. Where none has any, it is a typical one, and a warning says so."""
+    model = tiny_mllama.save(tmp_path / "model")
+    samples = {"images": [tiny_mllama.Sample(20, (4,)), tiny_mllama.Sample(12), tiny_mllama.Sample(16, (2, 6))],
+               "texts": [tiny_mllama.Sample(20), tiny_mllama.Sample(12)]}
+    for kind, own in samples.items():
+        data = tiny_mllama.write_token_file(tmp_path / f"{kind}.safetensors", own)
+        outcome = program.run("oneshot", model, "--output", results / kind, *VISION_CHOICE, "--dataset", data, "--summary",
+                              tmp_path / f"{kind}.json")
+        units = json.loads((tmp_path / f"{kind}.json").read_text())["mixed_precision"]["units"]
+        losses = {unit["targets"][0]: unit["predicted_kl"] for unit in units}
+        crossing = [loss["W4A16"] for name, loss in losses.items() if ".layers.1." in name or ".layers.3." in name]
+        assert len(crossing) >= 8 and all(loss > 0 for loss in crossing), losses
+        assert ("do not change the predictions on the first samples" in outcome.errors) == (kind == "texts")
+
+
+def test_what_decided_is_not_called_useless(model, samples, results):
+    """Data that chose schemes; groups whose modules the source has in their scheme."""
+    outcome = program.run("oneshot", model, "--output", results / "rtn", *CHOICE, "--dataset", samples, "--algorithm", "rtn", "--target-bits", "6")
+    assert "has no effect" not in outcome.errors
+    program.oneshot(model, results / "fp8", "--algorithm", "rtn", "--scheme", "FP8_DYNAMIC")
+    outcome = program.run("oneshot", results / "fp8", "--output", results / "out", "--dataset", samples, "--algorithm", "rtn", "--target-bits", "6",
+                          "--schemes", "NVFP4,FP8_DYNAMIC,none")
+    assert "compresses nothing" not in outcome.errors and "already stored in the requested scheme" in outcome.errors
 
 
 def test_curve_falls(made):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from support import deep_model, program, tiny_models
+from support import deep_model, program, tiny_mllama, tiny_models
 from support.watched_runs import killed
 
 TWO_OF_FOUR = {"sparsity": 0.5, "mask_structure": "2:4", "ignore": ["re:.*lm_head"]}
@@ -160,6 +160,24 @@ def test_layers_have_the_sparsity_of_their_outliers(results, tmp_path):
     assert "layer_sparsities:" in chosen and "measured_on:" in chosen
     again = program.oneshot(source, results / "again", "--recipe", out / "recipe.yaml", "--dataset", data)
     assert all(torch.equal(found[name], tensor) for name, tensor in tiny_models.tensors(again).items())
+
+
+@pytest.mark.parametrize("kind", ["images", "texts"])
+def test_layers_that_some_samples_do_not_reach(kind, results, tmp_path):
+    """Cross attention gets no tokens of samples without images. Those linears do not count as outliers."""
+    model = tiny_mllama.save(tmp_path / "model")
+    samples = [tiny_mllama.Sample(20, (4,) if kind == "images" else ()), tiny_mllama.Sample(12)]
+    data = tiny_mllama.write_token_file(tmp_path / "samples.safetensors", samples)
+    out = program.oneshot(model, results / "out", "--recipe", recipe(tmp_path, ("WandaPruningModifier", OWL)), "--dataset", data)
+    lines = [line for line in (out / "recipe.yaml").read_text().splitlines() if ".layers." in line or "transformer" in line]
+    found = [float(line.rpartition(":")[2]) for line in lines]
+    assert len(found) > 5 and max(found) - min(found) == pytest.approx(0.2, abs=1e-5)
+
+
+def test_only_pruned_layers_count(source, samples, results, tmp_path):
+    own = {**OWL, "targets": ["re:.*layers.0.*q_proj"]}
+    out = program.oneshot(source, results / "out", "--recipe", recipe(tmp_path, ("WandaPruningModifier", own)), "--dataset", samples)
+    assert tiny_models.tensors(out)["model.layers.0.self_attn.q_proj.weight"].eq(0).float().mean() == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("pruning", [("SparseGPTModifier", TWO_OF_FOUR), ("WandaPruningModifier", OWL)], ids=["2:4", "owl"])

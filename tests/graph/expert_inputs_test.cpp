@@ -94,7 +94,22 @@ TEST(ExpertInputs, TheModelsOutputNeedsNoCalibration) {
   }
 }
 
-TEST(ByLevel, ExpertsDoNotWaitForEachOther) {
+/// Groups that do not depend on each other, in the order in which they can be compressed.
+std::vector<std::vector<LinearGroup>> by_level(const Graph& graph, const Subgraph& subgraph,
+                                               const std::vector<LinearGroup>& groups) {
+  const std::map<ValueId, std::size_t> level = compression_levels(graph, subgraph, groups);
+  std::vector<std::vector<LinearGroup>> levels;
+  for (const LinearGroup& group : groups) {
+    const auto found = level.find(group.input);
+    const std::size_t own = found == level.end() ? 0 : found->second;
+    if (levels.size() <= own) levels.resize(own + 1);
+    levels[own].push_back(group);
+  }
+  std::erase_if(levels, [](const auto& entry) { return entry.empty(); });
+  return levels;
+}
+
+TEST(CompressionLevels, ExpertsDoNotWaitForEachOther) {
   for (const Graph& graph : {mixture(), without_selection(mixture())}) {
     const Subgraph layer = partition(graph, is_layer)[1];
     const auto levels = by_level(graph, layer, expert_groups(graph, layer));

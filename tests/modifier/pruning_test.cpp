@@ -62,7 +62,11 @@ TEST(PruningModifier, RefusesByName) {
     EXPECT_TRUE(
         has_part(error({{"sparsity_profile", "owl"}, {"owl_m", 5}, {"owl_lmbda", 0.1}, {"mask_structure", "2:4"}}),
                  "mask_structure 2:4 makes all layers equally sparse"));
+    EXPECT_TRUE(has_part(error({{"sparsity_profile", "owl"}, {"owl_m", 5}, {"owl_lmbda", 0.5}}), "below 0.5"));
     EXPECT_TRUE(has_part(error({{"layer_sparsities", {{"model.layers.0", 1}}}}), "layer_sparsities.model.layers.0"));
+    EXPECT_TRUE(has_part(error({{"layer_sparsities", OrderedJson::object()}}), "is not a mapping such as"));
+    EXPECT_TRUE(has_part(error({{"layer_sparsities", {{"model.layer.1", 0.4}}}}),
+                         "model.layer.1, which is no module of the model; did you mean model.layers.1?"));
     EXPECT_TRUE(has_part(error({{"sparsty", 0.5}}), "did you mean sparsity?"));
     EXPECT_TRUE(has_part(error({{"targets", {"re:("}}}), "targets"));
     EXPECT_EQ(error({{"sparsity", nullptr}, {"mask_structure", "2:4"}}), "no error");
@@ -97,9 +101,9 @@ TEST(PruningModifier, TargetsAreLinearsOrWhatIsAroundThem) {
 }
 
 TEST(PruningModifier, LayersHaveSparsitiesOfTheirOwn) {
-  const auto edits =
-      edits_of("WandaPruningModifier",
-               {{"sparsity", 0.5}, {"layer_sparsities", {{"model.layers.0", 0.25}, {"model.layers.1.mlp", 0.75}}}});
+  const auto edits = edits_of(
+      "WandaPruningModifier",
+      {{"sparsity", 0.5}, {"layer_sparsities", {{"model.layers.0", 0.25}, {"model.layers.1.mlp.down_proj", 0.75}}}});
   EXPECT_EQ(edits.at("model.layers.0.self_attn.q_proj")->describe(), "25 % sparse");
   EXPECT_EQ(edits.at("model.layers.1.mlp.down_proj")->describe(), "75 % sparse");
   EXPECT_EQ(edits.at("model.layers.1.self_attn.q_proj")->describe(), "50 % sparse");

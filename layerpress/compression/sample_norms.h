@@ -1,13 +1,10 @@
 #pragma once
 
-#include <ATen/ops/square.h>
-#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <algorithm>
 #include <cstdint>
 
-#include "layerpress/compression/statistic.h"
+#include "layerpress/compression/square_sum.h"
 
 namespace layerpress::compression {
 
@@ -22,27 +19,26 @@ class SampleNorms final : public Statistic {
   bool everywhere() const override { return true; }
   bool looks_at_samples() const override { return true; }
 
-  void add(at::Tensor& figures, const StatisticInput& input, const RowRange&) const override {
+  void add(at::Tensor& figures, const StatisticInput& input, const RowRange& range) const override {
     const std::vector<std::int64_t>& offsets = input.samples.offsets;
     for (std::size_t i = 0; i + 1 < offsets.size(); ++i) {
       at::Tensor squares = at::zeros_like(figures);
-      for (std::int64_t first = offsets[i]; first < offsets[i + 1]; first += kTokensAtOnce) {
-        const std::int64_t count = std::min(kTokensAtOnce, offsets[i + 1] - first);
-        squares.add_(at::sum(at::square(input.values[0].narrow(0, first, count).to(at::kFloat)), {0}, true));
-      }
+      squares_.add(squares, {.values = {input.values[0].slice(0, offsets[i], offsets[i + 1])}}, range);
       figures.add_(squares.sqrt_());
     }
   }
-  double flops(double tokens, std::int64_t features, const RowRange&) const override {
-    return 2 * tokens * static_cast<double>(features);
+  double flops(double tokens, std::int64_t features, const RowRange& range) const override {
+    return squares_.flops(tokens, features, range);
   }
-  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType, at::Device, int) const override {
-    return static_cast<std::uint64_t>(features) * (2 * kTokensAtOnce + 2) * sizeof(float);
+  std::uint64_t workspace_bytes(std::int64_t features, at::ScalarType dtype, at::Device device,
+                                int threads) const override {
+    return squares_.workspace_bytes(features, dtype, device, threads) +
+           static_cast<std::uint64_t>(features) * sizeof(float);
   }
   void divide_channels(at::Tensor& figures, const at::Tensor& scale) const override { figures.div_(scale); }
 
  private:
-  static constexpr std::int64_t kTokensAtOnce = 256;
+  SquareSum squares_;
 };
 
 }  // namespace layerpress::compression

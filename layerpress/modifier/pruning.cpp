@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/lifecycle_arguments.h"
 #include "layerpress/quant/compressed_weight.h"
@@ -25,10 +26,6 @@ double checked_sparsity(const Json& value, const std::string& where) {
 bool read_number(std::string_view text, std::int64_t& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size();
-}
-
-std::string did_you_mean(const std::string& name) {
-  return name.empty() ? "" : fmt::format("; did you mean {}?", name);
 }
 
 double positive(const Json& arguments, const char* key, const std::string& where) {
@@ -161,10 +158,12 @@ void PruningModifier::read_profile(const Json& arguments) {
 void PruningModifier::check_layers(const std::vector<compression::ModelModule>& modules) const {
   std::vector<std::string> names;
   for (const compression::ModelModule& module : modules) names.push_back(module.name.name);
-  for (const auto& [layer, sparsity] : layer_sparsities_)
-    if (std::find(names.begin(), names.end(), layer) == names.end())
-      throw RecipeError("[recipe.check] {}: {} names {}, which is no module of the model{}", where_, kLayerSparsities,
-                        layer, did_you_mean(nearest_name(layer, names)));
+  for (const auto& [layer, sparsity] : layer_sparsities_) {
+    if (std::find(names.begin(), names.end(), layer) != names.end()) continue;
+    const std::string hint = did_you_mean(layer, names);
+    throw RecipeError("[recipe.check] {}: {} names {}, which is no module of the model{}{}", where_, kLayerSparsities,
+                      layer, hint.empty() ? "" : "; ", hint);
+  }
 }
 
 double PruningModifier::sparsity_of(const std::string& module, double otherwise) const {

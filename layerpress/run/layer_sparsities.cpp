@@ -66,9 +66,8 @@ Layers layers_of(const setup::RunSetup& setup, const recipe::ModifierEntry& entr
   }
   if (layers.empty())
     throw RecipeError(
-        "[recipe.check] {}: {} requires layers, and none of the targets lies in one; give a list of sparsities, one "
-        "for "
-        "each target",
+        "[recipe.check] {}: {} requires layers, and none of the targets lies in one; give a list of sparsities, "
+        "one for each target",
         entry.where, modifier::kSparsityProfile);
   return layers;
 }
@@ -76,16 +75,21 @@ Layers layers_of(const setup::RunSetup& setup, const recipe::ModifierEntry& entr
 /// The norms of the inputs, by module, on all ranks.
 using InputNorms = std::map<std::string, at::Tensor>;
 
-/// Ranks have measured different linears.
-void exchange(dist::Group& group, const setup::RunSetup& setup, const Layers& layers, InputNorms& norms) {
+/// Ranks have measured different linears. All norms travel at once.
+void exchange(dist::Group& group, const setup::RunSetup& setup, InputNorms& norms) {
+  std::vector<at::Tensor> own;
+  std::vector<std::int64_t> sizes;
   const MeasuredLinears measured = linears_of(setup);
-  for (const auto& [layer, linears] : layers)
-    for (const LayerLinear& linear : linears) {
-      at::Tensor& own = norms[linear.module];
-      if (!own.defined() || own.numel() == 0)  // another rank's, or without tokens
-        own = at::zeros({measured.at(linear.module).shape.columns}, at::kDouble);
-      group.all_reduce(own);
-    }
+  for (const auto& [module, linear] : measured) {
+    const auto found = norms.find(module);
+    own.push_back(found != norms.end() ? found->second : at::zeros({linear.shape.columns}, at::kDouble));
+    sizes.push_back(linear.shape.columns);
+  }
+  const at::Tensor all = at::cat(own);
+  group.all_reduce(all);
+  const std::vector<at::Tensor> parts = all.split_with_sizes(sizes);
+  std::size_t place = 0;
+  for (const auto& [module, linear] : measured) norms[module] = parts[place++];
 }
 
 InputNorms input_norms(Rank& rank, const setup::RunSetup& setup, const Layers& layers, const Calibration& calibration) {
@@ -106,7 +110,7 @@ InputNorms input_norms(Rank& rank, const setup::RunSetup& setup, const Layers& l
   const Settled settled = settle(setup::set_up(options, setup.recipe, std::move(modifiers), rank.group, rank.control),
                                  options, rank.group, rank.control);
   measure(own, *settled.setup, "outliers of layers", calibration);
-  exchange(rank.group, *settled.setup, layers, norms);
+  exchange(rank.group, *settled.setup, norms);
   return norms;
 }
 

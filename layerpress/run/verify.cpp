@@ -130,10 +130,10 @@ verification::Changes apply_recipe(const setup::OpenedModel& result, setup::Open
 /// Codes that stand for the source's values are as they should be, however they look.
 void excuse_faithful(const verification::Comparison& comparison, verification::Findings& findings) {
   constexpr double kFaithful = 0.15;
+  std::set<std::string> places;
   for (const verification::WeightError& error : comparison.errors)
-    if (error.error <= kFaithful)
-      for (const char* check : {"constant", "saturated"})
-        findings.excuse(check, error.module + ".weight", "the source's values are the same");
+    if (error.error <= kFaithful) places.insert(error.module + ".weight");
+  findings.excuse({"constant", "saturated"}, places, "the source's values are the same");
 }
 
 void compare_with_source(const setup::OpenedModel& model, const VerifyOptions& options, const RunControl& control,

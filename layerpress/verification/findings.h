@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,10 +24,10 @@ class Findings {
     all_.push_back({false, check, where, what});
   }
 
-  /// Makes warnings of faults that a check has found in a place.
-  void excuse(const std::string& check, const std::string& where, const std::string& why) {
+  /// Makes warnings of the faults of some checks in some places.
+  void excuse(const std::set<std::string>& checks, const std::set<std::string>& places, const std::string& why) {
     for (Finding& finding : all_)
-      if (finding.fault && finding.check == check && finding.where == where)
+      if (finding.fault && checks.contains(finding.check) && places.contains(finding.where))
         finding.fault = false, finding.what += "; " + why;
   }
 

@@ -1,10 +1,11 @@
 """Checks who includes whom between the rooms of layerpress/, in sources and in CMake link lists.
 
-The table below is the design's. A room is a folder of layerpress/; the headers directly in layerpress/ are the public API,
-whose functions the room `run` implements.
+The tables below are the design's. A room is a folder of layerpress/, and large rooms have parts. The headers directly in layerpress/
+are the public API, whose functions the room `run` implements.
 """
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,6 +41,31 @@ for room in ("setup", "verification", "plan", "output", "run"):
 MAY_INCLUDE["setup"] -= {"pipeline"}
 MAY_INCLUDE["verification"] = {"base", "checkpoint", "graph", "model", "quant", "source", "setup"}
 MAY_INCLUDE["cli"] = MAY_INCLUDE["bindings"] = {"base", "run", PUBLIC}
+# The parts of rooms that have parts: a folder in a room's folder. "" is the room's own folder. `graph` and `execution` know their
+# operations, which know them.
+PARTS = {
+    "base": {"": set(), "files": {""}, "system": {"", "files"}},
+    "cli": {"text": set(), "": {"text"}},
+    "compression": {"statistics": set(), "": {"statistics"}},
+    "execution": {"operations": {""}, "": {"operations"}},
+    "gguf": {"blocks": set(), "container": {"blocks"}, "architectures": {"container"}, "tokenizers": {"container"},
+             "": {"architectures", "blocks", "container"}},
+    "graph": {"operations": {""}, "": {"operations"}, "facts": {""}, "drawing": {"", "facts"}},
+    "importer": {"exported": set(), "": {"exported"}},
+    "kernels": {"numbers": set(), "cpu": {"numbers"}, "cpu/bf16": {"cpu", "numbers"}, "cuda": {"numbers"}, "": {"cpu", "cuda"},
+                "products": {"", "cpu"}, "scales": {"", "cpu", "cuda", "numbers", "products"},
+                "solver": {"", "cpu", "cuda", "products", "scales"}, "layers": {"", "cpu", "products"}, "program": {"", "layers"},
+                "device": {"", "cuda", "layers", "scales", "solver"}},
+    "model": {"blocks": set(), "families": {"blocks"}, "": {"blocks", "families"}},
+    "modifier": {"arguments": set(), "quantizing": {"arguments"}, "pruning": {"arguments", "quantizing"}, "rewrites": {"arguments"},
+                 "": {"arguments", "pruning", "quantizing", "rewrites"}},
+    "pipeline": {"sinks": set(), "": {"sinks"}},
+    "quant": {"targets": set(), "": {"targets"}, "containers": {""}, "rounding": {""}},
+    "run": {"compression": set(), "results": {"compression"}, "evaluation": {"results"},
+            "decisions": {"compression", "evaluation", "results"}, "": {"compression", "decisions", "results"}},
+    "setup": {"opening": set(), "assignment": {"opening"}, "": {"assignment", "opening"}},
+}
+LARGEST = 25  # sources of one folder
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 LINKED_ROOM = re.compile(r"\blayerpress_(\w+)\b")
@@ -50,8 +76,13 @@ def room_of(path: Path) -> str:
     return path.parts[0] if len(path.parts) > 1 else PUBLIC
 
 
-def include_fault(room: str, quote: str, included: str) -> str | None:
-    """The fault of one include line in `room`, or None."""
+def part_of(path: Path) -> str:
+    """The part of its room that a file given relative to layerpress/ is in, or ""."""
+    return "/".join(path.parts[1:-1])
+
+
+def include_fault(room: str, part: str, quote: str, included: str) -> str | None:
+    """The fault of one include line in a part of `room`, or None."""
     if included.startswith("layerpress/"):
         target = room_of(Path(included).relative_to("layerpress"))
         if target not in MAY_INCLUDE:
@@ -61,6 +92,9 @@ def include_fault(room: str, quote: str, included: str) -> str | None:
         if target != room and target not in MAY_INCLUDE[room]:
             allowed = ", ".join(sorted(MAY_INCLUDE[room])) or "nothing"
             return f'{room} must not include {target} ("{included}"); it may include {allowed}'
+        included_part = part_of(Path(included).relative_to("layerpress"))
+        if target == room and included_part != part and included_part not in PARTS[room][part]:
+            return f'{room}/{part} must not include {room}/{included_part} ("{included}")'
     elif quote == '"':
         return f'"{included}" must be written from the root, as "layerpress/..."'
     return None
@@ -71,10 +105,13 @@ def source_faults(path: Path) -> list[str]:
     room = room_of(relative)
     if room not in MAY_INCLUDE:
         return [f"layerpress/{relative}: '{room}' is no room; add it to scripts/check_includes.py and the design"]
+    part = part_of(relative)
+    if part not in PARTS.get(room, {"": set()}):
+        return [f"layerpress/{relative}: '{part}' is no part of {room}; add it to scripts/check_includes.py and the design"]
     faults = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         match = INCLUDE.match(line)
-        fault = include_fault(room, *match.groups()) if match else None
+        fault = include_fault(room, part, *match.groups()) if match else None
         if fault:
             faults.append(f"layerpress/{relative}:{number}: {fault}")
     return faults
@@ -91,6 +128,13 @@ def link_faults(room: str) -> list[str]:
             for name in sorted(linked - MAY_INCLUDE[room])]
 
 
+def size_faults(sources: list[Path]) -> list[str]:
+    """Folders with more sources than a reader can keep in mind."""
+    sizes = Counter(path.parent.relative_to(LIBRARY.parent) for path in sources)
+    return [f"{folder}: {size} sources, more than {LARGEST}; divide it into parts"
+            for folder, size in sorted(sizes.items()) if size > LARGEST]
+
+
 def table_faults() -> list[str]:
     """The table itself must have no cycle."""
     done: set[str] = set()
@@ -104,7 +148,7 @@ def table_faults() -> list[str]:
 
 def main() -> int:
     sources = sorted(path for path in LIBRARY.rglob("*") if path.suffix in SOURCE_ENDINGS)
-    faults = table_faults()
+    faults = table_faults() + size_faults(sources)
     for path in sources:
         faults += source_faults(path)
     for room in MAY_INCLUDE:

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/kernels/block_solver.h"
-#include "layerpress/kernels/factorize_together.h"
-#include "layerpress/kernels/gptq.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/solver/block_solver.h"
+#include "layerpress/kernels/solver/factorize_together.h"
+#include "layerpress/kernels/solver/gptq.h"
 
 namespace {
 

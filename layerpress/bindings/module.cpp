@@ -14,7 +14,7 @@
 #include <optional>
 #include <utility>
 
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/bindings/options.h"
 #include "layerpress/bindings/running.h"
 #include "layerpress/distributed.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/json.h"
-#include "layerpress/base/temporary_directory.h"
 #include "layerpress/checkpoint/safetensors.h"
 
 namespace layerpress::checkpoint {

@@ -9,7 +9,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
-#include "layerpress/base/missing_folder.h"
+#include "layerpress/base/files/missing_folder.h"
 #include "layerpress/checkpoint/strict_json.h"
 
 namespace layerpress::checkpoint {

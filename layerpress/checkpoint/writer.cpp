@@ -9,9 +9,9 @@
 #include <system_error>
 #include <utility>
 
-#include "layerpress/base/checksum.h"
-#include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"
+#include "layerpress/base/files/checksum.h"
+#include "layerpress/base/files/descriptor.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/shard_index.h"
 #include "layerpress/checkpoint/strict_json.h"

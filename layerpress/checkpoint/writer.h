@@ -58,7 +58,7 @@ class CheckpointWriter {
   /// finish() was not called.
   at::Tensor read(const std::string& name) const;
 
-  /// Checksum (base/checksum.h) of the bytes of a tensor that was written, accepted or adopted. Throws InternalError
+  /// Checksum (base/files/checksum.h) of the bytes of a tensor that was written, accepted or adopted. Throws InternalError
   /// for other tensors.
   std::string checksum(const std::string& name) const;
 

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "layerpress/base/shell_word.h"
-#include "layerpress/cli/help_text.h"
 #include "layerpress/cli/option_parser.h"
-#include "layerpress/cli/parse_errors.h"
-#include "layerpress/cli/style.h"
+#include "layerpress/cli/text/help_text.h"
+#include "layerpress/cli/text/parse_errors.h"
+#include "layerpress/cli/text/style.h"
 
 namespace layerpress::cli {
 namespace {

@@ -3,10 +3,10 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/model_tree.h"
-#include "layerpress/cli/plan_text.h"
 #include "layerpress/cli/rank_failure.h"
-#include "layerpress/cli/sensitivity_text.h"
+#include "layerpress/cli/text/model_tree.h"
+#include "layerpress/cli/text/plan_text.h"
+#include "layerpress/cli/text/sensitivity_text.h"
 #include "layerpress/distributed.h"
 #include "layerpress/inspect.h"
 

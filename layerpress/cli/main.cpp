@@ -14,7 +14,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/terminal_progress.h"
+#include "layerpress/cli/text/terminal_progress.h"
 
 namespace {
 

@@ -8,10 +8,10 @@
 #include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
-#include "layerpress/cli/plan_text.h"
 #include "layerpress/cli/rank_failure.h"
-#include "layerpress/cli/style.h"
-#include "layerpress/cli/wrapped_text.h"
+#include "layerpress/cli/text/plan_text.h"
+#include "layerpress/cli/text/style.h"
+#include "layerpress/cli/text/wrapped_text.h"
 #include "layerpress/distributed.h"
 #include "layerpress/oneshot.h"
 

@@ -1,6 +1,6 @@
 #include "layerpress/compression/assignments.h"
 
-#include "layerpress/compression/square_sum.h"
+#include "layerpress/compression/statistics/square_sum.h"
 #include "layerpress/graph/weight_matrix.h"
 
 namespace layerpress::compression {

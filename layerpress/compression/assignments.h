@@ -9,9 +9,9 @@
 
 #include "layerpress/compression/edited_encoding.h"
 #include "layerpress/compression/modifier.h"
-#include "layerpress/compression/range_statistic.h"
+#include "layerpress/compression/statistics/range_statistic.h"
 #include "layerpress/compression/transform.h"
-#include "layerpress/quant/value_parameters.h"
+#include "layerpress/quant/rounding/value_parameters.h"
 
 namespace layerpress::compression {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "layerpress/compression/modifier.h"
-#include "layerpress/kernels/sparsify.h"
+#include "layerpress/kernels/solver/sparsify.h"
 
 namespace layerpress::compression {
 

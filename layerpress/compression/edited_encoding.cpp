@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
-#include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/output_loss.h"
+#include "layerpress/compression/statistics/gram_statistic.h"
 
 namespace layerpress::compression {
 namespace {

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
-#include "layerpress/base/phase_times.h"
-#include "layerpress/compression/range_statistic.h"
+#include "layerpress/base/system/phase_times.h"
+#include "layerpress/compression/statistics/range_statistic.h"
 #include "layerpress/graph/graph.h"
 #include "layerpress/quant/compressed_weight.h"
-#include "layerpress/quant/matching.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/quant/targets/matching.h"
 
 namespace layerpress::compression {
 

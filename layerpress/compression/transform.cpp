@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "layerpress/kernels/scaled_columns.h"
+#include "layerpress/kernels/solver/scaled_columns.h"
 
 namespace layerpress::compression {
 namespace {

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/base/phase_times.h"
+#include "layerpress/base/system/phase_times.h"
 #include "layerpress/compression/modifier.h"
 #include "layerpress/compression/trial.h"
-#include "layerpress/graph/scale_absorbers.h"
+#include "layerpress/graph/facts/scale_absorbers.h"
 
 namespace layerpress::compression {
 

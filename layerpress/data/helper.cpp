@@ -8,11 +8,11 @@
 #include <system_error>
 #include <utility>
 
-#include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
+#include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/json.h"
-#include "layerpress/base/machine.h"
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/system/child_process.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/data/load_samples.h"
 
 namespace layerpress::data {

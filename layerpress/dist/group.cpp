@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/dist/bounded.h"
 #include "layerpress/dist/core_binding.h"
 #include "layerpress/dist/device_backend.h"

@@ -12,7 +12,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 
 namespace layerpress::dist {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "layerpress/execution/batch.h"
-#include "layerpress/kernels/vision.h"
+#include "layerpress/kernels/layers/vision.h"
 
 namespace layerpress::execution {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "layerpress/graph/image_geometry.h"
+#include "layerpress/graph/facts/image_geometry.h"
 
 namespace layerpress::execution {
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <variant>
 
-#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/layers/linear.h"
 
 namespace layerpress::execution {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "layerpress/execution/operation_execution.h"
 #include "layerpress/execution/operations/experts.h"
-#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/layers/linear.h"
 
 namespace layerpress::execution {
 namespace {

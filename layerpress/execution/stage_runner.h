@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/base/phase_times.h"
+#include "layerpress/base/system/phase_times.h"
 #include "layerpress/dist/division.h"
 #include "layerpress/dist/group.h"
 #include "layerpress/execution/batch.h"
 #include "layerpress/execution/expert_contributions.h"
 #include "layerpress/execution/expert_survey.h"
-#include "layerpress/graph/original_stream.h"
+#include "layerpress/graph/facts/original_stream.h"
 #include "layerpress/graph/stages.h"
 #include "layerpress/residency/activation_store.h"
 #include "layerpress/residency/onload.h"

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/gguf/architecture.h"
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/architectures/architecture.h"
+#include "layerpress/gguf/container/file.h"
 
 namespace layerpress::gguf {
 

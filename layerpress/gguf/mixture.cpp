@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "layerpress/base/suggestions.h"
-#include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/blocks/block_type.h"
 
 namespace layerpress::gguf {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/gguf/architecture.h"
+#include "layerpress/gguf/architectures/architecture.h"
 
 namespace layerpress::gguf {
 

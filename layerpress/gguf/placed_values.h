@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "layerpress/gguf/tensor_names.h"
+#include "layerpress/gguf/architectures/tensor_names.h"
 
 namespace layerpress::gguf {
 

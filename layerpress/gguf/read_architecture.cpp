@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "layerpress/base/suggestions.h"
-#include "layerpress/gguf/families.h"
+#include "layerpress/gguf/architectures/families.h"
 
 namespace layerpress::gguf {
 namespace {

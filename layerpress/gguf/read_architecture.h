@@ -1,7 +1,7 @@
 #pragma once
 
-#include "layerpress/gguf/architecture.h"
-#include "layerpress/gguf/model_config.h"
+#include "layerpress/gguf/architectures/architecture.h"
+#include "layerpress/gguf/architectures/model_config.h"
 
 namespace layerpress::gguf {
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "layerpress/importer/layouts.h"
-#include "layerpress/importer/module_names.h"
-#include "layerpress/model/architecture.h"
+#include "layerpress/importer/exported/layouts.h"
+#include "layerpress/importer/exported/module_names.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::importer {
 

@@ -2,7 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::importer {
 

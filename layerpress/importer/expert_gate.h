@@ -1,6 +1,6 @@
 #pragma once
 
-#include "layerpress/importer/exported_graph.h"
+#include "layerpress/importer/exported/exported_graph.h"
 
 namespace layerpress::importer {
 

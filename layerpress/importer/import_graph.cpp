@@ -8,12 +8,12 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/importer/described_modules.h"
 #include "layerpress/importer/expert_lowering.h"
-#include "layerpress/importer/module_names.h"
+#include "layerpress/importer/exported/module_names.h"
 #include "layerpress/importer/region_program.h"
-#include "layerpress/model/expert_blocks.h"
+#include "layerpress/model/blocks/expert_blocks.h"
 
 namespace layerpress::importer {
 namespace {

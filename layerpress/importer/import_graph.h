@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::importer {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <set>
 
-#include "layerpress/importer/layouts.h"
+#include "layerpress/importer/exported/layouts.h"
 #include "layerpress/importer/regions.h"
 
 namespace layerpress::importer {

@@ -5,8 +5,8 @@
 #include <variant>
 #include <vector>
 
-#include "layerpress/importer/layouts.h"
-#include "layerpress/model/architecture.h"
+#include "layerpress/importer/exported/layouts.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::importer {
 

@@ -7,7 +7,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/importer/kept_rows.h"
 #include "layerpress/importer/workspace.h"
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::importer {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "layerpress/base/error.h"
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::importer {
 namespace {

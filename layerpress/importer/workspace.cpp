@@ -6,7 +6,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::importer {
 namespace {

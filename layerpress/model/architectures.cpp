@@ -5,9 +5,9 @@
 #include <functional>
 
 #include "layerpress/base/text.h"
-#include "layerpress/model/architecture.h"
-#include "layerpress/model/expert_blocks.h"
-#include "layerpress/model/families.h"
+#include "layerpress/model/blocks/architecture.h"
+#include "layerpress/model/blocks/expert_blocks.h"
+#include "layerpress/model/families/families.h"
 
 namespace layerpress::model {
 

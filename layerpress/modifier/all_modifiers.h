@@ -6,7 +6,7 @@
 
 #include "layerpress/base/json.h"
 #include "layerpress/compression/modifier.h"
-#include "layerpress/modifier/argument.h"
+#include "layerpress/modifier/arguments/argument.h"
 
 namespace layerpress::modifier {
 

@@ -7,9 +7,9 @@
 #include <numeric>
 #include <utility>
 
-#include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/output_loss.h"
-#include "layerpress/modifier/factorization.h"
+#include "layerpress/compression/statistics/gram_statistic.h"
+#include "layerpress/modifier/quantizing/factorization.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::modifier {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/container/file.h"
 
 namespace layerpress::output {
 namespace {

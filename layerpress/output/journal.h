@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/base/descriptor.h"
+#include "layerpress/base/files/descriptor.h"
 #include "layerpress/base/json.h"
 
 namespace layerpress::output {

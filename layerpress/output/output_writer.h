@@ -12,7 +12,7 @@
 #include "layerpress/compression/assignments.h"
 #include "layerpress/output/importance_output.h"
 #include "layerpress/output/subgraph_committer.h"
-#include "layerpress/pipeline/result_sink.h"
+#include "layerpress/pipeline/sinks/result_sink.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::output {

@@ -7,15 +7,15 @@
 #include <system_error>
 #include <utility>
 
-#include "layerpress/base/checksum.h"
-#include "layerpress/base/missing_folder.h"
+#include "layerpress/base/files/checksum.h"
+#include "layerpress/base/files/missing_folder.h"
 #include "layerpress/base/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
-#include "layerpress/setup/compressed_modules.h"
+#include "layerpress/setup/assignment/compressed_modules.h"
+#include "layerpress/setup/assignment/written_recipe.h"
 #include "layerpress/setup/rank_agreement.h"
-#include "layerpress/setup/written_recipe.h"
 
 namespace layerpress::output {
 namespace {

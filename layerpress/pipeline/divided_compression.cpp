@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/rounding/row_transfer.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::pipeline {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "layerpress/compression/square_sum.h"
+#include "layerpress/compression/statistics/square_sum.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/kernels/finite.h"
-#include "layerpress/kernels/relative_error.h"
+#include "layerpress/kernels/products/relative_error.h"
 
 namespace layerpress::pipeline {
 

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/step_runner.h"
 #include "layerpress/pipeline/stored_ranges.h"

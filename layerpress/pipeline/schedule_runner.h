@@ -1,7 +1,7 @@
 #pragma once
 
 #include "layerpress/execution/stage_runner.h"
-#include "layerpress/pipeline/result_sink.h"
+#include "layerpress/pipeline/sinks/result_sink.h"
 #include "layerpress/schedule/schedule.h"
 
 namespace layerpress::pipeline {

@@ -8,7 +8,7 @@
 #include <deque>
 
 #include "layerpress/dist/group.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
 
 namespace layerpress::pipeline {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "layerpress/compression/statistic.h"
+#include "layerpress/compression/statistics/statistic.h"
 #include "layerpress/dist/division.h"
 #include "layerpress/execution/stage_runner.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "layerpress/compression/assignments.h"
-#include "layerpress/pipeline/result_sink.h"
+#include "layerpress/pipeline/sinks/result_sink.h"
 #include "layerpress/pipeline/statistics_store.h"
 
 namespace layerpress::pipeline {

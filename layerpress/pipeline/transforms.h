@@ -5,7 +5,7 @@
 
 #include "layerpress/compression/assignments.h"
 #include "layerpress/execution/stage_runner.h"
-#include "layerpress/pipeline/result_sink.h"
+#include "layerpress/pipeline/sinks/result_sink.h"
 #include "layerpress/pipeline/statistics_store.h"
 #include "layerpress/pipeline/trials.h"
 

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "layerpress/kernels/relative_error.h"
+#include "layerpress/kernels/products/relative_error.h"
 #include "layerpress/schedule/trial_stages.h"
 
 namespace layerpress::pipeline {

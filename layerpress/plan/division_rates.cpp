@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/setup/rank_agreement.h"
 

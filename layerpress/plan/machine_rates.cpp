@@ -11,8 +11,8 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/graph/weight_matrix.h"
-#include "layerpress/kernels/linear.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/linear.h"
+#include "layerpress/kernels/layers/transformer.h"
 #include "layerpress/schedule/value_statistics.h"
 
 namespace layerpress::plan {

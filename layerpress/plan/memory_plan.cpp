@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-#include "layerpress/graph/original_stream.h"
-#include "layerpress/kernels/relative_error.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/graph/facts/original_stream.h"
+#include "layerpress/kernels/layers/transformer.h"
+#include "layerpress/kernels/products/relative_error.h"
 #include "layerpress/plan/planned_stage.h"
 #include "layerpress/plan/planned_statistics.h"
 #include "layerpress/plan/planned_values.h"

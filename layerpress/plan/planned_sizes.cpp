@@ -4,7 +4,7 @@
 
 #include "layerpress/execution/node_execution.h"
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/graph/original_stream.h"
+#include "layerpress/graph/facts/original_stream.h"
 
 namespace layerpress::plan {
 

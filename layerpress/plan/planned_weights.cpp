@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "layerpress/graph/weight_matrix.h"
-#include "layerpress/pipeline/background_sink.h"
+#include "layerpress/pipeline/sinks/background_sink.h"
 #include "layerpress/residency/host_copies.h"
 
 namespace layerpress::plan {

@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
-#include "layerpress/graph/image_geometry.h"
+#include "layerpress/graph/facts/image_geometry.h"
 #include "layerpress/plan/plan_maker.h"
 #include "layerpress/setup/rank_agreement.h"
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/blocks/block_type.h"
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::quant {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "layerpress/quant/container_format.h"
-#include "layerpress/quant/group_targets.h"
+#include "layerpress/quant/targets/group_targets.h"
 
 namespace layerpress::quant {
 namespace {

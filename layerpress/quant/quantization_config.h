@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
-#include "layerpress/quant/matching.h"
 #include "layerpress/quant/scheme.h"
+#include "layerpress/quant/targets/matching.h"
 
 namespace layerpress::quant {
 

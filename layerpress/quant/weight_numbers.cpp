@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "layerpress/base/error.h"
-#include "layerpress/kernels/scale_search.h"
+#include "layerpress/kernels/scales/scale_search.h"
 
 namespace layerpress::quant {
 namespace {

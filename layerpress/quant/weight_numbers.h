@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "layerpress/kernels/number_formats.h"
+#include "layerpress/kernels/numbers/number_formats.h"
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::quant {
@@ -12,7 +12,7 @@ namespace layerpress::quant {
 /// The widths of floats that there are.
 std::vector<int> float_widths();
 
-/// The numbers (kernels/number_formats.h) that a weight's arguments ask for.
+/// The numbers (kernels/numbers/number_formats.h) that a weight's arguments ask for.
 kernels::ElementType element_of(const QuantizationArgs& weights);
 
 /// The dtype of codes in QuantizedWeight: int8 for integers, float8_e4m3fn for fp8, uint8 with the four bits of fp4.

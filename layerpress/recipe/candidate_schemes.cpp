@@ -5,7 +5,7 @@
 
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
-#include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/blocks/block_type.h"
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"

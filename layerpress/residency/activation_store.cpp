@@ -5,8 +5,8 @@
 #include <system_error>
 #include <utility>
 
-#include "layerpress/base/checksum.h"
 #include "layerpress/base/error.h"
+#include "layerpress/base/files/checksum.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress::residency {

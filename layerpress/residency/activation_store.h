@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "layerpress/base/files/scratch_file.h"
 #include "layerpress/base/json.h"
-#include "layerpress/base/scratch_file.h"
 #include "layerpress/graph/graph.h"
 #include "layerpress/residency/host_copies.h"
 

@@ -12,7 +12,7 @@
 #include <mutex>
 #include <new>
 
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 
 namespace layerpress::residency {
 namespace {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "layerpress/base/scratch_file.h"
+#include "layerpress/base/files/scratch_file.h"
 #include "layerpress/residency/weight_source.h"
 
 namespace layerpress::residency {

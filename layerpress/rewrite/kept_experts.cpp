@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "layerpress/base/text.h"
-#include "layerpress/graph/expert_layers.h"
+#include "layerpress/graph/facts/expert_layers.h"
 
 namespace layerpress::rewrite {
 namespace {

@@ -9,7 +9,7 @@
 #include "layerpress/base/json.h"
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/graph/graph.h"
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::rewrite {
 

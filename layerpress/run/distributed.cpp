@@ -6,7 +6,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/data/row_slice.h"
 #include "layerpress/dist/division.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/setup/opening/open_model.h"
 
 namespace layerpress {
 

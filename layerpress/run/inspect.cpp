@@ -4,19 +4,19 @@
 #include <set>
 #include <utility>
 
-#include "layerpress/base/child_process.h"
 #include "layerpress/base/file.h"
-#include "layerpress/base/missing_folder.h"
-#include "layerpress/base/temporary_directory.h"
-#include "layerpress/graph/drawing.h"
+#include "layerpress/base/files/missing_folder.h"
+#include "layerpress/base/files/temporary_directory.h"
+#include "layerpress/base/system/child_process.h"
+#include "layerpress/graph/drawing/drawing.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/oneshot.h"
-#include "layerpress/run/hub_transfers.h"
-#include "layerpress/run/run_together.h"
-#include "layerpress/run/sensitivity.h"
-#include "layerpress/setup/hub.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/run/compression/run_together.h"
+#include "layerpress/run/decisions/sensitivity.h"
+#include "layerpress/run/results/hub_transfers.h"
+#include "layerpress/setup/opening/hub.h"
+#include "layerpress/setup/opening/open_model.h"
 
 namespace layerpress {
 namespace {

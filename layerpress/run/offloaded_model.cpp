@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "layerpress/base/file.h"
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/checkpoint/writer.h"

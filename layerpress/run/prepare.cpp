@@ -2,10 +2,10 @@
 
 #include <filesystem>
 
-#include "layerpress/base/missing_folder.h"
-#include "layerpress/run/dataset_options.h"
-#include "layerpress/setup/hub.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/base/files/missing_folder.h"
+#include "layerpress/run/compression/dataset_options.h"
+#include "layerpress/setup/opening/hub.h"
+#include "layerpress/setup/opening/open_model.h"
 
 namespace layerpress {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "layerpress/graph/original_stream.h"
+#include "layerpress/graph/facts/original_stream.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/schedule/schedule.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/schedule/group_work.h"
 #include "layerpress/schedule/trial_stages.h"

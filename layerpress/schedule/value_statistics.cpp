@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "layerpress/graph/residual_writes.h"
+#include "layerpress/graph/facts/residual_writes.h"
 
 namespace layerpress::schedule {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "layerpress/compression/assignments.h"
-#include "layerpress/graph/original_stream.h"
+#include "layerpress/graph/facts/original_stream.h"
 
 namespace layerpress::schedule {
 

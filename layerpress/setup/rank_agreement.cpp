@@ -10,8 +10,8 @@
 #include <system_error>
 #include <thread>
 
-#include "layerpress/base/checksum.h"
 #include "layerpress/base/file.h"
+#include "layerpress/base/files/checksum.h"
 #include "layerpress/data/row_slice.h"
 
 namespace layerpress::setup {

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "layerpress/base/text.h"
-#include "layerpress/model/weight_names.h"
+#include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/recipe/gguf_recipe.h"
 #include "layerpress/recipe/standard_recipe.h"
-#include "layerpress/setup/unmatched_entries.h"
+#include "layerpress/setup/assignment/unmatched_entries.h"
 
 namespace layerpress::setup {
 namespace {

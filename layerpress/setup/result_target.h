@@ -5,7 +5,7 @@
 #include "layerpress/gguf/importance.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/recipe/recipe.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/setup/opening/open_model.h"
 #include "layerpress/target/target.h"
 
 namespace layerpress::setup {

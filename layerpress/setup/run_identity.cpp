@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <set>
 
-#include "layerpress/base/checksum.h"
 #include "layerpress/base/file.h"
+#include "layerpress/base/files/checksum.h"
 #include "layerpress/kernels/instruction_set.h"
 
 namespace layerpress::setup {

@@ -7,7 +7,7 @@
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/oneshot.h"
 #include "layerpress/recipe/recipe.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/setup/opening/open_model.h"
 
 namespace layerpress::setup {
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
-#include "layerpress/base/machine.h"
 #include "layerpress/base/suggestions.h"
+#include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/recipe/gguf_recipe.h"
@@ -16,16 +16,17 @@
 #include "layerpress/recipe/standard_recipe.h"
 #include "layerpress/residency/device_memory.h"
 #include "layerpress/schedule/group_work.h"
-#include "layerpress/setup/group_sizes.h"
-#include "layerpress/setup/kept_weights.h"
+#include "layerpress/setup/assignment/group_sizes.h"
+#include "layerpress/setup/assignment/recipe_rewrites.h"
+#include "layerpress/setup/assignment/rounded_inputs.h"
+#include "layerpress/setup/assignment/statistic_checks.h"
+#include "layerpress/setup/assignment/stored_parameters.h"
+#include "layerpress/setup/assignment/transform_sites.h"
+#include "layerpress/setup/opening/kept_weights.h"
+#include "layerpress/setup/opening/rewriting.h"
+#include "layerpress/setup/opening/stacked_experts.h"
+#include "layerpress/setup/opening/untied_embeddings.h"
 #include "layerpress/setup/result_target.h"
-#include "layerpress/setup/rewriting.h"
-#include "layerpress/setup/rounded_inputs.h"
-#include "layerpress/setup/stacked_experts.h"
-#include "layerpress/setup/statistic_checks.h"
-#include "layerpress/setup/stored_parameters.h"
-#include "layerpress/setup/transform_sites.h"
-#include "layerpress/setup/untied_embeddings.h"
 
 namespace layerpress::setup {
 namespace {

@@ -10,10 +10,10 @@
 #include "layerpress/oneshot.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/schedule/pipelines.h"
-#include "layerpress/setup/assignment.h"
-#include "layerpress/setup/importance.h"
-#include "layerpress/setup/open_model.h"
-#include "layerpress/setup/source_tensors.h"
+#include "layerpress/setup/assignment/assignment.h"
+#include "layerpress/setup/assignment/importance.h"
+#include "layerpress/setup/opening/open_model.h"
+#include "layerpress/setup/opening/source_tensors.h"
 #include "layerpress/target/target.h"
 
 namespace layerpress::setup {

@@ -12,11 +12,11 @@
 #include <utility>
 
 #include "layerpress/base/file.h"
-#include "layerpress/gguf/block_rows.h"
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/blocks/block_rows.h"
+#include "layerpress/gguf/container/file.h"
 #include "layerpress/gguf/placed_values.h"
 #include "layerpress/gguf/read_architecture.h"
-#include "layerpress/gguf/tokenizer_files.h"
+#include "layerpress/gguf/tokenizers/tokenizer_files.h"
 #include "layerpress/quant/block_scheme.h"
 
 namespace layerpress::source {

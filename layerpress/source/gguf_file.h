@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "layerpress/checkpoint/checkpoint.h"
-#include "layerpress/gguf/metadata.h"
+#include "layerpress/gguf/container/metadata.h"
 #include "layerpress/source/stored_weight.h"
 
 namespace layerpress::source {

@@ -10,10 +10,10 @@
 
 #include "layerpress/base/shell_word.h"
 #include "layerpress/base/text.h"
-#include "layerpress/gguf/architecture.h"
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/architectures/architecture.h"
+#include "layerpress/gguf/container/file.h"
 #include "layerpress/gguf/placed_values.h"
-#include "layerpress/gguf/tokenizer.h"
+#include "layerpress/gguf/tokenizers/tokenizer.h"
 #include "layerpress/quant/block_scheme.h"
 
 namespace layerpress::target {

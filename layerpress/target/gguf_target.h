@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "layerpress/gguf/container/metadata.h"
 #include "layerpress/gguf/importance.h"
-#include "layerpress/gguf/metadata.h"
 #include "layerpress/target/target.h"
 
 namespace layerpress::target {

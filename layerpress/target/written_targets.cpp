@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "layerpress/quant/group_targets.h"
+#include "layerpress/quant/targets/group_targets.h"
 
 namespace layerpress::target {
 namespace {

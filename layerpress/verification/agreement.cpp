@@ -6,12 +6,12 @@
 #include <optional>
 
 #include "layerpress/base/text.h"
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/weight_matrix.h"
-#include "layerpress/model/weight_names.h"
-#include "layerpress/quant/group_targets.h"
+#include "layerpress/model/blocks/weight_names.h"
+#include "layerpress/quant/rounding/value_parameters.h"
 #include "layerpress/quant/scheme_name.h"
-#include "layerpress/quant/value_parameters.h"
+#include "layerpress/quant/targets/group_targets.h"
 
 namespace layerpress::verification {
 namespace {

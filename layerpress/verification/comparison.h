@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/setup/open_model.h"
+#include "layerpress/setup/opening/open_model.h"
 #include "layerpress/verification/findings.h"
 
 namespace layerpress::verification {

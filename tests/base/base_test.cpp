@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
-#include "layerpress/base/checksum.h"
 #include "layerpress/base/duration.h"
 #include "layerpress/base/error.h"
+#include "layerpress/base/files/checksum.h"
 #include "layerpress/base/json.h"
-#include "layerpress/base/phase_times.h"
 #include "layerpress/base/shell_word.h"
 #include "layerpress/base/suggestions.h"
+#include "layerpress/base/system/phase_times.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress {

@@ -1,4 +1,4 @@
-#include "layerpress/base/child_process.h"
+#include "layerpress/base/system/child_process.h"
 
 #include <gtest/gtest.h>
 

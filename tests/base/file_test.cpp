@@ -10,10 +10,10 @@
 #include <fstream>
 #include <vector>
 
-#include "layerpress/base/descriptor.h"
 #include "layerpress/base/error.h"
-#include "layerpress/base/process_status.h"
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/files/descriptor.h"
+#include "layerpress/base/files/temporary_directory.h"
+#include "layerpress/base/system/process_status.h"
 #include "tests/base/child_process.h"
 #include "tests/base/file_size_limit.h"
 #include "tests/checkpoint/temporary_folder.h"

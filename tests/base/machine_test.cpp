@@ -1,4 +1,4 @@
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "layerpress/base/file.h"
-#include "layerpress/base/memory_sampler.h"
+#include "layerpress/base/system/memory_sampler.h"
 #include "tests/checkpoint/temporary_folder.h"
 
 namespace layerpress {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "layerpress/base/memory_sampler.h"
-#include "layerpress/base/phase_times.h"
+#include "layerpress/base/system/memory_sampler.h"
+#include "layerpress/base/system/phase_times.h"
 
 namespace layerpress {
 namespace {

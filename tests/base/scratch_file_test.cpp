@@ -1,4 +1,4 @@
-#include "layerpress/base/scratch_file.h"
+#include "layerpress/base/files/scratch_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/files/temporary_directory.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "layerpress/base/checksum.h"
+#include "layerpress/base/files/checksum.h"
 #include "tests/base/child_process.h"
 #include "tests/base/file_size_limit.h"
 #include "tests/checkpoint/temporary_folder.h"

@@ -4,13 +4,13 @@
 
 #include <cmath>
 
-#include "layerpress/compression/cross_statistic.h"
-#include "layerpress/compression/gram_statistic.h"
-#include "layerpress/compression/mean_absolute.h"
-#include "layerpress/compression/minimum_maximum.h"
-#include "layerpress/compression/moving_range.h"
-#include "layerpress/compression/output_cross_statistic.h"
-#include "layerpress/compression/square_sum.h"
+#include "layerpress/compression/statistics/cross_statistic.h"
+#include "layerpress/compression/statistics/gram_statistic.h"
+#include "layerpress/compression/statistics/mean_absolute.h"
+#include "layerpress/compression/statistics/minimum_maximum.h"
+#include "layerpress/compression/statistics/moving_range.h"
+#include "layerpress/compression/statistics/output_cross_statistic.h"
+#include "layerpress/compression/statistics/square_sum.h"
 
 namespace layerpress::compression {
 namespace {

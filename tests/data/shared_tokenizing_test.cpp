@@ -6,8 +6,8 @@
 #include <optional>
 #include <sstream>
 
-#include "layerpress/base/child_process.h"
 #include "layerpress/base/json.h"
+#include "layerpress/base/system/child_process.h"
 #include "layerpress/data/load_samples.h"
 #include "layerpress/data/shared_loading.h"
 #include "tests/checkpoint/temporary_folder.h"

@@ -3,7 +3,7 @@
 
 #include "layerpress/execution/expert_survey.h"
 #include "layerpress/execution/operations/experts.h"
-#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/layers/linear.h"
 #include "tests/dist/thread_ranks.h"
 
 namespace layerpress::execution {

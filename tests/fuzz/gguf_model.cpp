@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 #include "layerpress/source/gguf_file.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "layerpress/base/error.h"
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/container/file.h"
 #include "tests/fuzz/dice.h"
 #include "tests/fuzz/mutation.h"
 

@@ -6,7 +6,7 @@
 #include "layerpress/checkpoint/safetensors.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/importer/import_graph.h"
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 

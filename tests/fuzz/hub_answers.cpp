@@ -2,9 +2,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "layerpress/base/child_process.h"
 #include "layerpress/base/error.h"
-#include "layerpress/setup/hub.h"
+#include "layerpress/base/system/child_process.h"
+#include "layerpress/setup/opening/hub.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/files/temporary_directory.h"
 
 namespace layerpress::fuzz {
 

@@ -1,6 +1,6 @@
 #include "layerpress/checkpoint/checkpoint.h"
-#include "layerpress/gguf/architecture.h"
-#include "layerpress/model/architecture.h"
+#include "layerpress/gguf/architectures/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 

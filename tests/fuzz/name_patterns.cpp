@@ -1,5 +1,5 @@
-#include "layerpress/quant/group_targets.h"
-#include "layerpress/quant/matching.h"
+#include "layerpress/quant/targets/group_targets.h"
+#include "layerpress/quant/targets/matching.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 

@@ -7,7 +7,7 @@
 
 #include "layerpress/checkpoint/checkpoint.h"
 #include "layerpress/checkpoint/element_types.h"
-#include "layerpress/quant/matching.h"
+#include "layerpress/quant/targets/matching.h"
 #include "layerpress/source/source_format.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"

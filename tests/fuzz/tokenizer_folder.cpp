@@ -1,6 +1,6 @@
 // {"tokenizer": tokenizer.json, "config": tokenizer_config.json}, or the bytes of tokenizer.model.
-#include "layerpress/gguf/tokenizer.h"
-#include "layerpress/gguf/tokenizer_files.h"
+#include "layerpress/gguf/tokenizers/tokenizer.h"
+#include "layerpress/gguf/tokenizers/tokenizer_files.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/targets.h"
 

@@ -1,11 +1,11 @@
-#include "layerpress/gguf/architecture.h"
+#include "layerpress/gguf/architectures/architecture.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "layerpress/base/error.h"
-#include "layerpress/gguf/model_config.h"
+#include "layerpress/gguf/architectures/model_config.h"
 
 namespace layerpress::gguf {
 namespace {

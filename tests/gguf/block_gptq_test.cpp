@@ -1,4 +1,4 @@
-#include "layerpress/gguf/block_gptq.h"
+#include "layerpress/gguf/blocks/block_gptq.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -7,8 +7,8 @@
 #include <string>
 
 #include "layerpress/base/error.h"
-#include "layerpress/gguf/block_rows.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/gguf/blocks/block_rows.h"
+#include "layerpress/kernels/products/gram.h"
 
 namespace layerpress::gguf {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "layerpress/base/error.h"
-#include "layerpress/gguf/block_rows.h"
-#include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/blocks/block_rows.h"
+#include "layerpress/gguf/blocks/block_type.h"
 
 namespace layerpress::gguf {
 namespace {

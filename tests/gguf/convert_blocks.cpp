@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "layerpress/base/error.h"
-#include "layerpress/gguf/block_rows.h"
+#include "layerpress/gguf/blocks/block_rows.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/container/file.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "layerpress/gguf/grid_type.h"
+#include "layerpress/gguf/blocks/grid_type.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "layerpress/gguf/block_rows.h"
+#include "layerpress/gguf/blocks/block_rows.h"
 
 namespace layerpress::gguf {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/gguf/block_type.h"
+#include "layerpress/gguf/blocks/block_type.h"
 
 namespace layerpress::gguf {
 namespace {

@@ -11,11 +11,11 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 #include "layerpress/base/json.h"
-#include "layerpress/gguf/architecture.h"
-#include "layerpress/gguf/file.h"
+#include "layerpress/gguf/architectures/architecture.h"
+#include "layerpress/gguf/container/file.h"
 #include "layerpress/gguf/mixture.h"
-#include "layerpress/gguf/tokenizer.h"
-#include "layerpress/gguf/tokenizer_files.h"
+#include "layerpress/gguf/tokenizers/tokenizer.h"
+#include "layerpress/gguf/tokenizers/tokenizer_files.h"
 
 namespace {
 

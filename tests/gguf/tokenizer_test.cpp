@@ -1,4 +1,4 @@
-#include "layerpress/gguf/tokenizer.h"
+#include "layerpress/gguf/tokenizers/tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/base/json.h"
-#include "layerpress/base/temporary_directory.h"
 
 namespace layerpress::gguf {
 namespace {

@@ -1,4 +1,4 @@
-#include "layerpress/graph/drawing.h"
+#include "layerpress/graph/drawing/drawing.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <regex>
 
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/folding.h"
 #include "layerpress/graph/tracer.h"
 #include "tests/graph/module_kinds.h"

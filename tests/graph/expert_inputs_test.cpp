@@ -1,4 +1,4 @@
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "layerpress/graph/residual_stream.h"
+#include "layerpress/graph/facts/residual_stream.h"
 
 #include <gtest/gtest.h>
 

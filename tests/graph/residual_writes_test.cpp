@@ -1,4 +1,4 @@
-#include "layerpress/graph/residual_writes.h"
+#include "layerpress/graph/facts/residual_writes.h"
 
 #include <gtest/gtest.h>
 

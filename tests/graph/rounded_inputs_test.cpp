@@ -1,4 +1,4 @@
-#include "layerpress/graph/rounded_inputs.h"
+#include "layerpress/graph/facts/rounded_inputs.h"
 
 #include <gtest/gtest.h>
 

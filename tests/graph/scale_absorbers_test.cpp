@@ -1,8 +1,8 @@
-#include "layerpress/graph/scale_absorbers.h"
+#include "layerpress/graph/facts/scale_absorbers.h"
 
 #include <gtest/gtest.h>
 
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/tracer.h"
 
 namespace layerpress::graph {

@@ -1,4 +1,4 @@
-#include "layerpress/graph/value_heads.h"
+#include "layerpress/graph/facts/value_heads.h"
 
 #include <gtest/gtest.h>
 

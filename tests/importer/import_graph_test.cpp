@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/importer/expert_gate.h"
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 #include "tests/importer/small_export.h"
 
 namespace layerpress::importer {

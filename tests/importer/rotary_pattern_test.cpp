@@ -3,7 +3,7 @@
 #include <functional>
 #include <limits>
 
-#include "layerpress/base/temporary_directory.h"
+#include "layerpress/base/files/temporary_directory.h"
 #include "layerpress/graph/text.h"
 #include "layerpress/importer/import_graph.h"
 #include "tests/importer/small_export.h"

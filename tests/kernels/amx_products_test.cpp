@@ -1,6 +1,6 @@
 // Products with the tiles of AMX, on an emulation of the tile instructions. On a machine that has AMX, the other tests of this folder
 // run the instructions themselves.
-#include "layerpress/kernels/cpu/amx_products.h"
+#include "layerpress/kernels/cpu/bf16/amx_products.h"
 
 #include <gtest/gtest.h>
 

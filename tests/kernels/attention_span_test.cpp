@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/transformer.h"
 
 namespace layerpress::kernels {
 namespace {

@@ -1,11 +1,11 @@
-#include "layerpress/kernels/block_solver.h"
+#include "layerpress/kernels/solver/block_solver.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "layerpress/kernels/factorize_together.h"
+#include "layerpress/kernels/solver/factorize_together.h"
 #include "tests/kernels/gptq_problems.h"
 #include "tests/kernels/host_solver.h"
 

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/channel_ranges.h"
+#include "layerpress/kernels/scales/channel_ranges.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

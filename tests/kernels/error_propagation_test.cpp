@@ -1,4 +1,4 @@
-#include "layerpress/kernels/error_propagation.h"
+#include "layerpress/kernels/solver/error_propagation.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -6,8 +6,8 @@
 
 #include <limits>
 
-#include "layerpress/kernels/gram.h"
-#include "layerpress/kernels/output_cross.h"
+#include "layerpress/kernels/layers/output_cross.h"
+#include "layerpress/kernels/products/gram.h"
 
 namespace layerpress::kernels {
 namespace {

@@ -1,12 +1,12 @@
-#include "layerpress/kernels/factorize.h"
+#include "layerpress/kernels/solver/factorize.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "layerpress/kernels/factorize_together.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/solver/factorize_together.h"
 #include "tests/base/heap_meter.h"
 #include "tests/kernels/relative_difference.h"
 

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/gated_recurrences.h"
+#include "layerpress/kernels/program/gated_recurrences.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "layerpress/base/error.h"
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::kernels {
 namespace {

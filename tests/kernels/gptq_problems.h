@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "layerpress/kernels/gptq.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
+#include "layerpress/kernels/solver/gptq.h"
 
 // What the tests of GPTQ's solvers solve.
 namespace layerpress::kernels {

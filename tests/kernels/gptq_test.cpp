@@ -1,11 +1,11 @@
-#include "layerpress/kernels/gptq.h"
+#include "layerpress/kernels/solver/gptq.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/gram.h"
-#include "layerpress/kernels/scale_rounding.h"
+#include "layerpress/kernels/numbers/scale_rounding.h"
+#include "layerpress/kernels/products/gram.h"
 #include "tests/kernels/gptq_problems.h"
 
 namespace layerpress::kernels {

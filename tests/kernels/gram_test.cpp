@@ -1,4 +1,4 @@
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/hadamard.h"
+#include "layerpress/kernels/products/hadamard.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

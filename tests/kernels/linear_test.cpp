@@ -1,10 +1,10 @@
-#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/layers/linear.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/transformer.h"
 #include "tests/kernels/relative_difference.h"
 
 namespace layerpress::kernels {

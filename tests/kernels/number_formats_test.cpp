@@ -1,4 +1,4 @@
-#include "layerpress/kernels/number_formats.h"
+#include "layerpress/kernels/numbers/number_formats.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "layerpress/kernels/cuda/conversions.h"
-#include "layerpress/kernels/element_levels.h"
-#include "layerpress/kernels/scale_rounding.h"
-#include "layerpress/kernels/scale_search.h"
+#include "layerpress/kernels/numbers/element_levels.h"
+#include "layerpress/kernels/numbers/scale_rounding.h"
+#include "layerpress/kernels/scales/scale_search.h"
 #include "tests/kernels/instruction_sets.h"
 
 namespace layerpress::kernels {

@@ -5,8 +5,8 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/linear.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/linear.h"
+#include "layerpress/kernels/layers/transformer.h"
 #include "tests/kernels/gptq_problems.h"
 
 namespace layerpress::kernels {

@@ -1,11 +1,11 @@
-#include "layerpress/kernels/output_cross.h"
+#include "layerpress/kernels/layers/output_cross.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
 
 namespace layerpress::kernels {
 namespace {

@@ -1,9 +1,9 @@
-#include "layerpress/kernels/relative_error.h"
+#include "layerpress/kernels/products/relative_error.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/dequantize.h"
+#include "layerpress/kernels/scales/dequantize.h"
 
 namespace layerpress::kernels {
 namespace {

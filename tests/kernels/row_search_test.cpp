@@ -1,9 +1,9 @@
-#include "layerpress/kernels/row_search.h"
+#include "layerpress/kernels/scales/row_search.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/scale_rounding.h"
+#include "layerpress/kernels/numbers/scale_rounding.h"
 #include "tests/kernels/host_search.h"
 
 // The lines that a device runs, on the host.

@@ -1,9 +1,9 @@
-#include "layerpress/kernels/scale_search.h"
+#include "layerpress/kernels/scales/scale_search.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/levels.h"
+#include "layerpress/kernels/scales/levels.h"
 #include "tests/kernels/instruction_sets.h"
 
 namespace layerpress::kernels {

@@ -1,9 +1,9 @@
-#include "layerpress/kernels/scaled_columns.h"
+#include "layerpress/kernels/solver/scaled_columns.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/dequantize.h"
+#include "layerpress/kernels/scales/dequantize.h"
 #include "tests/kernels/instruction_sets.h"
 
 namespace layerpress::kernels {

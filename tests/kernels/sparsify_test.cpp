@@ -1,4 +1,4 @@
-#include "layerpress/kernels/sparsify.h"
+#include "layerpress/kernels/solver/sparsify.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/transformer.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/value_rounding.h"
+#include "layerpress/kernels/scales/value_rounding.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "layerpress/kernels/vision.h"
+#include "layerpress/kernels/layers/vision.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

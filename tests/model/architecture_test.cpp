@@ -1,10 +1,10 @@
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/partition.h"
 #include "layerpress/graph/text.h"
 

@@ -3,12 +3,12 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/safetensors.h"
-#include "layerpress/graph/image_geometry.h"
+#include "layerpress/graph/facts/image_geometry.h"
 #include "layerpress/graph/partition.h"
 #include "layerpress/graph/renaming.h"
 #include "layerpress/graph/text.h"
-#include "layerpress/model/families.h"
-#include "layerpress/model/weight_names.h"
+#include "layerpress/model/blocks/weight_names.h"
+#include "layerpress/model/families/families.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/model/small_mllama.h"
 

@@ -1,9 +1,9 @@
 // Where per-channel scales can be hidden in models of every family.
-#include "layerpress/graph/scale_absorbers.h"
+#include "layerpress/graph/facts/scale_absorbers.h"
 
 #include <gtest/gtest.h>
 
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::model {
 namespace {

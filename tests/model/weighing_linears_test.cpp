@@ -3,8 +3,8 @@
 #include <set>
 #include <string>
 
-#include "layerpress/graph/expert_inputs.h"
-#include "layerpress/model/architecture.h"
+#include "layerpress/graph/facts/expert_inputs.h"
+#include "layerpress/model/blocks/architecture.h"
 
 namespace layerpress::model {
 namespace {

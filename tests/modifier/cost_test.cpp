@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/kernels/gram.h"
+#include "layerpress/kernels/products/gram.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "tests/base/heap_meter.h"
 #include "tests/modifier/quantizers.h"

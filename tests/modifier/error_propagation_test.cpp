@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/compression/output_cross_statistic.h"
-#include "layerpress/kernels/gram.h"
-#include "layerpress/kernels/output_cross.h"
+#include "layerpress/compression/statistics/output_cross_statistic.h"
+#include "layerpress/kernels/layers/output_cross.h"
+#include "layerpress/kernels/products/gram.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "tests/modifier/quantizers.h"
 

@@ -3,8 +3,8 @@
 
 #include <limits>
 
-#include "layerpress/kernels/gram.h"
-#include "layerpress/modifier/gptq.h"
+#include "layerpress/kernels/products/gram.h"
+#include "layerpress/modifier/quantizing/gptq.h"
 #include "tests/base/heap_meter.h"
 #include "tests/kernels/host_solver.h"
 

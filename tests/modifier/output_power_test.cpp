@@ -1,4 +1,4 @@
-#include "layerpress/modifier/output_power.h"
+#include "layerpress/modifier/quantizing/output_power.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

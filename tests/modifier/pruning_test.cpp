@@ -1,11 +1,11 @@
-#include "layerpress/modifier/pruning.h"
+#include "layerpress/modifier/pruning/pruning.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/compression/gram_statistic.h"
-#include "layerpress/compression/square_sum.h"
-#include "layerpress/kernels/sparsify.h"
+#include "layerpress/compression/statistics/gram_statistic.h"
+#include "layerpress/compression/statistics/square_sum.h"
+#include "layerpress/kernels/solver/sparsify.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/quant/compressed_weight.h"
 #include "tests/modifier/quantizers.h"

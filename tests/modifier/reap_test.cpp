@@ -1,4 +1,4 @@
-#include "layerpress/modifier/reap.h"
+#include "layerpress/modifier/pruning/reap.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 #include "layerpress/modifier/all_modifiers.h"
 
 namespace layerpress::modifier {

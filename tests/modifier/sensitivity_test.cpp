@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/compression/gram_statistic.h"
+#include "layerpress/compression/statistics/gram_statistic.h"
 #include "tests/modifier/quantizers.h"
 
 namespace layerpress::modifier {

@@ -12,8 +12,8 @@
 #include "layerpress/checkpoint/safetensors.h"
 #include "layerpress/data/calibration_set.h"
 #include "layerpress/execution/body_run.h"
-#include "layerpress/setup/open_model.h"
-#include "layerpress/setup/rounded_inputs.h"
+#include "layerpress/setup/assignment/rounded_inputs.h"
+#include "layerpress/setup/opening/open_model.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "layerpress/pipeline/background_sink.h"
+#include "layerpress/pipeline/sinks/background_sink.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

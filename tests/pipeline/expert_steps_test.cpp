@@ -5,7 +5,7 @@
 #include <mutex>
 #include <numeric>
 
-#include "layerpress/graph/expert_inputs.h"
+#include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/pipeline/group_compression.h"
 #include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/schedule/pipelines.h"

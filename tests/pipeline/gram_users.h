@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "layerpress/compression/gram_statistic.h"
 #include "layerpress/compression/modifier.h"
+#include "layerpress/compression/statistics/gram_statistic.h"
 
 namespace layerpress::test {
 

@@ -1,14 +1,14 @@
-#include "layerpress/graph/original_stream.h"
+#include "layerpress/graph/facts/original_stream.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "layerpress/compression/cross_statistic.h"
-#include "layerpress/compression/output_cross_statistic.h"
+#include "layerpress/compression/statistics/cross_statistic.h"
+#include "layerpress/compression/statistics/output_cross_statistic.h"
 #include "layerpress/execution/body_run.h"
-#include "layerpress/graph/residual_writes.h"
-#include "layerpress/graph/rounded_inputs.h"
+#include "layerpress/graph/facts/residual_writes.h"
+#include "layerpress/graph/facts/rounded_inputs.h"
 #include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/quant/scheme.h"
 #include "layerpress/schedule/group_work.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/compression/cross_statistic.h"
+#include "layerpress/compression/statistics/cross_statistic.h"
 #include "layerpress/execution/body_run.h"
 #include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/quant/scheme.h"

@@ -4,14 +4,14 @@
 
 #include <mutex>
 
-#include "layerpress/compression/mean_absolute.h"
-#include "layerpress/compression/minimum_maximum.h"
-#include "layerpress/compression/output_cross_statistic.h"
-#include "layerpress/kernels/gram.h"
+#include "layerpress/compression/statistics/mean_absolute.h"
+#include "layerpress/compression/statistics/minimum_maximum.h"
+#include "layerpress/compression/statistics/output_cross_statistic.h"
+#include "layerpress/kernels/products/gram.h"
 #include "layerpress/pipeline/divided_compression.h"
 #include "layerpress/pipeline/schedule_runner.h"
 #include "layerpress/pipeline/statistics_store.h"
-#include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/rounding/row_transfer.h"
 #include "layerpress/schedule/group_division.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"

@@ -1,4 +1,4 @@
-#include "layerpress/pipeline/report_sink.h"
+#include "layerpress/pipeline/sinks/report_sink.h"
 
 #include <gtest/gtest.h>
 

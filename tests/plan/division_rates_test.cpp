@@ -7,7 +7,7 @@
 #include <limits>
 #include <variant>
 
-#include "layerpress/model/architecture.h"
+#include "layerpress/model/blocks/architecture.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/machine_rates.h"
 #include "tests/dist/thread_ranks.h"

@@ -1,8 +1,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/graph/image_geometry.h"
-#include "layerpress/model/families.h"
+#include "layerpress/graph/facts/image_geometry.h"
+#include "layerpress/model/families/families.h"
 #include "layerpress/modifier/all_modifiers.h"
 #include "layerpress/plan/run_plan.h"
 #include "layerpress/setup/run_identity.h"

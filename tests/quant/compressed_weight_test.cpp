@@ -6,8 +6,8 @@
 #include <map>
 
 #include "layerpress/base/error.h"
-#include "layerpress/kernels/levels.h"
-#include "layerpress/quant/row_transfer.h"
+#include "layerpress/kernels/scales/levels.h"
+#include "layerpress/quant/rounding/row_transfer.h"
 #include "layerpress/quant/weight_numbers.h"
 
 namespace layerpress::quant {

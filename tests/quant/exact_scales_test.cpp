@@ -1,4 +1,4 @@
-#include "layerpress/quant/exact_scales.h"
+#include "layerpress/quant/rounding/exact_scales.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

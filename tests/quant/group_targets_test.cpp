@@ -1,4 +1,4 @@
-#include "layerpress/quant/group_targets.h"
+#include "layerpress/quant/targets/group_targets.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "layerpress/quant/matching.h"
+#include "layerpress/quant/targets/matching.h"
 
 #include <gtest/gtest.h>
 

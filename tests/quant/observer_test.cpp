@@ -1,5 +1,5 @@
 // Ranges that observers choose for NVFP4's groups.
-#include "layerpress/quant/observer.h"
+#include "layerpress/quant/rounding/observer.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
 // Scales and zero points of inputs against compressed-tensors' formulas.
-#include "layerpress/quant/static_inputs.h"
+#include "layerpress/quant/rounding/static_inputs.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
-#include "layerpress/quant/value_parameters.h"
+#include "layerpress/quant/rounding/value_parameters.h"
 
 namespace layerpress::quant {
 namespace {

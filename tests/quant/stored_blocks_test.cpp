@@ -1,12 +1,12 @@
-#include "layerpress/quant/stored_blocks.h"
+#include "layerpress/quant/rounding/stored_blocks.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/gguf/block_rows.h"
+#include "layerpress/gguf/blocks/block_rows.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/compressed_weight.h"
-#include "layerpress/quant/row_transfer.h"
+#include "layerpress/quant/rounding/row_transfer.h"
 
 namespace layerpress::quant {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "layerpress/quant/matching.h"
+#include "layerpress/quant/targets/matching.h"
 
 namespace layerpress::recipe {
 namespace {

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "layerpress/base/machine.h"
+#include "layerpress/base/system/machine.h"
 
 namespace layerpress::residency {
 namespace {

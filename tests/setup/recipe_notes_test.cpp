@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "layerpress/setup/group_sizes.h"
-#include "layerpress/setup/unmatched_entries.h"
-#include "layerpress/setup/untied_embeddings.h"
+#include "layerpress/setup/assignment/group_sizes.h"
+#include "layerpress/setup/assignment/unmatched_entries.h"
+#include "layerpress/setup/opening/untied_embeddings.h"
 #include "tests/setup/small_model.h"
 
 namespace layerpress::setup {

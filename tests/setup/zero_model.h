@@ -6,8 +6,8 @@
 #include <string>
 
 #include "layerpress/checkpoint/safetensors.h"
-#include "layerpress/model/architecture.h"
-#include "layerpress/setup/open_model.h"
+#include "layerpress/model/blocks/architecture.h"
+#include "layerpress/setup/opening/open_model.h"
 #include "tests/checkpoint/temporary_folder.h"
 
 namespace layerpress::setup {

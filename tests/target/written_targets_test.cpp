@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "layerpress/quant/group_targets.h"
+#include "layerpress/quant/targets/group_targets.h"
 
 namespace layerpress::target {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/transformer.h"
 
 namespace layerpress::execution {
 namespace {

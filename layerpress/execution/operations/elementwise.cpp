@@ -2,7 +2,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/transformer.h"
 
 namespace layerpress::execution {
 namespace {

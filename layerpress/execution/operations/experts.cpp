@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include "layerpress/graph/expert_inputs.h"
-#include "layerpress/kernels/linear.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/graph/facts/expert_inputs.h"
+#include "layerpress/kernels/layers/linear.h"
+#include "layerpress/kernels/layers/transformer.h"
 
 namespace layerpress::execution {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/linear.h"
-#include "layerpress/kernels/vision.h"
+#include "layerpress/kernels/layers/linear.h"
+#include "layerpress/kernels/layers/vision.h"
 
 namespace layerpress::execution {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/tensor_program.h"
+#include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::execution {
 namespace {

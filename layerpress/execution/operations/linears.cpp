@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/linear.h"
+#include "layerpress/kernels/layers/linear.h"
 
 namespace layerpress::execution {
 namespace {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/transformer.h"
+#include "layerpress/kernels/layers/transformer.h"
 
 namespace layerpress::execution {
 namespace {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "layerpress/execution/operation_execution.h"
-#include "layerpress/kernels/value_rounding.h"
+#include "layerpress/kernels/scales/value_rounding.h"
 
 namespace layerpress::execution {
 namespace {

@@ -17,7 +17,7 @@ struct TokenBytes {
   std::int64_t fixed = 0, per_token = 0, per_pair = 0;  ///< per_pair: tokens squared
 };
 
-/// Operators of an imported graph between two values of ours, as one program (kernels/tensor_program.h). Inputs that are
+/// Operators of an imported graph between two values of ours, as one program (kernels/program/tensor_program.h). Inputs that are
 /// not the token ids are the program's inputs, in order. Rows are tokens, or those that are selected for an expert.
 struct Aten {
   static constexpr const char* kKind = "aten";

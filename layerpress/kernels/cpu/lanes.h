@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "layerpress/kernels/cpu/table.h"
-#include "layerpress/kernels/element_levels.h"
+#include "layerpress/kernels/numbers/element_levels.h"
 
 // Scalar building blocks for simple loops, which the compiler vectorizes.
 namespace layerpress::kernels::cpu::LAYERPRESS_ISA {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "layerpress/kernels/number_formats.h"
+#include "layerpress/kernels/numbers/number_formats.h"
 
 // The vector kernels that are compiled once per instruction set. Files of this folder include neither ATen nor heavy
 // standard headers: an inline function of those, compiled for AVX-512, could be linked into the whole program.
@@ -50,7 +50,7 @@ struct AttentionTask {
 constexpr std::int64_t kColumnTile = 32;
 constexpr std::int64_t kMaximumBlock = 128;
 
-/// One block of columns of the GPTQ recursion over one tile of rows; see kernels/gptq.h. Columns are counted in the
+/// One block of columns of the GPTQ recursion over one tile of rows; see kernels/solver/gptq.h. Columns are counted in the
 /// order of quantization, except those of codes.
 struct ColumnBlockTask {
   std::int64_t begin = 0;  ///< first column of the block

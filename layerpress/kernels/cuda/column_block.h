@@ -2,14 +2,14 @@
 
 #include <cstdint>
 
-#include "layerpress/kernels/number_formats.h"
+#include "layerpress/kernels/numbers/number_formats.h"
 
 // Neither CUDA's nor ATen's headers: what the kernels take, for callers that are compiled without either.
 namespace layerpress::kernels::cuda {
 
 constexpr std::int32_t kMaximumBlock = 128;
 
-/// One block of columns of the GPTQ recursion (kernels/gptq.h) over stacks of rows, one for each of some problems of equal shape,
+/// One block of columns of the GPTQ recursion (kernels/solver/gptq.h) over stacks of rows, one for each of some problems of equal shape,
 /// one below the other. Columns are counted from the block's first one, in the order of quantization. All pointers are to memory
 /// of one device.
 struct ColumnBlockTask {

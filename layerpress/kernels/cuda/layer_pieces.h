@@ -7,7 +7,7 @@
 // Includes neither CUDA's nor ATen's headers; see column_block.h.
 namespace layerpress::kernels::cuda {
 
-/// y = x / sqrt(mean(x²) + epsilon) * (weight + offset), row by row; kernels/transformer.h says where results are
+/// y = x / sqrt(mean(x²) + epsilon) * (weight + offset), row by row; kernels/layers/transformer.h says where results are
 /// rounded.
 struct NormTask {
   const void* x = nullptr;  ///< [rows, size]

@@ -11,7 +11,7 @@ namespace layerpress::kernels::cuda {
 /// kernels::RangeRule's two answers in one byte, for which the kernel has registers.
 enum class RangeKind : std::uint8_t { kAsymmetric, kSymmetric, kSigned };
 
-/// search_scales (kernels/scale_search.h) for blocks of one row. All pointers are to memory of one device.
+/// search_scales (kernels/scales/scale_search.h) for blocks of one row. All pointers are to memory of one device.
 struct ScaleSearchTask {
   const void* weight = nullptr;  ///< [rows, columns]
   Number number = Number::kBf16;

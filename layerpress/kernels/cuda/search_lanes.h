@@ -2,8 +2,8 @@
 
 #include "layerpress/kernels/cuda/conversions.h"
 #include "layerpress/kernels/cuda/scale_search.h"
-#include "layerpress/kernels/element_levels.h"
-#include "layerpress/kernels/scale_rounding.h"
+#include "layerpress/kernels/numbers/element_levels.h"
+#include "layerpress/kernels/numbers/scale_rounding.h"
 
 // The search for a block's scale, as a warp computes it.
 namespace layerpress::kernels::cuda {

@@ -2,7 +2,7 @@
 
 #include "layerpress/kernels/cuda/column_block.h"
 #include "layerpress/kernels/cuda/conversions.h"
-#include "layerpress/kernels/element_levels.h"
+#include "layerpress/kernels/numbers/element_levels.h"
 
 // The recursion inside a block of columns for one row, as a warp computes it.
 namespace layerpress::kernels::cuda {

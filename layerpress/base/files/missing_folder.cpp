@@ -1,0 +1,69 @@
+#include "layerpress/base/files/missing_folder.h"
+
+#include <algorithm>
+#include <system_error>
+#include <vector>
+
+#include "layerpress/base/error.h"
+#include "layerpress/base/file.h"
+#include "layerpress/base/suggestions.h"
+
+namespace layerpress {
+namespace fs = std::filesystem;
+
+void require_writable(std::string_view option, const fs::path& path) {
+  if (can_be_written(path)) return;
+  std::error_code failure;
+  const fs::path folder = fs::absolute(path, failure).parent_path();
+  if (fs::is_directory(path, failure))
+    throw UsageError("[options] {}: {} is a folder; name a file", option, path.string());
+  if (!fs::exists(folder, failure)) {
+    const std::string hint = hint_for_missing_folder(folder);
+    throw UsageError("[options] {}: folder {} does not exist; {}", option, folder.string(),
+                     hint.starts_with("did") ? hint : "create it or choose another");
+  }
+  throw UsageError("[options] {}: {} cannot be written; name a file in a writable folder", option, path.string());
+}
+
+bool lies_in(const fs::path& path, const fs::path& folder) {
+  std::error_code failure;
+  const fs::path around = fs::canonical(folder, failure);
+  if (failure) return false;
+  for (fs::path own = fs::weakly_canonical(path, failure); own.has_relative_path(); own = own.parent_path())
+    if (own == around) return true;
+  return false;
+}
+
+void require_own_file(std::string_view option, const fs::path& path, const std::vector<NamedPath>& others,
+                      const std::vector<NamedPath>& folders) {
+  std::error_code failure;
+  const fs::path own = fs::weakly_canonical(path, failure);
+  const auto refuse = [&](const NamedPath& other) {
+    throw UsageError("[options] {}: {} would be written over {}; name another file", option, path.string(), other.what);
+  };
+  for (const NamedPath& other : others)
+    if (!other.path.empty() && fs::weakly_canonical(other.path, failure) == own) refuse(other);
+  for (const NamedPath& other : folders)
+    if (fs::is_directory(other.path, failure) && fs::exists(own, failure) && lies_in(own, other.path)) refuse(other);
+}
+
+std::string hint_for_missing_folder(const fs::path& folder) {
+  constexpr std::size_t kMostEntries = 10'000;
+  std::error_code failure;
+  const fs::path whole = fs::absolute(folder, failure).lexically_normal();
+  const fs::path plain = whole.has_filename() ? whole : whole.parent_path();  // of "x/"
+  if (!fs::is_directory(plain.parent_path(), failure))
+    return fmt::format("folder {} does not exist either", plain.parent_path().string());
+  std::vector<std::string> beside;
+  fs::directory_iterator entry(plain.parent_path(), failure);
+  for (const fs::directory_iterator end; !failure && entry != end && beside.size() < kMostEntries;
+       entry.increment(failure)) {
+    std::error_code unreadable;
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with('.') && entry->is_directory(unreadable)) beside.push_back(name);
+  }
+  std::sort(beside.begin(), beside.end());
+  return did_you_mean(plain.filename().string(), beside);
+}
+
+}  // namespace layerpress

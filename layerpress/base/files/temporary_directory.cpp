@@ -1,0 +1,75 @@
+#include "layerpress/base/files/temporary_directory.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <ctime>
+#include <string>
+#include <system_error>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kPrefix = "layerpress-work-";
+/// A younger folder may be one that its process has not locked yet.
+constexpr std::time_t kLeastAge = 60;
+
+/// A descriptor that holds the folder's lock; -1: another process has it, or there is no such folder.
+int locked(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
+bool is_own_and_old(int descriptor) {
+  struct stat facts {};
+  return ::fstat(descriptor, &facts) == 0 && facts.st_uid == ::geteuid() &&
+         std::time(nullptr) - facts.st_mtime > kLeastAge;
+}
+
+/// Removes the folders whose processes were killed. What cannot be removed stays.
+void remove_abandoned(const fs::path& parent) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(parent, ignored)) {
+    if (!entry.path().filename().string().starts_with(kPrefix)) continue;
+    const int descriptor = locked(entry.path());
+    if (descriptor < 0) continue;
+    if (is_own_and_old(descriptor)) fs::remove_all(entry.path(), ignored);
+    ::close(descriptor);
+  }
+}
+
+}  // namespace
+
+TemporaryDirectory::TemporaryDirectory(fs::path parent) {
+  std::error_code failure;
+  const bool own = parent.empty();
+  if (own) parent = fs::temp_directory_path(failure);
+  if (failure)
+    throw IoError("[file.temporary] no folder for temporary files: {}; set TMPDIR to a writable one",
+                  failure.message());
+  remove_abandoned(parent);
+  std::string pattern = (parent / "layerpress-work-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw IoError("[file.temporary] {}: {}; {} a writable folder", pattern, std::generic_category().message(errno),
+                  own ? "set TMPDIR to" : "name");
+  path_ = pattern;
+  lock_ = locked(path_);
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
+}
+
+}  // namespace layerpress

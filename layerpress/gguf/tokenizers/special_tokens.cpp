@@ -1,0 +1,144 @@
+#include "layerpress/gguf/tokenizers/special_tokens.h"
+
+#include <fstream>
+#include <map>
+#include <optional>
+#include <sstream>
+
+namespace layerpress::gguf {
+namespace {
+
+Json read_object(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return Json::object();
+  Json read = read_json_file(file);
+  if (!read.is_object()) throw CheckpointError("[gguf.tokenizer] {}: not a JSON object", file.filename().string());
+  return read;
+}
+
+std::string read_text(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (!stream) throw IoError("[gguf.tokenizer] {}: cannot be read", file.string());
+  return text.str();
+}
+
+/// The text of an entry "bos_token": a text, or an object with one.
+std::string token_text(const Json& file, const std::string& key) {
+  const auto found = file.find(key);
+  if (found == file.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  if (found->is_object() && found->contains("content") && (*found)["content"].is_string())
+    return (*found)["content"].get<std::string>();
+  return "";
+}
+
+/// The token of a role, such as "bos": what the tokenizer's files say, else config.json's id; -1 if there is none.
+std::int64_t token_of_role(const TokenizerFiles& files, const Vocabulary& vocabulary, const std::string& role) {
+  for (const Json* file : {&files.tokenizer_config, &files.special_tokens}) {
+    if (const std::string text = token_text(*file, role + "_token"); !text.empty())
+      if (const std::int64_t id = vocabulary.find(text); id >= 0) return id;
+  }
+  for (const Json& config : {files.model_config, files.model_config.value("text_config", Json::object())}) {
+    const auto found = config.find(role + "_token_id");
+    if (found == config.end() || !found->is_number_integer()) continue;
+    const auto id = json_integer(*found);
+    if (id >= 0 && id < static_cast<std::int64_t>(vocabulary.tokens().size())) return id;
+  }
+  return -1;
+}
+
+/// The token at one end of the template that tokenizer.json puts around a text; "" for the text itself.
+std::string template_end(const Json& part) {
+  const auto found = part.find("SpecialToken");
+  return found != part.end() && found->is_object() ? token_text({{"token", found->value("id", Json())}}, "token") : "";
+}
+
+/// Whether tokenizer.json puts the given tokens around a text; nothing where it does not say.
+struct Ends {
+  std::optional<bool> begins{}, ends{};
+};
+
+Ends ends_of_texts(const Json& tokenizer, const std::string& first, const std::string& last) {
+  Ends result;
+  if (!json_has(tokenizer, "post_processor")) return result;
+  const Json& whole = tokenizer["post_processor"];
+  const Json steps = whole.contains("processors") ? whole["processors"] : Json::array({whole});
+  for (const Json& step : steps) {
+    const auto type = json_get<std::string>(step, "type", "tokenizer.json");
+    if (type == "ByteLevel") {
+      result.begins = result.begins.value_or(false);
+      result.ends = result.ends.value_or(false);
+    }
+    if (type != "TemplateProcessing") continue;
+    const auto parts = json_get<std::vector<Json>>(step, "single", "tokenizer.json");
+    if (parts.size() < 2) continue;
+    if (const std::string token = template_end(parts.front()); !token.empty()) result.begins = token == first;
+    if (const std::string token = template_end(parts.back()); !token.empty()) result.ends = token == last;
+  }
+  return result;
+}
+
+bool config_flag(const TokenizerFiles& files, const char* key, bool otherwise) {
+  const auto found = files.tokenizer_config.find(key);
+  return found != files.tokenizer_config.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+
+void add_template(const std::string& key, const Json& text, Metadata& metadata) {
+  if (!text.is_string()) throw CheckpointError("[gguf.tokenizer] tokenizer_config.json: a chat template is no text");
+  metadata.emplace_back(key, text.get<std::string>());
+}
+
+/// A list of templates with names.
+void add_named_templates(const Json& templates, Metadata& metadata) {
+  std::vector<std::string> names;
+  for (const Json& entry : templates) {
+    const auto name = json_get<std::string>(entry, "name", "tokenizer_config.json: chat_template");
+    const Json text = json_get<Json>(entry, "template", "tokenizer_config.json: chat_template");
+    if (name == "default") {
+      add_template("tokenizer.chat_template", text, metadata);
+    } else {
+      names.push_back(name);
+      add_template("tokenizer.chat_template." + name, text, metadata);
+    }
+  }
+  if (!names.empty()) metadata.emplace_back("tokenizer.chat_templates", names);
+}
+
+}  // namespace
+
+TokenizerFiles read_tokenizer_files(const std::filesystem::path& model_folder) {
+  return {.tokenizer = read_object(model_folder / "tokenizer.json"),
+          .tokenizer_config = read_object(model_folder / "tokenizer_config.json"),
+          .special_tokens = read_object(model_folder / "special_tokens_map.json"),
+          .model_config = read_object(model_folder / "config.json")};
+}
+
+void add_special_tokens(const TokenizerFiles& files, const Vocabulary& vocabulary, bool begins, Metadata& metadata) {
+  static const std::vector<std::pair<std::string, std::string>> kRoles = {
+      {"bos", "bos"}, {"eos", "eos"}, {"unk", "unknown"}, {"sep", "seperator"}, {"pad", "padding"}, {"mask", "mask"}};
+  std::map<std::string, std::int64_t> ids;
+  for (const auto& [role, name] : kRoles) {
+    const std::int64_t id = token_of_role(files, vocabulary, role);
+    ids[role] = id;
+    if (id >= 0) metadata.emplace_back("tokenizer.ggml." + name + "_token_id", static_cast<std::uint32_t>(id));
+  }
+  const auto text = [&](const char* role) { return ids[role] < 0 ? "" : vocabulary.tokens()[ids[role]]; };
+  const Ends said = ends_of_texts(files.tokenizer, text("bos"), text("eos"));
+  // Readers cannot begin a text with a token that there is not.
+  const bool adds_first = said.begins.value_or(config_flag(files, "add_bos_token", begins)) && ids["bos"] >= 0;
+  const bool adds_last = said.ends.value_or(config_flag(files, "add_eos_token", false)) && ids["eos"] >= 0;
+  metadata.emplace_back("tokenizer.ggml.add_bos_token", adds_first);
+  metadata.emplace_back("tokenizer.ggml.add_eos_token", adds_last);
+}
+
+void add_chat_template(const TokenizerFiles& files, const std::filesystem::path& model_folder, Metadata& metadata) {
+  if (const auto file = model_folder / "chat_template.jinja"; std::filesystem::exists(file))
+    return add_template("tokenizer.chat_template", read_text(file), metadata);
+  Json found = files.tokenizer_config.value("chat_template", Json());
+  if (found.is_null()) found = read_object(model_folder / "chat_template.json").value("chat_template", Json());
+  if (found.is_array()) return add_named_templates(found, metadata);
+  if (!found.is_null()) add_template("tokenizer.chat_template", found, metadata);
+}
+
+}  // namespace layerpress::gguf

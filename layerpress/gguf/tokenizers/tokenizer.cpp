@@ -1,0 +1,155 @@
+#include "layerpress/gguf/tokenizers/tokenizer.h"
+
+#include "layerpress/gguf/tokenizers/pre_tokenizers.h"
+#include "layerpress/gguf/tokenizers/sentencepiece_model.h"
+#include "layerpress/gguf/tokenizers/special_tokens.h"
+#include "layerpress/gguf/tokenizers/vocabulary.h"
+
+namespace layerpress::gguf {
+namespace {
+
+void add_vocabulary(const Vocabulary& vocabulary, bool with_scores, Metadata& metadata) {
+  metadata.emplace_back("tokenizer.ggml.tokens", vocabulary.tokens());
+  if (with_scores) metadata.emplace_back("tokenizer.ggml.scores", vocabulary.scores());
+  metadata.emplace_back("tokenizer.ggml.token_type", vocabulary.types());
+}
+
+/// Throws unless the model is BPE without parts that llama.cpp lacks.
+void check_model(const Json& tokenizer) {
+  const Json model = json_get<Json>(tokenizer, "model", kTokenizerFile);
+  if (!model.is_object()) throw CheckpointError("[gguf.tokenizer] tokenizer.json: 'model' is not an object");
+  const auto type = json_get_or<std::string>(model, "type", kTokenizerFile, "BPE");
+  if (type != "BPE")
+    throw CheckpointError(
+        "[gguf.tokenizer] tokenizer.json: a model of type {}; only BPE has a GGUF form here; write compressed-tensors "
+        "instead",
+        type);
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!json_get_or<std::string>(model, key, kTokenizerFile, "").empty())
+      throw CheckpointError("[gguf.tokenizer] tokenizer.json: llama.cpp has no '{}'; write compressed-tensors instead",
+                            key);
+  }
+}
+
+/// The steps of a part of tokenizer.json that may be one step or a Sequence of them.
+std::vector<Json> steps_of(const Json& tokenizer, const char* part, const char* list) {
+  if (!json_has(tokenizer, part)) return {};
+  const Json& step = tokenizer[part];
+  if (json_get<std::string>(step, "type", kTokenizerFile) != "Sequence") return {step};
+  return json_get<std::vector<Json>>(step, list, kTokenizerFile);
+}
+
+[[noreturn]] void refuse_step(const std::string& part, const Json& step) {
+  throw CheckpointError("[gguf.tokenizer] tokenizer.json: llama.cpp has no {} {} for BPE with byte fallback; write {}",
+                        part, step.dump().substr(0, 120), "compressed-tensors instead");
+}
+
+/// Whether a tokenizer with byte fallback puts a space before text, besides writing spaces as U+2581.
+bool adds_space_prefix(const Json& tokenizer) {
+  bool adds = false;
+  for (const Json& step : steps_of(tokenizer, "normalizer", "normalizers")) {
+    const auto type = json_get<std::string>(step, "type", kTokenizerFile);
+    if (type == "Prepend" && step.value("prepend", Json()) == "▁") {
+      adds = true;
+    } else if (type != "Replace" || step.value("content", Json()) != "▁" ||
+               step.value("pattern", Json()) != Json{{"String", " "}}) {
+      refuse_step("normalizer", step);
+    }
+  }
+  for (const Json& step : steps_of(tokenizer, "pre_tokenizer", "pretokenizers")) {
+    const auto type = json_get<std::string>(step, "type", kTokenizerFile);
+    if (type == "Metaspace") {
+      adds = json_get_or<std::string>(step, "prepend_scheme", kTokenizerFile, "always") != "never";
+    } else if (type != "Split" || step.value("pattern", Json()) != Json{{"String", " "}}) {
+      refuse_step("pre-tokenizer", step);
+    }
+  }
+  return adds;
+}
+
+/// Whether tokens are written in the alphabet of bytes.
+bool is_byte_level(const Json& tokenizer) {
+  for (const Json& step : steps_of(tokenizer, "pre_tokenizer", "pretokenizers"))
+    if (json_get<std::string>(step, "type", kTokenizerFile) == "ByteLevel") return true;
+  return false;
+}
+
+void add_byte_level(const Json& tokenizer, const Vocabulary& vocabulary, Metadata& metadata) {
+  check_normalizer(tokenizer);
+  metadata.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
+  metadata.emplace_back("tokenizer.ggml.pre", pre_tokenizer_name(tokenizer));
+  add_vocabulary(vocabulary, false, metadata);
+  metadata.emplace_back("tokenizer.ggml.merges", read_merges(tokenizer));
+}
+
+void add_byte_fallback(const Vocabulary& vocabulary, bool space_prefix, Metadata& metadata) {
+  metadata.emplace_back("tokenizer.ggml.model", std::string("llama"));
+  metadata.emplace_back("tokenizer.ggml.pre", std::string("default"));
+  add_vocabulary(vocabulary, true, metadata);
+  metadata.emplace_back("tokenizer.ggml.add_space_prefix", space_prefix);
+}
+
+/// Tokens that files beside tokenizer.model add to it.
+void add_tokens_beside(const TokenizerFiles& files, const std::filesystem::path& folder, Vocabulary& vocabulary) {
+  if (const auto file = folder / "added_tokens.json"; std::filesystem::exists(file)) {
+    const Json added = read_json_file(file);
+    if (!added.is_object()) throw CheckpointError("[gguf.tokenizer] added_tokens.json: not a JSON object");
+    for (const auto& [token, id] : added.items())
+      vocabulary.set_added(json_get<std::int64_t>(added, token, "added_tokens.json"), token, /*special=*/false);
+  }
+  const Json decoder =
+      json_get_or<Json>(files.tokenizer_config, "added_tokens_decoder", "tokenizer_config.json", Json::object());
+  for (const auto& [id, token] : decoder.items()) {
+    if (id.empty() || id.size() > 9 || id.find_first_not_of("0123456789") != std::string::npos)
+      throw CheckpointError("[gguf.tokenizer] tokenizer_config.json: added_tokens_decoder has '{}' in place of an id",
+                            id.substr(0, 40));
+    vocabulary.set_added(std::stoll(id), json_get<std::string>(token, "content", "tokenizer_config.json"),
+                         json_get_or<bool>(token, "special", "tokenizer_config.json", false));
+  }
+  vocabulary.check_distinct();
+}
+
+Metadata from_tokenizer_json(const TokenizerFiles& files, std::int64_t vocab_size) {
+  check_model(files.tokenizer);
+  const bool byte_level = is_byte_level(files.tokenizer);
+  Vocabulary vocabulary = read_vocabulary(files.tokenizer, byte_level, vocab_size);
+  Metadata metadata;
+  if (!byte_level) {
+    score_by_merges(files.tokenizer, vocabulary);
+    add_byte_fallback(vocabulary, adds_space_prefix(files.tokenizer), metadata);
+  } else {
+    add_byte_level(files.tokenizer, vocabulary, metadata);
+  }
+  add_special_tokens(files, vocabulary, /*begins=*/false, metadata);
+  return metadata;
+}
+
+Metadata from_sentencepiece(const TokenizerFiles& files, const std::filesystem::path& folder, std::int64_t vocab_size) {
+  SentencePieceModel model = read_sentencepiece(folder / "tokenizer.model", vocab_size);
+  add_tokens_beside(files, folder, model.vocabulary);
+  Metadata metadata;
+  add_byte_fallback(model.vocabulary, model.adds_space_prefix, metadata);
+  add_special_tokens(files, model.vocabulary, /*begins=*/true, metadata);
+  return metadata;
+}
+
+}  // namespace
+
+Metadata tokenizer_metadata(const std::filesystem::path& model_folder, std::int64_t vocab_size) {
+  const TokenizerFiles files = read_tokenizer_files(model_folder);
+  Metadata metadata;
+  if (!files.tokenizer.empty()) {
+    metadata = from_tokenizer_json(files, vocab_size);
+  } else if (std::filesystem::exists(model_folder / "tokenizer.model")) {
+    metadata = from_sentencepiece(files, model_folder, vocab_size);
+  } else {
+    throw CheckpointError(
+        "[gguf.tokenizer] {}: neither tokenizer.json nor tokenizer.model; a GGUF contains the tokenizer, so put it "
+        "into the folder",
+        model_folder.string());
+  }
+  add_chat_template(files, model_folder, metadata);
+  return metadata;
+}
+
+}  // namespace layerpress::gguf

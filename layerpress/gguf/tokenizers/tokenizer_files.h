@@ -1,0 +1,15 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "layerpress/gguf/container/metadata.h"
+
+namespace layerpress::gguf {
+
+/// The tokenizer of a GGUF as files of a model folder, contents by name: tokenizer.json, tokenizer_config.json, and the chat template.
+/// Byte-level BPE, and SentencePiece's BPE with byte fallback. Throws CheckpointError for damaged keys and for other tokenizers,
+/// naming them.
+std::map<std::string, std::string> tokenizer_files(const Metadata& metadata);
+
+}  // namespace layerpress::gguf

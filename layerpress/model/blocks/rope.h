@@ -1,0 +1,14 @@
+#pragma once
+
+#include "layerpress/base/json.h"
+#include "layerpress/graph/graph.h"
+#include "layerpress/model/blocks/decoder_config.h"
+
+namespace layerpress::model {
+
+/// The rotary table of a config, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (earlier
+/// versions). Kinds default, linear, dynamic, yarn, llama3 and longrope, as transformers computes them. Throws
+/// CheckpointError for others.
+graph::RopeTable parse_rope(const Json& config, const DecoderConfig& decoder);
+
+}  // namespace layerpress::model

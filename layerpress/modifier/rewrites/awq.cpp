@@ -1,0 +1,327 @@
+#include "layerpress/modifier/rewrites/awq.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "layerpress/base/text.h"
+#include "layerpress/compression/statistics/mean_absolute.h"
+#include "layerpress/gguf/blocks/grid_type.h"
+#include "layerpress/kernels/solver/scaled_columns.h"
+#include "layerpress/modifier/arguments/lifecycle_arguments.h"
+#include "layerpress/modifier/rewrites/scale_mappings.h"
+#include "layerpress/quant/block_scheme.h"
+#include "layerpress/quant/rounding/observer.h"
+#include "layerpress/quant/rounding/rounded_weight.h"
+#include "layerpress/quant/weight_numbers.h"
+
+namespace layerpress::modifier {
+namespace {
+
+using compression::TransformInput;
+using compression::TransformSite;
+
+constexpr double kLeastRatio = 1e-4;
+
+/// A candidate's exponent of the inputs, and whether it also looks at the weights.
+struct Candidate {
+  double ratio = 0;
+  bool duo = false;
+};
+
+std::vector<Candidate> candidates_of(const Json& duo_scaling, std::int64_t n_grid, const std::string& where) {
+  const bool both = duo_scaling == "both";
+  if (!both && !duo_scaling.is_boolean())
+    throw RecipeError("[recipe.modifier] {}: duo_scaling is {}; use true, false or \"both\"", where,
+                      duo_scaling.dump());
+  const bool duo = both || duo_scaling.get<bool>();
+  const std::int64_t least = both ? 4 : duo ? 3 : 2;
+  if (n_grid < least || n_grid > 1000)
+    throw RecipeError("[recipe.modifier] {}: n_grid is {}; at least {} and at most 1000 with this duo_scaling", where,
+                      n_grid, least);
+  std::vector<Candidate> candidates;
+  if (both) {
+    const std::int64_t count = n_grid / 2;
+    for (std::int64_t i = 0; i < count; ++i)
+      for (const bool weights : {false, true})
+        candidates.push_back({static_cast<double>(i) / static_cast<double>(count - 1), weights});
+    return candidates;
+  }
+  if (duo) candidates.push_back({0, false});  // nothing is scaled
+  const std::int64_t count = duo ? n_grid - 1 : n_grid;
+  for (std::int64_t i = 0; i < count; ++i)
+    candidates.push_back({static_cast<double>(i) / static_cast<double>(count - 1), duo});
+  return candidates;
+}
+
+/// A figure of each column, brought to the channels of the source: the mean over the columns that hold a channel.
+class ChannelMeans {
+ public:
+  ChannelMeans(std::int64_t channels, const at::TensorOptions& options)
+      : sum_(at::zeros({channels}, options)), count_(at::zeros({channels}, options)) {}
+
+  /// `rows`: over how many values a column's sum was taken.
+  void add(const std::vector<graph::ChannelRun>& columns, const at::Tensor& sums, double rows) {
+    for (const graph::ChannelRun& run : columns) {
+      sum_.narrow(0, run.source, run.count).add_(sums.narrow(0, run.first, run.count));
+      count_.narrow(0, run.source, run.count).add_(rows);
+    }
+  }
+  at::Tensor means() const { return sum_ / count_; }
+
+ private:
+  at::Tensor sum_, count_;
+};
+
+/// Which weights have one scale.
+kernels::ScaleGrid grid_of(const quant::QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns) {
+  if (scheme.weights) return quant::scale_grid(*scheme.weights, rows, columns);
+  constexpr std::int64_t kUsualGroup = 32;
+  const auto* type = dynamic_cast<const gguf::GridType*>(quant::block_type(scheme));
+  return {.block_rows = 1, .block_columns = type == nullptr ? kUsualGroup : type->shape().group};
+}
+
+bool has_global_scale(const quant::QuantizationScheme& scheme) {
+  return scheme.weights && quant::has_global_scale(*scheme.weights);
+}
+
+/// For each column of a weight [rows, columns], the sum over rows of |w| / (largest |w| that has the same scale + 1e-6).
+at::Tensor normalized_sums(const at::Tensor& weight, const quant::QuantizationScheme& scheme) {
+  constexpr std::int64_t kElements = 1 << 20;
+  const std::int64_t rows = weight.size(0), columns = weight.size(1);
+  const kernels::ScaleGrid grid = grid_of(scheme, rows, columns);
+  const std::int64_t step = std::max<std::int64_t>(1, kElements / (columns * grid.block_rows)) * grid.block_rows;
+  at::Tensor sums = at::zeros({columns}, weight.options().dtype(at::kDouble));
+  for (std::int64_t first = 0; first < rows; first += step) {
+    const at::Tensor some = at::abs(weight.narrow(0, first, std::min(step, rows - first)).to(at::kFloat));
+    for (std::int64_t column = 0; column < columns; column += grid.block_columns) {
+      const at::Tensor block = some.narrow(1, column, std::min(grid.block_columns, columns - column));
+      at::Tensor largest = at::amax(block, {1}, /*keepdim=*/true);
+      if (grid.block_rows > 1) {
+        const std::int64_t parts = kernels::blocks_of(block.size(0), grid.block_rows);
+        for (std::int64_t part = 0; part < parts; ++part) {
+          const std::int64_t row = part * grid.block_rows;
+          at::Tensor own = largest.narrow(0, row, std::min(grid.block_rows, block.size(0) - row));
+          own.fill_(at::amax(own));
+        }
+      }
+      sums.narrow(0, column, block.size(1)).add_(at::sum(block / (largest + 1e-6), {0}, false, at::kDouble));
+    }
+  }
+  return sums;
+}
+
+std::int64_t source_features(const TransformSite& site, const TransformInput& input) {
+  return input.graph.values[input.graph.nodes[site.place.source].output].features;
+}
+
+/// A mapping that names nothing in the model is an error.
+void require_modules(const graph::Graph& graph, const ScaleMapping& mapping) {
+  bool smooth = false, balance = false;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    if (graph::weights_of(graph.nodes[n].operation).empty()) continue;
+    smooth = smooth || mapping.smooth.matches(module_of(graph, n));
+    balance = balance || mapping.balance.matches(module_of(graph, n));
+  }
+  if (!smooth || !balance)
+    throw RecipeError("[recipe.check] {}: its {} match no module of the model; correct or remove it", mapping.where,
+                      smooth ? "balance layers" : "smooth layer");
+}
+
+/// The value whose channels are the inputs that are compared: a norm's output, or what the first balanced linear reads.
+graph::ValueId input_of(const graph::Graph& graph, const TransformSite& site) {
+  if (!std::holds_alternative<graph::Linear>(graph.nodes[site.place.source].operation))
+    return graph.nodes[site.place.source].output;
+  return graph.nodes[site.balanced.front()].inputs[0];
+}
+
+/// The mean absolute input of each channel of the source.
+at::Tensor input_means(const TransformSite& site, const TransformInput& input) {
+  const graph::ValueId value = input_of(input.graph, site);
+  const compression::Statistics& statistics = input.statistics(value);
+  const at::Tensor sums = statistics.of<compression::MeanAbsolute>().flatten();
+  for (const graph::ScaledValue& scaled : site.place.values) {
+    if (scaled.value != value) continue;
+    ChannelMeans means(source_features(site, input), sums.options());
+    means.add(scaled.channels, sums, static_cast<double>(statistics.tokens));
+    return means.means();
+  }
+  throw InternalError("[modifier.awq] the balanced linear reads a value that is not scaled");
+}
+
+at::Tensor weight_means(const TransformSite& site, const TransformInput& input) {
+  std::optional<ChannelMeans> means;
+  for (const graph::ScaleReader& reader : site.place.readers) {
+    if (!site.balances(reader)) continue;
+    const at::Tensor weight = input.parameter(reader.weight);
+    const at::Tensor sums = normalized_sums(weight, *input.scheme_of(reader.node));
+    if (!means) means.emplace(source_features(site, input), sums.options());
+    means->add(reader.columns, sums, static_cast<double>(weight.size(0)));
+  }
+  return means->means().to(at::kFloat);
+}
+
+/// The greatest magnitude in the scaled weights of the balanced readers, if a scheme has a global scale; else 0.
+double largest_scaled(const TransformSite& site, const TransformInput& input, const at::Tensor& scale) {
+  double largest = 0;
+  for (const graph::ScaleReader& reader : site.place.readers) {
+    if (!site.balances(reader)) continue;
+    if (!has_global_scale(*input.scheme_of(reader.node))) continue;
+    const at::Tensor weight = input.parameter(reader.weight);
+    const at::Tensor scaled = kernels::scaled_columns(weight, compression::scale_of(reader, scale, weight.size(1)));
+    largest = std::max(largest, quant::magnitude_for_global_scale(scaled, *input.scheme_of(reader.node)->weights, {}));
+  }
+  return largest;
+}
+
+/// The weights of the balanced readers after Q(W * s) / s.
+std::map<std::string, at::Tensor> rounded_parameters(const TransformSite& site, const TransformInput& input,
+                                                     const at::Tensor& scale) {
+  std::map<std::string, at::Tensor> parameters;
+  const double largest = largest_scaled(site, input, scale);
+  for (const graph::ScaleReader& reader : site.place.readers) {
+    if (!site.balances(reader)) continue;
+    const at::Tensor weight = input.parameter(reader.weight);
+    parameters[reader.weight] = quant::rounded_weight(weight, compression::scale_of(reader, scale, weight.size(1)),
+                                                      *input.scheme_of(reader.node), largest);
+  }
+  return parameters;
+}
+
+class AwqModifier : public compression::Transform {
+ public:
+  AwqModifier(const Json& arguments, const std::string& where) : where_(where) {
+    if (!arguments.is_object()) throw RecipeError("[recipe.modifier] {}: the arguments are not a mapping", where);
+    without_effect_ = check_arguments(arguments, where, names_of(awq_arguments()));
+    if (json_has(arguments, "offload_device")) without_effect_.emplace_back("offload_device");
+    const Json duo = json_has(arguments, "duo_scaling") ? arguments["duo_scaling"] : Json(true);
+    candidates_ = candidates_of(duo, json_get_or<std::int64_t>(arguments, "n_grid", where, 20), where);
+    if (json_has(arguments, "mappings")) mappings_ = read_scale_mappings(arguments["mappings"], where);
+  }
+
+  std::string type() const override { return "AWQModifier"; }
+  std::vector<std::string> arguments_without_effect() const override { return without_effect_; }
+
+  std::vector<TransformSite> sites(const graph::Graph& graph, const compression::SchemeOf& scheme_of) const override {
+    const std::vector<graph::ScaleAbsorber> places = graph::scale_absorbers(graph);
+    std::vector<TransformSite> sites;
+    if (mappings_.empty()) {
+      for (const graph::ScaleAbsorber& place : places) add(graph, place, nullptr, scheme_of, sites);
+      if (sites.empty())
+        throw RecipeError(
+            "[recipe.check] {}: it found no quantized layers to scale; put it before the modifier that quantizes, or "
+            "write mappings",
+            where_);
+    }
+    for (const ScaleMapping& mapping : mappings_) {
+      for (const graph::ScaleAbsorber& place : places)
+        if (mapping.smooth.matches(module_of(graph, place.source))) add(graph, place, &mapping, scheme_of, sites);
+      require_modules(graph, mapping);
+    }
+    return sites;
+  }
+
+  at::Tensor scale(const TransformSite& site, const TransformInput& input) const override {
+    const std::vector<at::Tensor> scales = candidate_scales(site, input);
+    const compression::Trial trial{scales.size(),
+                                   [&](std::size_t i) { return rounded_parameters(site, input, scales[i]); }};
+    const std::vector<double> losses = input.run_trial(trial);
+    std::optional<std::size_t> best;
+    for (std::size_t i = 0; i < losses.size(); ++i)
+      if (std::isfinite(losses[i]) && (!best || losses[i] < losses[*best])) best = i;
+    if (!best)
+      throw RecipeError(
+          "[modifier.awq] the outputs around {} are not finite with any scale; check the model and the calibration "
+          "data",
+          input.graph.module_name(input.graph.nodes[site.balanced.front()]));
+    return scales[*best];
+  }
+
+  std::uint64_t candidate_workspace(const TransformSite& site, const graph::Graph& graph, at::ScalarType dtype,
+                                    const at::Device& device, const compression::SchemeOf& scheme_of) const override {
+    std::uint64_t most = 0;
+    for (const graph::NodeId n : site.balanced) {
+      const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation);
+      if (linear == nullptr) continue;
+      const std::int64_t rows = linear->out_features, columns = linear->in_features;
+      const quant::QuantizationScheme& scheme = *scheme_of(n);
+      most = std::max(most, quant::rounded_weight_workspace(scheme, rows, columns, dtype, device));
+      if (has_global_scale(scheme))  // largest_scaled
+        most = std::max(most, static_cast<std::uint64_t>(rows * columns) * c10::elementSize(dtype) +
+                                  kernels::scaled_columns_workspace(columns, device));
+    }
+    return most;
+  }
+
+ private:
+  /// Adds a place if `mapping` (null: any) names quantized readers of it.
+  void add(const graph::Graph& graph, const graph::ScaleAbsorber& place, const ScaleMapping* mapping,
+           const compression::SchemeOf& scheme_of, std::vector<TransformSite>& sites) const {
+    TransformSite site{place, {}};
+    for (const graph::ScaleReader& reader : place.readers) {
+      const bool is_head = graph.nodes[reader.node].output == graph.output;
+      if (mapping == nullptr ? is_head : !mapping->balance.matches(module_of(graph, reader.node))) continue;
+      if (scheme_of(reader.node) == nullptr) continue;
+      require_channels(graph, reader.node, *scheme_of(reader.node));
+      site.balanced.push_back(reader.node);
+    }
+    if (site.balanced.empty()) return;
+    site.statistics[input_of(graph, site)] = {std::make_shared<compression::MeanAbsolute>()};
+    site.candidates = candidates_.size();
+    sites.push_back(std::move(site));
+  }
+
+  /// With one scale for the whole weight, how a column compares with others of its group says nothing.
+  void require_channels(const graph::Graph& graph, graph::NodeId reader,
+                        const quant::QuantizationScheme& scheme) const {
+    const bool duo = std::any_of(candidates_.begin(), candidates_.end(), [](const auto& own) { return own.duo; });
+    if (duo && scheme.weights && scheme.weights->strategy == quant::Strategy::kTensor)
+      throw RecipeError("[recipe.check] {}: {} has one scale for the whole weight; set duo_scaling to false", where_,
+                        graph.module_name(graph.nodes[reader]));
+  }
+
+  std::vector<at::Tensor> candidate_scales(const TransformSite& site, const TransformInput& input) const {
+    const at::Tensor x = input_means(site, input);
+    at::Tensor w;
+    at::Tensor scaled = at::zeros({x.size(0)}, x.options().dtype(at::kBool));
+    for (const graph::ChannelRun& run : site.place.channels) scaled.narrow(0, run.first, run.count).fill_(true);
+    std::vector<at::Tensor> scales;
+    for (const Candidate& candidate : candidates_) {
+      at::Tensor scale = at::pow(x, candidate.ratio);
+      if (candidate.duo) {
+        if (!w.defined()) w = weight_means(site, input).to(x.device());
+        scale = scale / (at::pow(w, 1 - candidate.ratio) + 1e-4);
+      }
+      scale = scale.clamp_min(kLeastRatio);
+      const at::Tensor own = scale.masked_select(scaled);
+      scale = scale / at::sqrt(own.max() * own.min());
+      scales.push_back(at::where(scaled.logical_and(at::isfinite(scale)), scale, at::ones_like(scale)));
+    }
+    return scales;
+  }
+
+  std::string where_;
+  std::vector<std::string> without_effect_;
+  std::vector<Candidate> candidates_;
+  std::vector<ScaleMapping> mappings_;
+};
+
+}  // namespace
+
+const std::vector<Argument>& awq_arguments() {
+  static const std::vector<Argument> kArguments = {{"mappings", "list[Any] | None"},
+                                                   {"offload_device", "str | None"},
+                                                   {"duo_scaling", "bool | str"},
+                                                   {"n_grid", "int"}};
+  return kArguments;
+}
+
+std::unique_ptr<compression::Transform> make_awq_modifier(const OrderedJson& arguments, const std::string& where) {
+  return std::make_unique<AwqModifier>(arguments, where);
+}
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "layerpress/base/json.h"
+#include "layerpress/graph/facts/scale_absorbers.h"
+#include "layerpress/quant/targets/matching.h"
+
+namespace layerpress::modifier {
+
+/// An entry of a transform's `mappings`: the linears to balance, and the layer whose output is divided instead.
+struct ScaleMapping {
+  std::string where;
+  quant::TargetList balance, smooth;
+};
+
+/// Entries of the form [[balance layers], smooth layer], and {smooth_layer: ..., balance_layers: [...]} with an optional
+/// activation_hook_target, which is ignored: the value that the balance layers read is known. Throws RecipeError.
+std::vector<ScaleMapping> read_scale_mappings(const Json& mappings, const std::string& where);
+
+/// The module that a node belongs to, as targets match it.
+quant::ModuleName module_of(const graph::Graph& graph, graph::NodeId n);
+
+}  // namespace layerpress::modifier

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "layerpress/base/system/memory_sampler.h"
+#include "layerpress/base/system/phase_times.h"
+#include "layerpress/dist/group.h"
+#include "layerpress/oneshot.h"
+#include "layerpress/residency/host_memory.h"
+
+namespace layerpress::run {
+
+/// The objects that all phases of a run use on one rank.
+struct Rank {
+  const OneshotOptions& options;
+  const RunControl& control;
+  dist::Group& group;
+  Timer timer{};
+  PhaseTimes times{};
+  MemorySampler sampler{};
+  residency::HostMemory memory{};
+};
+
+}  // namespace layerpress::run

@@ -1,0 +1,68 @@
+#include "layerpress/run/decisions/chosen_experts.h"
+
+#include <utility>
+
+#include "layerpress/base/file.h"
+#include "layerpress/base/files/missing_folder.h"
+#include "layerpress/modifier/pruning/reap.h"
+#include "layerpress/run/decisions/expert_measurement.h"
+
+namespace layerpress::run {
+namespace {
+
+using modifier::ExpertPruning;
+
+bool is_pruning(const recipe::ModifierEntry& entry) { return entry.type == ExpertPruning::kType; }
+
+bool is_undecided(const recipe::ModifierEntry& entry) {
+  return is_pruning(entry) && !json_has(entry.arguments, "kept_experts");
+}
+
+ExpertPruning pruning_of(const recipe::ModifierEntry& entry) { return {Json(entry.arguments), entry.where}; }
+
+void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
+  bool measures = false;
+  for (const recipe::ModifierEntry& entry : recipe.modifiers) {
+    if (!is_pruning(entry)) continue;
+    if (const std::string path = pruning_of(entry).report_path(); rank.group.is_first() && !path.empty())
+      require_writable("report_path", path);
+    if (is_undecided(entry) && std::exchange(measures, true))
+      throw RecipeError("[recipe.check] {}: experts are removed once; leave the second modifier out", entry.where);
+  }
+}
+
+OrderedJson measure_experts(Rank& rank, const setup::RunSetup& setup, const setup::OpenedModel& changed,
+                            const recipe::ModifierEntry& entry, const Calibration& calibration) {
+  return ExpertPruning::report(measured_choice(rank, setup, pruning_of(entry), changed.traced, calibration.set));
+}
+
+/// The first experts, as many as will stay.
+OrderedJson assume_experts(const setup::RunSetup& setup, const recipe::ModifierEntry& entry) {
+  const ExpertPruning pruning = pruning_of(entry);
+  return ExpertPruning::report(pruning.first_experts(pruning.mixture_of(setup.model)));
+}
+
+void write_reports(const Rank& rank, const recipe::Recipe& recipe) {
+  if (!rank.group.is_first()) return;
+  for (const recipe::ModifierEntry& entry : recipe.modifiers) {
+    if (!is_pruning(entry)) continue;
+    const ExpertPruning pruning = pruning_of(entry);
+    if (!pruning.report_path().empty())
+      write_text_file(pruning.report_path(), ExpertPruning::report(pruning.kept()).dump(2) + "\n");
+  }
+}
+
+}  // namespace
+
+Decision experts_decision() {
+  return {.argument = "kept_experts",
+          .chosen = "the experts that stay",
+          .measuring = "measuring what each expert contributes",
+          .is_open = is_undecided,
+          .measure = measure_experts,
+          .assume = assume_experts,
+          .check = check_experts,
+          .finish = write_reports};
+}
+
+}  // namespace layerpress::run

@@ -1,0 +1,147 @@
+#include "layerpress/run/decisions/expert_measurement.h"
+
+#include <ATen/ATen.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layerpress/base/files/temporary_directory.h"
+#include "layerpress/execution/body_run.h"
+#include "layerpress/graph/facts/expert_inputs.h"
+#include "layerpress/graph/facts/expert_layers.h"
+
+namespace layerpress::run {
+namespace {
+
+using graph::ExpertLayer;
+
+/// Parameters of a checkpoint that others take the place of between layers.
+class ChangingWeights final : public residency::WeightSource {
+ public:
+  void use(std::shared_ptr<const checkpoint::Checkpoint> checkpoint) {
+    now_ = std::make_unique<residency::CheckpointWeights>(std::move(checkpoint));
+  }
+  at::Tensor load(const std::string& name) const override { return now_->load(name); }
+  bool computes(const std::string& name) const override { return now_->computes(name); }
+  void will_need(const std::string& name) const override { now_->will_need(name); }
+  void fetch(const std::string& name) const override { now_->fetch(name); }
+  void release(const std::string& name) const override { now_->release(name); }
+
+ private:
+  std::unique_ptr<residency::CheckpointWeights> now_;
+};
+
+/// The traced model with the experts on their routed tokens only.
+model::TracedModel without_selection(model::TracedModel traced) {
+  traced.graph = graph::without_selection(traced.graph);
+  return traced;
+}
+
+/// Half of what may be stored, because two models are run in turn; the rest is for a layer's weights and values.
+residency::ActivationStore::Options store_of(const setup::RunSetup& setup, const std::filesystem::path& scratch) {
+  residency::ActivationStore::Options options;
+  const bool may_use_disk = setup::may_use_disk(setup.place);
+  if (may_use_disk) options.scratch = scratch;
+  if (setup.place == setup::ActivationPlace::kDisk)
+    options.memory_limit = 0;
+  else if (may_use_disk && setup.budget != setup::kUnlimited)
+    options.memory_limit = setup.budget / 4;
+  return options;
+}
+
+/// A model that runs layer by layer, with all that the run refers to.
+struct RunningModel {
+  RunningModel(Rank& rank, const setup::RunSetup& setup, model::TracedModel model,
+               const std::vector<execution::Batch>& batches, const std::filesystem::path& scratch)
+      : traced(without_selection(std::move(model))),
+        layers(graph::expert_layers(traced.graph)),
+        context{.graph = traced.graph,
+                .weights = weights,
+                .placement = setup.placement,
+                .batches = batches,
+                .control = rank.control,
+                .times = rank.times,
+                .group = rank.group},
+        body(context, setup::cut_model(traced, {}), output(), store_of(setup, scratch)) {}
+  RunningModel(const RunningModel&) = delete;
+  RunningModel& operator=(const RunningModel&) = delete;
+
+  /// The last layer's.
+  graph::ValueId output() const { return traced.graph.nodes[layers.back().experts.back().node].output; }
+
+  const model::TracedModel traced;
+  const std::vector<ExpertLayer> layers;
+  ChangingWeights weights;
+  execution::RunContext context;
+  execution::BodyRun body;
+};
+
+/// Their figures, of all ranks.
+std::vector<modifier::ExpertFigures> figures_of(const graph::Graph& graph, const ExpertLayer& layer,
+                                                const execution::ExpertContributions& own, dist::Group& group) {
+  std::vector<double> flat;
+  for (const ExpertLayer::Member& expert : layer.experts) {
+    const auto [sum, tokens] = own.of(graph.nodes[expert.node].output);
+    flat.insert(flat.end(), {sum, static_cast<double>(tokens)});
+  }
+  const at::Tensor sums = at::tensor(flat, at::kDouble);
+  group.all_reduce(sums);
+  group.broadcast(sums, 0);  // the last bits of a sum could differ
+  std::vector<modifier::ExpertFigures> figures;
+  const auto* next = sums.const_data_ptr<double>();
+  for (std::size_t e = 0; e < layer.experts.size(); ++e, next += 2)
+    figures.push_back({next[0], static_cast<std::int64_t>(next[1])});
+  return figures;
+}
+
+/// The checkpoint with these experts only.
+std::shared_ptr<const checkpoint::Checkpoint> with_experts(const setup::RunSetup& setup,
+                                                           const modifier::ExpertPruning& pruning,
+                                                           const rewrite::KeptExperts& kept) {
+  rewrite::Changes changes = pruning.changes(setup.model, kept);
+  changes.is_traced_again = false;
+  return rewrite::rewritten({.checkpoint = setup.model.checkpoint, .traced = {}}, changes).checkpoint;
+}
+
+}  // namespace
+
+rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, const modifier::ExpertPruning& pruning,
+                                     const model::TracedModel& smaller, const data::CalibrationSet& set) {
+  const auto phase = rank.times.measure("measure");
+  const TemporaryDirectory folder(rank.options.offload_dir);
+  const graph::Graph& graph = setup.model.traced.graph;
+  const std::int64_t tokens = setup::choose_batch_tokens(rank.options.batch_tokens, graph, setup.placement.device);
+  std::vector<execution::Batch> batches;
+  if (set.sample_count() > 0) batches = setup::make_batches(set, tokens, graph);
+  RunningModel whole(rank, setup, setup.model.traced, batches, folder.path() / "whole");
+  RunningModel pruned(rank, setup, smaller, batches, folder.path() / "pruned");
+  execution::ExpertContributions contributions;
+  whole.context.contributions = &contributions;
+  whole.weights.use(setup.model.checkpoint);
+  const rewrite::ExpertMixture mixture = pruning.mixture_of(setup.model);
+  rewrite::KeptExperts kept = pruning.first_experts(mixture);
+  std::size_t next = 0;  // layer with experts
+  for (std::size_t s = 0; s < whole.body.size(); ++s) {
+    rank.control.step(s, whole.body.size(), "experts of " + whole.body.name(s));
+    whole.body.run(s);
+    const std::size_t first = next;
+    for (; next < whole.layers.size() && whole.body.holds(s, whole.layers[next].experts.front().node); ++next)
+      kept[whole.layers[next].name] =
+          pruning.choose(mixture, figures_of(whole.traced.graph, whole.layers[next], contributions, rank.group));
+    if (s + 1 == whole.body.size()) break;
+    if (next == first) {
+      pruned.body.take_over(s, whole.body);
+    } else {
+      pruned.weights.use(with_experts(setup, pruning, kept));
+      pruned.body.run(s);
+      whole.body.take_over(s, pruned.body);
+    }
+  }
+  return kept;
+}
+
+}  // namespace layerpress::run

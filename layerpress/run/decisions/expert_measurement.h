@@ -1,0 +1,17 @@
+#pragma once
+
+#include "layerpress/data/calibration_set.h"
+#include "layerpress/model/blocks/architecture.h"
+#include "layerpress/modifier/pruning/reap.h"
+#include "layerpress/run/compression/rank.h"
+#include "layerpress/setup/run_setup.h"
+
+namespace layerpress::run {
+
+/// Measures layer by layer what experts contribute on the samples of all ranks, and chooses those that stay. Each layer reads what
+/// the layers before it give without the experts that go, so that it runs twice: with all experts, which are measured, and with those
+/// that stay. `smaller`: the traced model with the first experts of each layer only. Writes nothing. Collective.
+rewrite::KeptExperts measured_choice(Rank& rank, const setup::RunSetup& setup, const modifier::ExpertPruning& pruning,
+                                     const model::TracedModel& smaller, const data::CalibrationSet& set);
+
+}  // namespace layerpress::run

@@ -1,0 +1,264 @@
+#include "layerpress/run/decisions/mixed_precision.h"
+
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layerpress/base/file.h"
+#include "layerpress/base/text.h"
+#include "layerpress/gguf/mixture.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/blocks/weight_names.h"
+#include "layerpress/output/journal.h"
+#include "layerpress/output/output_parts.h"
+#include "layerpress/output/run_folder.h"
+#include "layerpress/recipe/candidate_schemes.h"
+#include "layerpress/recipe/gguf_recipe.h"
+#include "layerpress/run/compression/rank.h"
+#include "layerpress/run/compression/run_together.h"
+#include "layerpress/run/decisions/precision_decision.h"
+#include "layerpress/run/decisions/scheme_comparison.h"
+#include "layerpress/run/results/hub_transfers.h"
+
+namespace layerpress {
+namespace run {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// Of a tensor's entry in a file's header, at most.
+constexpr std::uint64_t kHeaderBytes = 256;
+
+void check_choice(const OneshotOptions& options) {
+  if (options.target_bits != 0 && !options.target_size.empty())
+    throw UsageError("[options] --target-bits and --target-size both limit the result; give one of them");
+  if (options.target_bits == 0 && options.target_size.empty())
+    throw UsageError("[options] --schemes requires --target-bits or --target-size");
+  if (!(options.target_bits >= 0) || options.target_bits > 64)
+    throw UsageError("[options] --target-bits: {} is no number of bits for a weight; pass one such as 4.5",
+                     options.target_bits);
+  if (options.schemes.empty())
+    throw UsageError("[options] --{} chooses among schemes; add --schemes, such as NVFP4,FP8_DYNAMIC,none",
+                     options.target_bits != 0 ? "target-bits" : "target-size");
+  if (!options.recipe.empty())
+    throw UsageError("[options] --schemes and --recipe: a recipe names the scheme of every module; give only one");
+  if (options.scheme != OneshotOptions().scheme || options.is_given("scheme"))
+    throw UsageError("[options] --schemes and --scheme: give only one of them");
+  if (!options.from_imatrix.empty())
+    throw UsageError("[options] --schemes measures inputs itself; leave out --from-imatrix");
+  if (options.algorithm != "gptq" && options.algorithm != "rtn")
+    throw UsageError("[options] --algorithm: unknown value '{}'; choose from gptq, rtn", options.algorithm);
+  if (options.dataset.empty())
+    throw UsageError("[options] --schemes: what each scheme costs is measured on data; add --dataset");
+  recipe::check_candidates(options, options.schemes, /*takes_none=*/true);
+  if (std::all_of(options.schemes.begin(), options.schemes.end(),
+                  [](const std::string& name) { return name == recipe::kLeftAlone; }))
+    throw UsageError("[options] --schemes: {} alone compresses nothing; add a scheme", recipe::kLeftAlone);
+}
+
+/// The options of the run that follows: the recipe says what the others have led to.
+OneshotOptions with_recipe(OneshotOptions options, const std::string& recipe) {
+  const OneshotOptions defaults;
+  options.recipe = recipe;
+  options.algorithm = defaults.algorithm, options.group_size = 0, options.observer.clear();
+  options.targets = defaults.targets, options.ignore = defaults.ignore;
+  options.schemes.clear(), options.target_bits = 0, options.target_size.clear();
+  std::erase_if(options.given, [](const std::string& name) {
+    return name == "algorithm" || name == "group-size" || name == "observer" || name == "targets" || name == "ignore" ||
+           name == "schemes" || name == "target-bits" || name == "target-size";
+  });
+  return options;
+}
+
+/// The choice of the unfinished run that is resumed; null: there is none. Rank 0 reads.
+Json earlier_choice(const OneshotOptions& options, dist::Group& group) {
+  Json header;
+  if (group.is_first() && options.resume) {
+    const std::vector<Json> journal = output::Journal::read_all(PendingDirectory::pending_path(options.output));
+    if (!journal.empty()) header = journal.front().value("decision", Json());
+  }
+  Json decision = Json::parse(group.broadcast_text(header.dump(), 0));
+  if (decision.is_null()) return decision;
+  const Json then = decision.value("request", Json::object()), now = precision_request(options);
+  for (const auto& [name, value] : now.items())
+    if (then.value(name, Json()) != value)
+      throw UsageError(
+          "[resume] {}: the unfinished run cannot be continued: --{} was {} and is {}; use the same options and files, "
+          "or start over with --overwrite",
+          options.output, name, then.value(name, Json()).dump(), value.dump());
+  return decision;
+}
+
+/// Embeddings and the output of a GGUF, which are not chosen for.
+struct Vocabulary {
+  recipe::CandidateTargets group{};  ///< without a name: they stay as they are
+  std::set<std::string> weights{};
+};
+
+/// They get what llama.cpp gives the output: Q6_K, or Q8_0 if 256 does not divide the width or no scheme is smaller. Options that name modules
+/// replace this.
+Vocabulary vocabulary_of(const OneshotOptions& options, const setup::RunSetup& setup) {
+  const OneshotOptions defaults;
+  if (!recipe::asks_for_gguf(options) || options.targets != defaults.targets || options.ignore != defaults.ignore ||
+      options.is_given("targets") || options.is_given("ignore"))
+    return {};
+  const quant::TargetList heads(defaults.ignore, "ignore");
+  const graph::Graph& graph = setup.model.traced.graph;
+  Vocabulary vocabulary;
+  std::int64_t divisor = 0;  // of all widths
+  for (const bool linears : {false, true})
+    for (const graph::Node& node : graph.nodes) {
+      const auto matrix = graph::weight_matrix(node.operation);
+      if (!matrix || graph::is_linear(node.operation) != linears) continue;
+      const std::string& module = graph.module_name(node);
+      if ((linears && !heads.matches({module, {}, model::other_names(setup.model.traced, module)})) ||
+          setup.target->left_out(matrix->weight) || !vocabulary.weights.insert(matrix->weight).second)
+        continue;
+      vocabulary.group.targets.push_back(module);
+      divisor = std::gcd(divisor, matrix->columns);
+    }
+  const bool large = std::none_of(options.schemes.begin(), options.schemes.end(), [](const std::string& name) {
+    return name != recipe::kLeftAlone && gguf::find_block_type(name)->bits_per_value() < 8;
+  });
+  const std::string type = gguf::type_for_columns(large ? "Q8_0" : "Q6_K", divisor);
+  if (type == "F16") return {};
+  vocabulary.group.name = type;
+  return vocabulary;
+}
+
+/// Bytes of everything in the result but the weights of the measured linears.
+std::uint64_t other_bytes(const setup::RunSetup& setup, const Vocabulary& vocabulary) {
+  const gguf::BlockType* type = gguf::find_block_type(vocabulary.group.name);
+  std::uint64_t bytes = 0;
+  if (!setup.target->has_config())  // the file itself has the tokenizer
+    for (const checkpoint::FileLayout& file : output::layout_of(setup, {}, setup::kUnlimited, 1).files)
+      bytes += file.header.size();
+  for (const output::OutputPart& part : output::output_parts(setup, {})) {
+    bytes += part.linear ? 4 * kHeaderBytes : 0;
+    if (part.linear) continue;
+    for (const checkpoint::TensorSpec& tensor : part.tensors)
+      bytes += kHeaderBytes + (type != nullptr && vocabulary.weights.contains(tensor.name)
+                                   ? static_cast<std::uint64_t>(tensor.shape[0] * type->row_bytes(tensor.shape[1]))
+                                   : tensor.nbytes());
+  }
+  return bytes;
+}
+
+/// What the chosen schemes are, for the log and the model card: "NVFP4 in 120 modules, FP8_DYNAMIC in 80".
+std::string chosen_text(const Json& decision) {
+  Names parts;
+  for (const Json& scheme : decision["schemes"])
+    parts.push_back(
+        fmt::format("{} in {} modules", scheme["scheme"].get<std::string>(), scheme["modules"].get<std::size_t>()));
+  return join(parts);
+}
+
+/// Unfinished runs of earlier versions have none.
+std::string measured_words(const Json& decision) {
+  return json_has(decision, "measured_kl")
+             ? fmt::format(", measured {:.4g} rounded to nearest", decision["measured_kl"].get<double>())
+             : "";
+}
+
+/// Refuses first what would refuse the run's output after the measurement.
+void check_output(const OneshotOptions& options, const setup::RunSetup& setup, dist::Group& group) {
+  const output::RunFolder folder(options, setup, group);
+  if (!group.is_first() || options.resume || options.overwrite) return;
+  if (const auto found = find_unfinished_run(options.output))
+    output::RunFolder::refuse_unfinished(options.output, *found);
+  PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
+}
+
+/// The places of the candidates that would take the next fewer and the next more bits than the choice, if all units had them. Units left alone lose
+/// nothing, which needs no measurement.
+std::vector<std::size_t> neighbours(const Json& decision) {
+  const Json& uniform = decision["uniform"];
+  const auto bits = decision["bits"].get<double>();
+  const auto bits_of = [&](std::size_t c) { return uniform[c]["bits"].get<double>(); };
+  std::optional<std::size_t> below, above;
+  for (std::size_t c = 0; c < uniform.size(); ++c) {
+    if (uniform[c]["scheme"] == recipe::kLeftAlone) continue;
+    if (bits_of(c) < bits && (!below || bits_of(c) > bits_of(*below))) below = c;
+    if (bits_of(c) > bits && (!above || bits_of(c) < bits_of(*above))) above = c;
+  }
+  std::vector<std::size_t> places;
+  if (below) places.push_back(*below);
+  if (above) places.push_back(*above);
+  return places;
+}
+
+/// Measures what the choice and its neighbours lose together, which the prediction adds up from units.
+void add_measured(Rank& rank, const Names& candidates, const SchemeComparison& comparison, const MeasuredUnits& units,
+                  Json& decision) {
+  std::vector<std::size_t> chosen;
+  for (const Json& unit : decision["units"])
+    chosen.push_back(static_cast<std::size_t>(
+        std::find(candidates.begin(), candidates.end(), unit["scheme"].get<std::string>()) - candidates.begin()));
+  std::vector<std::vector<std::size_t>> models = {std::move(chosen)};
+  const std::vector<std::size_t> places = neighbours(decision);
+  for (const std::size_t place : places) models.emplace_back(units.units.size(), place);
+  const std::vector<double> measured = measure_choices(rank, candidates, comparison, units, models);
+  decision["measured_kl"] = measured.front();
+  for (std::size_t i = 0; i < places.size(); ++i) decision["uniform"][places[i]]["measured_kl"] = measured[i + 1];
+}
+
+Json measured_decision(OneshotOptions options, const RunControl& control, dist::Group& group, bool writes) {
+  options.imatrix.clear();  // the run that follows writes it
+  Rank rank{options, control, group};
+  Names rounded = options.schemes;
+  std::erase(rounded, recipe::kLeftAlone);
+  SchemeComparison comparison = set_up_comparison(rank, rounded);
+  if (writes) check_output(options, comparison.setup(), group);
+  MeasuredUnits units = sized_units(options.schemes, comparison);
+  const Vocabulary vocabulary = vocabulary_of(options, comparison.setup());
+  const std::uint64_t others = other_bytes(comparison.setup(), vocabulary);
+  require_useful_limit(options, units, others);
+  measure_units(rank, options.schemes, comparison, units);
+  Json decision = precision_decision(options, units, others, vocabulary.group);
+  add_measured(rank, options.schemes, comparison, units, decision);
+  decision["seconds"] = rank.timer.seconds();
+  return decision;
+}
+
+}  // namespace
+
+bool asks_for_mixed_precision(const OneshotOptions& options) {
+  return options.target_bits != 0 || !options.target_size.empty() || !options.schemes.empty();
+}
+
+MixedPrecision choose_precision(const OneshotOptions& options, const RunControl& control, dist::Group& group,
+                                bool writes) {
+  const c10::InferenceMode inference;
+  check_choice(options);
+  MixedPrecision chosen;
+  if (writes) chosen.decision = earlier_choice(options, group);
+  const bool is_new = chosen.decision.is_null();
+  if (is_new) chosen.decision = measured_decision(options, control, group, writes);
+  chosen.options = with_recipe(options, chosen.decision["recipe"].get<std::string>());
+  control.message(LogLevel::kInfo,
+                  fmt::format("[mixed_precision] {}{}: {:.3f} bits per weight, predicted KL divergence {:.4g}{}",
+                              is_new ? "" : "the unfinished run's choice: ", chosen_text(chosen.decision),
+                              chosen.decision["bits"].get<double>(), chosen.decision["predicted_kl"].get<double>(),
+                              measured_words(chosen.decision)));
+  return chosen;
+}
+
+}  // namespace run
+
+Json mixed_precision(const OneshotOptions& options, const RunControl& control, Distributed* ranks) {
+  dist::Group alone;
+  dist::Group& group = ranks != nullptr ? *ranks : alone;
+  return run::run_together(group, [&] {
+    const RunControl own = run::control_of(control, group);
+    run::fetch_model(options, group, own);
+    return run::choose_precision(options, own, group, /*writes=*/false).decision;
+  });
+}
+
+}  // namespace layerpress

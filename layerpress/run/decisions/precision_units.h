@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layerpress/recipe/precision_choice.h"
+#include "layerpress/run/compression/rank.h"
+#include "layerpress/run/decisions/scheme_comparison.h"
+#include "layerpress/setup/tied_modules.h"
+
+namespace layerpress::run {
+
+/// Linears that get one scheme.
+struct MeasuredUnit {
+  setup::TiedModules tied;
+  std::int64_t weights = 0;  ///< elements
+};
+
+/// The units of a model, what each candidate costs there, and what was measured to know it.
+struct MeasuredUnits {
+  std::vector<MeasuredUnit> units{};
+  std::vector<recipe::PrecisionUnit> options{};  ///< a loss is the predicted KL divergence in nats per token
+  std::int64_t samples = 0, tokens = 0;          ///< of all ranks
+  std::string disturbed_by{};                    ///< the candidate whose divergences were measured
+  data::CalibrationSet beginnings{};             ///< on which they were, of this rank
+};
+
+/// The units, with what each candidate takes there and without losses.
+MeasuredUnits sized_units(const std::vector<std::string>& candidates, const SchemeComparison& comparison);
+
+/// Measures the losses of the candidates in two passes. The first gives each linear's output error in each candidate, from the Gram matrices of its
+/// inputs. The second gives the KL divergence of the predictions where one unit alone is rounded to one candidate, the one with the greatest
+/// errors. The loss of another candidate in the unit is that divergence times the quotient of the output errors. Collective.
+void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
+                   MeasuredUnits& units);
+
+/// The KL divergences of whole models in nats per token, on the samples of measure_units: for each model, a candidate for every unit, to which its
+/// weights are rounded. Collective.
+std::vector<double> measure_choices(Rank& rank, const std::vector<std::string>& candidates,
+                                    const SchemeComparison& comparison, const MeasuredUnits& units,
+                                    const std::vector<std::vector<std::size_t>>& models);
+
+}  // namespace layerpress::run

@@ -1,0 +1,236 @@
+#include "layerpress/run/decisions/unit_divergences.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "layerpress/base/files/temporary_directory.h"
+#include "layerpress/execution/stage_runner.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/run/evaluation/model_head.h"
+#include "layerpress/setup/opening/open_model.h"
+
+namespace layerpress::run {
+namespace {
+
+constexpr std::int64_t kSampleTokens = 256, kLeastTokens = 16;  // an imported graph may not hold for a single token
+constexpr std::int64_t kOneBatch = std::int64_t{1} << 40;       // whatever it holds
+constexpr std::uint64_t kLeastStore = 64 << 20;
+
+/// The linears of a graph by module.
+std::map<std::string, graph::WeightMatrix> matrices_of(const graph::Graph& graph) {
+  std::map<std::string, graph::WeightMatrix> matrices;
+  for (const graph::Node& node : graph.nodes)
+    if (graph::is_linear(node.operation))
+      matrices.emplace(graph.module_name(node), *graph::weight_matrix(node.operation));
+  return matrices;
+}
+
+/// Rounds weights.
+class RoundedWeights {
+ public:
+  RoundedWeights(const Disturbances& disturbances, const graph::Graph& graph, const residency::WeightSource& weights)
+      : weights_(weights), matrices_(matrices_of(graph)) {
+    const graph::Graph& measured = disturbances.setup.model.traced.graph;
+    for (const auto& [n, assignment] : disturbances.setup.assignments.linears)
+      for (const graph::NodeId fused : assignment.fused)
+        fused_[measured.module_name(measured.nodes[n])].push_back(measured.module_name(measured.nodes[fused]));
+  }
+
+  const std::string& weight_of(const std::string& module) const { return matrices_.at(module).weight; }
+
+  at::Tensor rounded(const std::string& module, const compression::Quantizer& rounding,
+                     const residency::Placement& placement, PhaseTimes& times) const {
+    compression::LinearWeight linear = loaded(module, rounding, placement);
+    linear.shared = rounding.value_to_share(linear, nullptr);
+    if (const auto fused = fused_.find(module); linear.shared && fused != fused_.end())
+      for (const std::string& other : fused->second)
+        linear.shared =
+            std::max(*linear.shared, rounding.value_to_share(loaded(other, rounding, placement), nullptr).value_or(0));
+    const auto compressed = rounding.compress({linear}, nullptr, times);
+    return quant::dequantize(*linear.scheme, compressed.front().weight, linear.weight.scalar_type());
+  }
+
+ private:
+  compression::LinearWeight loaded(const std::string& module, const compression::Quantizer& rounding,
+                                   const residency::Placement& placement) const {
+    const at::Tensor weight = weights_.load(weight_of(module));
+    return {module, weight.to(placement.device), rounding.scheme_groups().front().scheme, weight.scalar_type()};
+  }
+
+  const residency::WeightSource& weights_;
+  std::map<std::string, graph::WeightMatrix> matrices_;
+  std::map<std::string, std::vector<std::string>> fused_;
+};
+
+/// The original model, number 0, and the disturbed ones, from 1. Before its first rounded weight, a model's values are the original's.
+class BranchedRun {
+ public:
+  BranchedRun(const execution::RunContext& run, graph::ValueId wanted, residency::ActivationStore& store)
+      : run_(run), wanted_(wanted), store_(store) {}
+
+  /// The subgraphs that compute `wanted`.
+  void go_through(std::vector<graph::Subgraph> subgraphs, const Disturbances& disturbances,
+                  const RoundedWeights& rounded);
+
+  at::Tensor hidden(std::size_t model) const { return get(wanted_, model); }
+
+ private:
+  void run_branches(const graph::Stage& stage, residency::Onload& parameters, const Disturbances& disturbances,
+                    const RoundedWeights& rounded);
+  at::Tensor get(graph::ValueId value, std::size_t model) const {
+    return store_.get(value, stored_.count({value, model}) != 0 ? model : 0);
+  }
+  void run_model(std::size_t model, const graph::Stage& stage, const residency::Onload& parameters) {
+    execution::run_stage(run_, stage, parameters, run_.batches.front(),
+                         {.get = [&](graph::ValueId value) { return get(value, model); },
+                          .put =
+                              [&](graph::ValueId value, at::Tensor tensor) {
+                                stored_.insert({value, model});
+                                store_.put(value, model, std::move(tensor));
+                              }});
+  }
+
+  const execution::RunContext& run_;
+  graph::ValueId wanted_;
+  residency::ActivationStore& store_;
+  std::set<std::pair<graph::ValueId, std::size_t>> stored_;
+  std::set<std::size_t> branched_;  // models that differ from the original by now
+};
+
+void BranchedRun::run_branches(const graph::Stage& stage, residency::Onload& parameters,
+                               const Disturbances& disturbances, const RoundedWeights& rounded) {
+  const std::vector<std::string> names = graph::weight_names(run_.graph, stage.nodes);
+  const std::set<std::string> here(names.begin(), names.end());
+  for (std::size_t m = 1; m <= disturbances.models.size(); ++m) {
+    run_.control.check_stop();
+    run_.control.phase("disturb", m - 1, disturbances.models.size());
+    std::map<std::string, residency::Onload::Saved> saved;
+    for (const Disturbance& disturbance : disturbances.models[m - 1])
+      for (const std::string& module : disturbance.modules) {
+        const std::string& weight = rounded.weight_of(module);
+        if (here.count(weight) == 0) continue;
+        saved.emplace(weight, parameters.saved(weight));
+        parameters.replace(weight, rounded.rounded(module, *disturbance.rounding, run_.placement, run_.times));
+      }
+    if (!saved.empty()) branched_.insert(m);
+    if (branched_.count(m) != 0) run_model(m, stage, parameters);
+    for (auto& [weight, value] : saved) parameters.restore(weight, std::move(value));
+  }
+}
+
+void BranchedRun::go_through(std::vector<graph::Subgraph> subgraphs, const Disturbances& disturbances,
+                             const RoundedWeights& rounded) {
+  const std::vector<bool> needed = graph::needed_nodes(run_.graph, {wanted_});
+  for (graph::Subgraph& subgraph : subgraphs)
+    std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed[n]; });
+  std::erase_if(subgraphs, [](const graph::Subgraph& subgraph) { return subgraph.nodes.empty(); });
+  std::vector<graph::Liveness> live = graph::liveness(run_.graph, subgraphs);
+  std::vector<graph::ValueId>& last = live.back().outputs;
+  if (std::find(last.begin(), last.end(), wanted_) == last.end()) last.push_back(wanted_);
+  for (std::size_t s = 0; s < subgraphs.size(); ++s) {
+    run_.control.step(s, subgraphs.size(), subgraphs[s].name);
+    const graph::Stage stage = graph::split_stages(run_.graph, subgraphs[s], {}, live[s].outputs).front();
+    residency::Onload parameters(run_.weights, graph::weight_names(run_.graph, stage.nodes), run_.placement);
+    run_model(0, stage, parameters);
+    run_branches(stage, parameters, disturbances, rounded);
+    for (const graph::ValueId value : live[s].freed)
+      if (value != wanted_) store_.drop(value);
+  }
+}
+
+/// Adds the divergences of each model's predictions from the original's, summed over tokens, in chunks so that logits stay small.
+void add_divergences(const execution::RunContext& run, const ModelHead& head, const BranchedRun& models, double* sums,
+                     std::size_t disturbed) {
+  constexpr std::int64_t kChunk = 256;
+  const residency::Onload parameters(run.weights, graph::weight_names(run.graph, head.nodes()), run.placement);
+  const execution::Batch& batch = run.batches.front();
+  for (std::size_t sample = 0; sample + 1 < batch.offsets.size(); ++sample)
+    for (std::int64_t first = batch.offsets[sample], last = first; first < batch.offsets[sample + 1]; first = last) {
+      last = std::min(batch.offsets[sample + 1], first + kChunk);
+      const auto logs_of = [&](std::size_t model) {
+        const at::Tensor logits = head.logits(run, parameters, batch.token_ids.slice(0, first, last),
+                                              models.hidden(model).slice(0, first, last));
+        return at::log_softmax(logits.to(at::kFloat), -1);
+      };
+      const at::Tensor wanted = logs_of(0), weights = wanted.exp();
+      for (std::size_t m = 0; m < disturbed; ++m) {
+        run.control.check_stop();
+        sums[m] += (weights * (wanted - logs_of(m + 1))).sum(at::kDouble).item<double>();
+      }
+    }
+}
+
+/// The model with its experts on their own tokens alone, as it is served.
+setup::OpenedModel served_model(const Rank& rank, const setup::RunSetup& setup) {
+  const OneshotOptions& options = rank.options;
+  const bool is_imported = !setup.model.traced.computing_dtype.empty();
+  return setup::open_model(options.model,
+                           {.tokens = setup::ExpertTokens::kRouted,
+                            .graph = options.model_graph,
+                            .trust_remote_code = options.trust_remote_code,
+                            .device = options.device,
+                            .dtype = is_imported ? options.dtype : "fp32",
+                            .in_memory = options.model_in_memory,
+                            .dequantize_for_computing = true},
+                           rank.control);
+}
+
+void measure_own(Rank& rank, const Disturbances& disturbances, const data::CalibrationSet& samples, double* sums) {
+  const setup::OpenedModel model = served_model(rank, disturbances.setup);
+  const graph::Graph& graph = model.traced.graph;
+  residency::Placement placement = disturbances.setup.placement;
+  if (model.traced.computing_dtype.empty()) placement.dtype = at::kFloat;
+  const std::unique_ptr<residency::WeightSource> weights = model.weights();
+  const std::vector<execution::Batch> batches = setup::make_batches(samples, kOneBatch, graph);
+  dist::Group alone;
+  const execution::RunContext run{graph, *weights, placement, batches, rank.control, rank.times, alone};
+  const TemporaryDirectory folder(rank.options.offload_dir);
+  residency::ActivationStore store(
+      disturbances.models.size() + 1,
+      {.memory_limit = std::max(kLeastStore, disturbances.setup.budget / 8), .scratch = folder.path() / "activations"});
+  const ModelHead head(graph);
+  BranchedRun models(run, head.hidden(), store);
+  models.go_through(setup::cut_model(model.traced, {}), disturbances, RoundedWeights(disturbances, graph, *weights));
+  add_divergences(run, head, models, sums, disturbances.models.size());
+}
+
+}  // namespace
+
+data::CalibrationSet short_samples(const data::CalibrationSet& set, std::int64_t tokens) {
+  data::CalibrationSet samples;
+  for (std::int64_t i = 0; i < set.sample_count() && samples.token_count() < tokens; ++i) {
+    const std::int64_t first = set.sample_offsets[i];
+    const std::int64_t length =
+        std::min({set.sample_offsets[i + 1] - first, kSampleTokens, tokens - samples.token_count()});
+    if (length < kLeastTokens && samples.token_count() > 0) continue;
+    if (!set.images.empty()) samples.images.push_back(set.images[static_cast<std::size_t>(i)].cut(length));
+    samples.tokens.insert(samples.tokens.end(), set.tokens.begin() + first, set.tokens.begin() + first + length);
+    samples.sample_offsets.push_back(samples.token_count() + length);
+  }
+  return samples;
+}
+
+std::vector<double> measure_divergences(Rank& rank, const Disturbances& disturbances,
+                                        const data::CalibrationSet& samples) {
+  const auto phase = rank.times.measure("disturb");
+  const at::Tensor sums = at::zeros({static_cast<std::int64_t>(disturbances.models.size()) + 1}, at::kDouble);
+  auto* figures = sums.data_ptr<double>();
+  if (samples.token_count() > 0) measure_own(rank, disturbances, samples, figures);
+  figures[disturbances.models.size()] = static_cast<double>(samples.token_count());
+  rank.group.all_reduce(sums);
+  const double tokens = figures[disturbances.models.size()];
+  if (tokens == 0)
+    throw DataError("[mixed_precision] {}: has no tokens on which predictions could be compared", rank.options.dataset);
+  std::vector<double> divergences;
+  for (std::size_t m = 0; m < disturbances.models.size(); ++m)
+    divergences.push_back(std::max(0.0, figures[m] / tokens));
+  return divergences;
+}
+
+}  // namespace layerpress::run

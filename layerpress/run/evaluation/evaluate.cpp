@@ -1,0 +1,315 @@
+#include "layerpress/evaluate.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "layerpress/data/load_samples.h"
+#include "layerpress/execution/body_run.h"
+#include "layerpress/graph/facts/image_geometry.h"
+#include "layerpress/run/evaluation/evaluation_tasks.h"
+#include "layerpress/run/evaluation/model_head.h"
+#include "layerpress/run/evaluation/token_divergences.h"
+#include "layerpress/run/results/card_quality.h"
+#include "layerpress/run/results/run_report.h"
+#include "layerpress/setup/assignment/rounded_inputs.h"
+#include "layerpress/setup/opening/hub.h"
+#include "layerpress/setup/opening/open_model.h"
+
+namespace layerpress {
+namespace {
+
+class RunningModel;
+
+/// A model and its hidden states before the head, one tensor per batch.
+struct Evaluated {
+  setup::OpenedModel model;
+  residency::Placement placement;
+  std::vector<at::Tensor> hidden;
+  std::unique_ptr<RunningModel> running;  // refers to the others
+
+  /// fp32 log-probabilities after tokens [begin, end) of a batch, all of one sample: [tokens, vocabulary].
+  at::Tensor log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const;
+};
+
+/// A model that runs over the batches up to its head, with all objects that the run refers to.
+class RunningModel {
+ public:
+  RunningModel(Evaluated& evaluated, const std::vector<execution::Batch>& batches, const RunControl& control)
+      : graph_(evaluated.model.traced.graph),
+        head_(graph_),
+        weights_(evaluated.model.weights()),
+        context_{graph_, *weights_, evaluated.placement, batches, control, times_, alone_},
+        body_(context_, setup::cut_model(evaluated.model.traced, {}), head_.hidden()) {}
+  RunningModel(const RunningModel&) = delete;
+  RunningModel& operator=(const RunningModel&) = delete;
+
+  execution::BodyRun& body() { return body_; }
+
+  void load_head() { parameters_.emplace(*weights_, graph::weight_names(graph_, head_.nodes()), context_.placement); }
+
+  /// Of consecutive tokens of one sample.
+  at::Tensor logits(std::size_t batch, std::int64_t begin, std::int64_t end, const at::Tensor& hidden) const {
+    const at::Tensor ids = context_.batches[batch].token_ids.slice(0, begin, end);
+    return head_.logits(context_, *parameters_, ids, hidden.slice(0, begin, end));
+  }
+
+ private:
+  const graph::Graph& graph_;
+  const ModelHead head_;
+  std::unique_ptr<residency::WeightSource> weights_;
+  PhaseTimes times_;
+  dist::Group alone_;
+  execution::RunContext context_;
+  execution::BodyRun body_;
+  std::optional<residency::Onload> parameters_;
+};
+
+at::Tensor Evaluated::log_probabilities(std::size_t batch, std::int64_t begin, std::int64_t end) const {
+  return at::log_softmax(running->logits(batch, begin, end, hidden[batch]).to(at::kFloat), -1);
+}
+
+Evaluated open(const std::string& name, const EvaluateOptions& options, const RunControl& control) {
+  Evaluated evaluated;
+  evaluated.model = setup::open_model(name,
+                                      {.graph = options.model_graph,
+                                       .trust_remote_code = options.trust_remote_code,
+                                       .device = options.device,
+                                       .dtype = options.dtype,
+                                       .dequantize_for_computing = true},
+                                      control);
+  evaluated.placement = setup::choose_placement(options.device, options.dtype, evaluated.model.stored_dtype);
+  return evaluated;
+}
+
+/// Whether both models pass on the same values after each subgraph.
+bool same_layers(const execution::BodyRun& a, const execution::BodyRun& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t s = 0; s < a.size(); ++s)
+    if (a.name(s) != b.name(s) || a.features(s) != b.features(s)) return false;
+  return true;
+}
+
+/// Mean over the rows of ‖x - x̃‖ / ‖x̃‖ behind subgraph `s`, x̃ the reference's.
+double stream_error(const execution::BodyRun& model, const execution::BodyRun& reference, std::size_t s,
+                    std::size_t batches) {
+  double sum = 0, rows = 0;
+  for (std::size_t b = 0; b < batches; ++b) {
+    const at::Tensor wanted = reference.stream(s, b).to(at::kFloat), own = model.stream(s, b).to(wanted.device());
+    const at::Tensor lengths = wanted.norm(2, {1}).clamp_min(std::numeric_limits<float>::min());
+    sum += ((own - wanted).norm(2, {1}) / lengths).sum(at::kDouble).item<double>();
+    rows += static_cast<double>(wanted.size(0));
+  }
+  return sum / rows;
+}
+
+/// Runs the model and, if there is one, the reference, layer by layer in turn, so that only one layer's values of both
+/// are in memory.
+std::vector<Evaluation::LayerError> run_bodies(Evaluated& model, Evaluated* reference,
+                                               const std::vector<execution::Batch>& batches,
+                                               const RunControl& control) {
+  std::vector<Evaluated*> models = {&model};
+  if (reference != nullptr) models.push_back(reference);
+  std::vector<execution::BodyRun*> bodies;
+  for (Evaluated* each : models) {
+    each->running = std::make_unique<RunningModel>(*each, batches, control);
+    bodies.push_back(&each->running->body());
+  }
+  const bool compares = bodies.size() == 2 && same_layers(*bodies[0], *bodies[1]);
+  const execution::BodyRun& longest = **std::max_element(
+      bodies.begin(), bodies.end(), [](const auto* left, const auto* right) { return left->size() < right->size(); });
+  const std::size_t most = longest.size();
+  std::vector<Evaluation::LayerError> errors;
+  for (std::size_t s = 0; s < most; ++s) {
+    control.step(s, most, longest.name(s));
+    for (execution::BodyRun* body : bodies)
+      if (s < body->size()) body->run(s);
+    if (compares && bodies[0]->is_layer(s))
+      errors.push_back({bodies[0]->name(s), stream_error(*bodies[0], *bodies[1], s, batches.size())});
+  }
+  control.step(most, most, "");
+  for (Evaluated* each : models) {
+    each->hidden = each->running->body().results();
+    each->running->load_head();
+  }
+  return errors;
+}
+
+/// Sums over tokens, in double precision.
+struct Predictions {
+  double negative_log_likelihood = 0;
+  std::int64_t predicted = 0;
+
+  double perplexity() const { return std::exp(negative_log_likelihood / static_cast<double>(predicted)); }
+};
+
+struct Sums {
+  Predictions model, reference;
+  run::TokenDivergences divergences;
+  double agreements = 0;
+  std::int64_t samples = 0, tokens = 0;
+};
+
+/// Adds the predictions of the next tokens by `logits`. Tokens beyond the head's vocabulary (images) are not text and
+/// cannot be predicted; they do not count.
+void add_predictions(const at::Tensor& logs, const at::Tensor& next, Predictions& sums) {
+  const at::Tensor predictable = next.lt(logs.size(1));
+  const at::Tensor given = logs.gather(1, next.clamp_max(logs.size(1) - 1).unsqueeze(1)).squeeze(1);
+  const at::Tensor counted = given.masked_select(predictable);
+  sums.negative_log_likelihood -= counted.to(at::kDouble).sum().item<double>();
+  sums.predicted += counted.size(0);
+}
+
+/// Adds one sample, in chunks of tokens so that logits stay small.
+void add_sample(const Evaluated& model, const Evaluated* reference, std::size_t batch, const at::Tensor& ids,
+                std::int64_t begin, std::int64_t end, Sums& sums) {
+  constexpr std::int64_t kChunk = 256, kLeast = 16;  // an imported graph may not hold for a single token
+  for (std::int64_t first = begin, last = begin; first < end; first = last) {
+    last = end - first < kChunk + kLeast ? end : first + kChunk;
+    const at::Tensor logs = model.log_probabilities(batch, first, last);
+    const std::int64_t predicted = std::min(last, end - 1) - first;  // the sample's last token predicts nothing
+    const at::Tensor next = ids.slice(0, first + 1, first + 1 + std::max<std::int64_t>(0, predicted)).to(logs.device());
+    if (predicted > 0) add_predictions(logs.slice(0, 0, predicted), next, sums.model);
+    sums.tokens += last - first;
+    if (reference == nullptr) continue;
+    const at::Tensor wanted = reference->log_probabilities(batch, first, last);
+    if (predicted > 0) add_predictions(wanted.slice(0, 0, predicted), next, sums.reference);
+    sums.divergences.add((wanted.exp() * (wanted - logs)).sum(-1), sums.samples, ids.slice(0, begin, end),
+                         first - begin);
+    sums.agreements += wanted.argmax(-1).eq(logs.argmax(-1)).sum().item<double>();
+  }
+  ++sums.samples;
+}
+
+/// Figures of a broken model would look like a result.
+void require_numbers(const Predictions& sums, const std::string& model) {
+  if (std::isnan(sums.negative_log_likelihood))
+    throw CheckpointError(
+        "[evaluate] {}: its predictions are not numbers (NaN); look for damaged weights with layerpress verify", model);
+}
+
+std::int64_t quantize_activations(setup::OpenedModel& model) {
+  const std::size_t count = setup::round_inputs(model);
+  if (count == 0)
+    throw UsageError("[options] --quantize-activations: no scheme of {} quantizes inputs of linears; leave it out",
+                     model.checkpoint->location().string());
+  return static_cast<std::int64_t>(count);
+}
+
+data::CalibrationSet load(const EvaluateOptions& options, const setup::OpenedModel& model, const RunControl& control) {
+  if (options.dataset.empty()) throw UsageError("[options] --dataset is missing");
+  if (options.num_samples < 1) throw UsageError("[options] --num-samples must be positive");
+  if (options.max_seq_length < 2) throw UsageError("[options] --max-seq-length must be at least 2");
+  return data::load_samples({.dataset = options.dataset,
+                             .split = options.dataset_split,
+                             .text_column = options.text_column,
+                             .num_samples = options.num_samples,
+                             .max_seq_length = options.max_seq_length},
+                            model.checkpoint->directory(), model.traced.vocab_size, control);
+}
+
+}  // namespace
+
+Json Evaluation::to_json() const {
+  Json json = {{"seconds", seconds}};
+  if (tokens > 0) json["perplexity"] = perplexity, json["tokens"] = tokens;
+  if (!tasks.is_null()) json.update(tasks);
+  if (rounded_linears) json["rounded_linears"] = *rounded_linears;
+  if (reference_perplexity) json["reference_perplexity"] = *reference_perplexity;
+  if (kl_divergence) json["kl_divergence"] = *kl_divergence;
+  if (kl_median) json["kl_median"] = *kl_median;
+  if (kl_percentile_99) json["kl_percentile_99"] = *kl_percentile_99;
+  for (const WorstToken& token : worst_tokens)
+    json["worst_tokens"].push_back({{"kl_divergence", token.kl_divergence},
+                                    {"sample", token.sample},
+                                    {"position", token.position},
+                                    {"id", token.id},
+                                    {"text", token.text},
+                                    {"before", token.before}});
+  if (top1_agreement) json["top1_agreement"] = *top1_agreement;
+  for (const LayerError& layer : layers)
+    json["layers"].push_back({{"name", layer.name}, {"relative_error", layer.relative_error}});
+  return json;
+}
+
+namespace {
+
+Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& control) {
+  const c10::InferenceMode inference;
+  const Timer timer;
+  const int threads = setup::set_threads(options.threads);
+  Evaluated model = open(options.model, options, control);
+  Evaluation result;
+  if (options.quantize_activations) result.rounded_linears = quantize_activations(model.model);
+  std::optional<Evaluated> reference;
+  if (!options.reference.empty()) {
+    reference = open(options.reference, options, control);
+    if (reference->model.traced.vocab_size != model.model.traced.vocab_size)
+      throw UsageError("[options] --reference: its vocabulary has {} tokens, but the model's has {}",
+                       reference->model.traced.vocab_size, model.model.traced.vocab_size);
+    if (graph::image_geometry(reference->model.traced.graph) != graph::image_geometry(model.model.traced.graph))
+      throw UsageError("[options] --reference: it does not take the images that the model takes; name its original");
+  }
+  control.message(LogLevel::kInfo,
+                  fmt::format("products in {}, values in {}, {} threads", setup::arithmetic_words(model.placement),
+                              setup::dtype_word(model.placement.dtype), threads));
+  const data::CalibrationSet set = load(options, model.model, control);
+  const graph::Graph& graph = model.model.traced.graph;
+  const std::int64_t batch_tokens = setup::choose_batch_tokens(options.batch_tokens, graph, model.placement.device);
+  const auto batches = setup::make_batches(set, batch_tokens, graph);
+  std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, batches, control);
+
+  Sums sums;
+  for (std::size_t b = 0; b < batches.size(); ++b)
+    for (std::size_t i = 0; i + 1 < batches[b].offsets.size(); ++i) {
+      control.check_stop();
+      add_sample(model, reference ? &*reference : nullptr, b, batches[b].token_ids, batches[b].offsets[i],
+                 batches[b].offsets[i + 1], sums);
+    }
+  if (sums.model.predicted == 0)
+    throw DataError("[evaluate] {}: no sample has two tokens, so no token can be predicted; pass longer texts",
+                    options.dataset);
+  require_numbers(sums.model, options.model);
+  if (reference) require_numbers(sums.reference, options.reference);
+  result.perplexity = sums.model.perplexity();
+  result.tokens = sums.model.predicted;
+  result.seconds = timer.seconds();
+  if (reference) {
+    result.reference_perplexity = sums.reference.perplexity();
+    result.kl_divergence = sums.divergences.mean();
+    result.kl_median = sums.divergences.quantile(0.5);
+    result.kl_percentile_99 = sums.divergences.quantile(0.99);
+    result.worst_tokens = sums.divergences.worst(model.model.checkpoint->directory(), control);
+    result.top1_agreement = sums.agreements / static_cast<double>(sums.tokens);
+    result.layers = std::move(layers);
+  }
+  return result;
+}
+
+}  // namespace
+
+Evaluation evaluate(const EvaluateOptions& options, const RunControl& control) {
+  if (options.dataset.empty() && options.tasks.empty())
+    throw UsageError("[options] nothing to measure; add --dataset or --tasks");
+  run::check_tasks(options);
+  run::check_report(options, control);
+  if (options.download)
+    for (const std::string& name : {options.model, options.reference}) setup::download_model(name, control);
+  run::check_card(options);
+  const Timer timer;
+  Evaluation result;
+  if (!options.dataset.empty()) result = measure_on_text(options, control);
+  if (!options.tasks.empty()) result.tasks = run::run_tasks(options, control);
+  result.seconds = timer.seconds();
+  run::add_to_report(options, result, control);
+  run::add_to_card(options, result);
+  return result;
+}
+
+}  // namespace layerpress

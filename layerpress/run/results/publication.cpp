@@ -1,0 +1,175 @@
+#include "layerpress/run/results/publication.h"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <string>
+
+#include "layerpress/base/file.h"
+#include "layerpress/output/importance_output.h"
+#include "layerpress/residency/device_memory.h"
+#include "layerpress/run/compression/filled_experts.h"
+#include "layerpress/run/compression/uncalibrated.h"
+#include "layerpress/run/results/model_card.h"
+#include "layerpress/run/results/result_facts.h"
+#include "layerpress/run/results/run_summary.h"
+#include "layerpress/run/results/written_check.h"
+#include "layerpress/setup/assignment/written_recipe.h"
+#include "layerpress/setup/opening/kept_weights.h"
+
+namespace layerpress::run {
+namespace {
+
+/// The loss that quantizing again adds to modules that are stored quantized.
+void add_requantized(const Rank& rank, const setup::RunSetup& setup, OneshotSummary& summary) {
+  std::set<std::string> names;
+  for (const setup::RequantizedModule& module : setup::requantized_modules(setup.model, setup.assignments))
+    names.insert(module.name);
+  if (names.empty()) return;
+  double sum = 0, greatest = 0;
+  std::string worst = *names.begin();
+  for (const Json& module : summary.details["modules"]) {
+    const auto name = module["module"].get<std::string>();
+    if (names.count(name) == 0) continue;
+    const auto error = module["weight_error"].get<double>();
+    sum += error;
+    if (error > greatest) greatest = error, worst = name;
+  }
+  const double mean = sum / static_cast<double>(names.size());
+  summary.details["requantized"] = {
+      {"modules", names.size()}, {"mean_error", mean}, {"greatest_error", greatest}, {"greatest_in", worst}};
+  if (greatest == 0)
+    return rank.control.message(LogLevel::kInfo,
+                                fmt::format("{} modules were quantized again without a loss", names.size()));
+  rank.control.message(LogLevel::kWarning,
+                       fmt::format("{} modules were quantized again: a relative error of {:.4g} was added on average, "
+                                   "at most {:.4g} ({}); the summary has each module's weight_error",
+                                   names.size(), mean, greatest, worst));
+}
+
+void add_uncalibrated(const Rank& rank, const std::vector<UncalibratedLinear>& linears, OneshotSummary& summary) {
+  summary.details["uncalibrated"] = Json::array();
+  for (const UncalibratedLinear& linear : linears)
+    summary.details["uncalibrated"].push_back({{"module", linear.module}, {"why", linear.why}});
+  for (const std::string& line : described(linears)) rank.control.message(LogLevel::kWarning, line);
+}
+
+void add_outsized(const Rank& rank, OneshotSummary& summary) {
+  const Json found = outsized_errors(summary.details["modules"]);
+  summary.details["outsized_errors"] = found;
+  if (found.empty()) return;
+  rank.control.message(
+      LogLevel::kWarning,
+      fmt::format(
+          "{} {} an error greater than {} outputs or weights themselves, most of all {}; use more bits, smaller "
+          "groups, or leave such modules out",
+          found.size(), found.size() == 1 ? "module has" : "modules have", found.size() == 1 ? "its" : "their",
+          found[0]["module"].get<std::string>()));
+}
+
+/// Copies the importance file to its place.
+void write_importance(const OneshotOptions& options, const output::RunFolder& folder) {
+  if (options.imatrix.empty()) return;
+  const auto file = MappedFile::open(folder.path() / output::ImportanceOutput::kFileName);
+  write_text_file(options.imatrix, {reinterpret_cast<const char*>(file->data()), file->size()});
+}
+
+/// Collective; called before the output gets its name, so that a rank lost here does not make a finished output look
+/// failed.
+OneshotSummary summarize(Rank& rank, const Work& work, std::uint64_t spilled_bytes,
+                         const output::OutputWriter& output) {
+  OneshotSummary summary;
+  summary.output = rank.options.output;
+  summary.output_bytes = output.total_bytes();
+  summary.seconds = rank.timer.seconds();
+  const RankReport report{.seconds = summary.seconds,
+                          .peak_anonymous_bytes = rank.sampler.peak_bytes(),
+                          .peak_device_bytes = residency::peak_device_bytes(work.setup.placement.device),
+                          .spilled_bytes = spilled_bytes,
+                          .times = rank.times,
+                          .plan = work.plan,
+                          .modules = output.reports(),
+                          .memory = rank.sampler.history()};
+  summary.details = run_summary(rank.options, work.setup, report, rank.group);
+  if (summary.details.is_null()) return summary;
+  summary.details["layerpress"] = LAYERPRESS_VERSION;
+  summary.details["output_bytes"] = summary.output_bytes;
+  summary.details["size_change"] =
+      size_change(summary.details["source_bytes"].get<std::uint64_t>(), summary.output_bytes);
+  summary.details["resumed_subgraphs"] = work.resumed_subgraphs;
+  const std::vector<UncalibratedLinear> uncalibrated = uncalibrated_linears(work.setup, summary.details["modules"]);
+  std::set<std::string> without_tokens;
+  for (const UncalibratedLinear& linear : uncalibrated) without_tokens.insert(linear.module);
+  for (const Json& module : summary.details["modules"]) {
+    ++summary.modules;
+    if (!module["fallback"].is_string()) continue;
+    ++summary.fallbacks;
+    if (without_tokens.count(module["module"].get<std::string>()) != 0) continue;  // told below
+    rank.control.message(LogLevel::kWarning, fmt::format("{}: {}", module["module"].get<std::string>(),
+                                                         module["fallback"].get<std::string>()));
+  }
+  add_uncalibrated(rank, uncalibrated, summary);
+  add_requantized(rank, work.setup, summary);
+  add_outsized(rank, summary);
+  const FilledExperts filled = filled_experts(summary.details["modules"]);
+  summary.details["filled_experts"] = filled.experts;
+  if (filled.experts > 0) rank.control.message(LogLevel::kInfo, filled.text(work.setup.min_tokens_per_expert));
+  return summary;
+}
+
+/// A result that its readers may refuse or misread is worth a line before anybody tries.
+void add_findings(const Rank& rank, const verification::Findings& findings, OneshotSummary& summary) {
+  summary.details["findings"] = Json::array();
+  for (const verification::Finding& finding : findings.all()) {
+    summary.details["findings"].push_back({{"check", finding.check}, {"where", finding.where}, {"what", finding.what}});
+    rank.control.message(LogLevel::kWarning, fmt::format("[verify] {}: {}", finding.where, finding.what));
+  }
+}
+
+void write_summary(const OneshotOptions& options, const OneshotSummary& summary) {
+  if (!options.summary.empty()) write_text_file(options.summary, summary.details.dump(2) + "\n");
+}
+
+}  // namespace
+
+OneshotSummary publish(Rank& rank, const Work& work, std::uint64_t spilled_bytes, output::RunFolder& folder,
+                       output::OutputWriter& output) {
+  rank.control.step(work.setup.subgraphs.size(), work.setup.subgraphs.size(), "finish");
+  {
+    const auto phase = rank.times.measure("finish");
+    output.finish();
+    folder.remove_scratch();
+  }
+  OneshotSummary summary = summarize(rank, work, spilled_bytes, output);  // here all ranks' files are complete
+  if (rank.group.is_first()) {
+    output.write_index();
+    const target::Finished finished{
+        .source = *work.setup.model.checkpoint,
+        .recipe = recipe::to_yaml(setup::written_recipe(work.setup.recipe, work.setup.modifiers)),
+        .config = [&] { return output::output_config(work.setup); },
+        .card = [&] { return model_card(rank.options, work.setup, summary); }};
+    work.setup.target->write_others(finished, folder.path());
+    output::OutputWriter::remove_scratch(folder.path());
+    add_findings(rank, check_written(work.setup, folder.path()), summary);
+    rank.control.check_stop();
+    write_importance(rank.options, folder);
+    folder.commit();
+    write_summary(rank.options, summary);
+  }
+  rank.group.barrier();
+  return summary;
+}
+
+OneshotSummary already_complete(const Rank& rank) {
+  if (rank.group.is_first() && std::filesystem::is_directory(rank.options.output))
+    output::RunFolder::remove_leftovers(rank.options.output);
+  OneshotSummary summary;
+  summary.already_complete = true;
+  summary.output = rank.options.output;
+  summary.seconds = rank.timer.seconds();
+  summary.details = {{"layerpress", LAYERPRESS_VERSION}, {"output", rank.options.output}, {"already_complete", true}};
+  if (rank.group.is_first()) write_summary(rank.options, summary);
+  return summary;
+}
+
+}  // namespace layerpress::run

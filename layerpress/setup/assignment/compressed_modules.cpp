@@ -1,0 +1,148 @@
+#include "layerpress/setup/assignment/compressed_modules.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "layerpress/base/text.h"
+#include "layerpress/graph/facts/attention_heads.h"
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/model/blocks/weight_names.h"
+#include "layerpress/quant/targets/matching.h"
+#include "layerpress/setup/opening/source_tensors.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// The schemes in use, and the modules that have one.
+struct Compressed {
+  std::map<std::string, int> kept;  // modules whose codes are the source's, and their schemes
+  std::vector<const quant::QuantizationScheme*> schemes;
+  std::vector<quant::TargetList> targets;  // by scheme
+  std::set<std::string> classes;           // of compressed modules
+  int recipe_schemes = 0;                  // the schemes before the source's
+
+  int group_of(const quant::QuantizationScheme* scheme) const {
+    return static_cast<int>(std::find(schemes.begin(), schemes.end(), scheme) - schemes.begin());
+  }
+  /// The module's scheme, or -1.
+  int group_of(graph::NodeId n, const std::string& module, const compression::Assignments& assignments) const {
+    if (assignments.linears.count(n) != 0) {
+      const quant::QuantizationScheme* scheme = assignments.scheme_of(n);
+      return scheme == nullptr ? -1 : group_of(scheme);
+    }
+    const auto found = kept.find(module);
+    return found == kept.end() ? -1 : found->second;
+  }
+  /// A module that is not compressed is one to ignore if it is like one that is, or if a target means it.
+  bool could_include(const quant::ModuleName& module) const {
+    return classes.count(module.classes.front()) != 0 ||
+           std::any_of(targets.begin(), targets.end(), [&](const auto& list) { return list.matches(module); });
+  }
+};
+
+std::string class_of(const graph::Node& node) { return graph::is_linear(node.operation) ? "Linear" : "Embedding"; }
+
+/// Adds a weight of the source, and its scheme unless another one has it.
+void add_kept(const source::StoredWeight& weight, Compressed& found) {
+  int group = 0;
+  while (group < static_cast<int>(found.schemes.size()) &&
+         (group < found.recipe_schemes || *found.schemes[static_cast<std::size_t>(group)] != weight.scheme))
+    ++group;
+  if (group == static_cast<int>(found.schemes.size())) {
+    found.schemes.push_back(&weight.scheme);
+    found.targets.emplace_back(weight.scheme.targets, "targets");
+  }
+  found.kept[parent_name(weight.name)] = group;
+}
+
+Compressed compressed_of(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  Compressed found;
+  const auto add = [&](const quant::QuantizationScheme* scheme, const std::string& class_name) {
+    found.classes.insert(class_name);
+    if (found.group_of(scheme) < static_cast<int>(found.schemes.size())) return;
+    found.schemes.push_back(scheme);
+    found.targets.emplace_back(scheme->targets, "targets");
+  };
+  for (const auto& [n, assignment] : assignments.linears)
+    if (assignment.scheme->weights) add(assignment.scheme, class_of(graph.nodes[n]));
+  for (const compression::QuantizedAttention& attention : assignments.attentions)
+    if (attention.group != nullptr) add(attention.group, graph.modules[graph.nodes[attention.node].module].class_name);
+  found.recipe_schemes = static_cast<int>(found.schemes.size());
+  for (const std::string& name : model.kept) add_kept(model.quantized.at(name), found);
+  return found;
+}
+
+/// Attentions whose queries are quantized, and others of their classes. Readers match attentions, too.
+void add_attentions(const OpenedModel& model, const Compressed& compressed, const compression::Assignments& assignments,
+                    target::GroupedModules& grouped) {
+  const graph::Graph& graph = model.traced.graph;
+  std::map<graph::NodeId, int> groups;
+  for (const compression::QuantizedAttention& attention : assignments.attentions)
+    groups[attention.node] = attention.group == nullptr ? -1 : compressed.group_of(attention.group);
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!graph::cached_attention(node.operation)) continue;
+    const quant::ModuleName module{graph.module_name(node), {graph.modules[node.module].class_name}};
+    const auto group = groups.find(n);
+    const int place = group == groups.end() ? -1 : group->second;
+    if (place < 0 && compressed.classes.count(module.classes.front()) == 0) continue;
+    std::vector<std::string> names = model::other_names(model.traced, module.name);
+    names.insert(names.begin(), module.name);
+    for (const std::string& name : names) {
+      grouped.modules.push_back({name, module.classes});
+      grouped.groups.push_back(place);
+    }
+  }
+}
+
+/// Linears of an imported model that have no node are not compressed, but look as if they were.
+void add_left_out(const OpenedModel& model, const Compressed& compressed, target::GroupedModules& grouped) {
+  for (const std::string& name : model.traced.left_out) {
+    const quant::ModuleName module{name, {"Linear"}, model::other_names(model.traced, name)};
+    if (!compressed.could_include(module)) continue;
+    grouped.modules.push_back({name, module.classes});
+    for (const std::string& other : module.other_names) grouped.modules.push_back({other, module.classes});
+    grouped.groups.resize(grouped.modules.size(), -1);
+  }
+}
+
+}  // namespace
+
+target::CompressedModules compressed_modules(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  const Compressed compressed = compressed_of(model, assignments);
+  target::CompressedModules result;
+  target::GroupedModules& grouped = result.modules;
+  std::set<std::string> visited;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Node& node = graph.nodes[n];
+    if (!graph::weight_matrix(node.operation)) continue;
+    const quant::ModuleName module{
+        graph.module_name(node), {class_of(node)}, model::other_names(model.traced, graph.module_name(node))};
+    visited.insert(module.name);
+    const int group = compressed.group_of(n, module.name, assignments);
+    if (group < 0 && !compressed.could_include(module)) continue;
+    std::vector<std::string> names = module.other_names;  // a reader knows only one of them
+    names.insert(names.begin(), module.name);
+    for (const std::string& name : names) {
+      grouped.modules.push_back({name, module.classes});
+      grouped.groups.push_back(group);
+    }
+  }
+  for (const auto& [module, group] : compressed.kept)
+    if (visited.count(module) == 0) {
+      grouped.modules.push_back({module, {"Linear"}});
+      grouped.groups.push_back(group);
+    }
+  add_attentions(model, compressed, assignments, grouped);
+  add_left_out(model, compressed, grouped);
+  for (const quant::QuantizationScheme* scheme : compressed.schemes) result.schemes.push_back(*scheme);
+  result.ignored = unread_modules_to_ignore(model, compressed.targets);
+  if (!assignments.attentions.empty()) result.kv_cache_scheme = *assignments.attentions.back().args;
+  return result;
+}
+
+}  // namespace layerpress::setup

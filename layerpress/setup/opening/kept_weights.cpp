@@ -1,0 +1,87 @@
+#include "layerpress/setup/opening/kept_weights.h"
+
+#include <cmath>
+#include <set>
+
+#include "layerpress/graph/weight_matrix.h"
+#include "layerpress/quant/block_scheme.h"
+#include "layerpress/quant/weight_numbers.h"
+
+namespace layerpress::setup {
+namespace {
+
+/// Quantized weights that the run neither compresses nor changes.
+std::vector<std::string> left_as_they_are(const OpenedModel& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::set<std::string> replaced;
+  for (const auto& [n, assignment] : assignments.linears)
+    replaced.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)  // a compressed head may share it
+    if (graph::is_embedding(graph.nodes[n].operation) && assignments.linears.count(n) == 0)
+      replaced.erase(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (const std::string& name : assignments.changed_plain(graph)) replaced.insert(name);
+  std::vector<std::string> names;
+  for (const auto& [name, weight] : model.quantized)
+    if (replaced.count(name) == 0 && model.checkpoint->contains(name)) names.push_back(name);
+  return names;
+}
+
+/// Of a weight; with scales in the case of blocks.
+double bits_of(const quant::QuantizationScheme& scheme) {
+  const gguf::BlockType* type = quant::block_type(scheme);
+  return type == nullptr ? scheme.weights->num_bits : type->bits_per_value();
+}
+
+/// MXFP4 in NVFP4 or in blocks of it, or blocks of one type again.
+bool may_be_exact(const quant::QuantizationScheme& stored, const compression::Assignment& assignment) {
+  const gguf::BlockType* type = quant::block_type(*assignment.scheme);
+  if (type != nullptr) return type == quant::block_type(stored) || (assignment.from_mxfp4 && type->name() == "MXFP4");
+  return assignment.from_mxfp4 && quant::has_global_scale(*assignment.scheme->weights);
+}
+
+}  // namespace
+
+void keep_quantized_weights(OpenedModel& model, const compression::Assignments& assignments) {
+  if (!model.keeps_codes) return;
+  for (const std::string& name : left_as_they_are(model, assignments))
+    if (model.quantized.at(name).can_be_kept()) model.kept.insert(name);
+}
+
+std::string dequantized_text(const OpenedModel& model, const compression::Assignments& assignments) {
+  std::vector<std::string> names;
+  for (const std::string& name : left_as_they_are(model, assignments))
+    if (model.kept.count(name) == 0) names.push_back(name);
+  if (names.empty()) return "";
+  return fmt::format("{} weights that stay uncompressed are written as {}, not as they are stored ({}): {}{}",
+                     names.size(), dtype_word(model.checkpoint->spec(names.front()).dtype), model.source_format,
+                     names.front(), names.size() > 1 ? ", ..." : "");
+}
+
+std::vector<RequantizedModule> requantized_modules(const OpenedModel& model,
+                                                   const compression::Assignments& assignments) {
+  constexpr double kFewBits = 5, kFloatBits = 16;
+  std::vector<RequantizedModule> modules;
+  for (const auto& [n, assignment] : assignments.linears) {
+    const graph::Node& node = model.traced.graph.nodes[n];
+    const auto found = model.quantized.find(graph::weight_matrix(node.operation)->weight);
+    if (found == model.quantized.end() || quant::is_dense(*assignment.scheme) || assignment.stored) continue;
+    const double bits = bits_of(found->second.scheme), wanted = std::floor(bits_of(*assignment.scheme));
+    if (wanted >= kFloatBits || (bits >= kFewBits && bits > wanted)) continue;
+    modules.push_back({model.traced.graph.module_name(node), may_be_exact(found->second.scheme, assignment)});
+  }
+  return modules;
+}
+
+std::string source_scheme(const OpenedModel& model, const std::string& module) {
+  const auto found = model.quantized.find(module + ".weight");
+  if (found == model.quantized.end()) return "";
+  if (const gguf::BlockType* type = quant::block_type(found->second.scheme)) return type->name();
+  const quant::QuantizationArgs& weights = *found->second.scheme.weights;
+  std::string size = weights.group_size ? fmt::format(" {}", *weights.group_size) : "";
+  if (weights.block_structure)
+    size = fmt::format(" {} x {}", (*weights.block_structure)[0], (*weights.block_structure)[1]);
+  return fmt::format("{}-bit {} {}{}", weights.num_bits, quant::name_of(weights.type), quant::name_of(weights.strategy),
+                     size);
+}
+
+}  // namespace layerpress::setup

@@ -1,0 +1,54 @@
+#include "layerpress/setup/opening/untied_embeddings.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <variant>
+
+#include "layerpress/base/error.h"
+#include "layerpress/graph/weight_matrix.h"
+
+namespace layerpress::setup {
+
+rewrite::Changes untied_embeddings(const rewrite::Model& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::set<std::string> compressed;
+  for (const auto& [node, assignment] : assignments.linears)
+    if (const auto* embedding = std::get_if<graph::Embedding>(&graph.nodes[node].operation))
+      compressed.insert(embedding->weight);
+  rewrite::Changes changes;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation);
+    if (linear == nullptr || compressed.count(linear->weight) == 0) continue;
+    changes.linears[n] = graph.module_name(graph.nodes[n]) + ".weight";
+    changes.copies.push_back({changes.linears[n], linear->weight});
+  }
+  return changes;
+}
+
+void require_own_weights(const rewrite::Model& model, const compression::Assignments& assignments) {
+  const graph::Graph& graph = model.traced.graph;
+  std::map<std::string, std::set<std::string>> users;  // modules by weight
+  for (const graph::Node& node : graph.nodes)
+    if (const auto matrix = graph::weight_matrix(node.operation)) users[matrix->weight].insert(graph.module_name(node));
+  for (const auto& [n, assignment] : assignments.linears) {
+    const std::string& module = graph.module_name(graph.nodes[n]);
+    for (const std::string& other : users[graph::weight_matrix(graph.nodes[n].operation)->weight])
+      if (other != module)
+        throw RecipeError(
+            "[recipe.check] {} shares its weight with {}, and a module in memory cannot keep both; add "
+            "ignore=[\"{}\"] or give it a weight of its own",
+            module, other, module);
+  }
+}
+
+void require_no_new_weights(const checkpoint::Checkpoint& before, const OpenedModel& model) {
+  for (const std::string& name : model.rewritten)
+    if (!before.contains(name))
+      throw RecipeError(
+          "[recipe.check] {} would be a weight apart from the one that it shares, which a module in memory cannot "
+          "keep; give it a weight of its own before",
+          name);
+}
+
+}  // namespace layerpress::setup

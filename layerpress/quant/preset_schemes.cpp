@@ -186,9 +186,11 @@ std::string instead_of(const std::string& name) {
   if (const auto numbers = numbers_in_words(name))
     if (std::string text = schemes_with(*numbers); !text.empty()) return text;
   const std::string mixture = nearest_name(upper_case(name), gguf::mixture_names());
-  if (!mixture.empty() && nearest_name(name, preset_names()).empty())
+  std::vector<std::string> useful = preset_names();
+  std::erase(useful, "UNQUANTIZED");  // refused in the next try
+  if (!mixture.empty() && nearest_name(name, useful).empty())
     return fmt::format("did you mean {}, a scheme of GGUF files?", mixture);
-  return nearest_or_all(name, preset_names());
+  return nearest_or_all(name, useful);
 }
 
 }  // namespace

@@ -15,11 +15,13 @@
 namespace layerpress::recipe {
 namespace {
 
-void check_preset(const std::string& name) {
+void check_preset(const std::string& name, bool takes_none) {
   if (is_standard_recipe(name))
     throw UsageError("[options] --schemes: {} gives modules different schemes; name these one by one", name);
   try {
-    (void)quant::preset_scheme(name);
+    if (quant::preset_scheme(name).weights) return;
+    throw UsageError("[options] --schemes: {} leaves weights unquantized; {}", name,
+                     takes_none ? fmt::format("write {}", kLeftAlone) : "leave it out");
   } catch (const RecipeError& error) {
     if (gguf::is_mixture(upper_case(name)) || gguf::find_block_type(upper_case(name)) != nullptr)
       throw UsageError(
@@ -27,7 +29,8 @@ void check_preset(const std::string& name) {
           "--output that ends in .gguf",
           name);
     const std::string text = error.what();  // its place is the option
-    throw UsageError("[options] --schemes: {}", text.substr(text.find("] ") + 2));
+    throw UsageError("[options] --schemes: {}{}", text.substr(text.find("] ") + 2),
+                     takes_none ? fmt::format("; {} leaves a linear as it is", kLeftAlone) : "");
   }
 }
 
@@ -64,7 +67,7 @@ void check_candidates(const OneshotOptions& options, const std::vector<std::stri
     if (asks_for_gguf(options))
       check_block_type(name);
     else
-      check_preset(name);
+      check_preset(name, takes_none);
   }
   if (options.group_size < 0) throw UsageError("[options] --group-size: must be positive, is {}", options.group_size);
   const auto is_free = [&](const std::string& name) { return has_free_groups(name, options); };

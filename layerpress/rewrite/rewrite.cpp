@@ -19,4 +19,11 @@ Model rewritten(Model model, const Changes& changes) {
   return model;
 }
 
+Json untied_config(const Json& config) {
+  Json change = {{"tie_word_embeddings", false}};
+  if (json_has(config, "text_config") && config["text_config"].is_object())
+    change["text_config"]["tie_word_embeddings"] = false;
+  return change;
+}
+
 }  // namespace layerpress::rewrite

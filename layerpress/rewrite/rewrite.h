@@ -33,6 +33,9 @@ struct Changes {
   std::string text{};                                  ///< a line for people; "": none
 };
 
+/// What makes a config say that the head has a weight of its own, to be merged into it.
+Json untied_config(const Json& config);
+
 /// A change of a model that reads no tensor and needs no data, such as a rotation that parameters can absorb.
 class Rewrite {
  public:

@@ -180,12 +180,13 @@ std::string difference(const Json& header, const RunIdentity& now) {
   const auto part = [&](const char* name) { return then.contains(name) ? then[name] : Json(); };
   if (part("format") != kFormat) return "its journal was written by another version";
   if (std::string found = first_difference(part("software"), now.software, "the "); !found.empty()) return found;
+  // Before the model, whose config and tensors a recipe may change.
+  if (std::string found = first_difference(part("options"), now.options, "--"); !found.empty()) return found;
+  if (part("recipe") != now.recipe) return "the recipe is another one";
   for (const auto& [name, file] : now.model.items())
     if (!part("model").is_object() || part("model").value(name, Json()) != file)
       return name == "weights" ? "the model's weights differ" : fmt::format("the model's file {} changed", name);
   if (part("model").size() != now.model.size()) return "the model has fewer files than then";
-  if (std::string found = first_difference(part("options"), now.options, "--"); !found.empty()) return found;
-  if (part("recipe") != now.recipe) return "the recipe is another one";
   if (part("subgraphs") != now.subgraphs) return "the model is cut differently";
   if (part("dataset") != now.dataset) return "the dataset's tokens differ, or its images";
   return "";

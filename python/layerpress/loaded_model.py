@@ -29,6 +29,7 @@ class LoadedModel:
         self.model = model
         self._origin = str(getattr(model.config, "_name_or_path", ""))
         self.name = self._origin or type(model).__name__
+        _warn_of_code(model)
         self._hold(model)
 
     def _hold(self, model: Any) -> None:
@@ -107,6 +108,26 @@ class WaitingFolder:
         return Path(shutil.move(self.path, tempfile.mkdtemp(prefix="layerpress-result-")))
 
 
+# Packages whose modules, hooks and wrapped functions compute what the config describes.
+_KNOWN_CODE = {"accelerate", "compressed_tensors", "kernels", "torch", "transformers", "transformers_modules"}
+
+
+def _warn_of_code(model: Any) -> None:
+    """Layerpress computes the graph of the config's architecture, in which other code of the model in memory has no part."""
+    def is_foreign(code: Any) -> bool:
+        return str(getattr(getattr(code, "func", code), "__module__", "torch")).split(".")[0] not in _KNOWN_CODE
+
+    changed = []
+    for name, module in model.named_modules():
+        own = [] if hasattr(module, "_hf_hook") else [code for code in (vars(module).get("forward"),) if code is not None]
+        if any(map(is_foreign, [type(module), *own, *module._forward_hooks.values(), *module._forward_pre_hooks.values()])):
+            changed.append(name or type(module).__name__)
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        logger.warning("%s%s: hooks, other forward functions and other classes have no effect, because the graph that the config describes is "
+                       "computed; write their effect into the weights before, if it is to count", changed[0], more)
+
+
 def _config(model: Any) -> dict:
     """config.json as save_pretrained() writes it."""
     config = copy.deepcopy(model.config)
@@ -115,7 +136,19 @@ def _config(model: Any) -> dict:
     dtype = next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)
     if dtype is not None:
         values["dtype"] = str(dtype).removeprefix("torch.")
+    if (tied := _is_tied(model)) is not None and tied != bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False)):
+        for part in (values, values.get("text_config")):
+            if isinstance(part, dict):
+                part["tie_word_embeddings"] = tied
     return values
+
+
+def _is_tied(model: Any) -> Optional[bool]:
+    """Whether the head has the embedding's weight, whatever the config says; None: it has no head."""
+    head, embedding = (getattr(part, "weight", None) for part in (model.get_output_embeddings(), model.get_input_embeddings()))
+    if head is None or embedding is None or head.shape != embedding.shape:
+        return None
+    return head is embedding or head.data_ptr() == embedding.data_ptr() or bool(head.equal(embedding))
 
 
 _OF_FILES = ("architectures", "dtype", "quantization_config", "tie_word_embeddings", "transformers_version")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from . import _native
 from .errors import UsageError
@@ -18,6 +19,7 @@ TABLES = json.loads(_native.tables())
 
 # The extension module starts the helper that prepares data with this interpreter.
 os.environ.setdefault("LAYERPRESS_PYTHON", sys.executable)
+_SEPARATORS = re.compile(r",(?![^{(\[]*[})\]])")  # not the commas inside a pattern's brackets
 _HELPER = Path(__file__).resolve().parent / "share" / "layerpress" / "python" / "prepare.py"
 if _HELPER.exists():
     os.environ.setdefault("LAYERPRESS_HELPER", str(_HELPER))
@@ -44,17 +46,25 @@ def options_of(function: str, keywords: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any, function: str, name: str) -> Any:
-    """Paths as text, a name as a list of one where a list is wanted, dtypes as words."""
+    """Paths as text, a list as on the command line taken apart, dtypes as words."""
     kind = next(option["type"] for option in TABLES[function] if option["name"].replace("-", "_") == name)
     if kind == "list[str]":
-        return [value] if isinstance(value, str) else [str(entry) for entry in value]
+        return _SEPARATORS.split(value) if isinstance(value, str) else [str(entry) for entry in value]
     if kind == "str" and not isinstance(value, str):
         return str(value).removeprefix("torch.")
     return value
 
 
+_threads_of: Optional[int] = None  # the process whose threads have computed something
+
+
 def call(function, *arguments: Any, progress: bool, last: tuple = ()) -> Any:
     """Runs a long function of the extension module; its result is JSON."""
+    global _threads_of
+    if _threads_of not in (None, os.getpid()):  # they are not there in a fork, which would wait for them forever
+        raise UsageError("[python] this process was forked from one that had called layerpress before; start it with "
+                         'multiprocessing.get_context("spawn")')
+    _threads_of = os.getpid()
     events = Events(progress)
     try:
         with python_errors():

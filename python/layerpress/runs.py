@@ -266,7 +266,7 @@ def _rows_of_ranks(path: Path, tokenized: bool, options: dict[str, Any], request
 def _dataset(dataset: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, folder: Path) -> str:
     """The file or id that the program reads."""
     if isinstance(dataset, str) and dataset in NAMED and not os.path.exists(dataset):
-        dataset, own["preprocessing_func"] = load(dataset, own["dataset_config_name"], options.get("dataset_split"))
+        dataset, own["preprocessing_func"] = load(dataset, own["dataset_config_name"], options.pop("dataset_split", None))
     if isinstance(dataset, (str, os.PathLike)):
         return _dataset_by_name(dataset, own, options, request, folder)
     collator = own["data_collator"] if callable(own["data_collator"]) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import glob
+import hashlib
 import json
 import shutil
 import threading
@@ -41,10 +42,12 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
         names = needed_files(files, lambda name: _text_of(model, info.sha, name), where)
         sizes = {_blob_name(files[name]): files[name].size or 0 for name in names}
         cache = _blobs(model)
+        new = [name for name in names if not (cache / _blob_name(files[name])).exists()]
         _require_space(cache, sizes, where)
         with _Progress(cache, sizes, report):
             folder = snapshot_download(model, revision=revision, allow_patterns=[glob.escape(name) for name in names],
                                        library_name="layerpress")
+            _check_arrived(Path(folder), {name: files[name] for name in new}, where)
     except DownloadFault:
         raise
     except Exception as fault:  # of the hub's client, of the network, of the disk
@@ -52,6 +55,31 @@ def download(model: str, revision: Optional[str], report: Report) -> dict[str, A
     if Path(folder).name != info.sha:
         raise DownloadFault(f"{where}: changed during the download; start again")
     return {"folder": folder, "files": len(names), "bytes": sum(sizes.values())}
+
+
+def _check_arrived(folder: Path, files: dict[str, Any], where: str) -> None:
+    """Compares what was fetched with the hub's checksums; huggingface_hub compares sizes only."""
+    damaged = [name for name, file in files.items() if not _is_intact(folder / name, file)]
+    for name in damaged:
+        (folder / name).resolve().unlink()
+        (folder / name).unlink(missing_ok=True)
+    if damaged:
+        raise DownloadFault(f"{where}: {', '.join(damaged)} arrived damaged (the hub has another checksum) and was removed; the same command "
+                            "fetches it again")
+
+
+def _is_intact(path: Path, file: Any) -> bool:
+    wanted = file.lfs.sha256 if file.lfs is not None else file.blob_id
+    if wanted is None:
+        return True
+    if file.lfs is not None or len(wanted) == 64:
+        digest = hashlib.sha256()
+    else:  # git's name of a file
+        digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb") as content:
+        while block := content.read(1 << 22):
+            digest.update(block)
+    return digest.hexdigest() == wanted
 
 
 def needed_files(files: Iterable[str], text_of: Callable[[str], str], where: str) -> list[str]:

@@ -26,6 +26,8 @@ def explained(fault: Exception, missing: str) -> str:
         return "HF_HUB_OFFLINE is set; unset it"
     if isinstance(fault, (fault_of_client, ConnectionError)):
         return f"the connection to the hub failed ({type(fault).__name__}: {one_line(fault)})"
+    if "force_download" in str(fault):  # an option of huggingface_hub's
+        return one_line(fault).split(" This is usually")[0]
     cause = fault.__cause__
     if isinstance(cause, Exception):
         return f"{one_line(fault)} {explained(cause, missing)}"

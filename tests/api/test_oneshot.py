@@ -160,6 +160,75 @@ def test_a_tied_head_in_memory(recipe, samples, tmp_path):
             assert torch.equal(logits("dense"), logits("of_memory"))
 
 
+@pytest.mark.parametrize("says_tied", [True, False])
+def test_a_config_in_memory_that_is_wrong_about_the_head(says_tied, samples, tmp_path):
+    """What the parameters are counts: a head of its own under a config that ties it, and a shared one under a config that does not."""
+    import torch
+    from layerpress.modifiers import QuantizationModifier
+    from support import tiny_models
+    from transformers import AutoModelForCausalLM
+
+    import layerpress
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_models.save(tmp_path / "tied", dtype=torch.float32, tie_word_embeddings=True), dtype="auto")
+    if says_tied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().flip(0).contiguous())
+    else:
+        model.config.tie_word_embeddings = False
+    recipe = QuantizationModifier(scheme="FP8_DYNAMIC", targets=["re:.*o_proj$"])
+    ids = torch.tensor([samples[0]])
+    with torch.no_grad():
+        wanted = model(ids).logits
+        layerpress.oneshot(model, recipe=recipe, output_dir=tmp_path / "out", progress=False)
+        reloaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+        for found in (model(ids).logits, reloaded(ids).logits):
+            assert (found - wanted).norm() < 0.1 * wanted.norm()
+
+
+def test_slices_of_a_dataset(model, samples, gptq, tmp_path):
+    """As the datasets package takes them, of rows that are in memory."""
+    from datasets import Dataset, DatasetDict
+
+    import layerpress
+
+    rows = Dataset.from_list([{"input_ids": sample} for sample in samples])
+    def weights(dataset, split):
+        out = tmp_path / f"{split}-{type(dataset).__name__}"
+        layerpress.oneshot(model, dataset=dataset, splits=split, recipe=gptq, output_dir=out, progress=False)
+        return (out / "model.safetensors").read_bytes()
+
+    half = weights(samples[:3], "train")
+    assert weights(rows, "train[:50%]") == half == weights(DatasetDict({"train": rows}), "train[0:3]") == weights(list(samples), "train[:-3]")
+    assert weights(rows, "train") != half
+
+
+def test_code_beside_the_graph_is_told(loaded, samples, gptq, tmp_path, caplog):
+    import layerpress
+
+    def oneshot(out):
+        caplog.clear()
+        layerpress.oneshot(loaded, dataset=samples, recipe=gptq, output_dir=tmp_path / out, progress=False)
+        return [record.message for record in caplog.records if "have no effect" in record.message]
+
+    loaded.gradient_checkpointing_enable()
+    loaded.enable_input_require_grads()  # hooks of transformers
+    assert oneshot("plain") == []
+    loaded.model.layers[1].mlp.up_proj.register_forward_hook(lambda module, inputs, output: output * 2)
+    assert [message.split(":")[0] for message in oneshot("hook")] == ["model.layers.1.mlp.up_proj"]
+
+
+def test_a_fork_after_a_run_is_refused(model, samples, gptq, tmp_path):
+    """Its threads did not come along, and it would wait for them."""
+    import multiprocessing
+
+    import layerpress
+
+    layerpress.inspect(model)
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        with pytest.raises(layerpress.UsageError, match="forked.*spawn"):
+            pool.apply_async(layerpress.inspect, (model,)).get(timeout=60)
+
+
 def test_a_result_that_the_model_cannot_take_is_kept(loaded, gptq, samples, tmp_path, monkeypatch):
     """The error names its folder."""
     import gc

@@ -110,6 +110,9 @@ def test_resumed_run_measures_nothing(source, samples, results, tmp_path):
     arguments = ["--recipe", recipe(tmp_path, modifier), "--dataset", samples, *EXACT, "--threads", "1"]
     whole = contents(program.oneshot(source, results / "whole", *arguments))
     killed(source, results / "out", *arguments, subgraphs=2)
+    (tmp_path / "other").mkdir()
+    program.fails("oneshot", source, "--output", results / "out", "--recipe", recipe(tmp_path / "other", modifier, sparsity=0.25), *arguments[2:],
+                  "--resume", fragments=["the recipe is another one", "--overwrite"], code=2)
     errors = program.run("oneshot", source, "--output", results / "out", *arguments, "--resume").errors
     assert "are those of the run that is continued" in errors and "measuring" not in errors
     assert differing(results / "out", whole) == []

@@ -94,6 +94,17 @@ def test_broken_download_is_continued(hub, variables, expected, results, roundin
     assert (results / "out" / "model.safetensors").read_bytes() == expected
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_damaged_download_is_fetched_again(file, hub, variables, expected, results, rounding):
+    """The right number of bytes, one of which is another."""
+    hub.faults[rf"GET .*/{file.replace('.', '[.]')}"] = "damaged"
+    command = ["org/name", "--output", results / "out", "--download", *rounding]
+    program.fails("oneshot", *command, env=variables, fragments=[f"[hub.download] org/name: {file} arrived damaged", "fetches it again"])
+    assert list(results.iterdir()) == []
+    program.run("oneshot", *command, env=variables)
+    assert (results / "out" / "model.safetensors").read_bytes() == expected
+
+
 @pytest.mark.parametrize("name, fault, fragments", [
     ("org/nothing", None, ["[hub.download] org/nothing: the hub has no such model", "hf auth login"]),
     pytest.param("org/name@v9", None, ["[hub.download] org/name@v9: the hub has no such revision"], marks=pytest.mark.nightly),

@@ -85,6 +85,29 @@ def test_a_tied_head_that_is_stored_too(tmp_path, options):
     assert written.keys() == expected.keys() and all(torch.equal(written[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("options", [[*ROUNDING, "--ignore", ""], ROUNDING], ids=["head quantized", "head left"])
+def test_a_head_that_differs_from_the_embedding(options, tmp_path):
+    """A fine-tune of the head alone, whose config.json still ties it. transformers computes with the head that is stored."""
+    tied = tiny_models.save(tmp_path / "tied", dtype=torch.bfloat16, tie_word_embeddings=True)
+    head = load_file(tied / "model.safetensors")["model.embed_tokens.weight"].flip(0).contiguous()
+    add_tensors(tied, {"lm_head.weight": head})
+    outcome, _, source = compress(tied, tmp_path / "out", *options)
+    assert "lm_head.weight differs from model.embed_tokens.weight" in outcome.errors and source["dropped"] == []
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["tie_word_embeddings"] is False
+    assert program.run("verify", tmp_path / "out", "--source", tied).errors.count("warning") == 0
+    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([30, 40], seed=3))
+    found = program.run("eval", tmp_path / "out", "--reference", tied, "--dataset", samples).json()
+    with torch.no_grad():
+        wanted, given = (tiny_models.load(folder) for folder in (tied, tmp_path / "out"))
+        losses = []
+        for sample in tiny_models.random_samples([30, 40], seed=3):
+            ids = torch.tensor([[int(token) for token in sample]])
+            reference, compressed = (model(ids).logits[0].float().log_softmax(-1) for model in (wanted, given))
+            losses.append((reference.exp() * (reference - compressed)).sum(-1))
+    assert found["kl_divergence"] == pytest.approx(torch.cat(losses).mean().item(), rel=0.2, abs=1e-3)
+    assert found["kl_divergence"] < 0.3
+
+
 def test_a_tied_head_that_stays(tmp_path):
     """It is copied like any tensor that is not read."""
     tied = tiny_models.save(tmp_path / "tied", dtype=torch.bfloat16, tie_word_embeddings=True)

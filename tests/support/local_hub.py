@@ -76,13 +76,13 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.hub.requests.append((self.command, path))
-        self.cut = False
+        self.cut = self.damaged = False
         for pattern, fault in list(self.hub.faults.items()):
             if re.fullmatch(pattern, f"{self.command} {path}"):
-                if fault != "cut":
+                if fault not in ("cut", "damaged"):
                     return self.json({"error": f"as the test wants, for {self.headers.get('Authorization')}"}, fault)
                 del self.hub.faults[pattern]
-                self.cut = True
+                self.cut, self.damaged = fault == "cut", fault == "damaged"
         for pattern, answer in routes.items():
             if found := re.fullmatch(pattern, path):
                 return answer(*found.groups())
@@ -98,6 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
+        if self.damaged:
+            content = content[:-1] + bytes([content[-1] ^ 1])
         self.wfile.write(content[: len(content) // 2] if self.cut else content)
         if self.cut:
             self.close_connection = True

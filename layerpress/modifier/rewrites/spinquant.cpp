@@ -102,10 +102,7 @@ class TurnedTensors {
       const auto found = copied.find(name);
       changes_.computed.push_back(computed(name, found == copied.end() ? name : found->second, tensor));
     }
-    if (!changes_.copies.empty()) changes_.config["tie_word_embeddings"] = false;
-    const Json& config = model_.checkpoint->config();
-    if (!changes_.copies.empty() && json_has(config, "text_config") && config["text_config"].is_object())
-      changes_.config["text_config"]["tie_word_embeddings"] = false;
+    if (!changes_.copies.empty()) changes_.config = rewrite::untied_config(model_.checkpoint->config());
     return std::move(changes_);
   }
 

@@ -35,17 +35,19 @@ using Names = std::vector<std::string>;
 /// Of a tensor's entry in a file's header, at most.
 constexpr std::uint64_t kHeaderBytes = 256;
 
+bool has_bits(const OneshotOptions& options) { return options.target_bits != 0 || options.is_given("target-bits"); }
+
 void check_choice(const OneshotOptions& options) {
-  if (options.target_bits != 0 && !options.target_size.empty())
+  if (has_bits(options) && !options.target_size.empty())
     throw UsageError("[options] --target-bits and --target-size both limit the result; give one of them");
-  if (options.target_bits == 0 && options.target_size.empty())
+  if (!has_bits(options) && options.target_size.empty())
     throw UsageError("[options] --schemes requires --target-bits or --target-size");
-  if (!(options.target_bits >= 0) || options.target_bits > 64)
+  if (has_bits(options) && (!(options.target_bits > 0) || options.target_bits > 64))
     throw UsageError("[options] --target-bits: {} is no number of bits for a weight; pass one such as 4.5",
                      options.target_bits);
   if (options.schemes.empty())
     throw UsageError("[options] --{} chooses among schemes; add --schemes, such as NVFP4,FP8_DYNAMIC,none",
-                     options.target_bits != 0 ? "target-bits" : "target-size");
+                     has_bits(options) ? "target-bits" : "target-size");
   if (!options.recipe.empty())
     throw UsageError("[options] --schemes and --recipe: a recipe names the scheme of every module; give only one");
   if (options.scheme != OneshotOptions().scheme || options.is_given("scheme"))
@@ -229,7 +231,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
 }  // namespace
 
 bool asks_for_mixed_precision(const OneshotOptions& options) {
-  return options.target_bits != 0 || !options.target_size.empty() || !options.schemes.empty();
+  return has_bits(options) || !options.target_size.empty() || !options.schemes.empty();
 }
 
 MixedPrecision choose_precision(const OneshotOptions& options, const RunControl& control, dist::Group& group,

@@ -20,7 +20,9 @@
 #include "layerpress/model/blocks/weight_names.h"
 #include "layerpress/setup/opening/model_graph.h"
 #include "layerpress/setup/opening/quantized_source.h"
+#include "layerpress/setup/opening/rewriting.h"
 #include "layerpress/setup/opening/stacked_experts.h"
+#include "layerpress/setup/opening/stored_head.h"
 #include "layerpress/source/gguf_file.h"
 
 namespace layerpress::setup {
@@ -102,6 +104,7 @@ OpenedModel open_model(const std::string& model, const ModelChoice& choice, cons
       json_get_or<std::vector<std::string>>(opened.checkpoint->config(), "architectures", "config.json", {});
   opened.architecture =
       names.empty() ? json_get_or<std::string>(opened.checkpoint->config(), "model_type", "config.json", "") : names[0];
+  apply(own_stored_heads(opened), opened);
   model::check_weights(opened.traced.graph, *opened.checkpoint);
   return opened;
 }

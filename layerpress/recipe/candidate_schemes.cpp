@@ -69,7 +69,7 @@ void check_candidates(const OneshotOptions& options, const std::vector<std::stri
     else
       check_preset(name, takes_none);
   }
-  if (options.group_size < 0) throw UsageError("[options] --group-size: must be positive, is {}", options.group_size);
+  check_group_size(options);
   const auto is_free = [&](const std::string& name) { return has_free_groups(name, options); };
   if (options.group_size != 0 && std::none_of(names.begin(), names.end(), is_free))
     throw UsageError("[options] --group-size: no scheme of --schemes lets you choose it; leave it out");

@@ -41,8 +41,8 @@ quant::QuantizationScheme scheme_of(const OneshotOptions& options) {
     const std::string text = error.what();  // its place is the option
     throw UsageError("[options] --scheme: {}", text.substr(text.find("] ") + 2));
   }
+  check_group_size(options);
   if (options.group_size == 0) return scheme;
-  if (options.group_size < 0) throw UsageError("[options] --group-size: must be positive, is {}", options.group_size);
   if (!scheme.weights || scheme.weights->strategy != quant::Strategy::kGroup)
     throw UsageError("[options] --group-size: scheme {} has no groups", options.scheme);
   scheme.weights->group_size = options.group_size;
@@ -198,6 +198,11 @@ Recipe recipe_without_quality(const OneshotOptions& options, bool caches_heads) 
 
 Recipe recipe_of(const OneshotOptions& options, bool caches_heads) {
   return with_quality(recipe_without_quality(options, caches_heads), options.quality);
+}
+
+void check_group_size(const OneshotOptions& options) {
+  if (options.group_size < 0 || (options.group_size == 0 && options.is_given("group-size")))
+    throw UsageError("[options] --group-size: must be positive, is {}", options.group_size);
 }
 
 }  // namespace layerpress::recipe

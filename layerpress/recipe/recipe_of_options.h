@@ -10,4 +10,7 @@ namespace layerpress::recipe {
 /// unknown algorithms and qualities. `caches_heads`: as in standard_arguments, of the model.
 Recipe recipe_of(const OneshotOptions& options, bool caches_heads = true);
 
+/// Throws UsageError if --group-size is given and not positive.
+void check_group_size(const OneshotOptions& options);
+
 }  // namespace layerpress::recipe

@@ -123,6 +123,7 @@ def test_recipe_file_missing(model, refused, samples, tmp_path):
 @pytest.mark.parametrize("options, fragments", [
     (["--scheme", "W4A61"], ["W4A61", "W4A16"]),
     (["--algorithm", "awq"], ["awq", "gptq"]), (["--group-size", "-1"], ["--group-size"]),
+    (["--group-size", "0"], ["--group-size: must be positive, is 0"]),
     (["--scheme", "W8A8", "--group-size", "32"], ["W8A8"]), (["--pipeline", "fast"], ["fast", "sequential", "independent"]),
     (["--pipeline", "datafree"], ["datafree"]), (["--device", "tpu"], ["tpu"]), (["--device", "cuda:99"], ["device"]),
     (["--dtype", "int8"], ["int8"]), (["--threads", "-2"], ["--threads"]), (["--max-shard-size", "many"], ["many"]),

@@ -176,6 +176,7 @@ class Importer {
     model.vocab_size = exported_.vocab_size;
     model.max_position_embeddings = exported_.max_position_embeddings;
     model.tied_head = exported_.tied_head;
+    model.own_head = exported_.own_head;
     model.default_sequential_targets = exported_.layer_classes;
     model.computing_dtype = exported_.dtype;
     add_fused_modules(model);

@@ -33,9 +33,7 @@
 #include "layerpress/run/results/hub_transfers.h"
 #include "layerpress/run/results/publication.h"
 #include "layerpress/run/results/run_report.h"
-#include "layerpress/setup/opening/kept_weights.h"
 #include "layerpress/setup/rank_agreement.h"
-#include "layerpress/setup/recipe_notes.h"
 #include "layerpress/setup/run_identity.h"
 
 namespace layerpress {
@@ -252,72 +250,6 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
   }
 }
 
-/// Says what rewrites have changed in the model.
-void say_rewrites(const Rank& rank, const setup::OpenedModel& model) {
-  for (const std::string& line : model.rewrites)
-    if (rank.group.is_first()) rank.control.message(LogLevel::kInfo, line);
-}
-
-/// Reports the tensors that the model's graph does not read, which users would otherwise not notice.
-void say_unread(const Rank& rank, const setup::SourceTensors& source) {
-  if (!rank.group.is_first()) return;
-  if (!source.copied.empty())
-    rank.control.message(LogLevel::kInfo,
-                         "copied as stored, because the model's graph does not read them: " + source.copied_text);
-  std::map<std::string, std::vector<std::string>> dropped;  // by reason
-  for (const setup::SourceTensors::Dropped& tensor : source.dropped) dropped[tensor.reason].push_back(tensor.name);
-  for (const auto& [reason, names] : dropped) {
-    const std::string others = names.size() > 1 ? fmt::format(" and {} more are", names.size() - 1) : " is";
-    rank.control.message(LogLevel::kInfo, fmt::format("{}{} left out: {}", names.front(), others, reason));
-  }
-}
-
-/// Says that the source is quantized, and what follows from that.
-void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
-  if (!rank.group.is_first() || setup.model.source_format.empty()) return;
-  rank.control.message(LogLevel::kInfo,
-                       fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
-                                   setup.model.source_format, setup.model.quantized.size()));
-  if (const auto& alike = setup.assignments.stored_alike; !alike.empty())
-    rank.control.message(
-        LogLevel::kInfo,
-        fmt::format("{} modules are already stored in the requested scheme and keep their codes ({}{})", alike.size(),
-                    alike.front(), alike.size() > 1 ? ", ..." : ""));
-  if (const auto kept = std::count_if(setup.assignments.linears.begin(), setup.assignments.linears.end(),
-                                      [](const auto& entry) { return entry.second.stored != nullptr; });
-      kept > 0)
-    rank.control.message(
-        LogLevel::kInfo,
-        fmt::format("{} modules keep the values that the source stores, in blocks that hold them", kept));
-  if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
-    rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
-  std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored
-  for (const setup::RequantizedModule& module : setup::requantized_modules(setup.model, setup.assignments))
-    if (!module.may_be_exact) ++lossy[setup::source_scheme(setup.model, module.name)];
-  for (const auto& [scheme, count] : lossy)
-    rank.control.message(
-        LogLevel::kWarning,
-        fmt::format("{} modules are stored in {} and quantized again, which adds to their error", count, scheme));
-}
-
-/// Warns of what the recipe does not do here, or of what engines cannot run. Plans say it, too.
-void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control) {
-  if (const std::vector<std::string>& left = setup.model.traced.left_out; !left.empty())
-    control.message(
-        LogLevel::kWarning,
-        fmt::format("[importer] {} linears and lists of experts are not nodes of the imported graph and stay "
-                    "uncompressed, whatever the recipe says: {}",
-                    left.size(), join_first(left, 4)));
-  for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
-  if (const std::vector<std::string>& names = setup.without_importance; !names.empty())
-    control.message(
-        LogLevel::kWarning,
-        fmt::format("[oneshot] --from-imatrix: {} has no figures for {} tensors, which are rounded without: {}",
-                    options.from_imatrix, names.size(), join_first(names, 4)));
-  for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments, *setup.target))
-    control.message(LogLevel::kWarning, warning);
-}
-
 /// What is written beside the result must not be what the run reads.
 void require_own_files(const OneshotOptions& options) {
   const std::vector<NamedPath> others = {{"the dataset", options.dataset},
@@ -342,10 +274,8 @@ OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
         LogLevel::kWarning,
         fmt::format("[output] --resume: {} has no unfinished run; starting from the beginning", rank.options.output));
   Planned planned = prepare(rank, claim);
-  say_notes(rank.options, claim.setup(), rank.control);
-  say_quantized(rank, claim.setup());
-  say_rewrites(rank, claim.setup().model);
-  say_unread(rank, claim.setup().source);
+  run::say_notes(rank.options, claim.setup(), rank.control);
+  run::say_source(rank, claim.setup());
   return carry_out(rank, claim, planned);
 }
 
@@ -387,7 +317,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const run::Settled settled =
         run::settle(setup::set_up(options, group, own, run::assume_decisions), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
-    say_notes(options, setup, own);
+    run::say_notes(options, setup, own);
     if (!options.output.empty() && !options.overwrite && !options.resume)
       PendingDirectory::require_free(options.output, !setup.target->only_file().empty());
     std::vector<plan::SampleShape> samples;

@@ -7,6 +7,7 @@ from typing import Mapping, Optional, Sequence
 
 from .chat_template import ChatTemplate, Rendered, find_chat_template
 from .errors import DataError, MissingPackageError, one_line
+from .length import check_length
 from .loss_mask import Masked, masked_tokens
 from .settings_file import read_json_object
 from .tokenizer_class import BACKEND, known_class
@@ -64,15 +65,6 @@ class CheckpointTokenizer:
         if self._template is None:
             self._template = ChatTemplate(find_chat_template(self._directory), self._directory)
         return self._template
-
-
-def check_length(directory: Path, max_length: Optional[int], special_tokens: int) -> None:
-    """Refuses a length that special tokens alone exceed, because the tokenizers library would then cut nothing."""
-    if max_length is not None and max_length < special_tokens:
-        raise DataError(
-            f"{directory}: the tokenizer adds {special_tokens} special tokens to each text, "
-            f"more than max_seq_length = {max_length}: raise it"
-        )
 
 
 def load_tokenizer(directory: Path):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Optional, Sequence
 
 from .chat_template import ChatTemplate, Rendered, find_chat_template
-from .checkpoint_tokenizer import check_length
 from .errors import DataError, MissingPackageError, one_line
+from .length import check_length
 from .loss_mask import Masked, masked_tokens
 
 

@@ -146,6 +146,11 @@ TEST(Architecture, RefusesUnknownModelsAndWhatLlamaCppDoesNotCompute) {
       {config_of("rwkv6"), "rwkv6"},
       {config_of("llama", {{"hidden_act", "relu"}}), "hidden_act"},
       {config_of("llama", {{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}), "rope_scaling"},
+      {config_of(
+           "llama",
+           {{"rope_scaling",
+             {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}, {"truncate", false}}}}),
+       "truncate"},
       {config_of("qwen2", {{"head_dim", 32}}), "head_dim"},
       {config_of("gemma2", {{"head_dim", 16}, {"query_pre_attn_scalar", 100}, {"tie_word_embeddings", true}}),
        "query_pre_attn_scalar"},

@@ -43,6 +43,14 @@ def test_the_usual_rope_of_gpt_oss(tmp_path):
         "original_max_position_embeddings": 16})
 
 
+@pytest.mark.nightly
+def test_llama3_positions_with_one_frequency_on_the_ramp(tmp_path):
+    """Many scalings have its factors; any of them will do."""
+    compare_logits("llama", tmp_path, head_dim=16, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32})
+
+
 def ids_after_reading(folder, tmp_path):
     """For each text, the ids of the tokenizer and of what becomes of it in a file and back, without and with tokens around."""
     before = Tokenizer.from_file(str(folder / "tokenizer.json"))

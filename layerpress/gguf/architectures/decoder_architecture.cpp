@@ -205,6 +205,10 @@ void DecoderArchitecture::rope_scaling_keys() {
   set("rope.scaling.type", kind);
   set("rope.scaling.factor", static_cast<float>(rope_.number("factor", 1)));
   if (kind == "linear") return;
+  // llama.cpp rounds the range of features that yarn blends.
+  config_.require(rope_.parameters.value("truncate", Json(true)) != Json(false) || result_.name == "gpt-oss",
+                  config_.has("rope_parameters") ? "rope_parameters" : "rope_scaling",
+                  "rounds yarn's range to whole features (truncate)");
   const double original =
       rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
   if (!(original >= 1 && original < 2147483648.0))

@@ -44,7 +44,11 @@ Json llama3_scaling(const std::vector<float>& divisors, double theta) {
   Json scaling = {{"rope_type", "llama3"}, {"factor", std::round(factor * 1000) / 1000}, {"low_freq_factor", 1.0}};
   scaling["high_freq_factor"] = 4.0;
   scaling["original_max_position_embeddings"] = 8192;
-  if (points.size() < 2) return scaling;
+  if (points.empty()) return scaling;
+  if (points.size() == 1) {  // of the lines through it the one with the usual width
+    scaling["original_max_position_embeddings"] = std::llround((3 * points[0].second + 1) / points[0].first);
+    return scaling;
+  }
   const Line line = line_through(points);
   const double width = -1 / line.offset;  // of the ramp, high_freq_factor - low_freq_factor
   const double original = line.slope * width;

@@ -156,6 +156,7 @@ class Reader {
     graph_.vocab_size = json_integer(json_.at("vocab_size"));
     graph_.max_position_embeddings = json_integer(json_.at("max_position_embeddings"));
     graph_.tied_head = json_.at("tied_head").get<bool>();
+    graph_.own_head = json_.value("own_head", false);
     graph_.layer_classes = json_.at("layer_classes").get<std::vector<std::string>>();
     graph_.linears = json_.at("linears").get<std::vector<std::string>>();
     graph_.head = json_.value("head", "");

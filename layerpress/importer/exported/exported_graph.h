@@ -73,6 +73,7 @@ struct ExportedGraph {
   std::int64_t position_axes = 1;  ///< positions of a token
   std::int64_t least_tokens = 1, most_tokens = 0, vocab_size = 0, max_position_embeddings = 0;
   bool tied_head = false;
+  bool own_head = false;  ///< the config ties the head, but the checkpoint stores another weight for it
   std::vector<std::string> layer_classes, linears;
   std::string head;                         ///< path of the module that makes the logits, or ""
   std::map<std::string, ExpertGate> gates;  ///< by the names in experts' nodes

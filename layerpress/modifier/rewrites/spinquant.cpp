@@ -45,7 +45,7 @@ class TurnedTensors {
   /// Gives a linear that shares an embedding's weight a weight of its own, and returns its name.
   std::string untied(graph::NodeId node, const std::string& weight, bool is_shared) {
     if (!is_shared) return weight;
-    const std::string own = model_.traced.graph.module_name(model_.traced.graph.nodes[node]) + ".weight";
+    std::string own = model_.traced.graph.module_name(model_.traced.graph.nodes[node]) + ".weight";
     if (changes_.linears.emplace(node, own).second) changes_.copies.push_back({own, weight});
     return own;
   }

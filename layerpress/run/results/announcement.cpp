@@ -2,11 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/results/result_facts.h"
+#include "layerpress/setup/opening/kept_weights.h"
+#include "layerpress/setup/recipe_notes.h"
 
 namespace layerpress::run {
 namespace {
@@ -31,6 +38,52 @@ std::string announcement_text(const Work& work, double seconds) {
   return text + ", " + time_text(seconds);
 }
 
+/// Says what rewrites have changed in the model.
+void say_rewrites(const Rank& rank, const setup::OpenedModel& model) {
+  for (const std::string& line : model.rewrites) rank.control.message(LogLevel::kInfo, line);
+}
+
+/// Reports the tensors that the model's graph does not read, which users would otherwise not notice.
+void say_unread(const Rank& rank, const setup::SourceTensors& source) {
+  if (!source.copied.empty())
+    rank.control.message(LogLevel::kInfo,
+                         "copied as stored, because the model's graph does not read them: " + source.copied_text);
+  std::map<std::string, std::vector<std::string>> dropped;  // by reason
+  for (const setup::SourceTensors::Dropped& tensor : source.dropped) dropped[tensor.reason].push_back(tensor.name);
+  for (const auto& [reason, names] : dropped) {
+    const std::string others = names.size() > 1 ? fmt::format(" and {} more are", names.size() - 1) : " is";
+    rank.control.message(LogLevel::kInfo, fmt::format("{}{} left out: {}", names.front(), others, reason));
+  }
+}
+
+/// Says that the source is quantized, and what follows from that.
+void say_quantized(const Rank& rank, const setup::RunSetup& setup) {
+  if (setup.model.source_format.empty()) return;
+  rank.control.message(LogLevel::kInfo,
+                       fmt::format("the source is quantized ({}): {} weights are dequantized as they are loaded",
+                                   setup.model.source_format, setup.model.quantized.size()));
+  if (const auto& alike = setup.assignments.stored_alike; !alike.empty())
+    rank.control.message(
+        LogLevel::kInfo,
+        fmt::format("{} modules are already stored in the requested scheme and keep their codes ({}{})", alike.size(),
+                    alike.front(), alike.size() > 1 ? ", ..." : ""));
+  if (const auto kept = std::count_if(setup.assignments.linears.begin(), setup.assignments.linears.end(),
+                                      [](const auto& entry) { return entry.second.stored != nullptr; });
+      kept > 0)
+    rank.control.message(
+        LogLevel::kInfo,
+        fmt::format("{} modules keep the values that the source stores, in blocks that hold them", kept));
+  if (const std::string text = setup::dequantized_text(setup.model, setup.assignments); !text.empty())
+    rank.control.message(rank.options.dtype == "auto" ? LogLevel::kWarning : LogLevel::kInfo, text);
+  std::map<std::string, std::size_t> lossy;  // modules by the scheme in which they are stored
+  for (const setup::RequantizedModule& module : setup::requantized_modules(setup.model, setup.assignments))
+    if (!module.may_be_exact) ++lossy[setup::source_scheme(setup.model, module.name)];
+  for (const auto& [scheme, count] : lossy)
+    rank.control.message(
+        LogLevel::kWarning,
+        fmt::format("{} modules are stored in {} and quantized again, which adds to their error", count, scheme));
+}
+
 }  // namespace
 
 std::string compressed_words(const OneshotOptions& options, const setup::RunSetup& setup) {
@@ -47,6 +100,30 @@ void announce(const Rank& rank, const Work& work, const std::string& what, const
                          fmt::format("products in {}, values in {}, batches of up to {} tokens",
                                      setup::arithmetic_words(setup.placement), setup::dtype_word(setup.placement.dtype),
                                      work.plan.batch_tokens));
+}
+
+void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control) {
+  if (const std::vector<std::string>& left = setup.model.traced.left_out; !left.empty())
+    control.message(
+        LogLevel::kWarning,
+        fmt::format("[importer] {} linears and lists of experts are not nodes of the imported graph and stay "
+                    "uncompressed, whatever the recipe says: {}",
+                    left.size(), join_first(left, 4)));
+  for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
+  if (const std::vector<std::string>& names = setup.without_importance; !names.empty())
+    control.message(
+        LogLevel::kWarning,
+        fmt::format("[oneshot] --from-imatrix: {} has no figures for {} tensors, which are rounded without: {}",
+                    options.from_imatrix, names.size(), join_first(names, 4)));
+  for (const std::string& warning : setup::kernel_warnings(setup.model, setup.assignments, *setup.target))
+    control.message(LogLevel::kWarning, warning);
+}
+
+void say_source(const Rank& rank, const setup::RunSetup& setup) {
+  if (!rank.group.is_first()) return;
+  say_quantized(rank, setup);
+  say_rewrites(rank, setup.model);
+  say_unread(rank, setup.source);
 }
 
 }  // namespace layerpress::run

@@ -14,4 +14,10 @@ std::string compressed_words(const OneshotOptions& options, const setup::RunSetu
 /// `folder`: where it writes.
 void announce(const Rank& rank, const Work& work, const std::string& what, const std::filesystem::path& folder);
 
+/// Warns of what the recipe does not do here, or of what engines cannot run. Plans say it, too.
+void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, const RunControl& control);
+
+/// Says what becomes of weights that the source stores quantized, what rewrites change, and which tensors the graph does not read.
+void say_source(const Rank& rank, const setup::RunSetup& setup);
+
 }  // namespace layerpress::run

@@ -6,10 +6,19 @@
 #include <variant>
 
 namespace layerpress::setup {
+namespace {
+
+constexpr const char* kKept = ": the head keeps its own weight, as in transformers";
+
+}  // namespace
 
 rewrite::Changes own_stored_heads(const rewrite::Model& model) {
   const graph::Graph& graph = model.traced.graph;
   rewrite::Changes changes;
+  if (model.traced.own_head) {
+    changes.config = rewrite::untied_config(model.checkpoint->config());
+    changes.text = "the stored head differs from the embedding, to which config.json ties it" + std::string(kKept);
+  }
   if (!model.traced.tied_head) return changes;
   for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
     const auto* linear = std::get_if<graph::Linear>(&graph.nodes[n].operation);
@@ -23,8 +32,7 @@ rewrite::Changes own_stored_heads(const rewrite::Model& model) {
       continue;
     changes.linears[n] = own;
     changes.config = rewrite::untied_config(model.checkpoint->config());
-    changes.text = own + " differs from " + linear->weight +
-                   ", to which config.json ties it: the head keeps its own weight, as in transformers";
+    changes.text = own + " differs from " + linear->weight + ", to which config.json ties it" + kKept;
   }
   return changes;
 }

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <utility>
 
 #include "layerpress/gguf/architectures/rope_facts.h"
 
 namespace layerpress::gguf {
 namespace {
-
-constexpr double kPi = 3.14159265358979323846;
 
 /// The names that activations of the two kinds have in config.json.
 bool is_activation(const std::string& name, const std::string& wanted) {
@@ -229,7 +228,7 @@ void DecoderArchitecture::llama3_factors() {
                original = rope_.number("original_max_position_embeddings", 8192);
   MadeTensor tensor{.name = "rope_freqs.weight", .values = {}};
   for (std::uint32_t i = 0; i < head_dim_; i += 2) {
-    const double wavelength = 2 * kPi * std::pow(rope_.theta, static_cast<double>(i) / head_dim_);
+    const double wavelength = 2 * std::numbers::pi * std::pow(rope_.theta, static_cast<double>(i) / head_dim_);
     double divisor = 1;
     if (wavelength > original / low) {
       divisor = factor;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 namespace layerpress::gguf {
 namespace {
 
-constexpr double kPi = 3.14159265358979323846;
 constexpr const char* kLlama3Factors = "rope_freqs.weight";
 
 Json list_of(const std::vector<float>& values) {
@@ -39,7 +39,8 @@ Json llama3_scaling(const std::vector<float>& divisors, double theta) {
   for (std::size_t i = 0; i < divisors.size(); ++i) {
     const double exponent = static_cast<double>(i) / static_cast<double>(divisors.size());
     const double share = (1 / static_cast<double>(divisors[i]) - 1 / factor) / (1 - 1 / factor);
-    if (share > 1e-3 && share < 1 - 1e-3) points.emplace_back(1 / (2 * kPi * std::pow(theta, exponent)), share);
+    if (share > 1e-3 && share < 1 - 1e-3)
+      points.emplace_back(1 / (2 * std::numbers::pi * std::pow(theta, exponent)), share);
   }
   Json scaling = {{"rope_type", "llama3"}, {"factor", std::round(factor * 1000) / 1000}, {"low_freq_factor", 1.0}};
   scaling["high_freq_factor"] = 4.0;

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 
 namespace layerpress::model {
 namespace {
 
 constexpr const char* kRopeParameters = "config.json: rope parameters";
-constexpr double kPi = 3.14159265358979323846;
 
 /// The rope parameters of a config, from either place, and the values that every kind needs.
 struct RopeSource {
@@ -78,7 +78,7 @@ void apply_llama3(const RopeSource& source, graph::RopeTable& table) {
                high = source.number("high_freq_factor");
   const auto original = static_cast<double>(source.original_positions);
   for (double& frequency : table.inverse_frequencies) {
-    const double wavelength = 2 * kPi / frequency;
+    const double wavelength = 2 * std::numbers::pi / frequency;
     if (wavelength > original / low) {
       frequency /= factor;
     } else if (wavelength >= original / high) {
@@ -101,7 +101,7 @@ void apply_yarn(const RopeSource& source, graph::RopeTable& table) {
   const double beta_fast = source.number_or("beta_fast", 32), beta_slow = source.number_or("beta_slow", 1);
   const auto dims = static_cast<double>(source.dims);
   const auto correction = [&](double rotations) {
-    return dims * std::log(static_cast<double>(source.original_positions) / (rotations * 2 * kPi)) /
+    return dims * std::log(static_cast<double>(source.original_positions) / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(source.theta));
   };
   double low = correction(beta_fast == 0 ? 32 : beta_fast), high = correction(beta_slow == 0 ? 1 : beta_slow);

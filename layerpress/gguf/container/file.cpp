@@ -263,7 +263,7 @@ std::string file_header(const Metadata& metadata, std::span<TensorInfo> tensors)
     offset = aligned(offset + tensor.nbytes());
     writer.text(tensor.name);
     writer.number(static_cast<std::uint32_t>(tensor.shape.size()));
-    for (auto size = tensor.shape.rbegin(); size != tensor.shape.rend(); ++size) writer.number(*size);
+    for (std::size_t i = tensor.shape.size(); i-- > 0;) writer.number(tensor.shape[i]);
     writer.number(tensor.type->id());
     writer.number(tensor.offset);
   }

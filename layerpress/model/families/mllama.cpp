@@ -74,7 +74,7 @@ Json vision_section(const Json& config) {
 
 /// Indices of layers, each smaller than `layers`.
 std::vector<std::int64_t> layer_indices(const Json& config, const char* key, std::int64_t layers) {
-  const auto indices = json_get<std::vector<std::int64_t>>(config, key, "config.json");
+  auto indices = json_get<std::vector<std::int64_t>>(config, key, "config.json");
   for (const std::int64_t index : indices)
     if (index < 0 || index >= layers)
       throw CheckpointError("[model.config] config.json: '{}' names layer {}, but there are {} layers", key, index,

@@ -56,7 +56,7 @@ class LoadedModel:
         if writes:
             _save_companions(self.model, tokenizer, output)
         before, after = _config(self.model), _config_of_result(self.model, output)
-        if _is_untied(before, after) or _is_tied(self.model) is False and self.model.config.get_text_config().tie_word_embeddings:
+        if _is_untied(before, after) or _is_untied(self.model.config.to_dict(), after):
             _untie(self.model)
             self._hold(self.model)
         changes = _changes(before, after)

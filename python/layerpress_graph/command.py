@@ -54,7 +54,6 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     config = skeleton.load_config(request.folder, request.trust_remote_code)
     images = any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config"))
     model_class, config = skeleton.language_model(config, request.folder, request.trust_remote_code)
-    tied = bool(getattr(config.get_text_config(), "tie_word_embeddings", False))
     own_head = untie_own_head(model_class, config, request.folder, stored)
     exported = exporting.export_model(model_class, config, dtype, images)
     functions = gates.name_gates(exported.program, dtype)
@@ -65,7 +64,7 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     graph |= {"dtype": request.dtype, "class": model_class.__name__, "way": exported.way, "gates": functions,
               "vocab_size": int(text.vocab_size),
               "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
-              "tied_head": tied and not own_head, "own_head": own_head, "head": head_of(exported.skeleton.model)}
+              "tied_head": bool(getattr(text, "tie_word_embeddings", False)), "own_head": own_head, "head": head_of(exported.skeleton.model)}
     return graph, writer.constants
 
 

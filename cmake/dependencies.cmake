@@ -90,11 +90,10 @@ target_compile_features(layerpress_dependencies INTERFACE cxx_std_20)
 target_include_directories(layerpress_dependencies SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 target_include_directories(layerpress_dependencies INTERFACE
   "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:include>")
+# The C++ library comes before libtorch, which exports parts of it that were linked into it (std::filesystem); where they are found
+# first, as in the libtorch for CUDA, they crash. It comes after our objects, because it may be an archive.
 target_link_libraries(layerpress_dependencies INTERFACE
-  ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json Threads::Threads)
-# libtorch exports parts of the C++ library that were linked into it (std::filesystem), and where they are found first, as in
-# the libtorch for CUDA, they crash.
-target_link_options(layerpress_dependencies INTERFACE "LINKER:--push-state,--no-as-needed" -lstdc++ "LINKER:--pop-state")
+  stdc++ ${TORCH_LIBRARIES} nlohmann_json::nlohmann_json Threads::Threads)
 # By flag, not by target: the flag leaves the choice of libgomp to the run path, where libtorch's own copy comes first.
 target_compile_options(layerpress_dependencies INTERFACE ${OpenMP_CXX_FLAGS})
 target_link_options(layerpress_dependencies INTERFACE ${OpenMP_CXX_FLAGS})

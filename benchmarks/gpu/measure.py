@@ -4,19 +4,21 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / folder) for folder in ("benchmarks/memory_cases", "benchmarks/peer_comparison", "examples/demo")]
 
 from llama_checkpoint import LlamaShape, make_checkpoint, write_token_file  # noqa: E402
-from peer import peer  # noqa: E402
+from peer import peer, pruning  # noqa: E402
 from report import machine, table  # noqa: E402
 from safetensors_stream import read_header  # noqa: E402
 from shapes import SMALL, mixture_layer  # noqa: E402
 from watched_process import RunFailed  # noqa: E402
 
 PHASES = ["load", "forward", "gram", "factorize", "observe", "solve", "dequantize", "write"]
+GPTQ = ("--algorithm", "gptq", "--scheme", "W4A16", "--ignore", "lm_head")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,15 +58,16 @@ class Bench:
         command = [str(self.arguments.build / program), *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RunFailed(f"{program} {arguments[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+            raise RunFailed(f"{program} {arguments[0]} ended with {done.returncode}: {last}")
         return done.stdout
 
-    def compress(self, model: Path, output: Path, tokens: Path, device: str, *more: object) -> dict:
+    def compress(self, model: Path, output: Path, tokens: Path, device: str, *more: object, job: Sequence[object] = GPTQ) -> dict:
         """The summary of a run, plus the wall time of the process."""
         summary = output.with_suffix(".summary.json")
         began = time.monotonic()
-        self.call("layerpress", "oneshot", model, "--output", output, "--overwrite", "--algorithm", "gptq", "--scheme", "W4A16",
-                  "--ignore", "lm_head", "--dataset", tokens, "--device", device, "--no-progress", "--summary", summary, *more)
+        self.call("layerpress", "oneshot", model, "--output", output, "--overwrite", *job, "--dataset", tokens, "--device", device,
+                  "--no-progress", "--summary", summary, *more)
         return json.loads(summary.read_text(encoding="utf-8")) | {"wall": time.monotonic() - began}
 
     def tokens(self, samples: int, vocabulary: int, length: int | None = None) -> Path:
@@ -171,7 +174,7 @@ def agreement(bench: Bench) -> str:
     return table(["random small Llama", "KL", "perplexity", "codes as on the CPU"], rows)
 
 
-CASES = {"solver": solver, "agreement": agreement, "llama": llama, "mixture": mixture, "peer": peer}
+CASES = {"solver": solver, "agreement": agreement, "llama": llama, "mixture": mixture, "peer": peer, "pruning": pruning}
 
 
 def device_name(device: str) -> str:

@@ -2,6 +2,7 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from measure import Bench
 
 GATHERED = ROOT / ".vendor" / "python"
+GPTQ = ("--group-size", 128)
+PRUNING = ("sparsegpt_2of4.yaml", "wanda.yaml", "sparsegpt.yaml", "wanda_2of4.yaml")
 HEADER = ["case", "seconds", "faster", "load", "compression", "of it solving", "save", "device GB", "reserved GB", "host GB"]
 VERSIONS = """
 import llmcompressor, torch, transformers
@@ -77,10 +80,10 @@ class Peer:
         device = self.bench.arguments.device.partition(":")[0]
         return self.run("versions", "-c", VERSIONS.format(device=device)).output.strip().splitlines()[-1]
 
-    def compress(self, name: str, model: Path, tokens: Path, samples: int) -> PeerRun:
+    def compress(self, name: str, model: Path, tokens: Path, samples: int, job: Sequence[object] = GPTQ) -> PeerRun:
         summary = self.bench.scratch / f"{name}-peer.summary.json"
         watched = self.run(name, HERE / "peer_oneshot.py", "--model", model, "--calibration", tokens, "--output",
-                           self.bench.scratch / f"{name}-peer", "--summary", summary, "--group-size", 128, "--samples", samples,
+                           self.bench.scratch / f"{name}-peer", "--summary", summary, *job, "--samples", samples,
                            "--max-seq-length", self.bench.arguments.sample_tokens)
         return PeerRun(watched, json.loads(summary.read_text(encoding="utf-8")))
 
@@ -161,3 +164,23 @@ def peer(bench: "Bench") -> str:
                 rows.append([f"{job.name}, {wanted} samples", reason(error), *["-"] * (len(HEADER) - 2)])
     return (f"{versions}, its GPTQ in W4A16 with scales by minmax, and Layerpress with the same; all of each process.\n\n"
             f"{table(HEADER, rows)}")
+
+
+def pruning(bench: "Bench") -> str:
+    """The recipes of benchmarks/peer_comparison, with the fewest samples and few layers."""
+    peer, samples = Peer(bench), min(bench.arguments.samples)
+    few = jobs(bench)[0]
+    model = make_checkpoint(bench.scratch / few.name, few.shape)
+    tokens = bench.tokens(samples, few.shape.vocab_size)
+    own, rows = {}, []
+    for name in PRUNING:
+        own[name] = bench.compress(model, bench.scratch / "pruned", tokens, bench.arguments.device, job=("--recipe", HERE / name))
+        say(f"{name}: {own[name]['wall']:.1f} s")
+    for name in PRUNING:
+        try:
+            run = peer.compress("pruned", model, tokens, samples, ("--recipe", HERE / name))
+            rows += [peer_row(Path(name).stem, run), own_row(Path(name).stem, own[name], run)]
+            say(" ".join(rows[-1]))
+        except RunFailed as error:  # the others may work
+            rows.append([Path(name).stem, reason(error), *["-"] * (len(HEADER) - 2)])
+    return f"Pruning {few.name} with {samples} samples, all of each process.\n\n{table(HEADER, rows)}"

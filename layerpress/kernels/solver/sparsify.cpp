@@ -33,14 +33,21 @@ void mark_least_of_row(const float* scores, std::int64_t count, std::vector<floa
   for (std::int64_t c = 0; c < columns; ++c) mask[c] = scores[c] < last || (scores[c] == last && equal-- > 0);
 }
 
+/// The `pruned` least scores of each row [N, group], the first of equal ones.
+at::Tensor least_of_groups(const at::Tensor& scores, std::int64_t pruned) {
+  const at::Tensor own = scores.unsqueeze(2), other = scores.unsqueeze(1);
+  const std::int64_t group = scores.size(1);
+  const at::Tensor earlier = at::ones({group, group}, scores.options().dtype(at::kBool)).tril_(-1);
+  return other.lt(own).logical_or_(other.eq(own).logical_and_(earlier)).sum(2).lt(pruned);
+}
+
 at::Tensor least_on_device(const at::Tensor& scores, const SparsePattern& pattern) {
+  if (pattern.group > 0)
+    return least_of_groups(scores.reshape({-1, pattern.group}), pattern.pruned).view(scores.sizes());
   at::Tensor mask = at::zeros(scores.sizes(), scores.options().dtype(at::kBool));
-  const at::Tensor wide = pattern.group > 0 ? scores.reshape({-1, pattern.group}) : scores;
-  const std::int64_t count = pattern.group > 0
-                                 ? pattern.pruned
-                                 : static_cast<std::int64_t>(static_cast<double>(scores.size(1)) * pattern.sparsity);
-  const at::Tensor places = std::get<1>(at::sort(wide, /*stable=*/true, /*dim=*/1, /*descending=*/false));
-  mask.view(wide.sizes()).scatter_(1, places.narrow(1, 0, count), true);
+  const auto count = static_cast<std::int64_t>(static_cast<double>(scores.size(1)) * pattern.sparsity);
+  const at::Tensor places = std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/false));
+  mask.scatter_(1, places.narrow(1, 0, count), true);
   return mask;
 }
 
@@ -87,23 +94,23 @@ void prune_block(const Block& block, const SparsePattern& pattern) {
   });
 }
 
-/// The same with ATen operations, for devices.
+/// The same with few ATen operations for each column, for devices.
 void prune_block_by_columns(const Block& block, const SparsePattern& pattern) {
   const at::Tensor& running = block.running;
+  at::Tensor changes = at::empty_like(running);
   for (std::int64_t j = 0; j < running.size(1); ++j) {
     if (pattern.group > 0 && j % pattern.group == 0) {
       at::Tensor mask = block.mask.narrow(1, j, pattern.group);
-      const at::Tensor scores =
-          running.narrow(1, j, pattern.group).square().mul_(block.pivots.narrow(0, j, pattern.group));
+      at::Tensor scores = running.narrow(1, j, pattern.group).square().mul_(block.pivots.narrow(0, j, pattern.group));
       // What was zero comes first and is among the pruned ones.
-      mask.logical_or_(least_on_device(scores.masked_fill_(mask, -1), pattern));
+      mask.logical_or_(least_of_groups(scores.masked_fill_(mask, -1), pattern.pruned));
     }
-    at::Tensor own = running.select(1, j);
-    const at::Tensor change = own * block.mask.select(1, j);
-    block.losses.add_(change.to(at::kDouble).square_().mul_(block.pivots[j]));
-    own.sub_(change);
-    running.slice(1, j + 1).sub_(change.outer(block.responses[j].slice(0, j + 1)));
+    at::Tensor change = changes.select(1, j);
+    at::mul_out(change, running.select(1, j), block.mask.select(1, j));
+    running.slice(1, j + 1).addr_(change, block.responses[j].slice(0, j + 1), /*beta=*/1, /*alpha=*/-1);
   }
+  running.masked_fill_(block.mask, 0);
+  block.losses.add_(changes.square_().mv(block.pivots));
 }
 
 /// How later columns of a block answer a change of a column: the inverse of the feedback matrix with ones on its diagonal.
@@ -122,8 +129,9 @@ at::Tensor pruned_of_block(const at::Tensor& running, const at::Tensor& pivots, 
   at::Tensor scores = running.square().mul_(pivots);
   if (zeros.defined()) scores.masked_fill_(zeros, 0);
   if (!scores.is_cpu()) {
-    const at::Tensor last = std::get<0>(at::kthvalue(scores.flatten(), place + 1));
-    return scores.le(last);
+    const at::Tensor least =
+        std::get<0>(at::topk(scores.flatten(), place + 1, /*dim=*/0, /*largest=*/false, /*sorted=*/false));
+    return scores.le(least.max());
   }
   const at::Tensor sorted = scores.clone();
   float* values = sorted.data_ptr<float>();
@@ -191,9 +199,11 @@ std::uint64_t sparsify_workspace(std::int64_t rows, std::int64_t columns, const 
   const std::int64_t block = std::min(columns, options.block_size);
   constexpr std::int64_t kPacked = 2 << 20;  // by matrix products
   const std::int64_t per_block =
-      options.pattern.group > 0 ? 4 + 4 + 1 + 1 : 4 + 4 + 4 + 1 + 1;  // running, feedback or scores, sorted, masks
-  return static_cast<std::uint64_t>(rows * (4 * columns + per_block * block + (options.keeps_zeros ? block : 0) + 8) +
-                                    3 * 4 * block * block + kPacked);
+      options.pattern.group > 0 ? 4 + 4 + 1 + 1 : 4 + 4 + 6 + 1 + 1;  // running, feedback or scores, sorted, masks
+  const std::int64_t compared = options.pattern.group * (3 * options.pattern.group + 8);
+  return static_cast<std::uint64_t>(
+      rows * (4 * columns + per_block * block + compared + (options.keeps_zeros ? block : 0) + 8) +
+      3 * 4 * block * block + kPacked);
 }
 
 }  // namespace layerpress::kernels

@@ -175,7 +175,8 @@ def pruning(bench: "Bench") -> str:
     own, rows = {}, []
     for name in PRUNING:
         own[name] = bench.compress(model, bench.scratch / "pruned", tokens, bench.arguments.device, job=("--recipe", HERE / name))
-        say(f"{name}: {own[name]['wall']:.1f} s")
+        phases = ", ".join(f"{phase} {took['seconds']:.1f}" for phase, took in own[name]["phases"].items())
+        say(f"{name}: {own[name]['wall']:.1f} s, {phases}")
     for name in PRUNING:
         try:
             run = peer.compress("pruned", model, tokens, samples, ("--recipe", HERE / name))

@@ -17,6 +17,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 QUALITIES = ["fast", "balanced", "best"]
 SOLVED = ["W4A16", "W4A16_ASYM", "W8A8", "FP8", "NVFP4", "MXFP4", "MXFP8"]
 ROUNDED = ["W4A16", "W4AFP8", "W8A8", "FP8_DYNAMIC", "FP8_BLOCK", "NVFP4A16", "MXFP4", "MXFP8"]
+PRUNED = ["2:4", "0:0"]
 WAITING = ["cpu", "disk"]
 BLOCKS = {
     "rounded": ["--scheme", "Q4_K_M", "--algorithm", "rtn"],
@@ -102,6 +103,16 @@ def test_qualities(quality, model, data, tmp_path):
 @pytest.mark.parametrize("scheme", nightly_but(SOLVED, "NVFP4"))
 def test_schemes(scheme, model, data, tmp_path):
     expect_close(*both(model, tmp_path, *data, "--scheme", scheme))
+
+
+@pytest.mark.parametrize("structure", nightly_but(PRUNED, "2:4"))
+def test_pruning(structure, model, data, tmp_path):
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"quant_stage": {"quant_modifiers": {"SparseGPTModifier": {
+        "sparsity": 0.5, "mask_structure": structure, "targets": ["Linear"], "ignore": ["lm_head"]}}}}))
+    cpu, gpu = both(model, tmp_path, *data, "--recipe", recipe)
+    expect_close(cpu, gpu)
+    assert gpu.summary["peak_device_bytes"] <= gpu.summary["plan"]["device_peak_bytes"]
 
 
 @pytest.mark.parametrize("way", nightly_but(BLOCKS, "rounded", "solved"))

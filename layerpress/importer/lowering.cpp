@@ -1,6 +1,8 @@
 #include "layerpress/importer/lowering.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <string_view>
 
 #include "layerpress/base/error.h"
@@ -15,8 +17,12 @@ class Matcher {
  public:
   Matcher(const ExportedGraph& graph, const Layouts& layouts, std::vector<graph::RopeTable>& tables, Lowerings& found)
       : graph_(graph), layouts_(layouts), found_(found), rotary_(graph, layouts, tables) {
-    for (const ExportedNode& node : graph.nodes)
+    for (const ExportedNode& node : graph.nodes) {
       if (const auto table = table_of(node)) ++products_[*table];
+      if (node.op == "aten.embedding.default")
+        if (const auto table = value_argument(node, 0); table && graph.parameters.contains(*table))
+          embeddings_.insert(graph.parameters.at(*table).sources[0].name);
+    }
   }
 
   void match(const ExportedNode& node) {
@@ -97,6 +103,8 @@ class Matcher {
     if (linear.weight.empty() || layouts_.features(*x) != in || has_bias != !linear.bias.empty()) return std::nullopt;
     const ExportedParameter& parameter = graph_.parameters.at(*table);
     const bool tied = !parameter.tied.empty();
+    // Layers that share a weight would lose it; a head gets a tensor of its own.
+    if (tied && !embeddings_.contains(linear.weight)) return std::nullopt;
     const std::string& weight = tied ? parameter.name : linear.weight;
     if (!weight.ends_with(".weight")) return std::nullopt;
     const std::string name = weight.substr(0, weight.size() - 7);
@@ -199,6 +207,7 @@ class Matcher {
   Lowerings& found_;
   RotaryPattern rotary_;
   std::map<std::int64_t, int> products_;  // that read each weight
+  std::set<std::string> embeddings_;      // tensors
 };
 
 }  // namespace

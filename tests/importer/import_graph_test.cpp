@@ -85,6 +85,16 @@ TEST(ImportGraph, TakesALinearOfOneFeatureForAGate) {
   EXPECT_EQ(model.graph.modules[model.graph.nodes[3].module].class_name, "Gate");
 }
 
+TEST(ImportGraph, LeavesAWeightThatLayersShareUncompressed) {
+  const auto kinds_with = [](const std::string& shared) {
+    Json graph = test::small_export();
+    graph["parameters"][2]["tied"] = graph["parameters"][2]["sources"][0]["name"] = shared;
+    return kinds(imported(graph).graph);
+  };
+  EXPECT_EQ(kinds_with("model.other.weight"), (std::vector<std::string>{"embedding", "rms_norm", "aten"}));
+  EXPECT_EQ(kinds_with("model.embed.weight"), (std::vector<std::string>{"embedding", "rms_norm", "aten", "linear"}));
+}
+
 TEST(ImportGraph, UsesTheNamesOfTheCheckpoint) {
   Json graph = test::small_export();
   for (const int p : {0, 1}) {

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "layerpress/base/files/missing_folder.h"
 #include "layerpress/base/text.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
@@ -25,6 +24,7 @@
 #include "layerpress/run/compression/calibration.h"
 #include "layerpress/run/compression/compression_run.h"
 #include "layerpress/run/compression/earlier_run.h"
+#include "layerpress/run/compression/own_files.h"
 #include "layerpress/run/compression/run_together.h"
 #include "layerpress/run/compression/settled_setup.h"
 #include "layerpress/run/decisions/decisions.h"
@@ -250,18 +250,6 @@ OneshotSummary carry_out(Rank& rank, const Claim& claim, Planned& planned) {
   }
 }
 
-/// What is written beside the result must not be what the run reads.
-void require_own_files(const OneshotOptions& options) {
-  const std::vector<NamedPath> others = {{"the dataset", options.dataset},
-                                         {"the recipe", options.recipe},
-                                         {"the model", options.model},
-                                         {"the importance file", options.from_imatrix},
-                                         {"the result", options.output}};
-  for (const auto& [option, path] :
-       {std::pair{"--summary", options.summary}, {"--report", options.report}, {"--imatrix", options.imatrix}})
-    if (!path.empty()) require_own_file(option, path, others, {{"a file of the model", options.model}});
-}
-
 /// A whole run of one rank, from options to the finished folder. `decision`: as RunSetup::decision.
 OneshotSummary go_through(Rank& rank, Json decision, Claim& claim) {
   const c10::InferenceMode inference;
@@ -290,7 +278,7 @@ OneshotSummary oneshot(const OneshotOptions& options, const RunControl& control,
     if (options.output.empty()) throw UsageError("[options] --output is required");
     run::check_upload(options, group, own);
     run::check_report(options);
-    require_own_files(options);
+    run::require_own_files(options);
     run::fetch_model(options, group, own);
     const Timer timer;  // a download does not count
     run::MixedPrecision chosen{.options = options, .decision = nullptr};

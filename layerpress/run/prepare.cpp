@@ -19,7 +19,7 @@ Prepared prepare(const PrepareOptions& options, const RunControl& control) {
         "[options] --output: {} does not end in .safetensors, by which --dataset knows a token file; rename it",
         options.output);
   const data::DatasetOptions dataset = run::dataset_options(options);
-  run::warn_of_split(dataset, control);
+  run::warn_of_unused(dataset, control);
   if (options.download) setup::download_model(options.model, control);
   const setup::OpenedModel model = setup::open_model(
       options.model, {.graph = options.model_graph, .trust_remote_code = options.trust_remote_code}, control);

@@ -136,11 +136,12 @@ def test_plan(source, results, tmp_path):
 
 
 def test_refusals(source, samples, model, results, tmp_path):
-    def refused(folder, *fragments, **arguments):
+    def refused(folder, *fragments, code=1, **arguments):
         program.fails("oneshot", folder, "--output", results / "out", "--recipe", recipe(tmp_path, **arguments), "--dataset", samples,
-                      fragments=fragments)
+                      code=code, fragments=fragments)
         assert list(results.iterdir()) == []
 
+    refused(source, "report_path", "a file of the model", code=2, report_path=str(source / "config.json"))
     refused(model, "no mixture of experts")
     refused(source, "each token takes 2", sparsity=0.9)
     refused(source, "model.layers.1.mlp", ignore=["layers.1"])

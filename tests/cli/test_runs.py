@@ -270,7 +270,8 @@ def test_parts_of_a_message_are_joined(model, results):
     assert load_file(results / "tokens.safetensors")["input_ids"].tolist() == [1, 2]
 
 
-def test_a_split_of_a_file_is_named_in_vain(model, samples, results):
+def test_a_split_of_a_file_and_a_seed_are_named_in_vain(model, samples, results):
     outcome = program.run("oneshot", model, "--output", results / "out", "--scheme", "W8A8", "--dataset", samples, "--dataset-split",
-                          "test[:2]")
+                          "test[:2]", "--seed", "3")
     assert "so the name 'test' of a split chooses nothing" in outcome.errors
+    assert "--seed has no effect without --shuffle" in outcome.errors

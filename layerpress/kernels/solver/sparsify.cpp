@@ -33,17 +33,21 @@ void mark_least_of_row(const float* scores, std::int64_t count, std::vector<floa
   for (std::int64_t c = 0; c < columns; ++c) mask[c] = scores[c] < last || (scores[c] == last && equal-- > 0);
 }
 
+/// bool [group, group]: whether the second place is before the first.
+at::Tensor earlier_places(std::int64_t group, const at::Tensor& like) {
+  return at::ones({group, group}, like.options().dtype(at::kBool)).tril_(-1);
+}
+
 /// The `pruned` least scores of each row [N, group], the first of equal ones.
-at::Tensor least_of_groups(const at::Tensor& scores, std::int64_t pruned) {
+at::Tensor least_of_groups(const at::Tensor& scores, std::int64_t pruned, const at::Tensor& earlier) {
   const at::Tensor own = scores.unsqueeze(2), other = scores.unsqueeze(1);
-  const std::int64_t group = scores.size(1);
-  const at::Tensor earlier = at::ones({group, group}, scores.options().dtype(at::kBool)).tril_(-1);
-  return other.lt(own).logical_or_(other.eq(own).logical_and_(earlier)).sum(2).lt(pruned);
+  return at::where(earlier, other.le(own), other.lt(own)).sum(2).lt(pruned);
 }
 
 at::Tensor least_on_device(const at::Tensor& scores, const SparsePattern& pattern) {
   if (pattern.group > 0)
-    return least_of_groups(scores.reshape({-1, pattern.group}), pattern.pruned).view(scores.sizes());
+    return least_of_groups(scores.reshape({-1, pattern.group}), pattern.pruned, earlier_places(pattern.group, scores))
+        .view(scores.sizes());
   at::Tensor mask = at::zeros(scores.sizes(), scores.options().dtype(at::kBool));
   const auto count = static_cast<std::int64_t>(static_cast<double>(scores.size(1)) * pattern.sparsity);
   const at::Tensor places = std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/false));
@@ -94,16 +98,18 @@ void prune_block(const Block& block, const SparsePattern& pattern) {
   });
 }
 
-/// The same with few ATen operations for each column, for devices.
-void prune_block_by_columns(const Block& block, const SparsePattern& pattern) {
+/// The same with few ATen operations for each column, for devices. `zeros`: whether the mask has places already.
+void prune_block_by_columns(const Block& block, const SparsePattern& pattern, bool zeros) {
   const at::Tensor& running = block.running;
   at::Tensor changes = at::empty_like(running);
+  const at::Tensor earlier = earlier_places(pattern.group, running);
   for (std::int64_t j = 0; j < running.size(1); ++j) {
     if (pattern.group > 0 && j % pattern.group == 0) {
       at::Tensor mask = block.mask.narrow(1, j, pattern.group);
       at::Tensor scores = running.narrow(1, j, pattern.group).square().mul_(block.pivots.narrow(0, j, pattern.group));
-      // What was zero comes first and is among the pruned ones.
-      mask.logical_or_(least_of_groups(scores.masked_fill_(mask, -1), pattern.pruned));
+      if (zeros) scores.masked_fill_(mask, -1);  // these come first
+      const at::Tensor least = least_of_groups(scores, pattern.pruned, earlier);
+      zeros ? mask.logical_or_(least) : mask.copy_(least);  // there may be more of them than are pruned
     }
     at::Tensor change = changes.select(1, j);
     at::mul_out(change, running.select(1, j), block.mask.select(1, j));
@@ -187,7 +193,8 @@ SparseWeight sparsify(const at::Tensor& weight, const HessianFactor& factor, con
       block.mask = pruned_of_block(block.running, block.pivots, zeros, options.pattern.sparsity);
     else
       block.mask = zeros.defined() ? zeros : at::zeros(own.sizes(), own.options().dtype(at::kBool));
-    residual.is_cpu() ? prune_block(block, options.pattern) : prune_block_by_columns(block, options.pattern);
+    residual.is_cpu() ? prune_block(block, options.pattern)
+                      : prune_block_by_columns(block, options.pattern, zeros.defined());
     result.weight.slice(1, begin, end).copy_(block.running);
     own.sub_(block.running);
   }

@@ -84,7 +84,7 @@ data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSet
     throw UsageError(
         "[options] --dataset: data for a model in memory must be tokenized, because no tokenizer is beside it");
   const data::DatasetOptions dataset = dataset_options(options);
-  if (group.is_first()) warn_of_split(dataset, control);
+  if (group.is_first()) warn_of_unused(dataset, control);
   if (division.own_slices) return load_own_slice(dataset, setup, control);
   const std::filesystem::path& model = setup.model.checkpoint->directory();
   if (group.size() == 1) return data::load_samples(dataset, model, setup.model.traced.vocab_size, control);

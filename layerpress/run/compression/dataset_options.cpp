@@ -8,7 +8,10 @@
 
 namespace layerpress::run {
 
-void warn_of_split(const data::DatasetOptions& options, const RunControl& control) {
+void warn_of_unused(const data::DatasetOptions& options, const RunControl& control) {
+  if (options.seed != 0 && !options.shuffle)
+    control.message(LogLevel::kWarning,
+                    "[options] --seed has no effect without --shuffle; samples are taken in their order");
   const std::string name = options.split.substr(0, options.split.find('['));
   std::error_code failure;
   if (name.empty() || name == "train" || !std::filesystem::is_regular_file(options.dataset, failure)) return;

@@ -22,7 +22,7 @@ data::DatasetOptions dataset_options(const Options& options) {
           .use_loss_mask = options.use_loss_mask};
 }
 
-/// Warns of a split's name beside a file, whose rows are one split.
-void warn_of_split(const data::DatasetOptions& options, const RunControl& control);
+/// Warns of options that have no effect: a split's name beside a file, whose rows are one split, and a seed without a shuffle.
+void warn_of_unused(const data::DatasetOptions& options, const RunControl& control);
 
 }  // namespace layerpress::run

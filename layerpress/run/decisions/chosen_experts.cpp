@@ -5,6 +5,7 @@
 #include "layerpress/base/file.h"
 #include "layerpress/base/files/missing_folder.h"
 #include "layerpress/modifier/pruning/reap.h"
+#include "layerpress/run/compression/own_files.h"
 #include "layerpress/run/decisions/expert_measurement.h"
 
 namespace layerpress::run {
@@ -24,8 +25,10 @@ void check_experts(const Rank& rank, const recipe::Recipe& recipe) {
   bool measures = false;
   for (const recipe::ModifierEntry& entry : recipe.modifiers) {
     if (!is_pruning(entry)) continue;
-    if (const std::string path = pruning_of(entry).report_path(); rank.group.is_first() && !path.empty())
+    if (const std::string path = pruning_of(entry).report_path(); rank.group.is_first() && !path.empty()) {
+      require_own_file(rank.options, "report_path", path);
       require_writable("report_path", path);
+    }
     if (is_undecided(entry) && std::exchange(measures, true))
       throw RecipeError("[recipe.check] {}: experts are removed once; leave the second modifier out", entry.where);
   }

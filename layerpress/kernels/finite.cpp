@@ -45,6 +45,8 @@ bool has_readable_bits(const at::Tensor& tensor) {
 }  // namespace
 
 bool all_finite(const at::Tensor& tensor) {
+  if (c10::isFloat8Type(tensor.scalar_type()))
+    return all_finite(tensor.to(at::kFloat));  // which ATen cannot tell itself
   if (!has_readable_bits(tensor)) return at::isfinite(tensor).all().item<bool>();
   std::atomic<bool> finite{true};
   at::parallel_for(0, chunks_of(tensor), 1, [&](std::int64_t begin, std::int64_t end) {

@@ -10,9 +10,7 @@ import torch
 
 from . import hooks, masks, skeleton
 from .errors import ExportError, one_line
-
-# Tokens of the sample that is recorded: no size of a usual model.
-_LENGTH = 24
+from .serialization import EXAMPLE_TOKENS
 
 # In the order of preference: one node per attention and per layer's experts; else the model's own attention. Its eager one
 # knows everything that the model does; some models' sdpa leaves out what PyTorch's attention lacks.
@@ -107,10 +105,10 @@ def _export(built: skeleton.Skeleton, images: bool, kinds: str | None):
 
     model = built.model
     with built.mode:
-        inputs = {"input_ids": torch.zeros((1, _LENGTH), dtype=torch.long)}
+        inputs = {"input_ids": torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.long)}
         if _takes_positions(model):
             axes = _position_axes(model) if images else 1
-            inputs["position_ids"] = torch.zeros((axes, 1, _LENGTH)[axes == 1:], dtype=torch.long)
+            inputs["position_ids"] = torch.zeros((axes, 1, EXAMPLE_TOKENS)[axes == 1:], dtype=torch.long)
     if images:
         _takes_images(model)
     shapes = {name: {value.dim() - 1: torch.export.Dim.DYNAMIC} for name, value in inputs.items()}

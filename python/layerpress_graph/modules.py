@@ -12,9 +12,8 @@ import torch
 from . import cache
 from .command import described
 from .errors import ExportError, one_line
-from .serialization import Writer
+from .serialization import EXAMPLE_TOKENS, Writer
 
-_LENGTH = 24  # tokens of the sample that is recorded
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -62,7 +61,7 @@ def _recorded(module: torch.nn.Module):
     try:
         with torch.no_grad():
             program = torch.export.export(
-                _OfIds(module), (), {"input_ids": torch.zeros((1, _LENGTH), dtype=torch.long)},
+                _OfIds(module), (), {"input_ids": torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.long)},
                 dynamic_shapes={"input_ids": {1: torch.export.Dim.DYNAMIC}}, strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True)
             return program.run_decompositions({})  # no operation in place is left

@@ -6,6 +6,7 @@ import math
 import operator
 from typing import Any
 
+import sympy
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
@@ -21,6 +22,8 @@ _ASSERTIONS = {f"aten.{name}" for name in (
     "_assert_scalar.default", "_assert_tensor_metadata.default", "sym_constrain_range_for_size.default",
     "sym_constrain_range.default", "_assert_async.msg", "_assert_async.default")}
 _WRAPPER = "model."
+EXAMPLE_TOKENS = 24  # of the sample that is recorded: no size of a usual model
+_MOST = 1 << 20  # tokens; a limit beyond is none
 
 
 def unwrapped(name: str) -> str:
@@ -75,18 +78,42 @@ class Writer:
                 sizes[name] = node.meta["val"].shape[-1 if name == "position_ids" else self.token_axis]
         if not isinstance(sizes["input_ids"], torch.SymInt):
             raise ExportError(f"the number of tokens became fixed ({sizes['input_ids']})")
-        tokens = sizes["input_ids"].node.expr
+        self.token_size = sizes["input_ids"]
+        tokens = self.token_size.node.expr
         if isinstance(sizes.get("position_ids"), torch.SymInt):
             self.same[sizes["position_ids"].node.expr] = tokens
         return tokens
 
     def range(self) -> tuple[int, int | None]:
-        """The lengths of samples that the recorded program holds for."""
+        """The lengths of samples that the recorded program holds for. Where the model loops over parts of a sample, their number
+        became fixed."""
+        least, most = 2, None
         for symbol, bounds in self.program.range_constraints.items():
             if symbol == self.tokens:
-                upper = bounds.upper
-                return max(int(bounds.lower), 2), int(upper) if getattr(upper, "is_Integer", False) else None
-        return 2, None
+                least = max(int(bounds.lower), 2)
+                most = int(bounds.upper) if getattr(bounds.upper, "is_Integer", False) else None
+        fixed = self._fixed_sizes()
+        if not fixed:
+            return least, most
+
+        def holds(tokens: int) -> bool:
+            return all(bool(size.xreplace({self.tokens: sympy.Integer(tokens)})) for size in fixed)
+
+        shortest = longest = EXAMPLE_TOKENS
+        while shortest > least and holds(shortest - 1):
+            shortest -= 1
+        step = _MOST
+        while step > 0:
+            if longest + step <= (most or _MOST) and holds(longest + step):
+                longest += step
+            step //= 2
+        return shortest, most if longest == _MOST else longest
+
+    def _fixed_sizes(self) -> list[sympy.Basic]:
+        """The equations that the number of tokens must satisfy."""
+        environment = self.token_size.node.shape_env
+        asserted = (each.expr.xreplace(self.same) for asserts in environment.deferred_runtime_asserts.values() for each in asserts)
+        return [expression for expression in asserted if isinstance(expression, sympy.Eq) and expression.free_symbols == {self.tokens}]
 
     def _alive(self) -> set:
         alive = set()

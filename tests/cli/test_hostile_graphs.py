@@ -116,6 +116,15 @@ def test_a_weight_taken_for_integers(small, graph_folder, tmp_path):
     refused(small, tmp_path, ["model.layer", "'model.norm.weight' is Float, the imported graph takes it for Long"], begun=True)
 
 
+@pytest.mark.parametrize("least, most, fragments", [(2, 7, ["sample 1 (from 1) has 8 tokens", "holds for 2 to 7", "--max-seq-length 7"]),
+                                                    (9, None, ["sample 1 (from 1) has 8 tokens", "needs at least 9"])])
+def test_lengths_that_the_graph_does_not_hold_for(small, graph_folder, tmp_path, least, most, fragments):
+    (graph_folder / "graph.json").write_text(json.dumps({**GRAPH, "least_tokens": least, "most_tokens": most}))
+    refused(small, tmp_path, fragments)
+    program.fails("oneshot", small, "--output", tmp_path / "out", "--model-graph", "export", "--scheme", "W8A8", "--dataset",
+                  tmp_path / "rows.jsonl", "--dry-run", fragments=fragments)
+
+
 # Linux counts the starting process's memory towards that of what it starts, and this one may hold torch: a small one starts it.
 MEASURED = """
 import json, resource, subprocess, sys

@@ -31,6 +31,15 @@ TEST(AllFinite, ExtremesAreFinite) {
   EXPECT_TRUE(all_finite(at::empty({0, 4})));
 }
 
+TEST(AllFinite, KnowsNumbersOfEightBits) {
+  for (const at::ScalarType dtype : {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e8m0fnu}) {
+    at::Tensor values = at::ones({2, 4}).to(dtype);
+    EXPECT_TRUE(all_finite(values)) << dtype;
+    values.view(at::kByte)[1][2] = dtype == at::kFloat8_e5m2 ? 0x7C : 0xFF;
+    EXPECT_FALSE(all_finite(values)) << dtype;
+  }
+}
+
 TEST(LargestMagnitude, IsThatOfTheWeight) {
   at::manual_seed(42);
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "layerpress/base/error.h"
+#include "layerpress/kernels/program/sequence_recurrences.h"
 #include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::kernels {
@@ -64,6 +65,14 @@ TEST(GatedRecurrences, MlstmReadsItsMatrix) {
     }
   }
   expect_near(mlstm(single(q), single(k), single(v), single(input), single(forget), 0), wanted);
+}
+
+TEST(SequenceRecurrences, ScansHaveTheDtypeOfTheirInput) {
+  const at::Tensor x = at::rand({1, 5, 2, 4}).to(at::kBFloat16), states = at::rand({1, 5, 1, 3}).to(at::kBFloat16);
+  const at::Tensor steps = at::rand({1, 5, 2}), decay = -at::rand({2});
+  const at::Tensor result = mamba2_scan(x, steps, decay, states, states, {}, {}, /*softplus=*/false, 0, 10);
+  EXPECT_EQ(result.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(mamba2_scan(single(x), steps, decay, states, states, {}, {}, false, 0, 10).scalar_type(), at::kFloat);
 }
 
 TEST(GatedRecurrences, GroupedProductTakesEachGroupTimesItsMatrix) {

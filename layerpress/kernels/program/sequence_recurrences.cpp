@@ -135,7 +135,7 @@ at::Tensor mamba2_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tens
       }
     }
   });
-  return result.to(x.device());
+  return result.to(x.device(), x.scalar_type());
 }
 
 at::Tensor selective_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tensor& a, const at::Tensor& b,

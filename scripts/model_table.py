@@ -229,7 +229,7 @@ def with_table(document, written):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--types", default="")
-    parser.add_argument("--work", type=Path, default=Path("model_table"))
+    parser.add_argument("--work", type=Path, default=Path(".cache/model_table"))
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)

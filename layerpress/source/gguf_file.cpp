@@ -328,7 +328,7 @@ class Opening {
       shapes.push_back(part.info.shape);
     }
     const std::vector<std::int64_t> shape = gguf::shape_before(places, shapes);
-    if (shape.empty())
+    if (shape.empty() || (!plain && shape.size() < 2))  // only matrices are stored in blocks
       refuse("tensor " + parts[0].info.name + " has a shape that its place in the model does not allow");
     makers_.emplace_back([this, name, parts, plain, shape](const CheckpointPointer& raw) {
       plain ? add_computed(raw, name, parts, shape) : add_weight(raw, name, parts, shape);

@@ -74,6 +74,8 @@ class GgufTarget final : public Target {
     return placement.places.size() == 1 && architecture_.names.has_scale(placement.places.front().name);
   }
 
+  std::vector<std::string> notes() const override { return architecture_.notes; }
+
   std::optional<std::string> left_out(const std::string& tensor) const override {
     gguf::Placement placement = architecture_.place(tensor);
     return placement.places.empty() ? std::optional(std::move(placement.left_out)) : std::nullopt;

@@ -61,6 +61,8 @@ class Target {
   /// Whether its engines read a factor beside a weight in blocks (quant::with_scaled_blocks).
   virtual bool reads_scale_of_blocks(const std::string& weight) const = 0;
 
+  /// What its engines compute otherwise than the model does; for people.
+  virtual std::vector<std::string> notes() const { return {}; }
   /// Why a tensor of the model is not in the result; nothing: it is. Throws CheckpointError naming a tensor that the result cannot hold.
   virtual std::optional<std::string> left_out(const std::string& tensor) const = 0;
   /// The forms of a tensor that is not compressed: one under its own name, or several parts under names of their own.

@@ -162,7 +162,11 @@ void compare_plain(const std::string& name, const at::Tensor& original, const at
       findings.fault("source", name, "is not compressed, but differs from the source's as the recipe changes it");
     return;
   }
-  if (!at::equal(original.to(stored.scalar_type()), stored))
+  const at::Tensor expected = original.to(stored.scalar_type());
+  if (at::equal(expected, stored)) return;
+  if (at::equal((expected + 1) - 1, stored))  // as LLM Compressor leaves norms that compute with 1 + weight
+    findings.warning("source", name, "lost digits: it was rounded as 1 + the source's value");
+  else
     findings.fault("source", name, "is not compressed, but differs from the source's");
 }
 

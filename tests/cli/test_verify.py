@@ -301,3 +301,13 @@ def test_numbers_of_the_config(made, sources, tmp_path):
     tiny_models.rewrite_config(out, lambda config: config.update(rms_norm_eps=0.5))
     outcome = program.run("verify", out, "--source", sources["dense"], code=1)
     assert "rms_norm_eps" in outcome.output and "is 0.5, the source's is 1e-06" in outcome.output
+
+
+def test_norms_rounded_as_one_and_more(tmp_path):
+    """LLM Compressor adds one to Gemma's norms and subtracts it, in bfloat16."""
+    source = tiny_models.save(tmp_path / "source", "Gemma2", dtype=torch.bfloat16)
+    out = shutil.copytree(source, tmp_path / "out")
+    change("model.layers.0.input_layernorm.weight", lambda weight: (weight + 1) - 1)(out)
+    found = verified(out, "--source", source, code=0)
+    assert found["faults"] == []
+    assert [warning["where"] for warning in found["warnings"]] == ["model.layers.0.input_layernorm.weight"]

@@ -1,5 +1,6 @@
 // The first line is what a user names, the second the content of refs/main.
 #include <cstdlib>
+#include <system_error>
 
 #include "layerpress/checkpoint/model_location.h"
 #include "tests/fuzz/input.h"
@@ -18,8 +19,9 @@ void hub_cache(std::string_view input) {
   }();
   (void)made;
   write_input("cache/models--org--name/refs/main", ref);
+  std::error_code failure;
   // A path means a folder of the user's choice.
-  if (!checkpoint::parse_hub_model(std::string(model)) || std::filesystem::exists(model)) return;
+  if (!checkpoint::parse_hub_model(std::string(model)) || std::filesystem::exists(model, failure)) return;
   const std::filesystem::path found = checkpoint::locate_model(std::string(model));
   require(found == cache / "models--org--name" / "snapshots" / "abc123",
           "a folder that is no snapshot: " + found.string());

@@ -130,8 +130,11 @@ TEST(Architecture, DividesFrequenciesAsLlama3Does) {
 TEST(Architecture, EndsTheContextWhereAWindowWouldMatter) {
   const Architecture mistral = architecture_for(config_of("mistral", {{"sliding_window", 128}}));
   EXPECT_EQ(value_of<std::uint32_t>(mistral, "llama.context_length"), 128);
+  ASSERT_EQ(mistral.notes.size(), 1);
+  EXPECT_NE(mistral.notes[0].find("128 tokens instead of 512"), std::string::npos);
   const Architecture without = architecture_for(config_of("mistral", {{"sliding_window", nullptr}}));
   EXPECT_EQ(value_of<std::uint32_t>(without, "llama.context_length"), 512);
+  EXPECT_TRUE(without.notes.empty());
 }
 
 TEST(Architecture, ReadsTheLanguageModelOfSeveralModalities) {

@@ -28,6 +28,7 @@ struct Architecture {
   std::int64_t heads = 0, kv_heads = 0;
   std::int64_t experts = 0;
   std::int64_t vocab_size = 0;
+  std::vector<std::string> notes = {};  ///< what llama.cpp does otherwise than the model; for people
 
   /// Where a checkpoint's tensor goes. Throws CheckpointError if llama.cpp has no place for it.
   Placement place(const std::string& tensor) const { return names.find(tensor); }

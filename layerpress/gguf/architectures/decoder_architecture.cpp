@@ -1,5 +1,7 @@
 #include "layerpress/gguf/architectures/decoder_architecture.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -278,7 +280,12 @@ void DecoderArchitecture::state_layer_types(bool (*otherwise)(std::int64_t layer
 void DecoderArchitecture::end_context_at_window() {
   const std::uint32_t window = config_.count_or_none("sliding_window");
   const auto* context = find_value<std::uint32_t>(result_.metadata, result_.name + ".context_length");
-  if (window > 0 && context != nullptr && window < *context) set("context_length", window);
+  if (window == 0 || context == nullptr || window >= *context) return;
+  result_.notes.push_back(
+      fmt::format("the file's context is {} tokens instead of {}, because llama.cpp computes {} without its sliding "
+                  "window, whose length that is",
+                  window, *context, result_.name));
+  set("context_length", window);
 }
 
 }  // namespace layerpress::gguf

@@ -10,6 +10,7 @@
 #include "layerpress/data/token_rows.h"
 #include "layerpress/graph/graph.h"
 #include "layerpress/run/compression/dataset_options.h"
+#include "layerpress/setup/opening/sample_lengths.h"
 #include "layerpress/setup/run_identity.h"
 
 namespace layerpress::run {
@@ -71,30 +72,6 @@ void say_long_samples(Rank& rank, const setup::RunSetup& setup, const data::Cali
                     longest, most, most));
 }
 
-/// An imported graph may hold for some lengths only.
-void require_lengths(const graph::Graph& graph, const data::CalibrationSet& set, const std::string& dataset) {
-  std::int64_t least = 1, most = 0;
-  for (const graph::Node& node : graph.nodes) {
-    const auto* program = std::get_if<graph::Aten>(&node.operation);
-    if (program == nullptr) continue;
-    least = std::max(least, program->least_tokens);
-    if (program->most_tokens > 0 && (most == 0 || program->most_tokens < most)) most = program->most_tokens;
-  }
-  for (std::int64_t i = 0; i < set.sample_count(); ++i) {
-    const std::int64_t length = set.sample_offsets[i + 1] - set.sample_offsets[i];
-    if (most > 0 && length > most)
-      throw DataError(
-          "[data] {}: sample {} (from 1) has {} tokens, but the model's imported graph holds for {} to {}; add "
-          "--max-seq-length {}",
-          dataset, i + 1, length, least, most, most);
-    if (length < least)
-      throw DataError(
-          "[data] {}: sample {} (from 1) has {} token{}, but the model's imported graph needs at least {}; leave such "
-          "samples out",
-          dataset, i + 1, length, length == 1 ? "" : "s", least);
-  }
-}
-
 data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
   if (!setup.pipeline->takes_data) return {};
@@ -120,7 +97,7 @@ data::CalibrationSet read_set(const OneshotOptions& options, const setup::RunSet
 data::CalibrationSet load_set(const OneshotOptions& options, const setup::RunSetup& setup,
                               const setup::DataDivision& division, dist::Group& group, const RunControl& control) {
   data::CalibrationSet set = read_set(options, setup, division, group, control);
-  require_lengths(setup.model.traced.graph, set, options.dataset);
+  setup::require_lengths(setup.model.traced.graph, set, options.dataset);
   return set;
 }
 

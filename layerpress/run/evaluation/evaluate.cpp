@@ -21,6 +21,7 @@
 #include "layerpress/setup/assignment/rounded_inputs.h"
 #include "layerpress/setup/opening/hub.h"
 #include "layerpress/setup/opening/open_model.h"
+#include "layerpress/setup/opening/sample_lengths.h"
 
 namespace layerpress {
 namespace {
@@ -261,6 +262,8 @@ Evaluation measure_on_text(const EvaluateOptions& options, const RunControl& con
                               setup::dtype_word(model.placement.dtype), threads));
   const data::CalibrationSet set = load(options, model.model, control);
   const graph::Graph& graph = model.model.traced.graph;
+  setup::require_lengths(graph, set, options.dataset);
+  if (reference) setup::require_lengths(reference->model.traced.graph, set, options.dataset);
   const std::int64_t batch_tokens = setup::choose_batch_tokens(options.batch_tokens, graph, model.placement.device);
   const auto batches = setup::make_batches(set, batch_tokens, graph);
   std::vector<Evaluation::LayerError> layers = run_bodies(model, reference ? &*reference : nullptr, batches, control);

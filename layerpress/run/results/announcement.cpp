@@ -109,6 +109,7 @@ void say_notes(const OneshotOptions& options, const setup::RunSetup& setup, cons
         fmt::format("[importer] {} linears and lists of experts are not nodes of the imported graph and stay "
                     "uncompressed, whatever the recipe says: {}",
                     left.size(), join_first(left, 4)));
+  for (const std::string& note : setup.target->notes()) control.message(LogLevel::kWarning, "[target] " + note);
   for (const std::string& note : setup::recipe_notes(options, setup)) control.message(LogLevel::kWarning, note);
   if (const std::vector<std::string>& names = setup.without_importance; !names.empty())
     control.message(

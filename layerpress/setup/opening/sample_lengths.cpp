@@ -1,0 +1,34 @@
+#include "layerpress/setup/opening/sample_lengths.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <variant>
+
+#include "layerpress/base/error.h"
+
+namespace layerpress::setup {
+
+void require_lengths(const graph::Graph& graph, const data::CalibrationSet& set, const std::string& dataset) {
+  std::int64_t least = 1, most = 0;
+  for (const graph::Node& node : graph.nodes) {
+    const auto* program = std::get_if<graph::Aten>(&node.operation);
+    if (program == nullptr) continue;
+    least = std::max(least, program->least_tokens);
+    if (program->most_tokens > 0 && (most == 0 || program->most_tokens < most)) most = program->most_tokens;
+  }
+  for (std::int64_t i = 0; i < set.sample_count(); ++i) {
+    const std::int64_t length = set.sample_offsets[i + 1] - set.sample_offsets[i];
+    if (most > 0 && length > most)
+      throw DataError(
+          "[data] {}: sample {} (from 1) has {} tokens, but the model's imported graph holds for {} to {}; add "
+          "--max-seq-length {}",
+          dataset, i + 1, length, least, most, most);
+    if (length < least)
+      throw DataError(
+          "[data] {}: sample {} (from 1) has {} token{}, but the model's imported graph needs at least {}; leave such "
+          "samples out",
+          dataset, i + 1, length, length == 1 ? "" : "s", least);
+  }
+}
+
+}  // namespace layerpress::setup

@@ -40,7 +40,7 @@ install(EXPORT layerpressTargets NAMESPACE layerpress:: DESTINATION ${package_di
 
 # The public headers and what they include.
 foreach(header oneshot.h distributed.h offloaded_model.h evaluate.h inspect.h model_graph_options.h
-        model_in_memory.h modifiers.h prepare.h base/error.h base/json.h
+        model_in_memory.h modifiers.h prepare.h verify.h base/error.h base/json.h
         base/progress.h dist/environment.h dist/failure.h dist/group.h)
   get_filename_component(folder "${header}" DIRECTORY)
   install(FILES "${PROJECT_SOURCE_DIR}/layerpress/${header}"

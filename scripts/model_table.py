@@ -230,7 +230,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--types", default="")
     parser.add_argument("--work", type=Path, default=Path(".cache/model_table"))
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
+    parser.add_argument("--output", type=Path, help="(default: docs/models.md, which some types alone do not change)")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     options.work = options.work.resolve()
@@ -242,8 +242,11 @@ def main():
     for model_type in options.types.split(",") if options.types else any_model.model_types():
         results[model_type] = examined(model_type, options.work)
         print(model_type, results[model_type], flush=True)
-    document = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
-    options.output.write_text(with_table(document, table(results, not options.types)), encoding="utf-8")
+    if options.types and options.output is None:
+        return
+    output = options.output or ROOT / "docs" / "models.md"
+    document = output.read_text(encoding="utf-8") if output.exists() else ""
+    output.write_text(with_table(document, table(results, not options.types)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -159,12 +159,28 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
   return static_cast<std::uint64_t>(bytes);
 }
 
+bool is_utf8(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
 std::string one_line(std::string text) {
   constexpr std::size_t kLongest = 4000;
-  if (text.size() > kLongest) text.replace(kLongest, std::string::npos, "...");
+  const auto in_utf8 = [](const std::string& bytes, Json::error_handler_t others) {
+    return Json::parse(Json(bytes).dump(-1, ' ', false, others)).get<std::string>();
+  };
+  const bool is_cut = text.size() > kLongest;
+  if (is_cut) text.resize(kLongest);
   for (char& character : text)
     if (const auto code = static_cast<unsigned char>(character); code < 0x20 || code == 0x7f) character = '?';
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  text = in_utf8(text, Json::error_handler_t::replace);
+  if (text.size() > kLongest)  // a replacement character has three bytes
+    return in_utf8(text.substr(0, kLongest), Json::error_handler_t::ignore) + "...";
+  return is_cut ? text + "..." : text;
 }
 
 }  // namespace layerpress

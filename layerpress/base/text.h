@@ -25,6 +25,8 @@ std::string upper_case(std::string text);
 /// Whether it is a number without a sign, in digits only.
 bool all_digits(std::string_view text);
 
+bool is_utf8(const std::string& text);
+
 /// The parts of a dotted name, {"layers", "3", "mlp"} of "layers.3.mlp"; one for a name without dots.
 std::vector<std::string> name_parts(std::string_view name);
 

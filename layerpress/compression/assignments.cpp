@@ -34,4 +34,15 @@ std::set<std::string> Assignments::changed_plain(const graph::Graph& graph) cons
   return names;
 }
 
+std::set<std::string> Assignments::read_plain(const graph::Graph& graph) const {
+  std::set<std::string> names;
+  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n) {
+    const graph::Operation& operation = graph.nodes[n].operation;
+    if (graph::is_linear(operation) || std::holds_alternative<graph::Expert>(operation) || linears.count(n) != 0)
+      continue;
+    for (const graph::WeightUse& use : graph::weights_of(operation)) names.insert(use.name);
+  }
+  return names;
+}
+
 }  // namespace layerpress::compression

@@ -90,6 +90,9 @@ struct Assignments {
   std::set<std::string> changed(const graph::Graph& graph) const;
   /// Those of them that stay uncompressed.
   std::set<std::string> changed_plain(const graph::Graph& graph) const;
+  /// The weights that operations read uncompressed, besides linears and the experts that they are parts of. A linear that shares one is
+  /// untied when it is compressed.
+  std::set<std::string> read_plain(const graph::Graph& graph) const;
 };
 
 }  // namespace layerpress::compression

@@ -60,10 +60,15 @@ void add_left_out(model::TracedModel& model, const ExportedGraph& exported, cons
     if (std::holds_alternative<graph::Expert>(node.operation))
       reached.insert(parent_name(model.graph.module_name(node)));
   }
+  std::set<std::string>
+      read_by_parts;  // modules whose stacked parameter the checkpoint stores as weights of reached linears
+  for (const auto& [id, parameter] : exported.parameters)
+    if (!parameter.sources.empty() && reached.count(parent_name(parameter.sources[0].name)) != 0)
+      read_by_parts.insert(parent_name(parameter.name));
   const std::map<std::string, std::string> reasons = reasons_to_leave(exported, layouts);
   for (const std::string& linear : exported.linears) {
     const std::string name = names.stored(linear);
-    if (reached.count(name) != 0) continue;
+    if (reached.count(name) != 0 || read_by_parts.count(linear) != 0) continue;
     model.left_out.push_back(name);
     if (const auto reason = reasons.find(linear); reason != reasons.end())
       model.left_out_reasons[name] = reason->second;

@@ -42,16 +42,13 @@ std::vector<checkpoint::TensorSpec> copied_specs(const setup::OpenedModel& model
   return specs;
 }
 
-/// The weights that the output replaces. A compressed head that shares the weight of an uncompressed embedding is untied:
-/// the embedding remains unchanged.
+/// The weights that the output replaces. A compressed head that shares the weight of an uncompressed embedding, or of another operation,
+/// is untied: their weight remains unchanged.
 std::set<std::string> replaced_weights(const graph::Graph& graph, const compression::Assignments& assignments) {
   std::set<std::string> replaced;
   for (const auto& [node, assignment] : assignments.linears)
     replaced.insert(graph::weight_matrix(graph.nodes[node].operation).value().weight);
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
-    if (const auto* op = std::get_if<graph::Embedding>(&graph.nodes[n].operation);
-        op && assignments.linears.count(n) == 0)
-      replaced.erase(op->weight);
+  for (const std::string& weight : assignments.read_plain(graph)) replaced.erase(weight);
   return replaced;
 }
 

@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -13,6 +16,7 @@
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/output/output_parts.h"
 #include "layerpress/output/output_writer.h"
+#include "layerpress/rewrite/rewrite.h"
 #include "layerpress/setup/assignment/compressed_modules.h"
 #include "layerpress/setup/assignment/written_recipe.h"
 #include "layerpress/setup/rank_agreement.h"
@@ -69,10 +73,15 @@ Json output_config(const setup::RunSetup& setup) {
     config[member] = std::move(value);
   }
   const graph::Graph& graph = setup.model.traced.graph;
-  for (const auto& [n, assignment] : setup.assignments.linears)
-    if (setup.model.traced.tied_head &&
-        (graph.module_name(graph.nodes[n]) == "lm_head" || graph::is_embedding(graph.nodes[n].operation)))
-      config["tie_word_embeddings"] = false;
+  const std::set<std::string> others = setup.assignments.read_plain(graph);
+  const auto unties = [&](const auto& assigned) {
+    const graph::Node& node = graph.nodes[assigned.first];
+    const bool is_end = graph.module_name(node) == "lm_head" || graph::is_embedding(node.operation);
+    return (setup.model.traced.tied_head && is_end) ||
+           others.count(graph::weight_matrix(node.operation).value().weight) != 0;
+  };
+  const auto& linears = setup.assignments.linears;
+  if (std::any_of(linears.begin(), linears.end(), unties)) config.merge_patch(rewrite::untied_config(config));
   return config;
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress::recipe {
 namespace {
@@ -252,6 +253,7 @@ void require_one_document(const std::string& text, const std::string& where) {
 }  // namespace
 
 OrderedJson yaml_to_json(const std::string& text, const std::string& where) {
+  if (!is_utf8(text)) throw RecipeError("[recipe.yaml] {}: is not UTF-8; save it as UTF-8", where);
   YAML::Node document;
   try {
     // The end marker lets yaml-cpp detect an unclosed quote.

@@ -91,6 +91,6 @@ std::set<std::string> modules_with(
   return modules;
 }
 
-std::int64_t divided_up(std::int64_t value, std::int64_t by) { return (value + by - 1) / by; }
+std::int64_t divided_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0 ? 1 : 0); }
 
 }  // namespace layerpress::source

@@ -7,6 +7,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
 #include "layerpress/quant/compressed_weight.h"
+#include "layerpress/source/source_format.h"
 
 namespace layerpress::verification {
 namespace {
@@ -133,7 +134,8 @@ void check_plain(const checkpoint::Checkpoint& stored, const std::string& name, 
   if (spec.numel() == 0 || !at::isFloatingType(spec.dtype)) return;
   const at::Tensor tensor = stored.tensor(name);
   const std::string suffix = last_part(name);
-  if (is_scale(suffix)) {
+  // Models have parameters of such names, too.
+  if (is_scale(suffix) && (source::describes_activations(name) || suffix.starts_with("weight_"))) {
     check_scale(tensor, name, /*may_be_negative=*/false, findings);
   } else {
     const Extremes found = extremes_of(tensor);

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from .request import Request
 
+WITHOUT_EFFECT = ("quantization_config", "compression_config", "transformers_version", "_name_or_path")
 
-def place_of(request: Request, config_text: bytes, stored: dict) -> Path:
-    """The folder that has, or will have, the graph of this request."""
+
+def place_of(request: Request, config: dict, stored: dict) -> Path:
+    """The folder that has, or will have, the graph of this request. A model and what it is compressed to have one graph."""
     digest = hashlib.sha256()
-    for part in (config_text, json.dumps(sorted(stored.items())).encode(), request.dtype.encode(),
+    relevant = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT}
+    for part in (json.dumps(relevant, sort_keys=True).encode(), json.dumps(sorted(stored.items())).encode(), request.dtype.encode(),
                  str(request.trust_remote_code).encode()):
         digest.update(hashlib.sha256(part).digest())
     for package in ("torch", "transformers"):

@@ -25,16 +25,15 @@ def answer(request: dict[str, Any], report: Report) -> dict[str, Any]:
 
 def export(request: Request) -> dict:
     """Executes `request`; returns {"graph": folder, "cached": whether it was there}."""
-    config_text = (request.folder / "config.json").read_bytes()
     try:
-        config = json.loads(config_text)
+        config = json.loads((request.folder / "config.json").read_bytes())
     except ValueError as fault:
         raise ExportError(f"{request.folder}/config.json: not JSON ({one_line(fault)})") from None
     if not isinstance(config, dict):
         raise ExportError(f"{request.folder}/config.json: not a JSON object")
     check_known(config, request.trust_remote_code)
     stored = stored_tensors(request.folder, request.tensors)
-    place = cache.place_of(request, config_text, stored)
+    place = cache.place_of(request, config, stored)
     cached = (place / "graph.json").is_file()
     if not cached:
         graph, constants = make_graph(request, stored)

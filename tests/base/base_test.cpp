@@ -23,7 +23,8 @@ TEST(ErrorMessage, IsTextWhateverItNames) {
             "[a.b] a\xef\xbf\xbd"
             "b?: \xc3\xa4; c");
   const std::string cut = CheckpointError("{}x", std::string(4001, 'y').replace(3999, 2, "\xc3\xa4")).what();
-  EXPECT_TRUE(cut.ends_with("y\xef\xbf\xbd..."));
+  EXPECT_TRUE(cut.ends_with("yy..."));
+  EXPECT_LT(std::string_view(CheckpointError("{}", std::string(4000, '\xfa')).what()).size(), 4010);
 }
 
 TEST(Json, FaultsNameTheirPlace) {

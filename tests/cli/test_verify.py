@@ -311,3 +311,11 @@ def test_norms_rounded_as_one_and_more(tmp_path):
     found = verified(out, "--source", source, code=0)
     assert found["faults"] == []
     assert [warning["where"] for warning in found["warnings"]] == ["model.layers.0.input_layernorm.weight"]
+
+
+def test_a_parameter_named_like_a_scale(tmp_path):
+    """Gemma 3n has one, and it may be negative."""
+    source = tiny_models.save(tmp_path / "source", dtype=torch.bfloat16)
+    tensors = tiny_models.tensors(source)
+    tiny_models.rewrite_tensors(source, {**tensors, "model.layers.0.altup.correct_output_scale": torch.tensor([-0.2, 0.1])})
+    assert verified(shutil.copytree(source, tmp_path / "out"), "--source", source, code=0)["faults"] == []

@@ -135,6 +135,29 @@ def test_run(model, rows, tmp_path):
     assert 0 < error < 0.5
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_compressed_head_leaves_the_embedding(tied, tmp_path):
+    """Gemma 3 scales its embeddings in an operation of its own. Its config ties the head in two places, of which one may be false."""
+    folder = tiny_illustrated.save(tmp_path / "model", "gemma3")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["tie_word_embeddings"] = tied
+    (folder / "config.json").write_text(json.dumps(config))
+    out = program.oneshot(folder, tmp_path / "out", "--scheme", "FP8_DYNAMIC", "--algorithm", "rtn", "--ignore", "re:.*vision.*")
+    made = load_file(out / "model.safetensors")
+    source = load_file(folder / "model.safetensors")
+    embedding = next(name for name in source if name.endswith("embed_tokens.weight"))
+    assert torch.equal(made[embedding], source[embedding])
+    assert any(name.endswith("lm_head.weight_scale") for name in made)
+    written = json.loads((out / "config.json").read_text())
+    assert written["tie_word_embeddings"] is False and written["text_config"]["tie_word_embeddings"] is False
+    loaded, info = transformers.AutoModelForImageTextToText.from_pretrained(out, dtype=torch.float32, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    given = sample("gemma3", 11, 0)
+    with torch.no_grad():
+        compressed = loaded.eval()(**given, use_cache=False).logits[0].numpy()
+    assert relative_difference([compressed], tiny_illustrated.their_logits(folder, [given])) < 0.3
+
+
 @pytest.mark.nightly
 def test_evaluation(model, rows):
     """The perplexity of rows with images is transformers'."""

@@ -105,7 +105,8 @@ TEST_F(RecipeNotesTest, NothingToDoSaysWhy) {
   };
   EXPECT_TRUE(has(error({{"scheme", "W8A8"}, {"targets", {"q_proj"}}}),
                   "match no module of LlamaForCausalLM; names are full names; did you mean re:.*\\.q_proj$?"));
-  EXPECT_TRUE(has(error({{"scheme", "W8A8"}, {"ignore", {"Linear"}}}), "ignores all modules that its targets match"));
+  EXPECT_TRUE(
+      has(error({{"scheme", "W8A8"}, {"ignore", {"Linear"}}}), "ignores (Linear) all modules that its targets match"));
 }
 
 TEST_F(RecipeNotesTest, GroupSizesThatDoNotDivide) {

@@ -18,7 +18,8 @@ Architecture cohere2_architecture(ModelConfig& config) {
   made.number("logit_scale", "logit_scale", 0.0625);
   made.count("attention.sliding_window", "sliding_window", 4096);
   made.set("vocab_size", config.count("vocab_size"));
-  made.set("rope.dimension_count", static_cast<std::uint32_t>(config.number("rotary_pct", 1) * made.head_dim()));
+  made.set("rope.dimension_count",
+           without_fraction(config.number("rotary_pct", 1) * made.head_dim(), "rotary_pct times head_dim"));
   made.window_pattern([](std::int64_t layer) { return (layer + 1) % 4 != 0; });
   made.layer("input_layernorm", "attn_norm");
   made.attention_names();

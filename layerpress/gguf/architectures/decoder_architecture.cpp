@@ -212,9 +212,7 @@ void DecoderArchitecture::rope_scaling_keys() {
                   "rounds yarn's range to whole features (truncate)");
   const double original =
       rope_.number("original_max_position_embeddings", config_.number("max_position_embeddings", 0));
-  if (!(original >= 1 && original < 2147483648.0))
-    throw CheckpointError("[gguf.config] config.json: original_max_position_embeddings {} is out of range", original);
-  set("rope.scaling.original_context_length", static_cast<std::uint32_t>(original));
+  set("rope.scaling.original_context_length", without_fraction(original, "original_max_position_embeddings"));
   for (const auto& [from, to] : {std::pair{"extrapolation_factor", "yarn_ext_factor"},
                                  {"attention_factor", "yarn_attn_factor"},
                                  {"beta_fast", "yarn_beta_fast"},

@@ -1,4 +1,6 @@
 // LFM 2: short convolutions in most layers, attention in the others.
+#include <cmath>
+
 #include "layerpress/gguf/architectures/decoder_architecture.h"
 #include "layerpress/gguf/architectures/families.h"
 
@@ -7,12 +9,12 @@ namespace {
 
 /// The MLP's width: two thirds of what config.json says, scaled and rounded up, if it says so.
 std::uint32_t mlp_width(const ModelConfig& config) {
-  double width = config.count(config.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size");
-  if (!config.flag("block_auto_adjust_ff_dim", true)) return static_cast<std::uint32_t>(width);
-  width = static_cast<std::uint32_t>(2 * width / 3);
-  width = static_cast<std::uint32_t>(width * config.number("block_ffn_dim_multiplier", 1));
-  const std::uint32_t multiple = config.count("block_multiple_of", 256);
-  return multiple * ((static_cast<std::uint32_t>(width) + multiple - 1) / multiple);
+  const std::uint32_t whole = config.count(config.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size");
+  if (!config.flag("block_auto_adjust_ff_dim", true)) return whole;
+  const double two_thirds = std::floor(2.0 * whole / 3);
+  const double width = std::floor(two_thirds * config.number("block_ffn_dim_multiplier", 1));
+  const double multiple = config.count("block_multiple_of", 256);
+  return without_fraction(multiple * std::ceil(width / multiple), "block_ff_dim, adjusted,");
 }
 
 /// Of a file: layers without key-value heads are convolutions.

@@ -171,4 +171,10 @@ RopeConfig read_rope(const ModelConfig& config, const RopeDefaults& defaults) {
   return rope;
 }
 
+std::uint32_t without_fraction(double value, const char* key) {
+  if (!(value >= 0 && value < 2147483648.0))
+    throw CheckpointError("[gguf.config] config.json: {} {} is out of range", key, value);
+  return static_cast<std::uint32_t>(value);
+}
+
 }  // namespace layerpress::gguf

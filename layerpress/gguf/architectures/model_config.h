@@ -91,6 +91,9 @@ struct RopeDefaults {
   double rotated_part = 1;
 };
 
+/// A number of config.json without its fraction. Throws CheckpointError unless that is 0 to 2^31 - 1.
+std::uint32_t without_fraction(double value, const char* key);
+
 RopeConfig read_rope(const ModelConfig& config, const RopeDefaults& defaults);
 
 }  // namespace layerpress::gguf

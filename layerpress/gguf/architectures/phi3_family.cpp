@@ -43,8 +43,10 @@ Architecture phi3_architecture(ModelConfig& config) {
   const std::uint32_t context = config.count("max_position_embeddings", 4096);
   const std::uint32_t original =
       config.count("original_max_position_embeddings",
-                   static_cast<std::uint32_t>(made.rope().number("original_max_position_embeddings", context)));
-  const auto rotated = static_cast<std::uint32_t>(made.rope().rotated_part * made.head_dim());
+                   without_fraction(made.rope().number("original_max_position_embeddings", context),
+                                    "original_max_position_embeddings"));
+  const std::uint32_t rotated =
+      without_fraction(made.rope().rotated_part * made.head_dim(), "partial_rotary_factor times head_dim");
   config.require(rotated > 0 && rotated % 2 == 0, "partial_rotary_factor", "rotates an even number of features");
   made.set("rope.dimension_count", rotated);
   made.set("rope.scaling.original_context_length", original);

@@ -1,5 +1,6 @@
 #include "layerpress/model/blocks/decoder_config.h"
 
+#include <cmath>
 #include <map>
 
 namespace layerpress::model {
@@ -97,8 +98,18 @@ std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
   return sliding;
 }
 
-double nullable_number(const Json& config, const char* key, double otherwise) {
-  return json_get_or<double>(config, key, kConfigFile, config.contains(key) ? 0 : otherwise);
+std::int64_t window_size(const Json& config) {
+  constexpr const char* kKey = "sliding_window";
+  const auto window = json_get_or<std::int64_t>(config, kKey, kConfigFile, config.contains(kKey) ? 0 : 4096);
+  if (window < 0) throw CheckpointError("[model.config] config.json: {} {} is negative", kKey, window);
+  return window;
+}
+
+double soft_cap(const Json& config, const char* key, double otherwise) {
+  const auto cap = json_get_or<double>(config, key, kConfigFile, config.contains(key) ? 0 : otherwise);
+  if (!(cap >= 0) || !std::isfinite(cap))
+    throw CheckpointError("[model.config] config.json: {} {} is out of range", key, cap);
+  return cap;
 }
 
 }  // namespace layerpress::model

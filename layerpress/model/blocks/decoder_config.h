@@ -70,7 +70,10 @@ std::vector<std::int64_t> layer_windows(const Json& config, std::int64_t num_lay
 std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
                                  const std::function<bool(std::int64_t)>& otherwise);
 
-/// A number of config.json that may be null: `otherwise` if the key is missing, 0 if it is null.
-double nullable_number(const Json& config, const char* key, double otherwise);
+/// Tokens of the sliding window: 4096 if the key is missing, 0 (none) if it is null.
+std::int64_t window_size(const Json& config);
+
+/// The bound of scores or logits: `otherwise` if the key is missing, 0 (none) if it is null.
+double soft_cap(const Json& config, const char* key, double otherwise);
 
 }  // namespace layerpress::model

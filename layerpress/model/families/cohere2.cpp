@@ -13,7 +13,7 @@ TracedModel trace_cohere2(const Json& config) {
                                                         .epsilon = 1e-5});
   decoder.head_dim = decoder.hidden_size / decoder.num_heads;  // ignores the config's head_dim, as transformers does
   const bool bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
-  const auto window = static_cast<std::int64_t>(nullable_number(config, "sliding_window", 4096));
+  const std::int64_t window = window_size(config);
   const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kConfigFile, 4);
   if (pattern < 1)
     throw CheckpointError("[model.config] config.json: sliding_window_pattern {} is not positive", pattern);

@@ -57,22 +57,22 @@ graph::RopeTable layer_rope(const Json& config, DecoderConfig decoder, bool slid
 
 TracedModel trace_gemma2(const Json& config) {
   const DecoderConfig decoder = gemma_config(config, 8192);
-  const auto window = static_cast<std::int64_t>(nullable_number(config, "sliding_window", 4096));
+  const std::int64_t window = window_size(config);
   const std::vector<bool> sliding =
       sliding_layers(config, decoder.num_layers, [](std::int64_t layer) { return layer % 2 == 0; });
   SelfAttention attention = gemma_attention(config, "Gemma2Attention");
-  attention.soft_cap = nullable_number(config, "attn_logit_softcapping", 50);
+  attention.soft_cap = soft_cap(config, "attn_logit_softcapping", 50);
   const auto layer = [&](graph::Tracer& tracer, std::int64_t index, graph::Symbol x) {
     attention.window = sliding[index] ? window : 0;
     return post_norm_layer(tracer, decoder, "Gemma2", attention, /*pre_norms=*/true, x);
   };
-  const double logit_cap = nullable_number(config, "final_logit_softcapping", 30);
+  const double logit_cap = soft_cap(config, "final_logit_softcapping", 30);
   return causal_language_model("Gemma2", decoder, config, layer, gemma_ends(decoder, logit_cap));
 }
 
 TracedModel trace_gemma3(const Json& config) {
   const DecoderConfig decoder = gemma_config(config, 131'072);
-  const auto window = static_cast<std::int64_t>(nullable_number(config, "sliding_window", 4096));
+  const std::int64_t window = window_size(config);
   const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kConfigFile, 6);
   if (pattern < 1)
     throw CheckpointError("[model.config] config.json: sliding_window_pattern {} is not positive", pattern);
@@ -85,7 +85,7 @@ TracedModel trace_gemma3(const Json& config) {
     attention.rope_table = sliding[index] ? 1 : 0;
     return post_norm_layer(tracer, decoder, "Gemma3", attention, /*pre_norms=*/true, x);
   };
-  ModelEnds ends = gemma_ends(decoder, nullable_number(config, "final_logit_softcapping", 0));
+  ModelEnds ends = gemma_ends(decoder, soft_cap(config, "final_logit_softcapping", 0));
   ends.rope_tables = {layer_rope(config, decoder, false), layer_rope(config, decoder, true)};
   return causal_language_model("Gemma3", decoder, config, layer, ends);
 }

@@ -32,6 +32,7 @@ const std::set<std::string_view>& left_out() {
                                                     "timeout",
                                                     "summary",
                                                     "report",
+                                                    "imatrix",
                                                     "memory-budget",
                                                     "device",
                                                     "offload-dir",
@@ -55,8 +56,10 @@ Values values_of(const OneshotOptions& options) {
   std::size_t place = 0;
   OneshotOptions::visit(options, [&](const char* name, const auto& value, const char*) {
     const Json& usual = defaults[place++];
-    if (left_out().count(name) == 0 && (Json(value) != usual || is_always_written(name, options)))
-      values.emplace_back(name, value);
+    if (left_out().count(name) != 0 || (Json(value) == usual && !is_always_written(name, options))) return;
+    values.emplace_back(name, value);
+    if (std::string_view(name) == "from-imatrix")  // folders of this machine are nobody's business
+      values.back().second = std::filesystem::path(options.from_imatrix).filename().string();
   });
   return values;
 }

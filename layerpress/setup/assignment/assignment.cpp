@@ -231,21 +231,29 @@ void note_left_router(const compression::Quantizer& modifier, quant::ModuleName 
 
 /// Why a recipe compresses nothing, and what could be done.
 std::string nothing_to_do(const OpenedModel& model, const Modifiers& modifiers) {
-  std::set<std::string> targets;
+  std::set<std::string> targets, ignored;
   for (const auto& modifier : modifiers)
-    if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get()))
+    if (const auto* quantizer = dynamic_cast<const compression::Quantizer*>(modifier.get())) {
       for (const auto& group : quantizer->scheme_groups())
         targets.insert(group.scheme->targets.begin(), group.scheme->targets.end());
+      for (const std::string& entry : quantizer->ignore_entries()) ignored.insert(entry);
+    }
+  ignored.erase("");  // how a command line says "nothing"
   std::string hints;
   for (const UnmatchedEntry& entry : unmatched_entries(model, modifiers)) {
     if (entry.list != "targets") continue;
     targets.erase(entry.entry);
     if (!entry.hint.empty()) hints += "; " + entry.hint;
   }
-  return targets.empty() ? fmt::format("the recipe's targets match no module of {}{}{}", model.architecture, hints,
-                                       unreachable(model.traced))
-                         : fmt::format("the recipe ignores all modules that its targets match ({}){}",
-                                       join({targets.begin(), targets.end()}), unreachable(model.traced));
+  const std::string others = unreachable(model.traced);
+  if (targets.empty())
+    return fmt::format("the recipe's targets match no module of {}{}{}", model.architecture, hints, others);
+  const std::string matching = join({targets.begin(), targets.end()});
+  if (ignored.empty())
+    return fmt::format("the recipe's targets match only modules without a weight to compress ({}); name linears{}",
+                       matching, others);
+  return fmt::format("the recipe ignores ({}) all modules that its targets match ({}){}",
+                     join_first({ignored.begin(), ignored.end()}, 4), matching, others);
 }
 
 /// What a modifier does with a module. Throws RecipeError if it cannot do it.

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .request import Request
+from .tied_heads import own_heads
 
 WITHOUT_EFFECT = ("quantization_config", "compression_config", "transformers_version", "_name_or_path")
 
@@ -18,7 +19,8 @@ def place_of(request: Request, config: dict, stored: dict) -> Path:
     """The folder that has, or will have, the graph of this request. A model and what it is compressed to have one graph."""
     digest = hashlib.sha256()
     relevant = {key: value for key, value in config.items() if key not in WITHOUT_EFFECT}
-    for part in (json.dumps(relevant, sort_keys=True).encode(), json.dumps(sorted(stored.items())).encode(), request.dtype.encode(),
+    facts = (relevant, sorted(stored.items()), own_heads(config, request.folder, stored))
+    for part in (*(json.dumps(fact, sort_keys=True).encode() for fact in facts), request.dtype.encode(),
                  str(request.trust_remote_code).encode()):
         digest.update(hashlib.sha256(part).digest())
     for package in ("torch", "transformers"):

@@ -112,6 +112,20 @@ def test_a_head_that_differs_from_the_embedding(options, tmp_path):
     assert found["kl_divergence"] < 0.3
 
 
+def test_exported_graphs_of_heads_that_differ(tmp_path, monkeypatch):
+    """Two checkpoints of one config: the graph of one, in which head and embedding are equal, is not that of the other."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    samples = program.write_samples(tmp_path / "samples.jsonl", tiny_models.random_samples([30], seed=3))
+    ids = torch.tensor([[int(token) for token in tiny_models.random_samples([30], seed=3)[0]]])
+    for name, make in (("equal", torch.clone), ("own", lambda weight: weight.flip(0))):
+        tied = tiny_models.save(tmp_path / name, tie_word_embeddings=True)
+        add_tensors(tied, {"lm_head.weight": make(load_file(tied / "model.safetensors")["model.embed_tokens.weight"]).contiguous()})
+        found = program.run("eval", tied, "--dataset", samples, "--model-graph", "export").json()
+        with torch.no_grad():
+            wanted = torch.exp(tiny_models.load(tied)(ids, labels=ids).loss).item()
+        assert found["perplexity"] == pytest.approx(wanted, rel=1e-4)
+
+
 def test_a_tied_head_that_stays(tmp_path):
     """It is copied like any tensor that is not read."""
     tied = tiny_models.save(tmp_path / "tied", dtype=torch.bfloat16, tie_word_embeddings=True)

@@ -50,10 +50,8 @@ Json json_of(const T& value) {
     return value;
   } else {
     Json list = Json::array();
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      const typename T::value_type element = value[i];  // of vector<bool>, no reference
-      list.push_back(json_of(element));
-    }
+    for (std::size_t i = 0; i < value.size(); ++i)
+      list.push_back(json_of<typename T::value_type>(value[i]));  // of vector<bool>, no reference
     return list;
   }
 }

@@ -8,7 +8,7 @@ namespace layerpress::gguf {
 namespace {
 
 std::vector<float> rope_factors(const RopeConfig& rope, const char* key, std::uint32_t rotated) {
-  const auto values = json_get<std::vector<float>>(rope.parameters, key, "config.json: rope parameters");
+  auto values = json_get<std::vector<float>>(rope.parameters, key, "config.json: rope parameters");
   if (values.size() * 2 != rotated)
     throw CheckpointError("[gguf.config] config.json: '{}' has {} entries, expected {}", key, values.size(),
                           rotated / 2);

@@ -60,8 +60,7 @@ void add_left_out(model::TracedModel& model, const ExportedGraph& exported, cons
     if (std::holds_alternative<graph::Expert>(node.operation))
       reached.insert(parent_name(model.graph.module_name(node)));
   }
-  std::set<std::string>
-      read_by_parts;  // modules whose stacked parameter the checkpoint stores as weights of reached linears
+  std::set<std::string> read_by_parts;  // their stacked parameters are stored as weights of reached linears
   for (const auto& [id, parameter] : exported.parameters)
     if (!parameter.sources.empty() && reached.count(parent_name(parameter.sources[0].name)) != 0)
       read_by_parts.insert(parent_name(parameter.name));

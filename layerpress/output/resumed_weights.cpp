@@ -29,9 +29,7 @@ ResumedWeights::ResumedWeights(const setup::OpenedModel& model, const compressio
         for (const graph::WeightUse& use : graph::weights_of(graph.nodes[n].operation))
           if (changed.count(use.name) != 0) changed_.insert(use.name);
   // A compressed head's weight may be that of an embedding which is not compressed.
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)
-    if (graph::is_embedding(graph.nodes[n].operation) && assignments.linears.count(n) == 0)
-      compressed_.erase(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (const std::string& weight : assignments.read_plain(graph)) compressed_.erase(weight);
 }
 
 at::Tensor ResumedWeights::load(const std::string& name) const {

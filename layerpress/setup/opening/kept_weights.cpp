@@ -16,9 +16,8 @@ std::vector<std::string> left_as_they_are(const OpenedModel& model, const compre
   std::set<std::string> replaced;
   for (const auto& [n, assignment] : assignments.linears)
     replaced.insert(graph::weight_matrix(graph.nodes[n].operation)->weight);
-  for (graph::NodeId n = 0; n < static_cast<graph::NodeId>(graph.nodes.size()); ++n)  // a compressed head may share it
-    if (graph::is_embedding(graph.nodes[n].operation) && assignments.linears.count(n) == 0)
-      replaced.erase(graph::weight_matrix(graph.nodes[n].operation)->weight);
+  for (const std::string& weight : assignments.read_plain(graph))
+    replaced.erase(weight);  // a compressed head may share it
   for (const std::string& name : assignments.changed_plain(graph)) replaced.insert(name);
   std::vector<std::string> names;
   for (const auto& [name, weight] : model.quantized)

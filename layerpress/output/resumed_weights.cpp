@@ -37,7 +37,7 @@ at::Tensor ResumedWeights::load(const std::string& name) const {
   if (changed_.count(name) != 0) return output_.read(name);
   if (found == compressed_.end()) return model_.checkpoint->tensor(name);
   const auto& [module, scheme] = found->second;
-  const auto part = [&](const std::string& suffix) -> std::optional<at::Tensor> {
+  const auto part = [this, &module = module](const std::string& suffix) -> std::optional<at::Tensor> {
     const std::string full = module + "." + suffix;
     if (!output_.has(full)) return std::nullopt;
     return output_.read(full);

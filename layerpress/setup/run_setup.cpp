@@ -183,7 +183,7 @@ RunSetup set_up(const OneshotOptions& options, recipe::Recipe recipe, std::optio
   const std::shared_ptr<const checkpoint::Checkpoint> before = setup.model.checkpoint;
   apply_rewrites(setup.modifiers, setup.model);
   if (has_fixed_graph) require_no_new_weights(*before, setup.model);
-  if (!setup.model.rewrites.empty())
+  if (!setup.model.rewritten.empty())
     setup.target = make_target(options, setup.recipe, setup.model, importance.get());  // of the changed model
   setup.assignments = assign(setup.model, setup.modifiers, *setup.target);
   if (round_calibrated_inputs(setup.model, setup.assignments) > 0)

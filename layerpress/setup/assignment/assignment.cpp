@@ -156,7 +156,7 @@ void scale_blocks(const graph::Graph& graph, const target::Target& target, compr
 
 /// Weights that the source stores as integers or FP4 keep their values in blocks that can hold them.
 void find_stored_codes(const OpenedModel& model, compression::Assignments& assignments) {
-  if (!model.rewrites.empty()) return;
+  if (!model.rewritten.empty()) return;
   const std::set<std::string> transformed = assignments.transformed(model.traced.graph);
   for (auto& [n, assignment] : assignments.linears) {
     const gguf::BlockType* type = quant::block_type(*assignment.scheme);
@@ -310,7 +310,7 @@ LinearSchemes assign_encodings(const OpenedModel& model, const Modifiers& modifi
 void check_not_empty(const OpenedModel& model, const Modifiers& modifiers,
                      const compression::Assignments& assignments) {
   if (!assignments.linears.empty() || !assignments.transforms.empty() || !assignments.attentions.empty() ||
-      !model.rewrites.empty())
+      !model.rewritten.empty())
     return;
   if (assignments.stored_alike.empty())
     throw RecipeError("[recipe.check] nothing would be done: {}", nothing_to_do(model, modifiers));

@@ -12,7 +12,7 @@ namespace {
 
 /// An importance file is about the inputs of the model as it is.
 void require_own_inputs(const OpenedModel& model, const compression::Assignments& assignments, const char* option) {
-  if (!assignments.transforms.empty() || !model.rewrites.empty())
+  if (!assignments.transforms.empty() || !model.rewritten.empty())
     throw UsageError(
         "[options] {}: {} changes what linears read, so that the figures would not fit the model; leave out one of "
         "them",

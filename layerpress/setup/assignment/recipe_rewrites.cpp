@@ -19,7 +19,7 @@ void apply_rewrites(const Modifiers& modifiers, OpenedModel& model) {
       throw RecipeError("[recipe.check] {} changes the model before {} begins; put {} first", modifier->type(), earlier,
                         modifier->type());
     const rewrite::Changes changes = rewrite->changes(model);
-    if (changes.is_traced_again && !model.rewrites.empty())
+    if (changes.is_traced_again && !model.rewritten.empty())
       throw RecipeError(
           "[recipe.check] {} changes the model's graph; put it before other modifiers that change the model",
           modifier->type());

@@ -26,6 +26,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// What --overwrite replaces as a whole may be a model, or a few files, but no folder of folders that someone named by mistake.
+void check_replaced(const fs::path& output) {
+  std::error_code failure;
+  if (!fs::is_directory(output, failure) || fs::exists(output / "config.json", failure)) return;
+  for (const auto& entry : fs::directory_iterator(output, failure))
+    if (entry.is_directory(failure))
+      throw UsageError(
+          "[output] {}: --overwrite would remove all that it holds, such as {}, and it is no model; name a folder in "
+          "it, or empty it yourself",
+          output.string(), entry.path().filename().string() + "/");
+}
+
 /// The finished folder takes the place of what is there, which must be nothing that the run or the user needs.
 void check_output(const OneshotOptions& options, const fs::path& model_location) {
   std::error_code failure;
@@ -45,6 +57,7 @@ void check_output(const OneshotOptions& options, const fs::path& model_location)
   if (!options.imatrix.empty() && fs::is_directory(options.output, failure) && lies_in(imatrix, options.output))
     throw UsageError("[options] --imatrix: {} lies in the output, which will be replaced; name a file elsewhere",
                      options.imatrix);
+  if (options.overwrite) check_replaced(options.output);
   if (!options.offload_dir.empty() && !fs::is_directory(options.offload_dir, failure))
     throw UsageError("[options] --offload-dir: {} is not a directory; name an existing one", options.offload_dir);
 }

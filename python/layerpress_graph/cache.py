@@ -9,6 +9,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from .errors import ExportError
 from .request import Request
 from .tied_heads import own_heads
 
@@ -31,6 +32,17 @@ def place_of(request: Request, config: dict, stored: dict) -> Path:
     for source in sources:
         digest.update(source.name.encode() + hashlib.sha256(source.read_bytes()).digest())
     return request.cache_folder / digest.hexdigest()[:32]
+
+
+def require_writable(folder: Path) -> None:
+    """Raises ExportError if graphs cannot be kept there, which is better known before the export than after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as fault:
+        raise ExportError(f"the folder for exported graphs, {folder}, cannot be written ({fault.strerror}): "
+                          "set XDG_CACHE_HOME to a folder that can") from None
 
 
 def write(folder: Path, graph: dict, constants: dict) -> None:

@@ -36,6 +36,7 @@ def export(request: Request) -> dict:
     place = cache.place_of(request, config, stored)
     cached = (place / "graph.json").is_file()
     if not cached:
+        cache.require_writable(request.cache_folder)
         graph, constants = make_graph(request, stored)
         cache.store(place, graph, constants)
     return {"graph": str(place), "cached": cached}

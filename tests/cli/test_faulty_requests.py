@@ -217,6 +217,12 @@ def test_helper_s_interpreter_missing(model, refused, tmp_path, monkeypatch):
     refused(model, "--group-size", "32", "--dataset", tmp_path / "text.jsonl", fragments=["/no/such/python", "LAYERPRESS_PYTHON"])
 
 
+def test_exported_graphs_cannot_be_kept(model, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    program.fails("inspect", model, "--model-graph", "export", fragments=["cannot be written", "set XDG_CACHE_HOME to a folder"])
+
+
 def test_output_that_is_not_empty(model, results, rounding):
     out = results / "out"
     out.mkdir()
@@ -225,6 +231,13 @@ def test_output_that_is_not_empty(model, results, rounding):
     assert [file.name for file in out.iterdir()] == ["precious"] and list(results.iterdir()) == [out]
     program.oneshot(model, out, *rounding, "--overwrite")
     assert not (out / "precious").exists() and (out / "config.json").exists() and list(results.iterdir()) == [out]
+
+
+def test_output_that_holds_other_folders(model, results, rounding):
+    """A folder of models, named in place of a new one in it."""
+    (results / "models" / "mine").mkdir(parents=True)
+    program.fails("oneshot", model, "--output", results / "models", *rounding, "--overwrite", code=2, fragments=["mine/", "name a folder in it"])
+    assert (results / "models" / "mine").exists() and list(results.iterdir()) == [results / "models"]
 
 
 def test_output_that_is_empty_or_nested(model, results, rounding):

@@ -169,6 +169,13 @@ def test_refused_options(llama, importance, arguments, fragments, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_llama_cpp_cannot_have(data, tmp_path):
+    """The file names tensors as llama.cpp does, whatever the result's format is."""
+    model = block_models.save(tmp_path / "model", "Qwen3Moe", **{**EXPERTS, "norm_topk_prob": False})
+    program.fails("oneshot", model, "--output", tmp_path / "out", *data, "--imatrix", tmp_path / "importance.gguf",
+                  fragments=["--imatrix: leave it out", "norm_topk_prob"], code=2)
+
+
 def test_data_beside_a_file(llama, importance, data, tmp_path):
     outcome = program.run("oneshot", llama, "--output", tmp_path / "out.gguf", "--from-imatrix", importance[0], *data)
     assert "--dataset has no effect" in outcome.errors

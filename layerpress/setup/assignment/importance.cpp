@@ -76,11 +76,16 @@ std::vector<MeasuredInputs> measure_inputs(const OpenedModel& model, compression
   require_own_inputs(model, assignments, "--imatrix");
   std::vector<MeasuredInputs> measured;
   std::set<std::pair<std::string, std::int64_t>> known;
-  for_each_place(model, assignments, [&](const graph::Node& node, compression::Assignment& assignment, auto&& place) {
+  const auto measure = [&](const graph::Node& node, compression::Assignment& assignment, auto&& place) {
     if (!known.emplace(place.tensor, place.matrix).second) return;
     assignment.measures_inputs = true;
     measured.push_back({model.traced.graph.module_name(node), std::move(place)});
-  });
+  };
+  try {
+    for_each_place(model, assignments, measure);
+  } catch (const CheckpointError& unknown) {
+    throw UsageError("[options] --imatrix: leave it out, because llama.cpp cannot have this model: {}", unknown.what());
+  }
   return measured;
 }
 

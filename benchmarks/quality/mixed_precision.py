@@ -176,10 +176,11 @@ def recipe_of(units: list[list[str]], chosen: list[str], rounded: dict[str, dict
 def choices(runs: Runs, rounded: dict[str, dict]) -> tuple[dict[str, Any], dict[str, Losses]]:
     """The program's own figures, and the losses of a scheme in a unit by each score."""
     arguments = runs.arguments
-    mixed = runs.calibrated("ours", "--algorithm", "rtn", "--target-bits", arguments.bits[0], "--schemes", ",".join(arguments.schemes),
+    mixed = runs.calibrated("ours", "--target-bits", arguments.bits[0], "--schemes", ",".join(arguments.schemes),
                             *(["--group-size", arguments.group_size] if runs.group_size else []))["mixed_precision"]
     units = [unit["targets"] for unit in mixed["units"]]
-    losses = {"layerpress": [unit["predicted_kl"] for unit in mixed["units"]]}
+    losses = {"layerpress": [{scheme: loss * unit["left_by_gptq"] for scheme, loss in unit["predicted_kl"].items()}
+                             for unit in mixed["units"]]}
     if "higgs" in arguments.scores:
         original: dict[str, torch.Tensor] = {}
         for file in arguments.model.glob("*.safetensors"):
@@ -203,17 +204,19 @@ def measure(arguments: argparse.Namespace) -> str:
     for algorithm in arguments.algorithms:
         for budget in arguments.bits:
             for name, losses in scores.items():
+                if name == "layerpress" and algorithm == "rtn":
+                    losses = [unit["predicted_kl"] for unit in mixed["units"]]
                 chosen = cheapest(losses, bits, int(budget * elements))
-                if name == "layerpress" and budget == arguments.bits[0]:
+                if name == "layerpress" and algorithm == "gptq" and budget == arguments.bits[0]:
                     assert chosen == [unit["scheme"] for unit in mixed["units"]], "the program does not choose the best"
                 recipe.write_text(recipe_of(units, chosen, rounded, algorithm))
                 runs.calibrated("mixed", "--recipe", recipe)
                 own = sum(sizes[scheme] for sizes, scheme in zip(bits, chosen)) / elements
-                predicted = sum(loss[scheme] for loss, scheme in zip(losses, chosen)) if name == "layerpress" else 0
-                rows.append([algorithm, f"{own:.3f}", name, f"{runs.divergence('mixed'):.4f}", f"{predicted:.4f}" if predicted else ""])
+                predicted = sum(unit["predicted_kl"][scheme] for unit, scheme in zip(mixed["units"], chosen))
+                rows.append([algorithm, f"{own:.3f}", name, f"{runs.divergence('mixed'):.4f}", f"{predicted:.4f}"])
                 print(*rows[-1], file=sys.stderr, flush=True)
     return "\n".join([f"{arguments.model.name}, {arguments.samples} x {arguments.max_seq_length} tokens, on {machine()}", "",
-                      table(["algorithm", "bits", "choice", "KL", "predicted"], rows)])
+                      table(["algorithm", "bits", "choice", "KL", "predicted, rounded to nearest"], rows)])
 
 
 if __name__ == "__main__":

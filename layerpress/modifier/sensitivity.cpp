@@ -28,7 +28,8 @@ compression::LinearWeight rounded_in(const quant::QuantizationScheme* scheme, co
 
 }  // namespace
 
-Sensitivity::Sensitivity(Candidates candidates) : candidates_(std::move(candidates)) {}
+Sensitivity::Sensitivity(Candidates candidates, bool asks_what_gptq_leaves)
+    : candidates_(std::move(candidates)), asks_what_gptq_leaves_(asks_what_gptq_leaves) {}
 
 const quant::QuantizationScheme* Sensitivity::scheme_of(std::size_t candidate) const {
   return candidates_[candidate]->scheme_groups().front().scheme;
@@ -86,6 +87,12 @@ compression::CompressionCost Sensitivity::cost(const std::vector<compression::Li
   }
   // The whole Gram matrix lies beside all of it.
   cost.workspace_bytes += static_cast<std::uint64_t>(columns * columns) * sizeof(float);
+  if (asks_what_gptq_leaves_) {
+    const auto size = static_cast<double>(columns);
+    cost.flops["factorize"] += size * size * size / 3;
+    cost.workspace_bytes =
+        std::max(cost.workspace_bytes, kernels::factorize_workspace(columns, linears.front().device));
+  }
   return cost;
 }
 
@@ -95,6 +102,7 @@ std::vector<compression::CompressedModule> Sensitivity::compress(const std::vect
   if (statistics == nullptr) throw InternalError("[modifier.sensitivity] no statistics for {}", linears.front().module);
   const at::Tensor upper = statistics->of<compression::GramStatistic>();
   const std::string useless = useless_inputs(upper.diagonal().sum(at::kDouble).item<double>());
+  const double left = asks_what_gptq_leaves_ && useless.empty() ? left_by_gptq(upper, times) : 0;
   const at::Tensor gram = useless.empty() ? kernels::symmetric_from_upper(upper) : at::Tensor();
   std::vector<compression::CompressedModule> modules;
   for (const compression::LinearWeight& linear : linears) {
@@ -104,8 +112,21 @@ std::vector<compression::CompressedModule> Sensitivity::compress(const std::vect
     report.tokens = statistics->tokens;
     report.figures =
         gram.defined() ? figures_of(linear, gram, times) : std::vector<double>(1 + candidates_.size(), 0.0);
+    if (asks_what_gptq_leaves_) report.figures.push_back(report.figures.front() * left);
   }
   return modules;
+}
+
+double Sensitivity::left_by_gptq(const at::Tensor& upper, PhaseTimes& times) const {
+  const auto phase = times.measure("factorize");
+  const auto columns = static_cast<double>(upper.size(0));
+  times.add_flops("factorize", columns * columns * columns / 3);
+  const Factorization factorization =
+      factorize_with_fallbacks(upper, kernels::FactorizeOptions().dampening, ColumnOrder());
+  if (!factorization.factor) return 1;
+  const at::Tensor inputs = upper.diagonal().index_select(0, factorization.factor->order);
+  const double left = factorization.factor->pivots.mul(inputs.gt(0)).sum(at::kDouble).item<double>();
+  return std::min(1.0, left / inputs.sum(at::kDouble).item<double>());
 }
 
 std::vector<double> Sensitivity::figures_of(const compression::LinearWeight& linear, const at::Tensor& gram,

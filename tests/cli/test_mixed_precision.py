@@ -67,7 +67,8 @@ def test_no_other_choice_is_better(made):
     units = decision["units"]
     limit = 7 * sum(unit["weights"] for unit in units) * (1 + 1e-9)
     sizes = [[bits_of(decision, unit, scheme) for scheme in SCHEMES] for unit in units]
-    losses = [[unit["predicted_kl"][scheme] for scheme in SCHEMES] for unit in units]
+    losses = [[unit["left_by_gptq"] * unit["predicted_kl"][scheme] for scheme in SCHEMES] for unit in units]
+    assert all(0 < unit["left_by_gptq"] < 1 for unit in units)
     halves = []  # the bits and the losses of all choices for the first units, and for the others
     for half in (range(6), range(6, len(units))):
         bits, loss = numpy.zeros(1), numpy.zeros(1)
@@ -80,7 +81,9 @@ def test_no_other_choice_is_better(made):
         fits = halves[1][0] <= limit - own_bits
         if fits.any():
             best = min(best, own_loss + halves[1][1][fits].min())
-    assert decision["predicted_kl"] == pytest.approx(best, rel=1e-9)
+    chosen = [SCHEMES.index(unit["scheme"]) for unit in units]
+    assert sum(own[place] for own, place in zip(losses, chosen)) == pytest.approx(best, rel=1e-9)
+    assert decision["predicted_kl"] == pytest.approx(sum(unit["predicted_kl"][unit["scheme"]] for unit in units), rel=1e-9)
 
 
 def test_predictions_are_measured(model, samples, made, results):

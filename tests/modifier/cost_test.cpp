@@ -94,7 +94,7 @@ class CostTest : public ::testing::TestWithParam<Case> {
   static std::unique_ptr<compression::Quantizer> make() {
     const std::string type = GetParam().type;
     if (type.empty()) return nullptr;
-    return type == "sensitivity" ? test::make_sensitivity(GetParam().arguments)
+    return type == "sensitivity" ? test::make_sensitivity(GetParam().arguments, /*asks_what_gptq_leaves=*/true)
                                  : test::make_quantizer(type, GetParam().arguments, "test");
   }
 

@@ -21,11 +21,12 @@ inline std::unique_ptr<compression::Quantizer> make_quantizer(const std::string&
 }
 
 /// What measures rounding to these schemes.
-inline std::unique_ptr<modifier::Sensitivity> make_sensitivity(const std::vector<std::string>& schemes) {
+inline std::unique_ptr<modifier::Sensitivity> make_sensitivity(const std::vector<std::string>& schemes,
+                                                              bool asks_what_gptq_leaves = false) {
   modifier::Sensitivity::Candidates candidates;
   for (const std::string& scheme : schemes)
     candidates.push_back(make_quantizer("QuantizationModifier", {{"scheme", scheme}}, "test"));
-  return std::make_unique<modifier::Sensitivity>(std::move(candidates));
+  return std::make_unique<modifier::Sensitivity>(std::move(candidates), asks_what_gptq_leaves);
 }
 
 /// The edit that a modifier makes of a linear "m", and then `encoding`, or none.

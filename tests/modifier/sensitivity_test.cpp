@@ -85,6 +85,22 @@ TEST(Sensitivity, SharedScaleChangesOnlyTheSchemeThatHasOne) {
   EXPECT_EQ(before[1].report.figures, after[1].report.figures);
 }
 
+/// GPTQ's error of a column is what the columns behind it do not say of its input: with H = R Rᵀ and white errors, the sum of R's squared diagonal.
+TEST(Sensitivity, WhatGptqLeavesIsTheTextbooks) {
+  const SensitivityCase measured({"W4A16"});
+  const auto asking = test::make_sensitivity({"W4A16"}, /*asks_what_gptq_leaves=*/true);
+  PhaseTimes times;
+  const auto results = asking->compress(measured.linears, &measured.statistics, times);
+  at::Tensor h = measured.x.to(at::kDouble).t().mm(measured.x.to(at::kDouble));
+  h.diagonal().add_(0.01 * h.diagonal().mean());
+  const at::Tensor order = h.diagonal().argsort(/*dim=*/-1, /*descending=*/true).flip(0);
+  const at::Tensor reversed = at::linalg_cholesky(h.index_select(0, order).index_select(1, order));
+  const double wanted =
+      (reversed.diagonal().square().sum() / measured.x.to(at::kDouble).square().sum()).item<double>();
+  EXPECT_LT(wanted, 0.9);
+  for (const auto& module : results) EXPECT_NEAR(*relative_errors(module.report).back(), wanted, 1e-3 * wanted);
+}
+
 TEST(Sensitivity, FiguresOfPartsAddUp) {
   SensitivityCase measured({"W4A16", "FP8_DYNAMIC"});
   const compression::LinearWeight& whole = measured.linears[0];

@@ -215,7 +215,7 @@ Json measured_decision(OneshotOptions options, const RunControl& control, dist::
   Rank rank{options, control, group};
   Names rounded = options.schemes;
   std::erase(rounded, recipe::kLeftAlone);
-  SchemeComparison comparison = set_up_comparison(rank, rounded);
+  SchemeComparison comparison = set_up_comparison(rank, rounded, options.algorithm == "gptq");
   if (writes) check_output(options, comparison.setup(), group);
   MeasuredUnits units = sized_units(options.schemes, comparison);
   const Vocabulary vocabulary = vocabulary_of(options, comparison.setup());

@@ -78,7 +78,7 @@ class PrecisionDecision {
             {"vocabulary",
              vocabulary.name.empty() ? Json() : Json{{"scheme", vocabulary.name}, {"modules", vocabulary.targets}}},
             {"bits", bits(choice_.bits)},
-            {"predicted_kl", choice_.loss},
+            {"predicted_kl", predicted(choice_)},
             {"slack_bits", bits(choices_.slack_bits())},
             {"schemes", schemes()},
             {"uniform", uniform()},
@@ -91,6 +91,17 @@ class PrecisionDecision {
 
  private:
   double bits(std::uint64_t all) const { return limit_.bits(all); }
+
+  /// The KL divergence where weights are rounded to nearest, which is what can be measured before the run.
+  double predicted(std::size_t unit, std::size_t candidate) const {
+    const double left = measured_.left[unit];
+    return left > 0 ? measured_.options[unit][candidate].loss / left : 0;
+  }
+  double predicted(const recipe::PrecisionChoice& choice) const {
+    double sum = 0;
+    for (std::size_t u = 0; u < choice.candidates.size(); ++u) sum += predicted(u, choice.candidates[u]);
+    return sum;
+  }
 
   /// Those that get a candidate.
   std::vector<const MeasuredUnit*> units_of(std::size_t candidate) const {
@@ -137,20 +148,22 @@ class PrecisionDecision {
     for (std::size_t c = 0; c < options_.schemes.size(); ++c) {
       std::uint64_t all = 0;
       double loss = 0;
-      for (const recipe::PrecisionUnit& unit : measured_.options) all += unit[c].bits, loss += unit[c].loss;
+      for (std::size_t u = 0; u < measured_.options.size(); ++u)
+        all += measured_.options[u][c].bits, loss += predicted(u, c);
       list.push_back({{"scheme", options_.schemes[c]}, {"bits", bits(all)}, {"predicted_kl", loss}});
     }
     return list;
   }
 
-  /// The least loss for budgets between the smallest and the greatest choice.
+  /// The choices for budgets between the smallest and the greatest, as far as each predicts less than the one before.
   Json curve() const {
     Json list = Json::array();
     const std::uint64_t range = choices_.greatest_bits() - choices_.least_bits();
     for (int point = 0; point <= kCurvePoints; ++point) {
       const auto choice = choices_.within(choices_.least_bits() + range / kCurvePoints * static_cast<unsigned>(point));
-      const Json next = {{"bits", bits(choice->bits)}, {"predicted_kl", choice->loss}};
-      if (list.empty() || list.back() != next) list.push_back(next);
+      const double loss = predicted(*choice);
+      if (list.empty() || loss < list.back()["predicted_kl"].get<double>())
+        list.push_back({{"bits", bits(choice->bits)}, {"predicted_kl", loss}});
     }
     return list;
   }
@@ -161,11 +174,12 @@ class PrecisionDecision {
       const MeasuredUnit& unit = measured_.units[u];
       Json losses = Json::object();
       for (std::size_t c = 0; c < options_.schemes.size(); ++c)
-        losses[options_.schemes[c]] = measured_.options[u][c].loss;
+        losses[options_.schemes[c]] = predicted(u, c);
       list.push_back({{"targets", unit.tied.targets},
                       {"modules", unit.tied.modules.size()},
                       {"weights", unit.weights},
                       {"scheme", options_.schemes[choice_.candidates[u]]},
+                      {"left_by_gptq", measured_.left[u]},
                       {"predicted_kl", std::move(losses)}});
     }
     return list;

@@ -140,6 +140,28 @@ void say_unmeasured(const Rank& rank, const MeasuredUnits& units, const std::vec
                   modules.size(), join_first(modules, 4)));
 }
 
+/// The shares of the units' losses that GPTQ leaves, weighted by their linears' errors. A unit whose inputs say nothing gets the median.
+std::vector<double> left_by_gptq(const MeasuredUnits& units,
+                                 const std::map<std::string, const compression::ModuleReport*>& reports,
+                                 std::size_t candidates, std::size_t coarse) {
+  std::vector<std::optional<double>> left;
+  std::vector<double> known;
+  for (const MeasuredUnit& unit : units.units) {
+    double all = 0, remaining = 0;
+    for (const std::string& module : unit.tied.modules) {
+      const std::vector<std::optional<double>> errors = modifier::relative_errors(*reports.at(module));
+      if (errors.size() <= candidates || !errors[coarse]) continue;
+      all += *errors[coarse], remaining += *errors[coarse] * errors[candidates].value_or(1);
+    }
+    left.push_back(all > 0 ? std::optional(remaining / all) : std::nullopt);
+    if (left.back()) known.push_back(*left.back());
+  }
+  const double typical = known.empty() ? 1 : median(known);
+  std::vector<double> shares;
+  for (const std::optional<double>& own : left) shares.push_back(own.value_or(typical));
+  return shares;
+}
+
 const compression::Quantizer* quantizer_of(const setup::Modifiers& rounding) {
   return &dynamic_cast<const compression::Quantizer&>(*rounding.front());
 }
@@ -183,11 +205,12 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
   for (std::size_t u = 0; u < units.units.size(); ++u)
     losses.push_back({divergences[u], errors[u], gets_tokens(units.units[u].tied, reports)});
   const std::vector<std::size_t> unmeasured = fill_unmeasured(losses, coarse);
+  units.left = left_by_gptq(units, reports, count, coarse);
   for (std::size_t u = 0; u < units.units.size(); ++u)
     for (std::size_t c = 0; c < count; ++c) {
       const double error = losses[u].errors[coarse];
       const double quotient = error > 0 ? losses[u].errors[c] / error : 1;
-      units.options[u][rounded.places[c]].loss = losses[u].divergence * quotient;
+      units.options[u][rounded.places[c]].loss = losses[u].divergence * quotient * units.left[u];
     }
   say_unmeasured(rank, units, unmeasured);
 }

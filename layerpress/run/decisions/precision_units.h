@@ -20,7 +20,9 @@ struct MeasuredUnit {
 /// The units of a model, what each candidate costs there, and what was measured to know it.
 struct MeasuredUnits {
   std::vector<MeasuredUnit> units{};
-  std::vector<recipe::PrecisionUnit> options{};  ///< a loss is the predicted KL divergence in nats per token
+  /// A loss is the predicted KL divergence in nats per token where weights are rounded to nearest, times what `left` says.
+  std::vector<recipe::PrecisionUnit> options{};
+  std::vector<double> left{};                    ///< the share of each unit's loss that GPTQ leaves; 1 if it does not follow
   std::int64_t samples = 0, tokens = 0;          ///< of all ranks
   std::string disturbed_by{};                    ///< the candidate whose divergences were measured
   data::CalibrationSet beginnings{};             ///< on which they were, of this rank
@@ -31,7 +33,8 @@ MeasuredUnits sized_units(const std::vector<std::string>& candidates, const Sche
 
 /// Measures the losses of the candidates in two passes. The first gives each linear's output error in each candidate, from the Gram matrices of its
 /// inputs. The second gives the KL divergence of the predictions where one unit alone is rounded to one candidate, the one with the greatest
-/// errors. The loss of another candidate in the unit is that divergence times the quotient of the output errors. Collective.
+/// errors. The loss of another candidate in the unit is that divergence times the quotient of the output errors. If GPTQ follows, the first pass
+/// also says what it leaves of errors: least where inputs are correlated most. Collective.
 void measure_units(Rank& rank, const std::vector<std::string>& candidates, SchemeComparison& comparison,
                    MeasuredUnits& units);
 

@@ -24,11 +24,11 @@ recipe::Recipe rounding_recipe(const OneshotOptions& options, const std::vector<
   return recipe;
 }
 
-std::unique_ptr<modifier::Sensitivity> sensitivity_of(const recipe::Recipe& recipe) {
+std::unique_ptr<modifier::Sensitivity> sensitivity_of(const recipe::Recipe& recipe, bool asks_what_gptq_leaves) {
   modifier::Sensitivity::Candidates candidates;
   for (auto& modifier : setup::make_modifiers(recipe))
     candidates.emplace_back(dynamic_cast<const compression::Quantizer*>(modifier.release()));
-  return std::make_unique<modifier::Sensitivity>(std::move(candidates));
+  return std::make_unique<modifier::Sensitivity>(std::move(candidates), asks_what_gptq_leaves);
 }
 
 void check_sizes(const OneshotOptions& options, const std::vector<std::string>& names,
@@ -46,9 +46,9 @@ void check_sizes(const OneshotOptions& options, const std::vector<std::string>& 
 
 }  // namespace
 
-SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names) {
+SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names, bool asks_what_gptq_leaves) {
   recipe::Recipe recipe = rounding_recipe(rank.options, names);
-  std::unique_ptr<modifier::Sensitivity> sensitivity = sensitivity_of(recipe);
+  std::unique_ptr<modifier::Sensitivity> sensitivity = sensitivity_of(recipe, asks_what_gptq_leaves);
   SchemeComparison comparison;
   comparison.schemes = sensitivity->schemes();
   setup::Modifiers modifiers;

@@ -21,8 +21,9 @@ struct SchemeComparison {
 };
 
 /// The run for these schemes, with the targets, the group size and the data of the rank's options. A candidate is refused as a run that rounds
-/// to it would be. Collective. REQUIRES: recipe::check_candidates.
-SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names);
+/// to it would be. `asks_what_gptq_leaves`: as modifier::Sensitivity has it. Collective. REQUIRES: recipe::check_candidates.
+SchemeComparison set_up_comparison(Rank& rank, const std::vector<std::string>& names,
+                                   bool asks_what_gptq_leaves = false);
 
 struct MeasuredLinear {
   std::string weight;

@@ -22,7 +22,7 @@ inline std::unique_ptr<compression::Quantizer> make_quantizer(const std::string&
 
 /// What measures rounding to these schemes.
 inline std::unique_ptr<modifier::Sensitivity> make_sensitivity(const std::vector<std::string>& schemes,
-                                                              bool asks_what_gptq_leaves = false) {
+                                                               bool asks_what_gptq_leaves = false) {
   modifier::Sensitivity::Candidates candidates;
   for (const std::string& scheme : schemes)
     candidates.push_back(make_quantizer("QuantizationModifier", {{"scheme", scheme}}, "test"));

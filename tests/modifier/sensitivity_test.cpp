@@ -95,8 +95,7 @@ TEST(Sensitivity, WhatGptqLeavesIsTheTextbooks) {
   h.diagonal().add_(0.01 * h.diagonal().mean());
   const at::Tensor order = h.diagonal().argsort(/*dim=*/-1, /*descending=*/true).flip(0);
   const at::Tensor reversed = at::linalg_cholesky(h.index_select(0, order).index_select(1, order));
-  const double wanted =
-      (reversed.diagonal().square().sum() / measured.x.to(at::kDouble).square().sum()).item<double>();
+  const double wanted = (reversed.diagonal().square().sum() / measured.x.to(at::kDouble).square().sum()).item<double>();
   EXPECT_LT(wanted, 0.9);
   for (const auto& module : results) EXPECT_NEAR(*relative_errors(module.report).back(), wanted, 1e-3 * wanted);
 }

@@ -123,3 +123,17 @@ def test_wrong_shapes(sources, tmp_path):
     tensors, name = tiny_models.tensors(sources["bf16"]), "model.layers.0.mlp.experts.gate_up_proj_bias"
     save_file({**tensors, name: tensors[name][:, :60].contiguous()}, folder / "model.safetensors", {"format": "pt"})
     program.fails("oneshot", folder, "--output", tmp_path / "out", *ATTENTION, "--algorithm", "rtn", fragments=[name, "[8, 60]", "[8, 64]"])
+
+
+def test_smoothing_leaves_stacked_experts(sources, tmp_path):
+    """Usual mappings leave experts alone. Where others would change them without quantizing them, no reader would find their weights."""
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"SmoothQuantModifier": {"smoothing_strength": 0.7}}}}))
+    out = program.oneshot(sources["bf16"], tmp_path / "out", "--recipe", recipe, "--dataset", sources["dataset"])
+    assert tiny_models.tensors(out).keys() == tiny_models.tensors(sources["bf16"]).keys()
+    for mine, other in zip(any_model.logits(out, SAMPLES), any_model.logits(sources["bf16"], SAMPLES), strict=True):
+        assert numpy.abs(mine - other).mean() < 0.02 * other.std()  # scaled weights are rounded to bf16 once more
+    mappings = [[["re:.*gate_proj", "re:.*up_proj"], "re:.*post_attention_layernorm"]]
+    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"SmoothQuantModifier": {"mappings": mappings}}}}))
+    program.fails("oneshot", sources["bf16"], "--output", tmp_path / "refused", "--recipe", recipe, "--dataset", sources["dataset"],
+                  fragments=["SmoothQuantModifier changes model.layers.0.mlp.experts.0.", "part of a larger tensor", "quantize it, too"])

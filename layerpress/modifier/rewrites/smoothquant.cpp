@@ -9,6 +9,7 @@
 
 #include "layerpress/base/text.h"
 #include "layerpress/compression/statistics/minimum_maximum.h"
+#include "layerpress/graph/facts/expert_layers.h"
 #include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/rewrites/scale_mappings.h"
 #include "layerpress/quant/targets/matching.h"
@@ -28,6 +29,9 @@ class UsualPlaces {
       if (std::holds_alternative<graph::Route>(node.operation)) has_experts_ = true;
       if (std::holds_alternative<graph::Attention>(node.operation)) attentions_.insert(node.module);
     }
+    for (const graph::ExpertLayer& layer : graph::expert_layers(graph))
+      for (const graph::ExpertLayer::Member& expert : layer.experts)
+        of_experts_.insert(expert.weights.begin(), expert.weights.end());
   }
 
   bool has(const graph::ScaleAbsorber& place) const {
@@ -37,7 +41,8 @@ class UsualPlaces {
     // A norm of the residual stream: other nodes read its input, too.
     if (!is_norm || consumers_[source.inputs[0]].size() < 2) return false;
     return std::all_of(place.readers.begin(), place.readers.end(), [&](const graph::ScaleReader& reader) {
-      return !has_experts_ || attentions_.count(graph_.modules[graph_.nodes[reader.node].module].parent) != 0;
+      return of_experts_.count(reader.weight) == 0 &&
+             (!has_experts_ || attentions_.count(graph_.modules[graph_.nodes[reader.node].module].parent) != 0);
     });
   }
 
@@ -46,6 +51,7 @@ class UsualPlaces {
   std::vector<std::vector<graph::NodeId>> consumers_;
   bool has_experts_ = false;
   std::set<graph::ModuleId> attentions_;  // in which an attention is computed
+  std::set<std::string> of_experts_;      // weights
 };
 
 class SmoothQuantModifier : public compression::Transform {

@@ -173,8 +173,7 @@ class PrecisionDecision {
     for (std::size_t u = 0; u < measured_.units.size(); ++u) {
       const MeasuredUnit& unit = measured_.units[u];
       Json losses = Json::object();
-      for (std::size_t c = 0; c < options_.schemes.size(); ++c)
-        losses[options_.schemes[c]] = predicted(u, c);
+      for (std::size_t c = 0; c < options_.schemes.size(); ++c) losses[options_.schemes[c]] = predicted(u, c);
       list.push_back({{"targets", unit.tied.targets},
                       {"modules", unit.tied.modules.size()},
                       {"weights", unit.weights},

@@ -22,10 +22,10 @@ struct MeasuredUnits {
   std::vector<MeasuredUnit> units{};
   /// A loss is the predicted KL divergence in nats per token where weights are rounded to nearest, times what `left` says.
   std::vector<recipe::PrecisionUnit> options{};
-  std::vector<double> left{};                    ///< the share of each unit's loss that GPTQ leaves; 1 if it does not follow
-  std::int64_t samples = 0, tokens = 0;          ///< of all ranks
-  std::string disturbed_by{};                    ///< the candidate whose divergences were measured
-  data::CalibrationSet beginnings{};             ///< on which they were, of this rank
+  std::vector<double> left{};            ///< the share of each unit's loss that GPTQ leaves; 1 if it does not follow
+  std::int64_t samples = 0, tokens = 0;  ///< of all ranks
+  std::string disturbed_by{};            ///< the candidate whose divergences were measured
+  data::CalibrationSet beginnings{};     ///< on which they were, of this rank
 };
 
 /// The units, with what each candidate takes there and without losses.

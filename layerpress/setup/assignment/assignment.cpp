@@ -336,6 +336,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   if (target.keeps_ties()) move_tied_heads(graph, assignments);
   add_edits(model, modifiers, assignments);
   plan_transforms(graph, modifiers, assignments);
+  check_transformed(model, assignments);
   leave_stored_alike(model, assignments);
   if (target.fuses_linears()) link_fused(model, assignments);
   find_mxfp4(model, assignments);

@@ -84,6 +84,13 @@ std::set<std::string> held_together(const OpenedModel& model) {
   return names;
 }
 
+[[noreturn]] void refuse_alone(const compression::Modifier& modifier, const std::string& name) {
+  throw RecipeError(
+      "[recipe.check] {} changes {}, which is a part of a larger tensor in the source, where readers of dense weights "
+      "look for it; quantize it, too, or leave it out",
+      modifier.type(), name);
+}
+
 }  // namespace
 
 std::vector<compression::ModelModule> modules_of(const model::TracedModel& traced) {
@@ -123,11 +130,7 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
     const std::string weight = graph::weight_matrix(node.operation)->weight;
     auto assigned = assignments.linears.find(n);
     if (assigned == assignments.linears.end()) {
-      if (together.count(weight) != 0)
-        throw RecipeError(
-            "[recipe.check] {} edits {}, which is a part of a larger tensor in the source, where readers of dense "
-            "weights look for it; quantize it, too, or ignore it",
-            found->second.first->type(), found->first);
+      if (together.count(weight) != 0) refuse_alone(*found->second.first, found->first);
       assigned = assignments.linears.emplace(n, assignment_of(model, weight, quant::dense_scheme())).first;
     }
     compression::Assignment& assignment = assigned->second;
@@ -141,6 +144,14 @@ void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression
     assignment.first = found->second.first;
     assignment.edited = true;
   }
+}
+
+void check_transformed(const OpenedModel& model, const compression::Assignments& assignments) {
+  const std::set<std::string> together = held_together(model);
+  const std::set<std::string> plain = assignments.changed_plain(model.traced.graph);
+  for (const compression::PlannedTransform& planned : assignments.transforms)
+    for (const std::string& name : planned.site.place.parameters(model.traced.graph))
+      if (plain.count(name) != 0 && together.count(name) != 0) refuse_alone(*planned.transform, name);
 }
 
 }  // namespace layerpress::setup

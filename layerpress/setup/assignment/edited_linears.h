@@ -20,4 +20,7 @@ compression::Assignment assignment_of(const OpenedModel& model, const std::strin
 /// naming the module where a recipe edits what it has quantized before.
 void add_edits(const OpenedModel& model, const Modifiers& modifiers, compression::Assignments& assignments);
 
+/// Throws RecipeError where a transform changes weights that stay uncompressed and are parts of the source's stacked or fused tensors.
+void check_transformed(const OpenedModel& model, const compression::Assignments& assignments);
+
 }  // namespace layerpress::setup

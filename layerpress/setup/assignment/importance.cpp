@@ -76,7 +76,7 @@ std::vector<MeasuredInputs> measure_inputs(const OpenedModel& model, compression
   require_own_inputs(model, assignments, "--imatrix");
   std::vector<MeasuredInputs> measured;
   std::set<std::pair<std::string, std::int64_t>> known;
-  const auto measure = [&](const graph::Node& node, compression::Assignment& assignment, auto&& place) {
+  const auto measure = [&](const graph::Node& node, compression::Assignment& assignment, gguf::InputPlace place) {
     if (!known.emplace(place.tensor, place.matrix).second) return;
     assignment.measures_inputs = true;
     measured.push_back({model.traced.graph.module_name(node), std::move(place)});

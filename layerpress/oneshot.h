@@ -211,11 +211,11 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control = {},
 /// Chooses a scheme for every linear, as oneshot() does with target_bits or target_size, and compresses nothing: {"recipe": YAML for
 /// OneshotOptions::recipe, "bits": stored bits of a weight, "predicted_kl": nats per token, "measured_kl": that of the choice rounded to
 /// nearest, on some of the data, "schemes": [{"scheme", "modules", "share": of the weights}], "uniform": [{"scheme", "bits",
-/// "predicted_kl"}], with "measured_kl" for the next smaller and the next larger scheme, "curve": [{"bits", "predicted_kl"}]: the choices for
-/// other limits, "units": [{"targets", "modules", "weights", "scheme", "predicted_kl": {SCHEME: number}, "left_by_gptq": the share of these losses
-/// that counts for the choice; 1 with algorithm rtn}]: linears that get one scheme, "slack_bits": by how much a better choice would have to stay below the limit (0: there is none), "disturbed_by": the
-/// scheme whose divergences were measured, "request", "samples", "tokens", "seconds"}. `output` only says whether the result
-/// will be a GGUF. Throws like oneshot().
+/// "predicted_kl"}], with "measured_kl" for the next smaller and the next larger scheme, "curve": [{"bits", "predicted_kl"}]: the choices
+/// for other limits, "units": [{"targets", "modules", "weights", "scheme", "predicted_kl": {SCHEME: number}, "left_by_gptq": the share of
+/// these losses that counts for the choice; 1 with algorithm rtn}]: linears that get one scheme, "slack_bits": by how much a better
+/// choice would have to stay below the limit (0: there is none), "disturbed_by": the scheme whose divergences were measured, "request",
+/// "samples", "tokens", "seconds"}. `output` only says whether the result will be a GGUF. Throws like oneshot().
 Json mixed_precision(const OneshotOptions& options, const RunControl& control = {}, Distributed* ranks = nullptr);
 
 /// The progress of an unfinished run with output `output`.

@@ -102,7 +102,7 @@ std::vector<compression::CompressedModule> Sensitivity::compress(const std::vect
   if (statistics == nullptr) throw InternalError("[modifier.sensitivity] no statistics for {}", linears.front().module);
   const at::Tensor upper = statistics->of<compression::GramStatistic>();
   const std::string useless = useless_inputs(upper.diagonal().sum(at::kDouble).item<double>());
-  const double left = asks_what_gptq_leaves_ && useless.empty() ? left_by_gptq(upper, times) : 0;
+  const double left = asks_what_gptq_leaves_ && useless.empty() ? left_by_gptq(upper, statistics->tokens, times) : 0;
   const at::Tensor gram = useless.empty() ? kernels::symmetric_from_upper(upper) : at::Tensor();
   std::vector<compression::CompressedModule> modules;
   for (const compression::LinearWeight& linear : linears) {
@@ -117,16 +117,20 @@ std::vector<compression::CompressedModule> Sensitivity::compress(const std::vect
   return modules;
 }
 
-double Sensitivity::left_by_gptq(const at::Tensor& upper, PhaseTimes& times) const {
+double Sensitivity::left_by_gptq(const at::Tensor& upper, std::int64_t tokens, PhaseTimes& times) const {
   const auto phase = times.measure("factorize");
   const auto columns = static_cast<double>(upper.size(0));
   times.add_flops("factorize", columns * columns * columns / 3);
   const Factorization factorization =
       factorize_with_fallbacks(upper, kernels::FactorizeOptions().dampening, ColumnOrder());
   if (!factorization.factor) return 1;
-  const at::Tensor inputs = upper.diagonal().index_select(0, factorization.factor->order);
-  const double left = factorization.factor->pivots.mul(inputs.gt(0)).sum(at::kDouble).item<double>();
-  return std::min(1.0, left / inputs.sum(at::kDouble).item<double>());
+  const at::Tensor inputs = upper.diagonal().index_select(0, factorization.factor->order).to(at::kDouble);
+  // A pivot is what p columns behind a column do not say of it on the n tokens that they were fitted to. On others, n / (n - p) times as much is left,
+  // and as much again because the fit is not exact.
+  const at::Tensor behind = at::arange(upper.size(0) - 1, -1, -1, inputs.options());
+  const at::Tensor overfit = (1 - behind / static_cast<double>(tokens)).clamp_min(0).square().reciprocal();
+  const at::Tensor left = at::minimum(factorization.factor->pivots.to(at::kDouble).mul(overfit), inputs);
+  return left.sum().item<double>() / inputs.sum().item<double>();
 }
 
 std::vector<double> Sensitivity::figures_of(const compression::LinearWeight& linear, const at::Tensor& gram,

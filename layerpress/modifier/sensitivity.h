@@ -11,7 +11,8 @@ namespace layerpress::modifier {
 /// Measures what candidate schemes cost at the outputs of linears and leaves the weights as they are. A report's figures are the
 /// power of the output, tr(W H Wᵀ), and then for each candidate its loss, tr(D H Dᵀ), where H is the Gram matrix of the inputs and
 /// D = W - dequantized(W) as the candidate rounds W without data. With `asks_what_gptq_leaves`, the last one is the power times the share of
-/// the loss that GPTQ leaves if errors are white: the sum of its pivots (kernels::HessianFactor), divided by tr(H).
+/// the loss that GPTQ leaves on other data if errors are white: the sum of its pivots (kernels::HessianFactor), corrected for what few tokens overfit,
+/// divided by tr(H).
 class Sensitivity final : public compression::Quantizer {
  public:
   using Candidates = std::vector<std::unique_ptr<const compression::Quantizer>>;
@@ -39,8 +40,8 @@ class Sensitivity final : public compression::Quantizer {
 
  private:
   const quant::QuantizationScheme* scheme_of(std::size_t candidate) const;
-  /// Measures the share. `upper`: of the Gram matrix.
-  double left_by_gptq(const at::Tensor& upper, PhaseTimes& times) const;
+  /// Measures the share. `upper`: of the Gram matrix of so many tokens.
+  double left_by_gptq(const at::Tensor& upper, std::int64_t tokens, PhaseTimes& times) const;
   /// `gram`: the whole matrix.
   std::vector<double> figures_of(const compression::LinearWeight& linear, const at::Tensor& gram,
                                  PhaseTimes& times) const;

@@ -85,7 +85,8 @@ TEST(Sensitivity, SharedScaleChangesOnlyTheSchemeThatHasOne) {
   EXPECT_EQ(before[1].report.figures, after[1].report.figures);
 }
 
-/// GPTQ's error of a column is what the columns behind it do not say of its input: with H = R Rᵀ and white errors, the sum of R's squared diagonal.
+/// GPTQ's error of a column is what the p columns behind it do not say of its input: with H = R Rᵀ and white errors, the sum of R's squared diagonal,
+/// which is smaller on the n tokens of H than on others, by (1 - p / n)².
 TEST(Sensitivity, WhatGptqLeavesIsTheTextbooks) {
   const SensitivityCase measured({"W4A16"});
   const auto asking = test::make_sensitivity({"W4A16"}, /*asks_what_gptq_leaves=*/true);
@@ -95,7 +96,10 @@ TEST(Sensitivity, WhatGptqLeavesIsTheTextbooks) {
   h.diagonal().add_(0.01 * h.diagonal().mean());
   const at::Tensor order = h.diagonal().argsort(/*dim=*/-1, /*descending=*/true).flip(0);
   const at::Tensor reversed = at::linalg_cholesky(h.index_select(0, order).index_select(1, order));
-  const double wanted = (reversed.diagonal().square().sum() / measured.x.to(at::kDouble).square().sum()).item<double>();
+  const at::Tensor inputs = measured.x.to(at::kDouble).square().sum(0).index_select(0, order);
+  const at::Tensor fitted = 1 - at::arange(kFeatures, at::kDouble) / static_cast<double>(measured.x.size(0));
+  const at::Tensor left = at::minimum(reversed.diagonal().square() / fitted.square(), inputs);
+  const double wanted = (left.sum() / inputs.sum()).item<double>();
   EXPECT_LT(wanted, 0.9);
   for (const auto& module : results) EXPECT_NEAR(*relative_errors(module.report).back(), wanted, 1e-3 * wanted);
 }

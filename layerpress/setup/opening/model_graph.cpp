@@ -74,8 +74,9 @@ model::TracedModel exported_if_possible(const checkpoint::Checkpoint& checkpoint
   try {
     return exported_model(checkpoint, choice, control);
   } catch (const CheckpointError& failure) {
-    // That option is what helps, whatever Layerpress knows.
-    if (std::string_view(failure.what()).find("--trust-remote-code") != std::string_view::npos) throw;
+    // What helps, whatever Layerpress knows.
+    for (const std::string_view remedy : {"--trust-remote-code", "XDG_CACHE_HOME"})
+      if (std::string_view(failure.what()).find(remedy) != std::string_view::npos) throw;
     try {
       return model::trace_model(checkpoint.config());
     } catch (const CheckpointError& unknown) {

@@ -103,7 +103,7 @@ class Rows:
             return {"text": item[self._column]}
         messages = item.get("messages") if item.get("messages") is not None else item.get(self._column)
         if isinstance(messages, (list, tuple)):
-            return {"messages": list(messages)}
+            return {"messages": list(messages), **_tools(item.get("tools"), number)}
         if self._column in columns and item[self._column] is None:
             return {"text": ""}  # skipped, as in a file
         raise DataError(f"[python.dataset] row {number} has the columns {', '.join(sorted(map(str, columns)))}; wanted is input_ids, "
@@ -124,6 +124,13 @@ class Rows:
             mask = [value for value, kept in zip(mask, keep) if kept] if mask is not None else None
             ids = [value for value, kept in zip(ids, keep) if kept]
         return {"input_ids": ids} if mask is None else {"input_ids": ids, "loss_mask": [int(value) for value in mask]}
+
+
+def _tools(tools: Any, number: int) -> dict[str, Any]:
+    """The column for the chat template, if the row has it."""
+    if isinstance(tools, (list, tuple)) and any(callable(tool) for tool in tools):
+        raise DataError(f"[python.dataset] row {number}: a tool is a function; pass its JSON schema (transformers.utils.get_json_schema)")
+    return {} if tools is None else {"tools": tools}
 
 
 def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options: dict[str, Any], folder: Path) -> Path:

@@ -8,13 +8,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
+from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line
 from .rendering_limits import MOST_CHARACTERS, TooMuch, limited_rendering, sandbox
 from .settings_file import read_json_object
 
 
-def find_chat_template(directory: Path) -> str:
-    """Returns the source of the default template.
+def find_chat_template(directory: Path, with_tools: bool = False) -> str:
+    """Returns the source of the default template, or with tools of the one named tool_use where there is one.
 
     Template files win over tokenizer_config.json; chat_template.json, a processor's file, is the last resort.
     """
@@ -29,6 +30,8 @@ def find_chat_template(directory: Path) -> str:
             f"{directory}: the checkpoint has no chat template: "
             "add chat_template.jinja or use a dataset with plain text"
         )
+    if with_tools and "tool_use" in templates:
+        return templates["tool_use"]
     if "default" not in templates:
         names = ", ".join(sorted(templates))
         raise DataError(f"{directory}: several chat templates ({names}) and none named 'default': name one so")
@@ -60,11 +63,11 @@ class ChatTemplate:
         except (TooMuch, MemoryError, RecursionError) as fault:
             raise DataError(f"{directory}: the chat template cannot be compiled ({type(fault).__name__}: {one_line(fault)})") from None
 
-    def render(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> str:
-        """Renders a conversation without the prompt for another answer."""
+    def render(self, messages: Conversation, special_tokens: Mapping[str, str], place: str) -> str:
+        """Renders a conversation and its tools without the prompt for another answer."""
         return self._render(messages, special_tokens, place).text
 
-    def render_marked(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> Rendered:
+    def render_marked(self, messages: Conversation, special_tokens: Mapping[str, str], place: str) -> Rendered:
         """The same, with the parts that the template marks as the assistant's; refuses a template that marks nothing."""
         if not self._marks:
             raise DataError(
@@ -73,8 +76,8 @@ class ChatTemplate:
             )
         return self._render(messages, special_tokens, place)
 
-    def _render(self, messages: list[dict], special_tokens: Mapping[str, str], place: str) -> Rendered:
-        variables = {**special_tokens, "messages": messages, "tools": None, "documents": None}
+    def _render(self, messages: Conversation, special_tokens: Mapping[str, str], place: str) -> Rendered:
+        variables = {**special_tokens, "messages": messages, "tools": messages.tools, "documents": None}
         blocks: list[str] = []
         marked: list[tuple[int, int]] = []
         self._template.environment.follow(blocks, marked)
@@ -94,6 +97,23 @@ class ChatTemplate:
                 f"({type(fault).__name__}: {one_line(fault)}): check the roles and contents of the messages"
             ) from None
         return Rendered(text, marked)
+
+
+class CheckpointTemplates:
+    """The chat templates of a checkpoint, each compiled when the first conversation needs it. `given` is the one that a tokenizer or
+    processor has loaded; where it is no text, the checkpoint's files have it."""
+
+    def __init__(self, directory: Path, given: Any = None):
+        self._directory = directory
+        self._given = given if isinstance(given, str) else None
+        self._compiled: dict[bool, ChatTemplate] = {}
+
+    def for_messages(self, messages: Conversation) -> ChatTemplate:
+        with_tools = messages.tools is not None
+        if with_tools not in self._compiled:
+            source = self._given if self._given is not None else find_chat_template(self._directory, with_tools)
+            self._compiled[with_tools] = ChatTemplate(source, self._directory)
+        return self._compiled[with_tools]
 
 
 def _template_files(directory: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Mapping, Optional, Sequence
 
-from .chat_template import ChatTemplate, Rendered, find_chat_template
+from .chat_template import CheckpointTemplates, Rendered
+from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line
 from .length import check_length
 from .loss_mask import Masked, masked_tokens
@@ -21,7 +22,7 @@ class CheckpointTokenizer:
         self._tokenizer = tokenizer
         self._truncation_side = truncation_side
         self._template_variables = template_variables
-        self._template: Optional[ChatTemplate] = None
+        self._templates = CheckpointTemplates(directory)
         # The fast variant omits character offsets; older releases lack it.
         self._encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
 
@@ -54,17 +55,12 @@ class CheckpointTokenizer:
         """The text of token ids, special tokens included."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=False)
 
-    def render(self, messages: list[dict], place: str) -> str:
+    def render(self, messages: Conversation, place: str) -> str:
         """Applies the checkpoint's chat template."""
-        return self._chat_template().render(messages, self._template_variables, place)
+        return self._templates.for_messages(messages).render(messages, self._template_variables, place)
 
-    def render_marked(self, messages: list[dict], place: str) -> Rendered:
-        return self._chat_template().render_marked(messages, self._template_variables, place)
-
-    def _chat_template(self) -> ChatTemplate:
-        if self._template is None:
-            self._template = ChatTemplate(find_chat_template(self._directory), self._directory)
-        return self._template
+    def render_marked(self, messages: Conversation, place: str) -> Rendered:
+        return self._templates.for_messages(messages).render_marked(messages, self._template_variables, place)
 
 
 def load_tokenizer(directory: Path):

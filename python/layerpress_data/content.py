@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Optional
 
 from .errors import DataError
 from .images import image_parts, row_images
@@ -11,6 +12,7 @@ from .loss_mask import without_padding
 
 TOKEN_IDS_COLUMN = "input_ids"
 MESSAGES_COLUMN = "messages"
+TOOLS_COLUMN = "tools"
 DEFAULT_TEXT_COLUMN = "text"
 _LARGEST_ID = 2**31 - 1
 
@@ -19,6 +21,12 @@ class Kind(Enum):
     TEXT = "text"
     CONVERSATION = "conversation"
     TOKEN_IDS = "token ids"
+
+
+class Conversation(list):
+    """Messages, with the `tools` that the row offers to the chat template (JSON schemas), or None."""
+
+    tools: Optional[list[dict]] = None
 
 
 class Content(NamedTuple):
@@ -65,7 +73,7 @@ def _text_content(place: str, row: Mapping[str, Any], text_column: str) -> Conte
         return Content(place, Kind.TOKEN_IDS, tokens, loss_mask=mask)
     if name == text_column and isinstance(value, str):
         return Content(place, Kind.TEXT, _encodable(place, name, value))
-    return Content(place, Kind.CONVERSATION, _conversation(place, name, value))
+    return Content(place, Kind.CONVERSATION, _conversation(place, name, value, row.get(TOOLS_COLUMN)))
 
 
 def missing_column(place: str, columns: Any, text_column: str) -> DataError:
@@ -99,7 +107,7 @@ def _token_ids(place: str, value: Any) -> list[int]:
     return list(value)
 
 
-def _conversation(place: str, name: str, value: Any) -> list[dict]:
+def _conversation(place: str, name: str, value: Any, tools: Any) -> Conversation:
     if not isinstance(value, (list, tuple)):
         raise DataError(f"{place}: '{name}' is neither a text nor a list of messages but {type(value).__name__}")
     for position, message in enumerate(value):
@@ -108,7 +116,27 @@ def _conversation(place: str, name: str, value: Any) -> list[dict]:
                 f"{place}: '{name}' entry {position} is not a message: "
                 "each one is an object with 'role' and 'content'"
             )
-    return [_with_joined_text(message) for message in value]
+    conversation = Conversation(_with_joined_text(message) for message in value)
+    conversation.tools = _tools(place, tools)
+    return conversation
+
+
+def _tools(place: str, value: Any) -> Optional[list[dict]]:
+    """The column `tools` of a row with messages: a list of objects, or the same as a text of JSON. None if it is empty."""
+    tools = value
+    if isinstance(value, str) and value.strip():
+        try:
+            tools = json.loads(value)
+        except (ValueError, RecursionError):
+            pass  # stays a text, which is refused below
+    if not tools:
+        return None
+    if not isinstance(tools, (list, tuple)) or not all(isinstance(tool, dict) for tool in tools):
+        raise DataError(
+            f"{place}: '{TOOLS_COLUMN}' is not a list of objects (JSON schemas), which the chat template needs: "
+            "correct, rename or remove the column"
+        )
+    return list(tools)
 
 
 def _with_joined_text(message: dict) -> dict:

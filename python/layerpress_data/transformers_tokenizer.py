@@ -6,7 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Optional, Sequence
 
-from .chat_template import ChatTemplate, Rendered, find_chat_template
+from .chat_template import CheckpointTemplates, Rendered
+from .content import Conversation
 from .errors import DataError, MissingPackageError, one_line
 from .length import check_length
 from .loss_mask import Masked, masked_tokens
@@ -21,7 +22,6 @@ class TransformersTokenizer:
         except ImportError as fault:
             raise MissingPackageError("transformers", f"the tokenizer of {directory}", fault) from None
         self._directory = directory
-        self._template: Optional[ChatTemplate] = None
         try:
             # Code of the checkpoint is never run for its tokenizer: False, because None asks on the terminal.
             self._tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
@@ -30,6 +30,7 @@ class TransformersTokenizer:
                 f"{directory}: no tokenizer can be loaded ({one_line(fault)}): "
                 "copy tokenizer.json and tokenizer_config.json into the checkpoint"
             ) from None
+        self._templates = CheckpointTemplates(directory, self._tokenizer.chat_template)
 
     def encode(self, texts: Sequence[str], max_length: Optional[int], add_special_tokens: bool) -> list[list[int]]:
         if add_special_tokens:
@@ -62,16 +63,8 @@ class TransformersTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def render(self, messages: list[dict], place: str) -> str:
-        return self._chat_template().render(messages, self._tokenizer.special_tokens_map, place)
+    def render(self, messages: Conversation, place: str) -> str:
+        return self._templates.for_messages(messages).render(messages, self._tokenizer.special_tokens_map, place)
 
-    def render_marked(self, messages: list[dict], place: str) -> Rendered:
-        return self._chat_template().render_marked(messages, self._tokenizer.special_tokens_map, place)
-
-    def _chat_template(self) -> ChatTemplate:
-        if self._template is None:
-            source = self._tokenizer.chat_template
-            if not isinstance(source, str):
-                source = find_chat_template(self._directory)
-            self._template = ChatTemplate(source, self._directory)
-        return self._template
+    def render_marked(self, messages: Conversation, place: str) -> Rendered:
+        return self._templates.for_messages(messages).render_marked(messages, self._tokenizer.special_tokens_map, place)

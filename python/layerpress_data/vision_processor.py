@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple, Sequence
 
-from .chat_template import ChatTemplate, find_chat_template
-from .content import Content, Kind
+from .chat_template import CheckpointTemplates
+from .content import Content, Conversation, Kind
 from .errors import DataError, MissingPackageError, one_line
 from .given_embeddings import GivenEmbeddings
 from .image_embedder import ImageEmbedder
@@ -44,7 +44,7 @@ class VisionProcessor:
     def __init__(self, directory: Path):
         self._directory = directory
         self._processor = None
-        self._template: ChatTemplate | None = None
+        self._templates: CheckpointTemplates | None = None
         # The vision part of this kind is in the graph; of others, the embeddings that it makes are calibration data.
         self._in_graph = read_json_object(directory / "config.json").get("model_type") == "mllama"
         self._embedder = ImageEmbedder(directory)
@@ -109,11 +109,10 @@ class VisionProcessor:
         return processor
 
     def _render(self, processor, content: Content, images: int) -> str:
-        if self._template is None:
-            source = processor.chat_template
-            self._template = ChatTemplate(source if isinstance(source, str) else find_chat_template(self._directory), self._directory)
+        if self._templates is None:
+            self._templates = CheckpointTemplates(self._directory, processor.chat_template)
         messages = _with_image_parts(content.value, images)
-        return self._template.render(messages, processor.tokenizer.special_tokens_map, content.place)
+        return self._templates.for_messages(messages).render(messages, processor.tokenizer.special_tokens_map, content.place)
 
     def _sample(self, place: str, given: dict, images: int) -> tuple[Sequence[int], SampleImages]:
         """Unpacks the processor's tensors, which are a batch of one."""
@@ -146,7 +145,7 @@ def _with_image_tokens(text: str, image_token: str, images: int) -> str:
     return text if image_token in text else image_token * images + text
 
 
-def _with_image_parts(messages: list[dict], images: int) -> list[dict]:
+def _with_image_parts(messages: Conversation, images: int) -> Conversation:
     """Puts all images before the user's first message if no message contains an image."""
     if image_parts(messages):
         return messages
@@ -154,4 +153,6 @@ def _with_image_parts(messages: list[dict], images: int) -> list[dict]:
     content = messages[first].get("content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or [])
     changed = {**messages[first], "content": [{"type": "image"}] * images + parts}
-    return [*messages[:first], changed, *messages[first + 1 :]]
+    with_parts = Conversation([*messages[:first], changed, *messages[first + 1 :]])
+    with_parts.tools = messages.tools
+    return with_parts

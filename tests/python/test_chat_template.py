@@ -114,3 +114,30 @@ def test_conversation_gets_no_special_tokens(prepare, tmp_path):
     rows.write_text('{"messages": [{"role": "user", "content": "boot"}]}\n{"text": "boot"}\n')
     conversation, text = prepare(model=directory, dataset=rows).samples
     assert text == [1, *conversation]
+
+
+TOOLS = [{"type": "function", "function": {"name": "find", "description": "Finds façades.", "parameters": {
+    "type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}}}]
+WITH_TOOLS = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}{{ messages[0].content }}"
+
+
+@pytest.mark.parametrize("stored", [TOOLS, json.dumps(TOOLS)], ids=["objects", "text"])
+@pytest.mark.parametrize("names", [("default",), ("default", "tool_use")])
+def test_tools_of_a_row_reach_the_template(stored, names, prepare, tmp_path):
+    settings = {"chat_template": [{"name": name, "template": f"{name} {WITH_TOOLS}"} for name in names]}
+    directory = tiny_checkpoints.save(tmp_path / "model", "byte_level", settings=settings)
+    rows = tmp_path / "rows.jsonl"
+    conversation = {"messages": CONVERSATIONS[0]}
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ({**conversation, "tools": stored}, {**conversation, "tools": []})))
+    reference = AutoTokenizer.from_pretrained(directory)
+    assert prepare(model=directory, dataset=rows).samples == [
+        reference.apply_chat_template(CONVERSATIONS[0], tools=tools, return_dict=False) for tools in (TOOLS, None)
+    ]
+
+
+@pytest.mark.parametrize("tools", ["find", [1], {"name": "find"}])
+def test_tools_that_are_no_schemas_are_refused(tools, fails, tmp_path):
+    directory = tiny_checkpoints.save(tmp_path / "model", "byte_level", files={"chat_template.jinja": WITH_TOOLS})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"messages": CONVERSATIONS[0], "tools": tools}) + "\n")
+    fails("line 1: 'tools' is not a list of objects", model=directory, dataset=rows)

@@ -1,14 +1,16 @@
 """Conversations, and templates that render them in all the ways that the helper knows."""
 
+from layerpress_data.content import Conversation
+
 CONVERSATIONS = [
-    [{"role": "user", "content": "Is 1 < 2 & 'true'?"}, {"role": "assistant", "content": "Yes,\n  it is."}],
-    [
+    Conversation([{"role": "user", "content": "Is 1 < 2 & 'true'?"}, {"role": "assistant", "content": "Yes,\n  it is."}]),
+    Conversation([
         {"role": "system", "content": "Answer in German."},
         {"role": "user", "content": "  What about façade 東京?  "},
         {"role": "assistant", "content": "", "tool_calls": [{"name": "find", "arguments": {"q": "<façade>", "n": 2}}]},
         {"role": "tool", "content": '{"hits": 0}'},
         {"role": "assistant", "content": "Keine <b>Ahnung</b>."},
-    ],
+    ]),
 ]
 
 TEMPLATES = {

@@ -93,13 +93,9 @@ class PrecisionDecision {
   double bits(std::uint64_t all) const { return limit_.bits(all); }
 
   /// The KL divergence where weights are rounded to nearest, which is what can be measured before the run.
-  double predicted(std::size_t unit, std::size_t candidate) const {
-    const double left = measured_.left[unit];
-    return left > 0 ? measured_.options[unit][candidate].loss / left : 0;
-  }
   double predicted(const recipe::PrecisionChoice& choice) const {
     double sum = 0;
-    for (std::size_t u = 0; u < choice.candidates.size(); ++u) sum += predicted(u, choice.candidates[u]);
+    for (std::size_t u = 0; u < choice.candidates.size(); ++u) sum += measured_.predicted[u][choice.candidates[u]];
     return sum;
   }
 
@@ -149,7 +145,7 @@ class PrecisionDecision {
       std::uint64_t all = 0;
       double loss = 0;
       for (std::size_t u = 0; u < measured_.options.size(); ++u)
-        all += measured_.options[u][c].bits, loss += predicted(u, c);
+        all += measured_.options[u][c].bits, loss += measured_.predicted[u][c];
       list.push_back({{"scheme", options_.schemes[c]}, {"bits", bits(all)}, {"predicted_kl", loss}});
     }
     return list;
@@ -173,7 +169,7 @@ class PrecisionDecision {
     for (std::size_t u = 0; u < measured_.units.size(); ++u) {
       const MeasuredUnit& unit = measured_.units[u];
       Json losses = Json::object();
-      for (std::size_t c = 0; c < options_.schemes.size(); ++c) losses[options_.schemes[c]] = predicted(u, c);
+      for (std::size_t c = 0; c < options_.schemes.size(); ++c) losses[options_.schemes[c]] = measured_.predicted[u][c];
       list.push_back({{"targets", unit.tied.targets},
                       {"modules", unit.tied.modules.size()},
                       {"weights", unit.weights},

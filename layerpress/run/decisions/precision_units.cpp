@@ -174,6 +174,7 @@ MeasuredUnits sized_units(const std::vector<std::string>& candidates, const Sche
   for (setup::TiedModules& tied : setup::tied_modules(comparison.setup())) {
     result.units.push_back({.tied = std::move(tied)});
     result.options.emplace_back(candidates.size());
+    result.predicted.emplace_back(candidates.size());
     add_sizes(comparison, linears, rounded_candidates(candidates), result.units.back(), result.options.back());
   }
   return result;
@@ -210,6 +211,7 @@ void measure_units(Rank& rank, const std::vector<std::string>& candidates, Schem
     for (std::size_t c = 0; c < count; ++c) {
       const double error = losses[u].errors[coarse];
       const double quotient = error > 0 ? losses[u].errors[c] / error : 1;
+      units.predicted[u][rounded.places[c]] = losses[u].divergence * quotient;
       units.options[u][rounded.places[c]].loss = losses[u].divergence * quotient * units.left[u];
     }
   say_unmeasured(rank, units, unmeasured);

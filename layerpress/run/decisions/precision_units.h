@@ -20,9 +20,10 @@ struct MeasuredUnit {
 /// The units of a model, what each candidate costs there, and what was measured to know it.
 struct MeasuredUnits {
   std::vector<MeasuredUnit> units{};
-  /// A loss is the predicted KL divergence in nats per token where weights are rounded to nearest, times what `left` says.
-  std::vector<recipe::PrecisionUnit> options{};
-  std::vector<double> left{};            ///< the share of each unit's loss that GPTQ leaves; 1 if it does not follow
+  /// The KL divergence in nats per token where one unit alone is rounded to nearest in one candidate.
+  std::vector<std::vector<double>> predicted{};
+  std::vector<double> left{};  ///< the share of each unit's divergence that GPTQ leaves; 1 if it does not follow
+  std::vector<recipe::PrecisionUnit> options{};  ///< a loss is the product of the two
   std::int64_t samples = 0, tokens = 0;  ///< of all ranks
   std::string disturbed_by{};            ///< the candidate whose divergences were measured
   data::CalibrationSet beginnings{};     ///< on which they were, of this rank

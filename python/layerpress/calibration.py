@@ -21,6 +21,8 @@ class Items:
     """The rows of a dataset, of the wanted split, as the caller's functions change them. They can be read several times."""
 
     def __init__(self, dataset: Any, options: dict[str, Any], preprocess: Optional[Callable], collator: Optional[Callable]):
+        if hasattr(dataset, "to_dict") and hasattr(dataset, "iloc"):  # a table of pandas, whose nulls are NaN
+            dataset = dataset.astype(object).where(dataset.notna(), None).to_dict("records")
         dataset = _one_split(dataset, options)
         if not isinstance(dataset, Iterable):
             raise DataError(f"[python.dataset] {dataset!r:.40} ({type(dataset).__name__}) is no dataset; pass rows, a file's path or an id")
@@ -86,7 +88,7 @@ class Rows:
         if isinstance(values, list) and values and isinstance(values[0], dict):
             return {"messages": values}
         if isinstance(values, list):
-            return {"input_ids": _ids(values, number)}
+            return {"input_ids": _ids(_list(values[0]) if len(values) == 1 and _depth(values) == 2 else values, number)}
         raise DataError(f"[python.dataset] row {number} is a {type(item).__name__}; rows are texts, lists of messages or of token "
                         "ids, or mappings with input_ids, messages or a text")
 

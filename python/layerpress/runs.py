@@ -174,6 +174,10 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
     _take_model(model, own, options, request, function)
     if isinstance(request.tokenizer, (str, os.PathLike)):
         request.tokenizer = tokenizer_of(os.fspath(request.tokenizer), _model_takes_more_than_text(request))
+    elif request.tokenizer is not None and not hasattr(request.tokenizer, "save_pretrained"):
+        value = f"{request.tokenizer!r:.40} ({type(request.tokenizer).__name__})"
+        raise UsageError(f"[python.{function}] tokenizer: {value} is neither a tokenizer nor a processor of transformers; pass one of "
+                         "these, a folder or an id")
     with _removing_waiting_folder(request), TemporaryFolder() as folder:
         chosen = dataset if dataset is not None else own["dataset_path"]
         if chosen is not None:
@@ -187,6 +191,7 @@ def _request(model: Any, dataset: Any, recipe: Any, arguments: dict[str, Any], f
 
 def _take_model(model: Any, own: dict[str, Any], options: dict[str, Any], request: _Request, function: str) -> None:
     ranks = current_ranks()
+    model = getattr(model, "_orig_mod", model)  # of a model that torch.compile returned
     if isinstance(model, (str, os.PathLike)):
         revision = own["model_revision"]
         at = "" if revision in (None, "main") or os.path.exists(model) else f"@{revision}"

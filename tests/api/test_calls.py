@@ -69,6 +69,8 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"dataset": ["w1", [1, 2]]}, "row 2: the rows before hold another kind of data"),
     ({"dataset": []}, "the dataset has no rows"),
     ({"dataset": 5}, r"5 \(int\) is no dataset"),
+    ({"dataset": [{"messages": [{"role": "user", "content": "w1"}], "tools": [len]}]}, "row 1: a tool is a function; pass its JSON schema"),
+    ({"tokenizer": 5}, r"tokenizer: 5 \(int\) is neither a tokenizer nor a processor"),
     ({"num_calibration_samples": -3}, "the number of samples is -3; it must be positive"),
     ({"recipe": []}, "the list of modifiers is empty"),
     ({"recipe": [object()]}, "object is no modifier of layerpress"),

@@ -39,6 +39,12 @@ def padded(samples):
              "attention_mask": [1] * len(sample) + [0] * (length - len(sample))} for sample in samples]
 
 
+def table(samples):
+    import pandas
+
+    return pandas.DataFrame({"text": [words(sample) for sample in samples] + [None]})
+
+
 def batches(samples):
     import torch
 
@@ -54,6 +60,8 @@ FORMS = {
     "padded": padded,
     "results of a chat template": lambda samples: [{"input_ids": row} for row in padded(samples)],
     "loader": batches,
+    "batches of one": lambda samples: [[sample] for sample in samples],
+    "table of pandas": table,
 }
 
 
@@ -95,9 +103,10 @@ def test_a_model_in_memory(model, loaded, samples, by_program, gptq, tmp_path):
     from layerpress import oneshot
 
     places = {name: tensor.data_ptr() for name, tensor in loaded.state_dict().items()}
-    same = oneshot(model=loaded, dataset=dataset_of(samples), recipe=gptq, max_seq_length=2048, num_calibration_samples=512,
+    compiled = torch.compile(loaded)
+    same = oneshot(model=compiled, dataset=dataset_of(samples), recipe=gptq, max_seq_length=2048, num_calibration_samples=512,
                    progress=False)
-    assert same is loaded and loaded.compression.modules == 21
+    assert same is compiled and loaded.compression.modules == 21
     assert places == {name: tensor.data_ptr() for name, tensor in loaded.state_dict().items()}
     loaded.save_pretrained(tmp_path / "saved", save_compressed=True)
     assert 'layerpress.oneshot(model, output_dir="OUT"' in (tmp_path / "saved" / "README.md").read_text()

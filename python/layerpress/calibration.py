@@ -4,7 +4,6 @@ the tokenizer that was given."""
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -158,32 +157,25 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
     return written
 
 
-_SPLIT = re.compile(r"([^\[\]]*)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
-
-
 def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
     """Of a mapping of splits the wanted one, and of that or of other rows the wanted slice, in rows or percent as `datasets` takes them."""
-    wanted = options.get("dataset_split") or "train"
-    match = _SPLIT.fullmatch(wanted.strip())
-    if match is None:
-        raise UsageError(f"[python.dataset] split {wanted!r} is not one; write it as train, train[10:50] or train[:20%]")
-    name, *bounds = match.groups()
+    from layerpress_data.errors import DataError as Unreadable
+    from layerpress_data.split import parse_split
+
+    try:
+        split = parse_split(options.get("dataset_split") or "train")
+    except Unreadable as fault:
+        raise UsageError(f"[python.dataset] {fault}") from None
     if hasattr(dataset, "keys") and not (hasattr(dataset, "column_names") and not isinstance(dataset.column_names, dict)):
-        if name not in dataset.keys():
-            raise UsageError(f"[python.dataset] there is no split {name}; name one of {', '.join(map(str, dataset.keys()))}")
-        dataset = dataset[name]
-    if bounds == [None, None]:
+        if split.name not in dataset.keys():
+            raise UsageError(f"[python.dataset] there is no split {split.name}; name one of {', '.join(map(str, dataset.keys()))}")
+        dataset = dataset[split.name]
+    if split.start is None and split.stop is None:
         return dataset
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise UsageError(f"[python.dataset] split {wanted!r}: a {type(dataset).__name__} has no slices; take its rows before")
-    rows = range(len(dataset))[slice(*(_row(bound, len(dataset)) for bound in bounds))]
+        raise UsageError(f"[python.dataset] split: a {type(dataset).__name__} has no slices; take its rows before")
+    rows = split.rows(len(dataset))
     return dataset.select(rows) if hasattr(dataset, "select") else [dataset[row] for row in rows]
-
-
-def _row(bound: Optional[str], rows: int) -> Optional[int]:
-    if bound is None or not bound.endswith("%"):
-        return None if bound is None else int(bound)
-    return round(int(bound[:-1]) * rows / 100)
 
 
 def _apart(items: Iterable[Any]) -> Iterator[Any]:

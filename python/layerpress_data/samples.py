@@ -53,11 +53,11 @@ def selected_rows(source: RowSource, split: Split, request: Request) -> Iterator
     With `request.rows`, those at these positions of that order, as far as they exist.
     """
     first, last = request.rows or (0, None)
-    if not request.shuffle and not split.from_end:
-        start = split.start or 0
-        bounds = [bound for bound in (split.stop, None if last is None else start + last) if bound is not None]
+    if not request.shuffle and not split.needs_count:
+        start = int(split.start or 0)
+        bounds = [int(bound) for bound in (split.stop, None if last is None else start + last) if bound is not None]
         return source.rows(start + first, min(bounds, default=None))
-    indices = range(source.count())[split.start : split.stop]
+    indices = split.rows(source.count())
     if not request.shuffle:
         chosen = indices[first:last]
         return source.rows(chosen.start, chosen.stop)

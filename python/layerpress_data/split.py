@@ -1,4 +1,4 @@
-"""Split names with a slice, as in `train[10:50]`."""
+"""Split names with a slice, as in `train[10:50]` or `train[:20%]`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,35 @@ from typing import NamedTuple, Optional
 
 from .errors import DataError
 
-_SPLIT = re.compile(r"([^\[\]+]*)(?:\[(-?\d*):(-?\d*)\])?")
+_SPLIT = re.compile(r"([^\[\]+]*)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
 
 
 class Split(NamedTuple):
-    """`start` and `stop` count rows from 0, as in a Python slice."""
+    """`start` and `stop` as they are written: rows from 0, as in a Python slice, or percent of all rows."""
 
     name: str
-    start: Optional[int] = None
-    stop: Optional[int] = None
+    start: Optional[str] = None
+    stop: Optional[str] = None
 
     @property
-    def from_end(self) -> bool:
-        """Whether a bound counts from the end, which requires the number of rows."""
-        return (self.start or 0) < 0 or (self.stop or 0) < 0
+    def needs_count(self) -> bool:
+        """Whether a bound counts from the end or in percent, which requires the number of rows."""
+        return any(bound is not None and ("-" in bound or "%" in bound) for bound in (self.start, self.stop))
+
+    def rows(self, count: int) -> range:
+        """The rows of the slice, of `count`."""
+        return range(count)[slice(_row(self.start, count), _row(self.stop, count))]
+
+
+def _row(bound: Optional[str], count: int) -> Optional[int]:
+    if bound is None or not bound.endswith("%"):
+        return None if bound is None else int(bound)
+    return round(int(bound[:-1]) * count / 100)  # as `datasets` rounds
 
 
 def parse_split(text: str) -> Split:
-    """Parses `name`, `name[a:b]`, `name[a:]` or `name[:b]`; raises DataError for anything else."""
+    """Parses `name` and `name[a:b]`, of which either bound may be missing; raises DataError for anything else."""
     match = _SPLIT.fullmatch(text.strip())
-    if match is None or "-" in match.groups():
-        raise DataError(f"split '{text}' is not valid for a file: write it as train or train[10:50], in rows")
-    name, start, stop = match.groups()
-    return Split(name, int(start) if start else None, int(stop) if stop else None)
+    if match is None:
+        raise DataError(f"split '{text}' is not one: write it as train, train[10:50] or train[:20%]")
+    return Split(*match.groups())

@@ -59,7 +59,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"num_calibration_samples": "many"}, "num-calibration-samples: invalid value 'many'"),
     ({"pipeline": "datafree"}, "pipeline='datafree': calibration data is needed by GPTQModifier"),
     ({"splits": ["a", "b"]}, "is not one split"),
-    ({"splits": "train[1:"}, "is not one; write it as train"),
+    ({"splits": "train[1:"}, "is not one: write it as train"),
     ({"dataset": (row for row in [[1, 2]]), "splits": "train[:50%]"}, "generator has no slices"),
     ({"schemes": "W4A16,W9", "target_bits": 5}, "--schemes|schemes: unknown scheme 'W9'"),
     ({"target_bits": 0}, "0 is no number of bits"),

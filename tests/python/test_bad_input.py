@@ -136,7 +136,7 @@ def test_datasets_that_cannot_be_opened(fails, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "split", ["train[", "train[10%:20%]", "train[1:2:3]", "train[-:3]", "a[1:2]+b[3:4]", "train[3]"]
+    "split", ["train[", "train[10%%:20%]", "train[1:2:3]", "train[-:3]", "a[1:2]+b[3:4]", "train[3]"]
 )
 def test_split_not_understood(fails, file, split):
     fails(f"'{split}'", "train[10:50]", dataset=file("a.jsonl", good()), split=split)

@@ -100,6 +100,7 @@ def test_all_rows(prepare, dataset):
         ("train[:3]", slice(0, 3)),
         ("train[-3:]", slice(37, 40)),
         ("train[5:-30]", slice(5, 10)),
+        ("train[10%:-50%]", slice(4, 20)),
     ],
 )
 def test_slices(prepare, dataset, split, rows):

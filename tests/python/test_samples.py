@@ -171,10 +171,11 @@ def test_concatenation_tokenizes_no_row_too_many(words):
     [
         ("train", Split("train")),
         ("", Split("")),
-        ("test_sft[10:50]", Split("test_sft", 10, 50)),
-        ("train[:7]", Split("train", None, 7)),
-        ("train[7:]", Split("train", 7, None)),
-        ("train[-7:-1]", Split("train", -7, -1)),
+        ("test_sft[10:50]", Split("test_sft", "10", "50")),
+        ("train[:7]", Split("train", None, "7")),
+        ("train[7:]", Split("train", "7", None)),
+        ("train[-7:-1]", Split("train", "-7", "-1")),
+        ("train[10%:-5%]", Split("train", "10%", "-5%")),
         ("train[:]", Split("train")),
     ],
 )

@@ -26,15 +26,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What --overwrite replaces as a whole may be a model, or a few files, but no folder of folders that someone named by mistake.
+/// What --overwrite replaces as a whole may be a model, or a few files. No run writes folders: what lies in them is somebody's work.
 void check_replaced(const fs::path& output) {
   std::error_code failure;
-  if (!fs::is_directory(output, failure) || fs::exists(output / "config.json", failure)) return;
+  if (!fs::is_directory(output, failure)) return;
   for (const auto& entry : fs::directory_iterator(output, failure))
     if (entry.is_directory(failure))
       throw UsageError(
-          "[output] {}: --overwrite would remove all that it holds, such as {}, and it is no model; name a folder in "
-          "it, or empty it yourself",
+          "[output] {}: --overwrite would remove all that it holds, such as {}, which no run has written; name another "
+          "folder, or remove it yourself",
           output.string(), entry.path().filename().string() + "/");
 }
 

@@ -10,6 +10,18 @@
 namespace layerpress::target {
 namespace {
 
+/// What readers cannot do with an embedding of the scheme. Facts as of compressed-tensors 0.19, with which transformers loads it.
+std::optional<std::string> embedding_gap(const quant::QuantizationScheme& scheme) {
+  std::optional<std::string> gap = vllm_embedding_gap(scheme);
+  std::string others;
+  if (scheme.weights && quant::resolved_format(scheme) == "pack-quantized")
+    others = "transformers cannot load packed embeddings";
+  else if (scheme.weights && scheme.input_activations)
+    others = "transformers computes embeddings with activations only with CompressedTensorsConfig(dequantize=True)";
+  if (others.empty()) return gap;
+  return gap ? *gap + "; " + others : others;
+}
+
 class CompressedTensorsTarget final : public Target {
  public:
   std::string format() const override { return "the compressed-tensors format"; }
@@ -57,7 +69,7 @@ class CompressedTensorsTarget final : public Target {
 
   std::optional<std::string> kernel_gap(const quant::QuantizationScheme& scheme, std::int64_t rows,
                                         std::int64_t columns, bool is_embedding) const override {
-    return is_embedding ? vllm_embedding_gap(scheme) : vllm_kernel_gap(scheme, rows, columns);
+    return is_embedding ? embedding_gap(scheme) : vllm_kernel_gap(scheme, rows, columns);
   }
   std::string sparsity_gap(std::int64_t pruned, std::int64_t group) const override {
     return vllm_sparsity_gap(pruned, group);

@@ -10,6 +10,7 @@ from .row_source import RowSource
 from .split import Split, parse_split
 
 _FILE_TYPES = (".jsonl", ".json", ".csv", ".parquet", ".txt")
+_PACKED = (".gz", ".zip", ".bz2", ".xz", ".zst")
 
 
 def open_dataset(request: Request) -> tuple[RowSource, Split]:
@@ -20,6 +21,8 @@ def open_dataset(request: Request) -> tuple[RowSource, Split]:
         from .hub_rows import open_hub_dataset
 
         return open_hub_dataset(request)
+    if suffix in _PACKED:
+        raise DataError(f"{path}: is compressed: unpack it first")
     if suffix not in _FILE_TYPES:
         raise DataError(f"{path}: unknown file type '{suffix}': the types are {' '.join(_FILE_TYPES)}")
     split = parse_split(request.split)

@@ -233,10 +233,13 @@ def test_output_that_is_not_empty(model, results, rounding):
     assert not (out / "precious").exists() and (out / "config.json").exists() and list(results.iterdir()) == [out]
 
 
-def test_output_that_holds_other_folders(model, results, rounding):
-    """A folder of models, named in place of a new one in it."""
+@pytest.mark.parametrize("config", [None, "{}"])
+def test_output_that_holds_other_folders(config, model, results, rounding):
+    """A folder of models, named in place of a new one in it; or a project, which has a config.json of its own."""
     (results / "models" / "mine").mkdir(parents=True)
-    program.fails("oneshot", model, "--output", results / "models", *rounding, "--overwrite", code=2, fragments=["mine/", "name a folder in it"])
+    if config is not None:
+        (results / "models" / "config.json").write_text(config)
+    program.fails("oneshot", model, "--output", results / "models", *rounding, "--overwrite", code=2, fragments=["mine/", "name another folder"])
     assert (results / "models" / "mine").exists() and list(results.iterdir()) == [results / "models"]
 
 

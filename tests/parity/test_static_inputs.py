@@ -171,7 +171,7 @@ def test_averages_do_not_go_with_smoothing(samples, tmp_path):
     path.write_text(json.dumps({"quant_stage": {"quant_modifiers": {
         "SmoothQuantModifier": {}, "QuantizationModifier": {"scheme": "FP8", "input_observer": "minmax"}}}}))
     program.fails("oneshot", model, "--output", tmp_path / "out", "--recipe", path, "--dataset", samples,
-                  fragments=["use static_minmax"])
+                  fragments=["write `observer: static_minmax` beside"])
 
 
 def test_needs_data(tmp_path):

@@ -100,6 +100,8 @@ CASES = {
         kv_cache_scheme={**CACHE_FP8, "strategy": "attn_head"}),
     "attention": recipe(
         GPTQ, {"targets": ["LlamaAttention"], "input_activations": CACHE_FP8}, group(weights(8, "group", group_size=128))),
+    "attention's class beside linears": recipe(
+        ROUNDING, group(weights(8, "channel"), ["LlamaAttention", "re:.*self_attn$", "Linear"], input_activations=TOKEN_INT8)),
     "attention alone": recipe(GPTQ, group(weights(4, "group", group_size=128), ATTENTION)),
     "two modifiers": {"quant_stage": {"quant_modifiers": {
         GPTQ: {"targets": MLP, "scheme": "W4A16"}, ROUNDING: {"targets": ATTENTION, "scheme": "FP8_DYNAMIC"}}}},

@@ -24,9 +24,9 @@ struct MeasuredUnits {
   std::vector<std::vector<double>> predicted{};
   std::vector<double> left{};  ///< the share of each unit's divergence that GPTQ leaves; 1 if it does not follow
   std::vector<recipe::PrecisionUnit> options{};  ///< a loss is the product of the two
-  std::int64_t samples = 0, tokens = 0;  ///< of all ranks
-  std::string disturbed_by{};            ///< the candidate whose divergences were measured
-  data::CalibrationSet beginnings{};     ///< on which they were, of this rank
+  std::int64_t samples = 0, tokens = 0;          ///< of all ranks
+  std::string disturbed_by{};                    ///< the candidate whose divergences were measured
+  data::CalibrationSet beginnings{};             ///< on which they were, of this rank
 };
 
 /// The units, with what each candidate takes there and without losses.

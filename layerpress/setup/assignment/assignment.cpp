@@ -249,7 +249,16 @@ std::string nothing_to_do(const OpenedModel& model, const Modifiers& modifiers) 
   if (targets.empty())
     return fmt::format("the recipe's targets match no module of {}{}{}", model.architecture, hints, others);
   const std::string matching = join({targets.begin(), targets.end()});
-  if (ignored.empty())
+  const quant::TargetList list({targets.begin(), targets.end()}, "targets");
+  const bool means_weights =
+      std::any_of(model.traced.graph.nodes.begin(), model.traced.graph.nodes.end(), [&](const auto& node) {
+        const std::string& name = model.traced.graph.module_name(node);
+        return graph::weight_matrix(node.operation) &&
+               list.matches({name,
+                             {model.traced.graph.modules[node.module].class_name},
+                             model::other_names(model.traced, name)});
+      });
+  if (ignored.empty() || !means_weights)
     return fmt::format("the recipe's targets match only modules without a weight to compress ({}); name linears{}",
                        matching, others);
   return fmt::format("the recipe ignores ({}) all modules that its targets match ({}){}",

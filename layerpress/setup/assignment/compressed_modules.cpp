@@ -75,7 +75,22 @@ Compressed compressed_of(const OpenedModel& model, const compression::Assignment
   return found;
 }
 
-/// Attentions whose queries are quantized, and others of their classes. Readers match attentions, too.
+/// Whether a target of a group means the attention itself: it matches none of its linears. compressed-tensors then gives it the group.
+bool is_targeted(const graph::Graph& graph, const Compressed& compressed, const quant::ModuleName& attention) {
+  const auto means_it = [&](const std::string& target) {
+    const quant::TargetList list({target}, "targets");
+    if (!list.matches(attention)) return false;
+    return std::none_of(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) {
+      return graph::is_linear(node.operation) && graph.module_name(node).starts_with(attention.name + ".") &&
+             list.matches({graph.module_name(node), {"Linear"}});
+    });
+  };
+  return std::any_of(compressed.schemes.begin(), compressed.schemes.end(), [&](const auto* scheme) {
+    return std::any_of(scheme->targets.begin(), scheme->targets.end(), means_it);
+  });
+}
+
+/// Attentions whose queries are quantized, others of their classes, and those that targets mean. Readers match attentions, too.
 void add_attentions(const OpenedModel& model, const Compressed& compressed, const compression::Assignments& assignments,
                     target::GroupedModules& grouped) {
   const graph::Graph& graph = model.traced.graph;
@@ -88,7 +103,8 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
     const quant::ModuleName module{graph.module_name(node), {graph.modules[node.module].class_name}};
     const auto group = groups.find(n);
     const int place = group == groups.end() ? -1 : group->second;
-    if (place < 0 && compressed.classes.count(module.classes.front()) == 0) continue;
+    if (place < 0 && compressed.classes.count(module.classes.front()) == 0 && !is_targeted(graph, compressed, module))
+      continue;
     std::vector<std::string> names = model::other_names(model.traced, module.name);
     names.insert(names.begin(), module.name);
     for (const std::string& name : names) {

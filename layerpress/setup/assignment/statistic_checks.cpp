@@ -15,7 +15,7 @@ void check_rows(const graph::Graph& graph, const compression::StoredParameters& 
     if (graph.values[value].rows == graph::Rows::kSelected && stored.statistic->looks_at_samples())
       throw RecipeError(
           "[recipe.check] {}: its input observer averages over whole samples, but some tokens of a sample do not reach "
-          "it; use static_minmax",
+          "it; write `observer: static_minmax` beside the `num_bits` of input_activations",
           graph.module_name(graph.nodes[stored.reader]));
 }
 
@@ -25,7 +25,8 @@ void check_division(const graph::Graph& graph, const compression::PlannedTransfo
     const Statistics& statistics = wanted.of(scaled.value);
     if (std::any_of(statistics.begin(), statistics.end(), [](const auto& own) { return !own->follows_division(); }))
       throw RecipeError(
-          "[recipe.check] {} changes the output of {}, from which an observer averages over samples; use static_minmax",
+          "[recipe.check] {} changes the output of {}, from which an observer averages over samples; write `observer: "
+          "static_minmax` beside the `num_bits` of input_activations",
           planned.transform->type(), graph.module_name(graph.nodes[planned.site.place.source]));
   }
 }

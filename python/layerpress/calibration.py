@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Optional
 
 from .errors import DataError, UsageError
-from .helper import helper_script
+from .helper import helper_script, import_helper
 from .image_rows import PROCESSED, has_images, is_processed, refuse_sound, wanted_samples
 from .progress import logger
 from .wording import in_python
@@ -159,6 +159,7 @@ def tokenized_by(tokenizer: Any, model_type: Optional[str], rows: Path, options:
 
 def _one_split(dataset: Any, options: dict[str, Any]) -> Any:
     """Of a mapping of splits the wanted one, and of that or of other rows the wanted slice, in rows or percent as `datasets` takes them."""
+    import_helper()
     from layerpress_data.errors import DataError as Unreadable
     from layerpress_data.split import parse_split
 

@@ -27,6 +27,7 @@ def check_known(config: dict, trust_remote_code: bool) -> None:
                               "trust it pass --trust-remote-code")
         raise ExportError(f"transformers has no class '{name[:80]}'")
     if name and not name.endswith(_LANGUAGE_MODELS):
-        raise ExportError(f"class '{name}' is not a language model")
+        raise ExportError(f"class '{name}' is not a language model; in Python, pass a torch.nn.Module around its body, which returns a "
+                          "row per token")
     if not isinstance(model_type, str) or f'"{model_type}"' not in listed:
         raise ExportError(f"transformers has no model_type '{str(model_type)[:80]}'")

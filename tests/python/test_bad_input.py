@@ -142,6 +142,10 @@ def test_split_not_understood(fails, file, split):
     fails(f"'{split}'", "train[10:50]", dataset=file("a.jsonl", good()), split=split)
 
 
+def test_compressed_file(fails, file):
+    fails("rows.jsonl.gz", "unpack it", dataset=file("rows.jsonl.gz", good()))
+
+
 def test_slice_without_rows(fails, file):
     fails("train[5:9]", "no rows", dataset=file("a.jsonl", good()), split="train[5:9]")
     fails("train[3:1]", "no rows", dataset=file("a.jsonl", good()), split="train[3:1]")

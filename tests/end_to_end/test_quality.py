@@ -32,7 +32,7 @@ def run(*arguments):
 
 
 class Divergences:
-    """KL(base || compressed) by the name of a run, each made once and calibrated on 32 samples of up to 512 tokens."""
+    """KL(base || compressed) by the name of a run, each made once and calibrated on 16 samples of up to 256 tokens."""
 
     def __init__(self, folder):
         self.folder, self.found = folder, {}
@@ -46,10 +46,10 @@ class Divergences:
 
     def measure(self, name):
         output = self.folder / name.replace(" ", "-")
-        data = ["--dataset", self.folder / "calibration.jsonl", "--num-calibration-samples", 32, "--max-seq-length", 512]
+        data = ["--dataset", self.folder / "calibration.jsonl", "--num-calibration-samples", 16, "--max-seq-length", 256]
         run("oneshot", MODEL, "--output", output, "--group-size", 64, *RUNS[name], *(data if "gptq" in name else []))
         measured = run("eval", output, "--reference", MODEL, "--dataset", self.folder / "evaluation.jsonl", "--num-samples", 10,
-                       "--max-seq-length", 512)
+                       "--max-seq-length", 256)
         return json.loads(measured)["kl_divergence"]
 
 

@@ -75,18 +75,23 @@ Compressed compressed_of(const OpenedModel& model, const compression::Assignment
   return found;
 }
 
-/// Whether a target of a group means the attention itself: it matches none of its linears. compressed-tensors then gives it the group.
-bool is_targeted(const graph::Graph& graph, const Compressed& compressed, const quant::ModuleName& attention) {
-  const auto means_it = [&](const std::string& target) {
-    const quant::TargetList list({target}, "targets");
-    if (!list.matches(attention)) return false;
+/// Each target of each scheme by itself.
+std::vector<quant::TargetList> single_targets(const Compressed& compressed) {
+  std::vector<quant::TargetList> targets;
+  for (const quant::QuantizationScheme* scheme : compressed.schemes)
+    for (const std::string& target : scheme->targets) targets.emplace_back(std::vector<std::string>{target}, "targets");
+  return targets;
+}
+
+/// Whether a target means the attention itself: it matches none of its linears. compressed-tensors then gives it the group.
+bool is_targeted(const graph::Graph& graph, const std::vector<quant::TargetList>& targets,
+                 const quant::ModuleName& attention) {
+  return std::any_of(targets.begin(), targets.end(), [&](const quant::TargetList& target) {
+    if (!target.matches(attention)) return false;
     return std::none_of(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) {
       return graph::is_linear(node.operation) && graph.module_name(node).starts_with(attention.name + ".") &&
-             list.matches({graph.module_name(node), {"Linear"}});
+             target.matches({graph.module_name(node), {"Linear"}});
     });
-  };
-  return std::any_of(compressed.schemes.begin(), compressed.schemes.end(), [&](const auto* scheme) {
-    return std::any_of(scheme->targets.begin(), scheme->targets.end(), means_it);
   });
 }
 
@@ -94,6 +99,7 @@ bool is_targeted(const graph::Graph& graph, const Compressed& compressed, const 
 void add_attentions(const OpenedModel& model, const Compressed& compressed, const compression::Assignments& assignments,
                     target::GroupedModules& grouped) {
   const graph::Graph& graph = model.traced.graph;
+  const std::vector<quant::TargetList> targets = single_targets(compressed);
   std::map<graph::NodeId, int> groups;
   for (const compression::QuantizedAttention& attention : assignments.attentions)
     groups[attention.node] = attention.group == nullptr ? -1 : compressed.group_of(attention.group);
@@ -103,7 +109,7 @@ void add_attentions(const OpenedModel& model, const Compressed& compressed, cons
     const quant::ModuleName module{graph.module_name(node), {graph.modules[node.module].class_name}};
     const auto group = groups.find(n);
     const int place = group == groups.end() ? -1 : group->second;
-    if (place < 0 && compressed.classes.count(module.classes.front()) == 0 && !is_targeted(graph, compressed, module))
+    if (place < 0 && compressed.classes.count(module.classes.front()) == 0 && !is_targeted(graph, targets, module))
       continue;
     std::vector<std::string> names = model::other_names(model.traced, module.name);
     names.insert(names.begin(), module.name);

@@ -102,13 +102,13 @@ class Rows:
             return self._row_of_ids(item, number)
         if isinstance(item.get(self._column), str):
             return {"text": item[self._column]}
-        messages = item.get("messages") if item.get("messages") is not None else item.get(self._column)
+        messages = next((item[name] for name in ("messages", self._column, "conversations") if item.get(name) is not None), None)
         if isinstance(messages, (list, tuple)):
             return {"messages": list(messages), **_tools(item.get("tools"), number)}
         if self._column in columns and item[self._column] is None:
             return {"text": ""}  # skipped, as in a file
         raise DataError(f"[python.dataset] row {number} has the columns {', '.join(sorted(map(str, columns)))}; wanted is input_ids, "
-                        f"{self._column} or messages: name the text with text_column")
+                        f"{self._column}, messages or conversations: name the text with text_column")
 
     def _row_of_ids(self, item: Any, number: int) -> dict[str, Any]:
         if hasattr(item["input_ids"], "keys"):  # what apply_chat_template of transformers 5 returns

@@ -16,8 +16,7 @@ class Named(NamedTuple):
 
 
 def _of_conversations(row: dict) -> dict:
-    roles = {"human": "user", "gpt": "assistant"}
-    return {"messages": [{"role": roles.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in row["conversations"]]}
+    return {"messages": row["conversations"]}
 
 
 def _with_system_message(row: dict) -> dict:

@@ -12,9 +12,11 @@ from .loss_mask import without_padding
 
 TOKEN_IDS_COLUMN = "input_ids"
 MESSAGES_COLUMN = "messages"
+CONVERSATIONS_COLUMN = "conversations"  # of ShareGPT: turns with `from` and `value`
 TOOLS_COLUMN = "tools"
 DEFAULT_TEXT_COLUMN = "text"
 _LARGEST_ID = 2**31 - 1
+_ROLES_OF_TURNS = {"human": "user", "gpt": "assistant"}  # others keep their name
 
 
 class Kind(Enum):
@@ -47,11 +49,11 @@ def lacks_columns(text_column: str, columns: Any) -> bool:
 
 def wanted_columns(text_column: str) -> tuple[str, ...]:
     """The columns that are considered, in order of preference."""
-    return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN)))
+    return tuple(dict.fromkeys((TOKEN_IDS_COLUMN, text_column, MESSAGES_COLUMN, CONVERSATIONS_COLUMN)))
 
 
 def row_content(place: str, row: Mapping[str, Any], text_column: str, with_images: bool = False) -> Content:
-    """Picks the first of `input_ids`, the text column and `messages` that is not null; or an empty text."""
+    """Picks the first of `input_ids`, the text column, `messages` and `conversations` that is not null; or an empty text."""
     content = _text_content(place, row, text_column)
     if not with_images:
         return content
@@ -110,15 +112,23 @@ def _token_ids(place: str, value: Any) -> list[int]:
 def _conversation(place: str, name: str, value: Any, tools: Any) -> Conversation:
     if not isinstance(value, (list, tuple)):
         raise DataError(f"{place}: '{name}' is neither a text nor a list of messages but {type(value).__name__}")
-    for position, message in enumerate(value):
+    messages = [_message_of_turn(turn) for turn in value]
+    for position, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise DataError(
                 f"{place}: '{name}' entry {position} is not a message: "
-                "each one is an object with 'role' and 'content'"
+                "each one is an object with 'role' and 'content', or with 'from' and 'value'"
             )
-    conversation = Conversation(_with_joined_text(message) for message in value)
+    conversation = Conversation(_with_joined_text(message) for message in messages)
     conversation.tools = _tools(place, tools)
     return conversation
+
+
+def _message_of_turn(turn: Any) -> Any:
+    """A turn of ShareGPT as a message; anything else as it is."""
+    if not isinstance(turn, dict) or "role" in turn or not isinstance(turn.get("from"), str) or "value" not in turn:
+        return turn
+    return {"role": _ROLES_OF_TURNS.get(turn["from"], turn["from"]), "content": turn["value"]}
 
 
 def _tools(place: str, value: Any) -> Optional[list[dict]]:

@@ -63,7 +63,7 @@ def test_schemes_of_compressed_tensors(model, samples, tmp_path):
     ({"dataset": (row for row in [[1, 2]]), "splits": "train[:50%]"}, "generator has no slices"),
     ({"schemes": "W4A16,W9", "target_bits": 5}, "--schemes|schemes: unknown scheme 'W9'"),
     ({"target_bits": 0}, "0 is no number of bits"),
-    ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text or messages"),
+    ({"dataset": [{"words": "w1"}]}, "row 1 has the columns words; wanted is input_ids, text, messages or conversations"),
     ({"dataset": [{"input_ids": [1.5]}]}, "row 1: '1.5' is no token id"),
     ({"dataset": [{"input_ids": [1], "pixel_values": [0.0]}]}, "pixel_values describes images or sound, which this model has no part for"),
     ({"dataset": ["w1", [1, 2]]}, "row 2: the rows before hold another kind of data"),

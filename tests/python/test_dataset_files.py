@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from layerpress_data.content import row_content
 
 ROWS = [{"text": f"w{i} w{i + 1}\nw{i + 2}", "other": i} for i in range(1, 41)]
 EXPECTED = [[i, i + 1, i + 2] for i in range(1, 41)]
@@ -165,6 +166,18 @@ def test_parquet_with_conversations_and_token_ids(prepare, tmp_path):
     path = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
     assert prepare(dataset=path).samples == [[1], [2], [3], [9, 9]]
+
+
+def test_turns_of_sharegpt(prepare, tmp_path):
+    """`from` and `value`, with the roles of a chat template; a text or messages beside them win."""
+    turns = [{"from": "system", "value": "w1"}, {"from": "human", "value": "w2"}, {"from": "gpt", "value": "w3"}]
+    rows = [{"conversations": turns}, {"conversations": turns, "text": "w4"},
+            {"conversations": turns, "messages": [{"role": "user", "content": "w5"}]}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert prepare(dataset=path).samples == [[1, 2, 3], [4], [5]]
+    assert row_content("row 1", rows[0], "text").value == [
+        {"role": "system", "content": "w1"}, {"role": "user", "content": "w2"}, {"role": "assistant", "content": "w3"}]
 
 
 def test_csv_field_longer_than_the_library_expects(prepare, tmp_path):

@@ -122,10 +122,15 @@ void print_resume_command(const CommonOptions& common, const OneshotOptions& opt
   }
 }
 
+/// Whether the same command can go on: what was asked for, the recipe and the data were not refused.
+bool may_go_on(ErrorKind kind) {
+  return kind != ErrorKind::kUsage && kind != ErrorKind::kRecipe && kind != ErrorKind::kData;
+}
+
 /// Only one of several ranks reports the failure, and how to continue.
 [[noreturn]] void report_failure(const CommonOptions& common, const OneshotOptions& options, const Distributed& ranks,
                                  ErrorKind kind, const std::string& message) {
-  if (ranks.reports_failure() && kind != ErrorKind::kUsage) print_resume_command(common, options, ranks.size());
+  if (ranks.reports_failure() && may_go_on(kind)) print_resume_command(common, options, ranks.size());
   end_rank(ranks, kind, message);
 }
 
@@ -147,7 +152,7 @@ int run_oneshot(const CommandLine& line, const RunControl& control) {
   } catch (const Error& error) {
     end_progress(control);
     if (ranks->size() > 1) report_failure(common, options, *ranks, error.kind(), error.what());
-    if (error.kind() != ErrorKind::kUsage) print_resume_command(common, options, 1);
+    if (may_go_on(error.kind())) print_resume_command(common, options, 1);
     throw;
   } catch (const std::exception& error) {
     end_progress(control);

@@ -73,6 +73,8 @@ struct Assignments {
   std::vector<std::string> stored_alike{};
   /// Routers and gates that stay as they are, although patterns among the targets match them (graph::weighing_linears).
   std::vector<graph::NodeId> left_routers{};
+  /// Targets that are not quantized because the result stores their weights as several tensors each.
+  std::vector<graph::NodeId> left_divided{};
 
   /// The scheme of a linear node; null if it is not quantized.
   const quant::QuantizationScheme* scheme_of(graph::NodeId linear) const {

@@ -7,6 +7,7 @@
 
 #include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
+#include "layerpress/gguf/blocks/block_type.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/quant/weight_numbers.h"
 
@@ -229,7 +230,8 @@ std::string parse_format(const Fields& fields) {
   if (value == nullptr) return "";
   std::vector<std::string> known = {kDenseFormat};
   for (const ContainerFormat* format : container_formats()) known.push_back(format->name());
-  const std::string rule = fmt::format("known for a group are {}", join(known));
+  const std::string rule =
+      fmt::format("known for a group are {}; and for a GGUF, {}", join(known), join(gguf::block_type_names()));
   std::string format = fields.text("format", *value, rule);
   if (std::find(known.begin(), known.end(), format) == known.end()) fields.refuse("format", rule);
   return format;

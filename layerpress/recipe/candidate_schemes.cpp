@@ -36,10 +36,8 @@ void check_preset(const std::string& name, bool takes_none) {
 
 void check_block_type(const std::string& name) {
   if (gguf::find_block_type(name) != nullptr) return;
-  std::vector<std::string> known;
-  for (const gguf::BlockType* type : gguf::block_types()) known.push_back(type->name());
   throw UsageError("[options] --schemes: {} is no type of llama.cpp's for one tensor; {}", name,
-                   nearest_or_all(name, known));
+                   nearest_or_all(name, gguf::block_type_names()));
 }
 
 /// A group of config_groups.

@@ -55,6 +55,11 @@ struct Claim {
   const setup::RunSetup& setup() const { return *settled.setup; }
 };
 
+/// Refuses before the data is read what the result's files cannot hold.
+void require_layout(const setup::RunSetup& setup) {
+  output::layout_of(setup, output::output_parts(setup, {}), setup::kUnlimited, 1);
+}
+
 void open(Rank& rank, Json decision, Claim& claim) {
   const auto phase = rank.times.measure("open");
   claim.earlier = run::earlier_run(rank);
@@ -62,6 +67,7 @@ void open(Rank& rank, Json decision, Claim& claim) {
       rank.options, rank.group, rank.control,
       [&](const setup::RunSetup& opened) { return run::decide(rank, opened, claim.calibration); }, std::move(decision));
   if (claim.earlier.threads) setup.threads = setup::set_threads(*claim.earlier.threads);
+  require_layout(setup);
   claim.settled = run::settle(std::move(setup), rank.options, rank.group, rank.control);
   claim.division = setup::agree_on_data(rank.options.dataset_split, rank.group);
   claim.folder = std::make_unique<RunFolder>(rank.options, claim.setup(), rank.group);
@@ -305,6 +311,7 @@ Json plan_oneshot(const OneshotOptions& options, const RunControl& control, Dist
     const run::Settled settled =
         run::settle(setup::set_up(options, group, own, run::assume_decisions), options, group, own);
     const setup::RunSetup& setup = *settled.setup;
+    require_layout(setup);
     run::say_notes(options, setup, own);
     if (!options.output.empty() && !options.overwrite && !options.resume)
       PendingDirectory::require_free(options.output, !setup.target->only_file().empty());

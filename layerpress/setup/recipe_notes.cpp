@@ -113,6 +113,17 @@ void add_left_routers(const RunSetup& setup, Notes& notes) {
                   join({classes.begin(), classes.end()})));
 }
 
+void add_left_divided(const RunSetup& setup, Notes& notes) {
+  const auto& left = setup.assignments.left_divided;
+  if (left.empty()) return;
+  const graph::Graph& graph = setup.model.traced.graph;
+  notes.push_back(fmt::format(
+      "{} ({}{}) although the targets match: {} reads {} weight as several tensors, which are not quantized",
+      left.size() == 1 ? "1 linear stays as it is" : fmt::format("{} linears stay as they are", left.size()),
+      graph.module_name(graph.nodes[left.front()]), left.size() > 1 ? ", ..." : "", setup.target->engines(),
+      left.size() > 1 ? "each" : "its"));
+}
+
 }  // namespace
 
 std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSetup& setup) {
@@ -125,6 +136,7 @@ std::vector<std::string> recipe_notes(const OneshotOptions& options, const RunSe
   add_unmatched(options, unmatched, noted, notes);
   add_replaced_default(options, setup, notes);
   add_left_routers(setup, notes);
+  add_left_divided(setup, notes);
   return notes;
 }
 

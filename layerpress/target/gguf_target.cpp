@@ -220,11 +220,14 @@ class GgufTarget final : public Target {
       a.front() = b.front() = 1;
       return a == b;
     };
-    if (!place.expert || !same(stack.shape, matrix.shape) || stack.type != matrix.type)
+    if (!place.expert || !same(stack.shape, matrix.shape))
       throw RecipeError(
-          "[target.gguf] {}: a GGUF stores the experts of a layer as one tensor, so they must have one "
-          "type and one shape",
-          tensor);
+          "[target.gguf] {}: a GGUF stores the experts of a layer as one tensor, so they must have one shape", tensor);
+    if (stack.type != matrix.type)
+      throw RecipeError(
+          "[target.gguf] {} would be {}, but other experts of its layer {}: a GGUF stores them as one tensor; give "
+          "all of them one format",
+          tensor, matrix.type->name(), stack.type->name());
     ++stack.shape.front();
   }
 

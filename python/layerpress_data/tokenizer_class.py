@@ -17,14 +17,11 @@ _REBUILDING = ("LlamaTokenizer", "Qwen2Tokenizer", "GPT2Tokenizer")
 
 # The class that transformers registers for a model type; None if it registers none.
 REGISTERED_CLASSES: dict[str, Optional[str]] = {
-    "llama": None,
-    "mistral": BACKEND,
-    "mixtral": BACKEND,
-    "mllama": None,
-    "qwen2": "Qwen2Tokenizer",
-    "qwen2_moe": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer",
-    "qwen3_moe": "Qwen2Tokenizer",
+    **dict.fromkeys(("exaone4", "falcon", "gpt_oss", "hunyuan_v1_dense", "lfm2", "llama", "llama4", "llama4_text", "minimax", "mllama",
+                     "seed_oss", "smollm3")),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "ernie4_5", "glm4", "glm4_moe", "granite", "granitemoe", "mistral", "mixtral",
+                     "nemotron", "olmo2", "olmo3", "phi3", "phimoe", "stablelm"), BACKEND),
+    **dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), "Qwen2Tokenizer"),
 }
 # Model types for which the class named by the checkpoint is ignored.
 _REGISTERED_CLASS_WINS = ("qwen2",)

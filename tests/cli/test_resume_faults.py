@@ -68,6 +68,13 @@ def test_plain_run_says_how_far_the_earlier_one_came(deep, solving, half_done):
     refused(deep, half_done, *solving, fragments=["did not finish", progress, "--resume", "--overwrite"])
 
 
+def test_a_refused_request_is_not_to_be_repeated(deep, half_done, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("a: {b")
+    outcome = refused(deep, half_done, "--recipe", recipe, "--resume", fragments=["recipe.yaml"], code=1)
+    assert "continue with" not in outcome.errors
+
+
 def test_overwrite_starts_over(deep, solving, results, expected, tmp_path):
     killed(deep, results / "out", *solving)
     program.oneshot(deep, results / "out", *solving, "--overwrite", "--summary", tmp_path / "summary.json")

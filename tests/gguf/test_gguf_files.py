@@ -380,3 +380,60 @@ def test_every_family_has_all_its_tensors(model, tmp_path):
     values = [{tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors} for file in (found, expected)]
     assert values[0].keys() == values[1].keys()
     assert [name for name in values[0] if not np.array_equal(values[0][name], values[1][name])] == []
+
+
+LATENT = {"num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32,
+          "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_group": 1, "topk_group": 1,
+          "first_k_dense_replace": 1}
+
+
+def recipe_of(path, groups, modifier="QuantizationModifier", **arguments):
+    path.write_text(json.dumps({"a_stage": {"a_modifiers": {modifier: {"ignore": ["lm_head"], "config_groups": groups, **arguments}}}}))
+    return path
+
+
+def test_rotated_halves(tmp_path):
+    """llama.cpp rotates neighbours in a latent's keys; a model that rotates halves would be computed wrongly."""
+    model = checkpoint(tmp_path / "model", "DeepseekV3", rope_interleave=False, **LATENT)
+    program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--algorithm", "rtn", "--scheme", "F32",
+                  fragments=["rope_interleave", "rotates neighbouring channels"])
+
+
+def test_a_weight_that_becomes_two_tensors(data, tmp_path):
+    """A target such as Linear does not mean it, and the run says so; of measured schemes it gets none."""
+    model = checkpoint(tmp_path / "model", "DeepseekV3", **LATENT)
+    recipe = recipe_of(tmp_path / "recipe.json", {"all": {"targets": ["Linear"], "format": "Q5_0"}})
+    outcome = program.run("oneshot", model, "--output", tmp_path / "out.gguf", "--recipe", recipe)
+    assert "self_attn.kv_b_proj, ...) although the targets match: llama.cpp reads each weight as several tensors" in outcome.errors
+    found = types(tmp_path / "out.gguf")
+    assert found["blk.0.attn_k_b.weight"] == found["blk.0.attn_v_b.weight"] == "F32" and found["blk.0.attn_kv_a_mqa.weight"] == "Q5_0"
+    program.oneshot(model, tmp_path / "chosen.gguf", "--target-bits", "6.5", "--schemes", "Q4_0,Q8_0", *data, "--algorithm", "rtn")
+    found = types(tmp_path / "chosen.gguf")
+    assert found["blk.0.attn_k_b.weight"] == "F32" and found["blk.0.attn_kv_a_mqa.weight"] in ("Q4_0", "Q8_0")
+
+
+def test_experts_of_two_types(tmp_path):
+    """Refused before the data is read, by the plan as well."""
+    model = checkpoint(tmp_path / "model", "Qwen3Moe")
+    recipe = recipe_of(tmp_path / "recipe.json", {"first": {"targets": ["re:.*experts\\.[01]\\..*"], "format": "Q6_K"},
+                                                  "others": {"targets": ["Linear"], "format": "Q4_K"}})
+    for mode in (["--dry-run"], []):
+        program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--recipe", recipe, *mode,
+                      fragments=["experts.2", "would be Q4_K, but other experts of its layer Q6_K", "give all of them one format"])
+
+
+@pytest.mark.parametrize("group, arguments, fragments", [
+    ({"targets": ["re:.*q_proj"], "format": "IQ2_XS"}, {}, ["one.format is", "IQ2_XS", "llama.cpp's types, it is one of", "Q5_K"]),
+    ({"targets": ["re:.*q_proj"], "weights": {"num_bits": 4}}, {}, ["one.weights", "llama.cpp's types"]),
+    ("re:.*q_proj", {}, ["one: a group is a mapping"]),
+    ({"targets": ["re:.*q_proj"], "format": "Q6_K"}, {"kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+     ["kv_cache_scheme: a GGUF has no place for scales of keys and values"]),
+])
+def test_a_wrong_group_beside_a_right_one(group, arguments, fragments, llama, tmp_path):
+    recipe = recipe_of(tmp_path / "recipe.json", {"one": group, "others": {"targets": ["Linear"], "format": "Q4_K"}}, **arguments)
+    program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--recipe", recipe, fragments=fragments)
+
+
+def test_an_unknown_format(llama, tmp_path):
+    recipe = recipe_of(tmp_path / "recipe.json", {"all": {"targets": ["Linear"], "format": "IQ2_XS"}})
+    program.fails("oneshot", llama, "--output", tmp_path / "out.gguf", "--recipe", recipe, fragments=["IQ2_XS", "for a GGUF", "IQ4_XS"])

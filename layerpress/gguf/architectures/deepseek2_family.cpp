@@ -29,6 +29,7 @@ void state_latent_sizes(DecoderArchitecture& made) {
 void latent_attention(DecoderArchitecture& made) {
   ModelConfig& config = made.config();
   state_latent_sizes(made);
+  config.require(config.flag("rope_interleave", true), "rope_interleave", "rotates neighbouring channels");
   const LatentSizes sizes{.latent = config.count("kv_lora_rank", 512),
                           .plain = config.count("qk_nope_head_dim", 128),
                           .rotated = config.count("qk_rope_head_dim", 64),

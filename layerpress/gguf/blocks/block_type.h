@@ -37,6 +37,7 @@ class BlockType {
 
 /// All types, by id.
 const std::vector<const BlockType*>& block_types();
+std::vector<std::string> block_type_names();
 
 /// The type of a name or an id; null if no type has it.
 const BlockType* find_block_type(const std::string& name);

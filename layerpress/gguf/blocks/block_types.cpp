@@ -31,4 +31,10 @@ const BlockType* find_block_type(std::uint32_t id) {
   return first_type([&](const BlockType* type) { return type->id() == id; });
 }
 
+std::vector<std::string> block_type_names() {
+  std::vector<std::string> names;
+  for (const BlockType* type : block_types()) names.push_back(type->name());
+  return names;
+}
+
 }  // namespace layerpress::gguf

@@ -36,6 +36,14 @@ const gguf::BlockType& type_of(const quant::QuantizationScheme& scheme) { return
 /// What rounding to nearest, and what searches the scales for it, takes of a weight's elements.
 constexpr double kFlopsOfRounding = 400;
 
+const gguf::BlockType& format_of(const Json& group, const std::string& place) {
+  const Json format = group.value("format", Json());
+  const gguf::BlockType* type = format.is_string() ? gguf::find_block_type(format.get<std::string>()) : nullptr;
+  if (type != nullptr) return *type;
+  throw RecipeError("[recipe.modifier] {}.format is {}; beside groups in llama.cpp's types, it is one of {}", place,
+                    format.dump(), join(gguf::block_type_names()));
+}
+
 /// The groups of modules, which rounding and GPTQ have in common.
 class BlockGroups {
  public:
@@ -45,11 +53,14 @@ class BlockGroups {
     std::vector<quant::GroupTargets::Group> targets;
     for (const auto& [name, group] : arguments["config_groups"].items()) {
       const std::string place = fmt::format("{}.{}", where, name);
+      if (!group.is_object())
+        throw RecipeError("[recipe.modifier] {}: a group is a mapping of targets and format", place);
       for (const auto& [key, value] : group.items())
         if (key != "targets" && key != "format" && !value.is_null())
-          throw RecipeError("[recipe.modifier] {}.{}: a group of blocks has targets and format only", place, key);
-      quant::QuantizationScheme scheme =
-          quant::block_scheme(*gguf::find_block_type(group["format"].get<std::string>()));
+          throw RecipeError(
+              "[recipe.modifier] {}.{}: beside groups in llama.cpp's types, a group has targets and format only", place,
+              key);
+      quant::QuantizationScheme scheme = quant::block_scheme(format_of(group, place));
       scheme.targets = names_or_none_in(group.value("targets", Json::array({"Linear"})), place + ".targets");
       targets.push_back({scheme.targets, place});
       groups_.push_back({name, std::move(scheme)});
@@ -341,7 +352,7 @@ class BlockGptq final : public BlockRounder {
 bool names_block_types(const OrderedJson& arguments) {
   const auto groups = arguments.is_object() ? arguments.find("config_groups") : arguments.end();
   if (groups == arguments.end() || !groups->is_object() || groups->empty()) return false;
-  return std::all_of(groups->begin(), groups->end(), [](const OrderedJson& group) {
+  return std::any_of(groups->begin(), groups->end(), [](const OrderedJson& group) {
     return group.is_object() && !json_has(group, "weights") && json_has(group, "format") &&
            group["format"].is_string() && gguf::find_block_type(group["format"].get<std::string>()) != nullptr;
   });
@@ -350,6 +361,9 @@ bool names_block_types(const OrderedJson& arguments) {
 std::unique_ptr<compression::Quantizer> make_block_quantizer(const OrderedJson& arguments, const std::string& where,
                                                              BlockRounding rounding) {
   const Json plain(arguments);
+  if (json_has(plain, "kv_cache_scheme"))
+    throw RecipeError(
+        "[recipe.modifier] {}.kv_cache_scheme: a GGUF has no place for scales of keys and values; leave it out", where);
   std::vector<std::string> known = {"config_groups", "ignore", "weight_observer"};
   if (rounding == BlockRounding::kGptq)
     known.insert(known.end(), {"dampening_frac", "error_propagation", "block_size", "actorder"});

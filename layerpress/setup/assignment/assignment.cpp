@@ -316,6 +316,17 @@ LinearSchemes assign_encodings(const OpenedModel& model, const Modifiers& modifi
   return scheme_of;
 }
 
+/// Takes their schemes from the linears whose weights the result divides.
+void leave_divided(const graph::Graph& graph, const target::Target& target, compression::Assignments& assignments) {
+  std::erase_if(assignments.linears, [&](const auto& entry) {
+    const graph::WeightMatrix matrix = matrix_of(graph, entry.first);
+    const bool leaves = !quant::is_dense(*entry.second.scheme) && !target.left_out(matrix.weight) &&
+                        target.plain_forms({matrix.weight, at::kFloat, {matrix.rows, matrix.columns}}).size() > 1;
+    if (leaves) assignments.left_divided.push_back(entry.first);
+    return leaves;
+  });
+}
+
 void check_not_empty(const OpenedModel& model, const Modifiers& modifiers,
                      const compression::Assignments& assignments) {
   if (!assignments.linears.empty() || !assignments.transforms.empty() || !assignments.attentions.empty() ||
@@ -342,6 +353,7 @@ compression::Assignments assign(const OpenedModel& model, const Modifiers& modif
   const graph::Graph& graph = model.traced.graph;
   compression::Assignments assignments;
   const LinearSchemes scheme_of = assign_encodings(model, modifiers, assignments);
+  leave_divided(graph, target, assignments);
   if (target.keeps_ties()) move_tied_heads(graph, assignments);
   add_edits(model, modifiers, assignments);
   plan_transforms(graph, modifiers, assignments);

@@ -12,11 +12,11 @@ namespace {
 
 /// An importance file is about the inputs of the model as it is.
 void require_own_inputs(const OpenedModel& model, const compression::Assignments& assignments, const char* option) {
-  if (!assignments.transforms.empty() || !model.rewritten.empty())
-    throw UsageError(
-        "[options] {}: {} changes what linears read, so that the figures would not fit the model; leave out one of "
-        "them",
-        option, assignments.transforms.empty() ? "the recipe" : assignments.transforms.front().transform->type());
+  if (assignments.transforms.empty() && model.rewritten.empty()) return;
+  throw UsageError(
+      "[options] {}: {} changes the model's linears or what they read, so that the figures would not fit the model; "
+      "leave out one of them",
+      option, assignments.transforms.empty() ? "the recipe" : assignments.transforms.front().transform->type());
 }
 
 /// Calls use(node, places) for all assigned linears.

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from .errors import UsageError
 from .progress import logger
+from .ranks import current_ranks
 
 _WEIGHTS = re.compile(r"(model|pytorch_model)(-\w+)*\.(safetensors|bin)(\.index\.json)?")
 # LLM Compressor's and transformers' arguments that say nothing about files that are written already.
@@ -60,7 +61,11 @@ class ResultSaver:
         return other
 
     def _refuse_changes(self, model: Any) -> None:
-        """Parameters that were changed in place. What has only moved to a device has new objects."""
+        """Parameters that were changed in place. What has only moved to a device has new objects. On several ranks nothing is refused:
+        dispatch_model() of compressed-tensors sends every weight from one rank to the others, in place."""
+        ranks = current_ranks()
+        if ranks is not None and ranks.size > 1:
+            return
         for name, parameter in model.named_parameters():
             known = self._versions.get(name)
             if known is not None and known[0] == id(parameter) and known[1] != _version(parameter):

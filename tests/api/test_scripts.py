@@ -9,7 +9,7 @@ from support import program
 
 SCRIPT = """
 import sys
-import torch
+from compressed_tensors.offload import dispatch_model
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from layerpress import get_rank_partition, init_dist, load_offloaded_model, oneshot
@@ -27,11 +27,10 @@ ds = ds.map(lambda row: tokenizer(row["text"], truncation=True, max_length=64, a
 weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
 recipe = GPTQModifier(config_groups={"group_0": {"targets": ["Linear"], "weights": weights}}, ignore=["lm_head"])
 oneshot(model=model, dataset=ds, recipe=recipe, max_seq_length=64, num_calibration_samples=6)
+dispatch_model(model)
 sample = tokenizer("w1 w2 w3", return_tensors="pt")
 words = tokenizer.decode(model.generate(**{key: value.to(model.device) for key, value in sample.items()}, max_new_tokens=3)[0])
 sys.stdout.write(f"{split} {words}\\n")  # at once: ranks share the stream
-if torch.distributed.is_initialized():  # as dispatch_model() of compressed-tensors sends weights: in place
-    torch.distributed.broadcast(model.model.embed_tokens.weight.detach(), src=0)
 model.save_pretrained(folder, save_compressed=True)
 tokenizer.save_pretrained(folder)
 """

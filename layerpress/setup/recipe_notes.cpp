@@ -98,6 +98,14 @@ void add_replaced_default(const OneshotOptions& options, const RunSetup& setup, 
   }
 }
 
+/// "1 linear stays as it is (its name)", "8 linears stay as they are (the first one's name, ...)". REQUIRES: `left` is not empty.
+std::string stays(const graph::Graph& graph, const std::vector<graph::NodeId>& left, const char* one,
+                  const char* many) {
+  const std::string& first = graph.module_name(graph.nodes[left.front()]);
+  return left.size() == 1 ? fmt::format("1 {} stays as it is ({})", one, first)
+                          : fmt::format("{} {} stay as they are ({}, ...)", left.size(), many, first);
+}
+
 void add_left_routers(const RunSetup& setup, Notes& notes) {
   const auto& left = setup.assignments.left_routers;
   if (left.empty()) return;
@@ -105,23 +113,19 @@ void add_left_routers(const RunSetup& setup, Notes& notes) {
   std::set<std::string> classes;
   for (const graph::NodeId node : left) classes.insert(graph.modules[graph.nodes[node].module].class_name);
   notes.push_back(
-      fmt::format("{} ({}{}) although patterns among the targets match: {} loads routers and gates uncompressed "
+      fmt::format("{} although patterns among the targets match: {} loads routers and gates uncompressed "
                   "only; to compress them, put their full names or class ({}) into the targets",
-                  left.size() == 1 ? "1 router or gate stays as it is"
-                                   : fmt::format("{} routers and gates stay as they are", left.size()),
-                  graph.module_name(graph.nodes[left.front()]), left.size() > 1 ? ", ..." : "", setup.target->engines(),
+                  stays(graph, left, "router or gate", "routers and gates"), setup.target->engines(),
                   join({classes.begin(), classes.end()})));
 }
 
 void add_left_divided(const RunSetup& setup, Notes& notes) {
   const auto& left = setup.assignments.left_divided;
   if (left.empty()) return;
-  const graph::Graph& graph = setup.model.traced.graph;
-  notes.push_back(fmt::format(
-      "{} ({}{}) although the targets match: {} reads {} weight as several tensors, which are not quantized",
-      left.size() == 1 ? "1 linear stays as it is" : fmt::format("{} linears stay as they are", left.size()),
-      graph.module_name(graph.nodes[left.front()]), left.size() > 1 ? ", ..." : "", setup.target->engines(),
-      left.size() > 1 ? "each" : "its"));
+  notes.push_back(
+      fmt::format("{} although the targets match: {} reads {} weight as several tensors, which are not quantized",
+                  stays(setup.model.traced.graph, left, "linear", "linears"), setup.target->engines(),
+                  left.size() > 1 ? "each" : "its"));
 }
 
 }  // namespace

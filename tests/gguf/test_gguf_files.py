@@ -39,6 +39,12 @@ def data(tmp_path_factory):
     return ["--dataset", program.write_samples(tmp_path_factory.mktemp("data") / "samples.jsonl", rows)]
 
 
+def recipe_of(path, groups, **arguments):
+    rounding = {"ignore": ["lm_head"], "config_groups": groups, **arguments}
+    path.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": rounding}}}))
+    return path
+
+
 def logits(folder, file=None):
     options = {"gguf_file": file} if file else {}
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options).eval()
@@ -322,9 +328,7 @@ def test_a_type_of_ggufs_in_a_folder(llama, tmp_path):
 def test_types_that_do_not_fit(tmp_path):
     """Before the run, with the linears and a type that fits them."""
     model = checkpoint(tmp_path / "model", intermediate_size=288)
-    recipe = tmp_path / "recipe.json"
-    recipe.write_text(json.dumps({"a_stage": {"a_modifiers": {"QuantizationModifier": {"ignore": ["lm_head"], "config_groups": {
-        "all": {"targets": ["Linear"], "format": "Q4_K"}}}}}}))
+    recipe = recipe_of(tmp_path / "recipe.json", {"all": {"targets": ["Linear"], "format": "Q4_K"}})
     program.fails("oneshot", model, "--output", tmp_path / "out.gguf", "--recipe", recipe, fragments=[
         "[recipe.check] Q4_K stores 256 values together, which do not divide 288 columns (3 linears, such as model.layers.0.mlp.down_proj); give "
         "them a group with format: Q5_0 in place of Q4_K, or use a scheme such as Q4_K_M"])
@@ -385,11 +389,6 @@ def test_every_family_has_all_its_tensors(model, tmp_path):
 LATENT = {"num_key_value_heads": 4, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 32,
           "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_group": 1, "topk_group": 1,
           "first_k_dense_replace": 1}
-
-
-def recipe_of(path, groups, modifier="QuantizationModifier", **arguments):
-    path.write_text(json.dumps({"a_stage": {"a_modifiers": {modifier: {"ignore": ["lm_head"], "config_groups": groups, **arguments}}}}))
-    return path
 
 
 def test_rotated_halves(tmp_path):

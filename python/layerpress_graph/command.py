@@ -46,7 +46,7 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     """The graph file's JSON and the constants by name."""
     import torch
 
-    from . import exporting, gates, skeleton
+    from . import exporting, gates, lengths, skeleton
     from .serialization import Writer
 
     torch.set_num_threads(1)
@@ -55,15 +55,24 @@ def make_graph(request: Request, stored: dict) -> tuple[dict, dict]:
     images = any(getattr(config, name, None) is not None for name in ("vision_config", "audio_config"))
     model_class, config = skeleton.language_model(config, request.folder, request.trust_remote_code)
     own_head = untie_own_head(model_class, config, request.folder, stored)
-    exported = exporting.export_model(model_class, config, dtype, images)
-    functions = gates.name_gates(exported.program, dtype)
-    writer = Writer(exported.program, exported.skeleton.buffers)
+    text = config.get_text_config()
+    positions = int(getattr(text, "max_position_embeddings", None) or 0)
+    made: dict[Writer, tuple] = {}
+
+    def record(tokens: int) -> Writer:
+        exported = exporting.export_model(model_class, config, dtype, images, tokens, [each.way for each, _ in made.values()])
+        functions = gates.name_gates(exported.program, dtype)
+        writer = Writer(exported.program, exported.skeleton.buffers)
+        made[writer] = exported, functions
+        return writer
+
+    writer = lengths.recorded(record, positions or None)
+    exported, functions = made[writer]
     graph = described(writer, exported.skeleton.model)
     add_sources(graph, exported.skeleton.model, stored)
-    text = config.get_text_config()
     graph |= {"dtype": request.dtype, "class": model_class.__name__, "way": exported.way, "gates": functions,
               "vocab_size": int(text.vocab_size),
-              "max_position_embeddings": int(getattr(text, "max_position_embeddings", None) or 0),
+              "max_position_embeddings": positions,
               "tied_head": bool(getattr(text, "tie_word_embeddings", False)), "own_head": own_head, "head": head_of(exported.skeleton.model)}
     return graph, writer.constants
 
@@ -74,8 +83,7 @@ def described(writer, module) -> dict:
 
     graph = writer.write()
     mark_mixing(graph)
-    least, most = writer.range()
-    return graph | {"format": FORMAT, "least_tokens": least, "most_tokens": most, "linears": linear_modules(module),
+    return graph | {"format": FORMAT, "least_tokens": writer.least, "most_tokens": writer.most, "linears": linear_modules(module),
                     "layer_classes": layer_classes(module, [path for path, _ in graph["modules"]])}
 
 

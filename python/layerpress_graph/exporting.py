@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+from collections.abc import Sequence
 
 import torch
 
 from . import hooks, masks, skeleton
 from .errors import ExportError, one_line
-from .serialization import EXAMPLE_TOKENS
 
 # In the order of preference: one node per attention and per layer's experts; else the model's own attention. Its eager one
 # knows everything that the model does; some models' sdpa leaves out what PyTorch's attention lacks.
@@ -63,15 +63,18 @@ def _attempts(model_class, images: bool) -> list[tuple]:
     return ([] if kinds is None else [(*_WAYS[0], kinds)]) + [(*way, None) for way in _WAYS]
 
 
-def export_model(model_class, config, dtype: torch.dtype, images: bool = False) -> Exported:
-    """Records the model in the best way that succeeds. With `images`, nodes take what a vision part makes."""
+def export_model(model_class, config, dtype: torch.dtype, images: bool, tokens: int, ways: Sequence[str] = ()) -> Exported:
+    """Records the model, with a sample of so many tokens, in the best way that succeeds, or the best of some. With `images`,
+    nodes take what a vision part makes."""
     hooks.register()
     reasons: list[str] = []
     for way, attention, experts, kinds in _attempts(model_class, images):
+        if ways and way not in ways:
+            continue
         try:
             hooks.EXPERTS.gates.clear()
             built = skeleton.build(model_class, config, dtype, attention, experts)
-            program = _export(built, images, kinds)
+            program = _export(built, images, kinds, tokens)
             masks.resolve(program.graph_module)
             return Exported(built, program, way, reasons)
         except Exception as fault:  # what a foreign model does cannot be foreseen
@@ -99,16 +102,16 @@ def _takes_images(model) -> None:
                 lambda module, given, options: (given, options | {hooks.ADDED: range(len(layers))}), with_kwargs=True)
 
 
-def _export(built: skeleton.Skeleton, images: bool, kinds: str | None):
+def _export(built: skeleton.Skeleton, images: bool, kinds: str | None, tokens: int):
     from transformers.exporters import exporter_dynamo
     from transformers.exporters.utils import apply_patches
 
     model = built.model
     with built.mode:
-        inputs = {"input_ids": torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.long)}
+        inputs = {"input_ids": torch.zeros((1, tokens), dtype=torch.long)}
         if _takes_positions(model):
             axes = _position_axes(model) if images else 1
-            inputs["position_ids"] = torch.zeros((axes, 1, EXAMPLE_TOKENS)[axes == 1:], dtype=torch.long)
+            inputs["position_ids"] = torch.zeros((axes, 1, tokens)[axes == 1:], dtype=torch.long)
     if images:
         _takes_images(model)
     shapes = {name: {value.dim() - 1: torch.export.Dim.DYNAMIC} for name, value in inputs.items()}

@@ -12,7 +12,8 @@ import torch
 from . import cache
 from .command import described
 from .errors import ExportError, one_line
-from .serialization import EXAMPLE_TOKENS, Writer
+from .lengths import recorded
+from .serialization import Writer
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -43,8 +44,8 @@ def export_module(module: torch.nn.Module, folder: Path) -> None:
     dtype = next((each.dtype for each in module.parameters() if each.is_floating_point()), None)
     if dtype not in _DTYPES:
         raise ExportError(f"{name}: its parameters are {dtype}; convert them to float32, bfloat16 or float16")
-    program = _recorded(module)
-    writer = Writer(program, {name: value.detach().clone() for name, value in module.named_buffers()})
+    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+    writer = recorded(lambda tokens: Writer(_exported(module, tokens), buffers))
     graph = described(writer, module)
     _add_sources(graph, stored_names(module))
     graph |= {"dtype": _DTYPES[dtype], "class": name, "way": "module", "gates": {}, "vocab_size": _vocabulary(graph, name),
@@ -52,7 +53,7 @@ def export_module(module: torch.nn.Module, folder: Path) -> None:
     cache.write(folder, graph, writer.constants)
 
 
-def _recorded(module: torch.nn.Module):
+def _exported(module: torch.nn.Module, tokens: int):
     running: list[str] = []
     hooks, were_quiet = _follow(module, running), logging.root.manager.disable
     in_training = [each for each in module.modules() if each.training]
@@ -61,7 +62,7 @@ def _recorded(module: torch.nn.Module):
     try:
         with torch.no_grad():
             program = torch.export.export(
-                _OfIds(module), (), {"input_ids": torch.zeros((1, EXAMPLE_TOKENS), dtype=torch.long)},
+                _OfIds(module), (), {"input_ids": torch.zeros((1, tokens), dtype=torch.long)},
                 dynamic_shapes={"input_ids": {1: torch.export.Dim.DYNAMIC}}, strict=False,
                 prefer_deferred_runtime_asserts_over_guards=True)
             return program.run_decompositions({})  # no operation in place is left

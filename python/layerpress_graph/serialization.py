@@ -22,7 +22,9 @@ _ASSERTIONS = {f"aten.{name}" for name in (
     "_assert_scalar.default", "_assert_tensor_metadata.default", "sym_constrain_range_for_size.default",
     "sym_constrain_range.default", "_assert_async.msg", "_assert_async.default")}
 _WRAPPER = "model."
-EXAMPLE_TOKENS = 24  # of the sample that is recorded: no size of a usual model
+VIEWS = {"aten.view.default", "aten._unsafe_view.default", "aten.reshape.default"}
+_CONDITIONS = (sympy.Eq, sympy.StrictLessThan, sympy.LessThan, sympy.StrictGreaterThan, sympy.GreaterThan)
+EXAMPLE_TOKENS = 24  # of the first sample that is recorded: no size of a usual model
 _MOST = 1 << 20  # tokens; a limit beyond is none
 
 
@@ -43,8 +45,12 @@ class Writer:
         self.module_ids: dict[tuple[str, str], int] = {}
         self.same: dict = {}
         self.tokens = self._token_symbol()
+        self.least, self.most = self._range()
 
     def write(self) -> dict:
+        """The graph file's JSON about the program."""
+        if "output" in self.graph:
+            return self.graph
         inline_regions(self.module)
         alive = self._alive()
         kinds = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs if hasattr(spec.arg, "name")}
@@ -84,7 +90,7 @@ class Writer:
             self.same[sizes["position_ids"].node.expr] = tokens
         return tokens
 
-    def range(self) -> tuple[int, int | None]:
+    def _range(self) -> tuple[int, int | None]:
         """The lengths of samples that the recorded program holds for. Where the model loops over parts of a sample, their number
         became fixed."""
         least, most = 2, None
@@ -92,14 +98,14 @@ class Writer:
             if symbol == self.tokens:
                 least = max(int(bounds.lower), 2)
                 most = int(bounds.upper) if getattr(bounds.upper, "is_Integer", False) else None
-        fixed = self._fixed_sizes()
-        if not fixed:
+        conditions = self._conditions()
+        if not conditions:
             return least, most
 
         def holds(tokens: int) -> bool:
-            return all(bool(size.xreplace({self.tokens: sympy.Integer(tokens)})) for size in fixed)
+            return all(bool(size.xreplace({self.tokens: sympy.Integer(tokens)})) for size in conditions)
 
-        shortest = longest = EXAMPLE_TOKENS
+        shortest = longest = int(self.token_size.node.hint)
         while shortest > least and holds(shortest - 1):
             shortest -= 1
         step = _MOST
@@ -109,11 +115,11 @@ class Writer:
             step //= 2
         return shortest, most if longest == _MOST else longest
 
-    def _fixed_sizes(self) -> list[sympy.Basic]:
-        """The equations that the number of tokens must satisfy."""
+    def _conditions(self) -> list[sympy.Basic]:
+        """What the number of tokens must satisfy, beside that sizes differ from others: PyTorch asks that of 0 and 1 everywhere."""
         environment = self.token_size.node.shape_env
         asserted = (each.expr.xreplace(self.same) for asserts in environment.deferred_runtime_asserts.values() for each in asserts)
-        return [expression for expression in asserted if isinstance(expression, sympy.Eq) and expression.free_symbols == {self.tokens}]
+        return [expression for expression in asserted if isinstance(expression, _CONDITIONS) and expression.free_symbols == {self.tokens}]
 
     def _alive(self) -> set:
         alive = set()
@@ -188,6 +194,9 @@ class Writer:
         else:
             name = getattr(target, "__name__", str(target))
             raise ExportError(f"{self._place(node)}: the operation '{name}' cannot be part of a graph")
+        if name in VIEWS:  # where another size is 0, -1 would say nothing
+            arguments[1] = [size if given == -1 and isinstance(size, int) else given
+                            for given, size in zip(arguments[1], map(self.size, value.shape))]
         entry = {"op": name, "args": arguments, "module": self._module_id(node), "out": self._new(node)}
         if isinstance(value, torch.Tensor):
             entry |= self._type(value)

@@ -109,6 +109,30 @@ def test_a_module_without_token_ids(rows, gptq, tmp_path):
         layerpress.oneshot(nn.Sequential(nn.Linear(WIDTH, WIDTH)), dataset=rows, recipe=gptq, output_dir=tmp_path / "out", progress=False)
 
 
+class Windows(Block):
+    """Adds what whole windows of tokens sum up to; a sample without one computes nothing with the gate."""
+
+    def __init__(self):
+        super().__init__()
+        self.content, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        x = super().forward(x)
+        count = x.shape[1] // 32
+        content, gate = self.content(x)[:, :count * 32], self.gate(x)[:, :count * 32]
+        if count > 0:
+            content = (content.view(1, count, 32, -1) * gate.view(1, count, 32, -1).softmax(dim=2)).sum(dim=2)
+        return x + torch.cat([x, content], dim=1).mean(dim=1, keepdim=True)
+
+
+def test_windows_that_short_samples_lack(rows, gptq, tmp_path):
+    """One graph holds for samples with none, one and two windows, and has the gate."""
+    module = made(Windows)
+    layerpress.oneshot(module, dataset=rows, recipe=gptq, output_dir=tmp_path / "out", progress=False)
+    assert module.compression["modules"] == 24
+    assert "blocks.2.gate.weight_packed" in load_file(tmp_path / "out" / "model.safetensors")
+
+
 class RootMeanSquare(nn.Module):
     def __init__(self):
         super().__init__()

@@ -26,3 +26,12 @@ def test_fp32(family, tmp_path, monkeypatch):
     folder = any_model.save(tmp_path / "model", family)
     for lengths in (LENGTHS, LENGTHS[:1], LENGTHS[1:2]):
         assert differences(folder, tmp_path, lengths) < 1e-4
+
+
+@pytest.mark.nightly
+def test_windows(tmp_path, monkeypatch):
+    """The windows of DeepSeek V4 have 128 and 4 tokens."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = any_model.save(tmp_path / "model", "deepseek_v4", layer_types=["heavily_compressed_attention", "compressed_sparse_attention"],
+                            hc_sinkhorn_iters=2)
+    assert differences(folder, tmp_path, (13, 127, 128, 129, 255, 256, 300, 517)) < 1e-4

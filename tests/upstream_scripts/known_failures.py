@@ -14,7 +14,6 @@ _HUB = Reason("a model with code of its own on the hub, which a stand-in does no
 _WHISPER = Reason("Whisper's encoder of sound, and the linears of its decoder that read it, are not in the graph that Layerpress compresses")
 _OMNI = Reason("replaces a method of the model by LLM Compressor's own (`modeling.patch`)")
 _LLAMA4 = Reason("quantizes nothing but Llama 4's experts, which have no nodes in the imported graph")
-_WINDOWS = Reason("samples of more than 127 tokens, for which the exported graph of DeepSeek V4 does not hold")
 _R4 = Reason("SpinQuant with R4, a rotation that is computed while the model is served")
 
 REASONS = {
@@ -26,9 +25,6 @@ REASONS = {
     "multimodal_vision/phi3_vision_example.py": _HUB,
     "multimodal_vision/qwen3_omni_example.py": _OMNI,
     "quantization_w8a8_fp8/whisper_example.py": _WHISPER,
-    "quantizing_moe/deepseek_v4_example.py": _WINDOWS,
-    "quantizing_moe/deepseek_v4_mixed_mxfp4_mxfp8.py": _WINDOWS,
-    "quantizing_moe/deepseek_v4_pro_example.py": _WINDOWS,
     "quantizing_moe/kimi_k3_example.py": Reason("LLM Compressor's own class of the model", here=False),
     "transform/spinquant_cohere2_moe_example.py": _R4,
     "transform/spinquant_example.py": _R4,

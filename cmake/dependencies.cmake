@@ -1,7 +1,12 @@
 # One interface target that carries what every room may use: libtorch, fmt (libtorch's copy) and JSON.
+# ccache keeps nothing that uses a precompiled header unless it is told to ignore what such a header hides, and GCC to name it.
 find_program(LAYERPRESS_CCACHE ccache)
 if(LAYERPRESS_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${LAYERPRESS_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${LAYERPRESS_CCACHE}")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  endif()
 endif()
 
 include(libtorch)

@@ -63,7 +63,7 @@ def without_precompiled(command: str) -> list[str]:
             skip -= 1
         elif word in ("-o", "-c", "-MF", "-MT", "-MQ") or (word == "-include" and "cmake_pch" in words[i + 1]):
             skip = 1
-        elif word not in ("-MD", "-Winvalid-pch", "-fopenmp", "-Werror"):
+        elif word not in ("-MD", "-Winvalid-pch", "-fpch-preprocess", "-fopenmp", "-Werror"):
             options.append(word)
     return options
 

@@ -19,7 +19,7 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
   std::vector<checkpoint::TensorSpec> specs;
   for (const quant::NamedTensorSpec& part :
        quant::compressed_layout(*assignment.scheme, matrix.rows, matrix.columns, assignment.scale_dtype))
-    specs.push_back({quant::full_name(graph.module_name(graph.nodes[n]), part), part.dtype, part.shape});
+    specs.push_back({graph.module_name(graph.nodes[n]) + "." + part.suffix, part.dtype, part.shape});
   return specs;
 }
 
@@ -29,7 +29,7 @@ std::vector<checkpoint::TensorSpec> parameter_specs(const graph::Graph& graph,
                                                     const compression::StoredParameters& stored) {
   std::vector<checkpoint::TensorSpec> specs;
   for (const quant::NamedTensorSpec& part : quant::parameter_layout(stored.value))
-    specs.push_back({quant::full_name(graph.module_name(graph.nodes[stored.reader]), part), part.dtype, part.shape});
+    specs.push_back({graph.module_name(graph.nodes[stored.reader]) + "." + part.suffix, part.dtype, part.shape});
   return specs;
 }
 
@@ -38,7 +38,7 @@ std::vector<checkpoint::TensorSpec> copied_specs(const setup::OpenedModel& model
   if (model.kept.count(name) == 0) return {model.checkpoint->spec(name)};
   std::vector<checkpoint::TensorSpec> specs;
   for (const quant::NamedTensorSpec& part : model.quantized.at(name).compressed_layout)
-    specs.push_back({quant::full_name(parent_name(name), part), part.dtype, part.shape});
+    specs.push_back({parent_name(name) + "." + part.suffix, part.dtype, part.shape});
   return specs;
 }
 

@@ -203,7 +203,7 @@ void OutputWriter::on_compressed(const graph::Node& node, const quant::Quantizat
   if (importance_) importance_->take(module, result.inputs);
   if (own_modules_.count(module) == 0) return;
   for (const quant::NamedTensor& part : quant::compress(scheme, result.weight))
-    write_tensor(quant::full_name(module, part), part.tensor);
+    write_tensor(module + "." + part.suffix, part.tensor);
   reports_.push_back(result.report);
 }
 
@@ -229,7 +229,7 @@ void OutputWriter::copy(const std::string& name) {
   };
   if (model_.kept.count(name) != 0) {
     for (const quant::NamedTensor& part : model_.quantized.at(name).compressed())
-      write(quant::full_name(parent_name(name), part), part.tensor);
+      write(parent_name(name) + "." + part.suffix, part.tensor);
   } else {
     const at::Tensor tensor = model_.checkpoint->tensor(name);
     require_finite(name, tensor);

@@ -70,7 +70,7 @@ void StoredRanges::store(const std::vector<std::size_t>& stored, ResultSink& sin
     const std::string& module = graph_.module_name(graph_.nodes[parameters.reader]);
     require_usable(range, module, parameters.value.name);
     for (const quant::NamedTensor& tensor : quant::parameters_of(parameters.value, range))
-      sink.on_tensor(quant::full_name(module, tensor), tensor.tensor);
+      sink.on_tensor(module + "." + tensor.suffix, tensor.tensor);
   }
 }
 

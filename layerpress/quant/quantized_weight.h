@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/base/text.h"
 #include "layerpress/quant/scheme.h"
 
 namespace layerpress::quant {
@@ -30,31 +29,17 @@ struct QuantizedWeight {
   }
 };
 
-/// The module under whose name a tensor is stored.
-enum class Scope {
-  kModule,  ///< the linear itself
-  kParent   ///< the module around it, such as attention around its projections
-};
-
 /// A tensor that a quantizer makes for a module, without its data.
 struct NamedTensorSpec {
-  std::string suffix;  ///< follows the module's name: "weight_scale"
+  std::string suffix;  ///< follows the module's name and a dot: "weight_scale"
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
-  Scope scope = Scope::kModule;
 };
 
 struct NamedTensor {
   std::string suffix;
   at::Tensor tensor;
-  Scope scope = Scope::kModule;
 };
-
-/// The name under which a module's tensor is stored.
-template <typename Named>
-std::string full_name(const std::string& module, const Named& tensor) {
-  return (tensor.scope == Scope::kModule ? module : parent_name(module)) + "." + tensor.suffix;
-}
 
 /// Shape of the scales (and zero points) of a weight [rows, columns].
 std::vector<std::int64_t> scale_shape(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns);

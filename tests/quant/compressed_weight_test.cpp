@@ -260,7 +260,7 @@ TEST(DenseWeightTest, IsItsValues) {
     weight.codes = at::randn({6, 10}).to(dtype);
     const std::vector<NamedTensorSpec> layout = compressed_layout(scheme, 6, 10, dtype);
     ASSERT_EQ(layout.size(), 1u);
-    EXPECT_EQ(full_name("a.q_proj", layout[0]), "a.q_proj.weight");
+    EXPECT_EQ(layout[0].suffix, "weight");
     const Tensors tensors = stored(scheme, weight);
     EXPECT_TRUE(at::equal(tensors.at("weight"), weight.codes));
     const QuantizedWeight back = decompress(scheme, "a.q_proj", [&](const std::string& suffix) {
@@ -290,13 +290,6 @@ TEST(UnchangedWeightTest, TakesNothing) {
   const QuantizedWeight arrived = read_transfer(scheme, 6, 10, at::kBFloat16, nullptr);
   EXPECT_FALSE(arrived.codes.defined());
   EXPECT_FALSE(join_rows({arrived, arrived}).codes.defined());
-}
-
-TEST(NamedTensorTest, StandsUnderItsModuleOrTheOneAroundIt) {
-  EXPECT_EQ(full_name("model.layers.3.self_attn.k_proj", NamedTensor{"weight_scale", {}}),
-            "model.layers.3.self_attn.k_proj.weight_scale");
-  EXPECT_EQ(full_name("model.layers.3.self_attn.k_proj", NamedTensor{"k_scale", {}, Scope::kParent}),
-            "model.layers.3.self_attn.k_scale");
 }
 
 TEST(CompressedWeightTest, KnownWords) {

@@ -165,19 +165,11 @@ class SixBitScaleType final : public AffineType {
 
 }  // namespace
 
-const BlockType& q2_k_type() {
-  static const Q2KType type;
-  return type;
-}
-
-const BlockType& q4_k_type() {
-  static const SixBitScaleType type({"Q4_K", 12, 144}, 4, {-1.0f, 0.1f, 21});
-  return type;
-}
-
-const BlockType& q5_k_type() {
-  static const SixBitScaleType type({"Q5_K", 13, 176}, 5, {-0.5f, 0.1f, 16});
-  return type;
+std::vector<const BlockType*> affine_types() {
+  static const Q2KType q2_k;
+  static const SixBitScaleType q4_k({"Q4_K", 12, 144}, 4, {-1.0f, 0.1f, 21});
+  static const SixBitScaleType q5_k({"Q5_K", 13, 176}, 5, {-0.5f, 0.1f, 16});
+  return {&q2_k, &q4_k, &q5_k};
 }
 
 }  // namespace layerpress::gguf

@@ -1,30 +1,17 @@
 #pragma once
 
+#include <vector>
+
 #include "layerpress/gguf/blocks/block_type.h"
 
-// The types, for block_types.cpp, which lists them.
+// The types of each FAMILY_types.cpp, for block_types.cpp.
 namespace layerpress::gguf {
 
-const BlockType& f32_type();
-const BlockType& f16_type();
-const BlockType& bf16_type();
-
-const BlockType& q4_0_type();
-const BlockType& q4_1_type();
-const BlockType& q5_0_type();
-const BlockType& q5_1_type();
-const BlockType& q8_0_type();
-
-const BlockType& q2_k_type();
-const BlockType& q3_k_type();
-const BlockType& q4_k_type();
-const BlockType& q5_k_type();
-const BlockType& q6_k_type();
-
-const BlockType& iq4_nl_type();
-const BlockType& iq4_xs_type();
-
-const BlockType& mxfp4_type();
-const BlockType& nvfp4_type();
+std::vector<const BlockType*> float_types();
+std::vector<const BlockType*> flat_types();
+std::vector<const BlockType*> affine_types();
+std::vector<const BlockType*> symmetric_types();
+std::vector<const BlockType*> nonlinear_types();
+std::vector<const BlockType*> fp4_types();
 
 }  // namespace layerpress::gguf

@@ -16,11 +16,14 @@ const BlockType* first_type(Predicate&& is_wanted) {
 }  // namespace
 
 const std::vector<const BlockType*>& block_types() {
-  static const std::vector<const BlockType*> types{
-      &f32_type(),    &f16_type(),    &q4_0_type(), &q4_1_type(),  &q5_0_type(), &q5_1_type(),
-      &q8_0_type(),   &q2_k_type(),   &q3_k_type(), &q4_k_type(),  &q5_k_type(), &q6_k_type(),
-      &iq4_nl_type(), &iq4_xs_type(), &bf16_type(), &mxfp4_type(), &nvfp4_type()};
-  return types;
+  static const std::vector<const BlockType*> kTypes = [] {
+    std::vector<const BlockType*> all;
+    for (const auto family : {float_types, flat_types, affine_types, symmetric_types, nonlinear_types, fp4_types})
+      for (const BlockType* type : family()) all.push_back(type);
+    std::sort(all.begin(), all.end(), [](const BlockType* a, const BlockType* b) { return a->id() < b->id(); });
+    return all;
+  }();
+  return kTypes;
 }
 
 const BlockType* find_block_type(const std::string& name) {

@@ -142,29 +142,11 @@ class ByteType final : public GridType {
 
 }  // namespace
 
-const BlockType& q4_0_type() {
-  static const FlatType type({"Q4_0", 2, 18}, 4, false);
-  return type;
-}
-
-const BlockType& q4_1_type() {
-  static const FlatType type({"Q4_1", 3, 20}, 4, true);
-  return type;
-}
-
-const BlockType& q5_0_type() {
-  static const FlatType type({"Q5_0", 6, 22}, 5, false);
-  return type;
-}
-
-const BlockType& q5_1_type() {
-  static const FlatType type({"Q5_1", 7, 24}, 5, true);
-  return type;
-}
-
-const BlockType& q8_0_type() {
-  static const ByteType type;
-  return type;
+std::vector<const BlockType*> flat_types() {
+  static const FlatType q4_0({"Q4_0", 2, 18}, 4, false), q4_1({"Q4_1", 3, 20}, 4, true);
+  static const FlatType q5_0({"Q5_0", 6, 22}, 5, false), q5_1({"Q5_1", 7, 24}, 5, true);
+  static const ByteType q8_0;
+  return {&q4_0, &q4_1, &q5_0, &q5_1, &q8_0};
 }
 
 }  // namespace layerpress::gguf

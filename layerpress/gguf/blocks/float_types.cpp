@@ -42,19 +42,11 @@ class FloatType final : public BlockType {
 
 }  // namespace
 
-const BlockType& f32_type() {
-  static const FloatType<float> type("F32", 0);
-  return type;
-}
-
-const BlockType& f16_type() {
-  static const FloatType<c10::Half> type("F16", 1);
-  return type;
-}
-
-const BlockType& bf16_type() {
-  static const FloatType<c10::BFloat16> type("BF16", 30);
-  return type;
+std::vector<const BlockType*> float_types() {
+  static const FloatType<float> f32("F32", 0);
+  static const FloatType<c10::Half> f16("F16", 1);
+  static const FloatType<c10::BFloat16> bf16("BF16", 30);
+  return {&f32, &f16, &bf16};
 }
 
 }  // namespace layerpress::gguf

@@ -198,14 +198,10 @@ class Nvfp4Type final : public Fp4Type {
 
 }  // namespace
 
-const BlockType& mxfp4_type() {
-  static const Mxfp4Type type;
-  return type;
-}
-
-const BlockType& nvfp4_type() {
-  static const Nvfp4Type type;
-  return type;
+std::vector<const BlockType*> fp4_types() {
+  static const Mxfp4Type mxfp4;
+  static const Nvfp4Type nvfp4;
+  return {&mxfp4, &nvfp4};
 }
 
 }  // namespace layerpress::gguf

@@ -63,12 +63,10 @@ class Iq4XsType final : public NonlinearType {
   Iq4XsType() : NonlinearType({"IQ4_XS", 23, 136}, kMostBlockValues) {}
 
   void choose(const float* values, const float* weights, BlockContents& contents) const override {
-    float scales[8], farthest = 0;
-    for (int g = 0; g < 8; ++g) {
+    float scales[8];
+    for (int g = 0; g < 8; ++g)
       scales[g] = search_nonlinear(values + g * kNonlinearGroup, weights + g * kNonlinearGroup);
-      if (std::fabs(scales[g]) > std::fabs(farthest)) farthest = scales[g];
-    }
-    const float scale = -farthest / 32, inverse = scale != 0 ? 1 / scale : 0;
+    const float scale = -farthest_from_zero(8, scales) / 32, inverse = scale != 0 ? 1 / scale : 0;
     contents.scale = scale;
     for (int g = 0; g < 8; ++g) {
       const int multiple = std::clamp(nearest_integer(inverse * scales[g]), -32, 31);
@@ -105,14 +103,10 @@ class Iq4XsType final : public NonlinearType {
 
 }  // namespace
 
-const BlockType& iq4_nl_type() {
-  static const Iq4NlType type;
-  return type;
-}
-
-const BlockType& iq4_xs_type() {
-  static const Iq4XsType type;
-  return type;
+std::vector<const BlockType*> nonlinear_types() {
+  static const Iq4NlType iq4_nl;
+  static const Iq4XsType iq4_xs;
+  return {&iq4_nl, &iq4_xs};
 }
 
 }  // namespace layerpress::gguf

@@ -13,19 +13,6 @@ constexpr int kNonlinearTries = 7;
 constexpr int kUnitTries = 4;
 constexpr int kSweeps = 5;  // of changes of one code at a time
 
-/// The value of greatest magnitude, the first one of several.
-float signed_maximum(int count, const float* values) {
-  float greatest = 0, value = 0;
-  for (int i = 0; i < count; ++i) {
-    const float magnitude = std::fabs(values[i]);
-    if (magnitude > greatest) {
-      greatest = magnitude;
-      value = values[i];
-    }
-  }
-  return value;
-}
-
 constexpr int kVectors = 5;
 static_assert(kVectors * kLanes >= 2 * kSymmetricTries + 1 && (kVectors - 1) * kLanes >= 2 * kNonlinearTries + 2);
 
@@ -175,8 +162,15 @@ float best_inverse(int count, const float* values, const float* weights, int gre
 
 }  // namespace
 
+float farthest_from_zero(int count, const float* values) {
+  float farthest = 0;
+  for (int i = 0; i < count; ++i)
+    if (std::fabs(values[i]) > std::fabs(farthest)) farthest = values[i];
+  return farthest;
+}
+
 float search_symmetric(int count, const float* values, const float* weights, int half, std::uint8_t* codes) {
-  const float maximum = signed_maximum(count, values);
+  const float maximum = farthest_from_zero(count, values);
   if (std::fabs(maximum) < kSmallestScale) {
     std::fill_n(codes, count, std::uint8_t{0});
     return 0;
@@ -197,7 +191,7 @@ float search_symmetric(int count, const float* values, const float* weights, int
 }
 
 float refine_symmetric(const float* values, int half, std::uint8_t* codes) {
-  const float maximum = signed_maximum(16, values);
+  const float maximum = farthest_from_zero(16, values);
   if (std::fabs(maximum) < kSmallestScale) {
     std::fill_n(codes, 16, std::uint8_t{0});
     return 0;
@@ -226,7 +220,7 @@ float search_unit(int count, const float* values, const float* weights, int grea
 }
 
 float search_nonlinear(const float* values, const float* weights) {
-  const float maximum = signed_maximum(32, values);
+  const float maximum = farthest_from_zero(32, values);
   if (std::fabs(maximum) < kSmallestScale) return 0;
   Candidates candidates;
   candidates.set(0, 1 / (-maximum / kNonlinearLevels[0]));

@@ -17,6 +17,9 @@ inline int nearest_integer(float value) {
   return (bits & 0x007FFFFF) - 0x00400000;
 }
 
+/// The value of greatest magnitude, the first one of several.
+float farthest_from_zero(int count, const float* values);
+
 /// A group's values are scale * code - minimum.
 struct AffineFit {
   float scale = 0;

@@ -9,14 +9,6 @@
 namespace layerpress::gguf {
 namespace {
 
-/// The value of greatest magnitude, the first one of several.
-float farthest_from_zero(int count, const float* values) {
-  float farthest = 0;
-  for (int i = 0; i < count; ++i)
-    if (std::fabs(values[i]) > std::fabs(farthest)) farthest = values[i];
-  return farthest;
-}
-
 constexpr int kSymmetricGroup = 16, kSymmetricGroups = 16;
 
 /// 16 groups of 16 values with scales of six bits.
@@ -130,14 +122,10 @@ class Q6KType final : public GridType {
 
 }  // namespace
 
-const BlockType& q3_k_type() {
-  static const Q3KType type;
-  return type;
-}
-
-const BlockType& q6_k_type() {
-  static const Q6KType type;
-  return type;
+std::vector<const BlockType*> symmetric_types() {
+  static const Q3KType q3_k;
+  static const Q6KType q6_k;
+  return {&q3_k, &q6_k};
 }
 
 }  // namespace layerpress::gguf

@@ -32,20 +32,26 @@ class ModuleReader {
 /// "[3, 4]".
 std::string shape_text(c10::IntArrayRef shape);
 
+/// What a container format is for.
+struct FormatRules {
+  /// In config groups.
+  const char* name;
+  /// Whether it stores weights of these arguments.
+  bool (*holds)(const QuantizationArgs& weights);
+  /// Whether compressed-tensors chooses it for a scheme that names no format, unless one earlier in the list is chosen.
+  bool (*is_default_for)(const QuantizationScheme& scheme);
+};
+
 /// One of compressed-tensors' container formats: which tensors stand for a compressed weight, and how they are laid
-/// out. Each is a file of its own, and container_formats.cpp lists them.
+/// out. container_formats.cpp lists them with their rules.
 class ContainerFormat {
  public:
+  explicit ContainerFormat(const FormatRules& rules) : rules_(rules) {}
   virtual ~ContainerFormat() = default;
 
-  /// Its name in config groups.
-  virtual std::string name() const = 0;
-
-  /// Whether it stores weights of these arguments.
-  virtual bool holds(const QuantizationArgs& weights) const = 0;
-
-  /// Whether compressed-tensors chooses it for a scheme that names no format, unless one earlier in the list is chosen.
-  virtual bool is_default_for(const QuantizationScheme& scheme) const = 0;
+  std::string name() const { return rules_.name; }
+  bool holds(const QuantizationArgs& weights) const { return rules_.holds(weights); }
+  bool is_default_for(const QuantizationScheme& scheme) const { return rules_.is_default_for(scheme); }
 
   /// The tensors of a weight [rows, columns] that is stored as `weight_dtype` in the original.
   virtual std::vector<NamedTensorSpec> layout(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
@@ -56,6 +62,9 @@ class ContainerFormat {
 
   /// The inverse; validates dtypes, shapes and values.
   virtual QuantizedWeight read(const QuantizationArgs& weights, const ModuleReader& reader) const = 0;
+
+ private:
+  FormatRules rules_;
 };
 
 /// All formats; where several are default for a scheme, the first is.

@@ -3,23 +3,85 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/text.h"
-#include "layerpress/quant/container_format.h"
+#include "layerpress/quant/containers/fp4_format.h"
+#include "layerpress/quant/containers/plain_format.h"
 
 namespace layerpress::quant {
 
-// Each is defined in the file with its name.
-const ContainerFormat& float_quantized();
-const ContainerFormat& int_quantized();
-const ContainerFormat& mxfp4_pack_quantized();
-const ContainerFormat& mxfp8_quantized();
-const ContainerFormat& naive_quantized();
-const ContainerFormat& nvfp4_pack_quantized();
-const ContainerFormat& pack_quantized();
+/// Defined in the file with its name.
+const ContainerFormat& pack_quantized(const FormatRules& rules);
+
+namespace {
+
+using Args = QuantizationArgs;
+using Scheme = QuantizationScheme;
+
+/// fp4 with a power of two per 32 columns: "weight_scale" U8 [rows, columns / 32], its exponent with 127 added.
+constexpr FormatRules kMxfp4{
+    "mxfp4-pack-quantized",
+    [](const Args& weights) {
+      return weights.is_float(4) && weights.strategy == Strategy::kGroup && weights.group_size == 32;
+    },
+    [](const Scheme& scheme) { return scheme.weights->is_float(4) && scheme.weights->group_size == 32; }};
+
+bool holds_mxfp8(const Args& weights) {
+  return weights.is_float(8) && weights.strategy == Strategy::kGroup && weights.group_size == 32 &&
+         weights.scale_dtype == "torch.uint8";
+}
+
+/// fp8 with a power of two per 32 columns: "weight" F8_E4M3 [rows, columns], "weight_scale" U8 [rows, columns / 32].
+constexpr FormatRules kMxfp8{"mxfp8-quantized", holds_mxfp8,
+                             [](const Scheme& scheme) { return holds_mxfp8(*scheme.weights); }};
+
+/// fp4 with an e4m3 scale per 16 columns, "weight_scale" F8_E4M3, that is divided by "weight_global_scale" F32 [1].
+constexpr FormatRules kNvfp4{
+    "nvfp4-pack-quantized",
+    [](const Args& weights) {
+      return weights.is_float(4) && weights.strategy == Strategy::kTensorGroup && weights.group_size == 16;
+    },
+    [](const Scheme& scheme) { return scheme.weights->is_float(4) && scheme.weights->group_size == 16; }};
+
+bool holds_integers(const Args& weights) { return weights.type == NumberType::kInt && weights.num_bits <= 8; }
+
+/// Schemes that vLLM's CompressedTensorsW4A8Fp8 runs.
+bool is_packed_with_fp8_activations(const Args& weights, const Args& activations) {
+  return weights.num_bits == 4 && weights.symmetric && weights.strategy == Strategy::kGroup &&
+         weights.group_size == 128 && activations.is_float(8) && activations.strategy == Strategy::kToken &&
+         activations.symmetric;
+}
+
+/// Integers of up to 8 bits, a byte each.
+constexpr FormatRules kIntegerBytes{"int-quantized", holds_integers, [](const Scheme& scheme) {
+                                      return scheme.weights->type == NumberType::kInt && scheme.input_activations &&
+                                             !is_packed_with_fp8_activations(*scheme.weights,
+                                                                             *scheme.input_activations);
+                                    }};
+
+/// Integers of up to 8 bits as dense bits.
+constexpr FormatRules kPacked{"pack-quantized", holds_integers,
+                              [](const Scheme& scheme) { return holds_integers(*scheme.weights); }};
+
+/// fp8.
+constexpr FormatRules kFp8{"float-quantized",
+                           [](const Args& weights) { return weights.is_float(8) && !weights.scale_dtype; },
+                           [](const Scheme& scheme) { return scheme.input_activations.has_value(); }};
+
+/// fp8 and integers of up to 8 bits, whatever the activations are.
+constexpr FormatRules kNaive{"naive-quantized",
+                             [](const Args& weights) {
+                               return weights.num_bits <= 8 &&
+                                      (weights.type == NumberType::kInt || weights.num_bits == 8) &&
+                                      !weights.scale_dtype;
+                             },
+                             [](const Scheme&) { return true; }};
+
+}  // namespace
 
 const std::vector<const ContainerFormat*>& container_formats() {
+  static const Fp4Format mxfp4(kMxfp4), nvfp4(kNvfp4);
+  static const PlainFormat mxfp8(kMxfp8), integers(kIntegerBytes), floats(kFp8), naive(kNaive);
   static const std::vector<const ContainerFormat*> formats = {
-      &mxfp4_pack_quantized(), &mxfp8_quantized(), &nvfp4_pack_quantized(), &int_quantized(),
-      &pack_quantized(),       &float_quantized(), &naive_quantized()};
+      &mxfp4, &mxfp8, &nvfp4, &integers, &pack_quantized(kPacked), &floats, &naive};
   return formats;
 }
 

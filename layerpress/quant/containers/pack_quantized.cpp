@@ -15,15 +15,9 @@ std::int64_t packed_words(std::int64_t count, int bits) { return (count * bits +
 
 /// Integers of up to 8 bits as dense bits: "weight_packed" I32 [rows, words], "weight_shape" I64 [2]. Zero points of
 /// groups and channels are packed along the rows; a single one is stored as it is.
-class PackQuantized : public ContainerFormat {
+class PackQuantized final : public ContainerFormat {
  public:
-  std::string name() const override { return "pack-quantized"; }
-
-  bool holds(const QuantizationArgs& weights) const override {
-    return weights.type == NumberType::kInt && weights.num_bits <= 8;
-  }
-
-  bool is_default_for(const QuantizationScheme& scheme) const override { return holds(*scheme.weights); }
+  using ContainerFormat::ContainerFormat;
 
   std::vector<NamedTensorSpec> layout(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
                                       at::ScalarType weight_dtype) const override {
@@ -102,8 +96,8 @@ class PackQuantized : public ContainerFormat {
 
 }  // namespace
 
-const ContainerFormat& pack_quantized() {
-  static const PackQuantized kFormat;
+const ContainerFormat& pack_quantized(const FormatRules& rules) {
+  static const PackQuantized kFormat(rules);
   return kFormat;
 }
 

@@ -4,9 +4,10 @@
 
 namespace layerpress::quant {
 
-/// Base of the formats that store a byte per code in "weight". They differ in the weights that they accept.
-class PlainFormat : public ContainerFormat {
+/// The formats that store a byte per code in "weight". They differ in the weights that they accept.
+class PlainFormat final : public ContainerFormat {
  public:
+  using ContainerFormat::ContainerFormat;
   std::vector<NamedTensorSpec> layout(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns,
                                       at::ScalarType weight_dtype) const override;
   std::vector<NamedTensor> write(const QuantizationArgs& weights, const QuantizedWeight& weight) const override;

@@ -8,6 +8,7 @@
 #include "layerpress/kernels/solver/factorize_together.h"
 #include "tests/kernels/gptq_problems.h"
 #include "tests/kernels/host_solver.h"
+#include "tests/kernels/plain_gptq.h"
 
 // The lines that a device runs, on the host.
 namespace layerpress::kernels {

@@ -12,6 +12,30 @@
 namespace layerpress::kernels {
 namespace {
 
+/// Adds damping to the diagonal; columns that no token touched get a unit diagonal.
+void damped(const at::Tensor& matrix, double damping) {
+  at::Tensor diagonal = matrix.diagonal();
+  const at::Tensor added = diagonal.mean() * damping;
+  diagonal.masked_fill_(diagonal.eq(0), 1);
+  diagonal.add_(added);
+}
+
+/// The moved weights from the definitions, in double precision.
+at::Tensor plain_moved_for_outputs(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& output_cross,
+                                   double damping) {
+  const at::Tensor matrix = symmetric_from_upper(gram).to(at::kDouble);
+  damped(matrix, damping);
+  return weight.to(at::kDouble) + output_cross.to(at::kDouble).mm(at::linalg_inv(matrix));
+}
+
+at::Tensor plain_moved(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& cross,
+                       const ErrorPropagation& options) {
+  const at::Tensor matrix = symmetric_from_upper(gram).to(at::kDouble);
+  damped(matrix, options.damping);
+  const at::Tensor wide = weight.to(at::kDouble);
+  return wide + options.strength * wide.mm(cross.to(at::kDouble)).mm(at::linalg_inv(matrix));
+}
+
 /// Inputs of a compressed and of an original model, and what is summed over them.
 struct Inputs {
   at::Tensor compressed, original, gram, cross;

@@ -7,6 +7,7 @@
 #include "layerpress/kernels/numbers/scale_rounding.h"
 #include "layerpress/kernels/products/gram.h"
 #include "tests/kernels/gptq_problems.h"
+#include "tests/kernels/plain_gptq.h"
 
 namespace layerpress::kernels {
 namespace {

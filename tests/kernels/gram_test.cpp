@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/base/error.h"
+#include "tests/kernels/plain_products.h"
 
 namespace layerpress::kernels {
 namespace {

@@ -8,6 +8,7 @@
 #include "layerpress/kernels/layers/linear.h"
 #include "layerpress/kernels/layers/transformer.h"
 #include "tests/kernels/gptq_problems.h"
+#include "tests/kernels/plain_products.h"
 
 namespace layerpress::kernels {
 namespace {

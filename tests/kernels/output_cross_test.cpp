@@ -6,6 +6,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/kernels/products/gram.h"
+#include "tests/kernels/plain_products.h"
 
 namespace layerpress::kernels {
 namespace {

@@ -6,6 +6,20 @@
 namespace layerpress::kernels {
 namespace {
 
+at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                const FullAttentionShape& shape) {
+  at::Tensor output = at::empty_like(q);
+  const auto head = [&](const at::Tensor& x, std::int64_t index) {
+    return x.slice(1, index * shape.head_dim, (index + 1) * shape.head_dim);
+  };
+  for (std::int64_t h = 0; h < shape.heads; ++h) {
+    const std::int64_t shared = h * shape.kv_heads / shape.heads;
+    const at::Tensor scores = head(q, h).to(at::kDouble).matmul(head(k, shared).to(at::kDouble).t()) * shape.scale;
+    head(output, h).copy_(at::softmax(scores, -1).matmul(head(v, shared).to(at::kDouble)));
+  }
+  return output;
+}
+
 TEST(FullAttention, AgreesWithTheSlowWay) {
   at::manual_seed(1);
   for (const FullAttentionShape& shape : {FullAttentionShape{4, 4, 16, 0.25}, FullAttentionShape{6, 2, 8, 0.7}})

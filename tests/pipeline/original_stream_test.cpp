@@ -15,6 +15,7 @@
 #include "layerpress/schedule/pipelines.h"
 #include "tests/checkpoint/temporary_folder.h"
 #include "tests/execution/small_model.h"
+#include "tests/kernels/plain_products.h"
 #include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/no_sink.h"
 #include "tests/pipeline/one_scheme_modifier.h"

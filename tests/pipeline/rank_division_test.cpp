@@ -15,6 +15,7 @@
 #include "layerpress/schedule/group_division.h"
 #include "tests/dist/thread_ranks.h"
 #include "tests/execution/small_model.h"
+#include "tests/kernels/plain_products.h"
 #include "tests/pipeline/gram_users.h"
 #include "tests/pipeline/one_scheme_modifier.h"
 

@@ -56,13 +56,4 @@ std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t featu
          std::max(adding, product);
 }
 
-at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares) {
-  const auto difference = [](const at::Tensor& a, const at::Tensor& b) {
-    return a.to(at::kDouble) - b.to(at::kDouble);
-  };
-  const at::Tensor own = difference(inputs.original, inputs.x).mm(weight.to(at::kDouble).t());
-  const at::Tensor all = shares.inputs * own + shares.stream * difference(inputs.stream_original, inputs.stream);
-  return all.t().mm(inputs.x.to(at::kDouble));
-}
-
 }  // namespace layerpress::kernels

@@ -29,7 +29,4 @@ void accumulate_output_cross(at::Tensor& sums, const ResidualInputs& inputs, con
 std::uint64_t output_cross_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
                                            at::Device device, int threads);
 
-/// Plain implementation for tests: the same in double precision.
-at::Tensor plain_output_cross(const ResidualInputs& inputs, const at::Tensor& weight, const ResidualShares& shares);
-
 }  // namespace layerpress::kernels

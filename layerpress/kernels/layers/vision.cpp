@@ -26,20 +26,6 @@ at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
   return mixed.permute({2, 0, 1, 3}).reshape({q.size(0), shape.heads * shape.head_dim});
 }
 
-at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const FullAttentionShape& shape) {
-  at::Tensor output = at::empty_like(q);
-  const auto head = [&](const at::Tensor& x, std::int64_t index) {
-    return x.slice(1, index * shape.head_dim, (index + 1) * shape.head_dim);
-  };
-  for (std::int64_t h = 0; h < shape.heads; ++h) {
-    const std::int64_t shared = h * shape.kv_heads / shape.heads;
-    const at::Tensor scores = head(q, h).to(at::kDouble).matmul(head(k, shared).to(at::kDouble).t()) * shape.scale;
-    head(output, h).copy_(at::softmax(scores, -1).matmul(head(v, shared).to(at::kDouble)));
-  }
-  return output;
-}
-
 at::Tensor unfold_patches(const at::Tensor& images, std::int64_t size) {
   const std::int64_t count = images.size(0), channels = images.size(1);
   const std::int64_t down = images.size(2) / size, across = images.size(3) / size;

@@ -23,8 +23,4 @@ at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
 /// convolution's weight: [images, patches, channels * size²]. Pixels that do not fill a patch are left out.
 at::Tensor unfold_patches(const at::Tensor& images, std::int64_t size);
 
-/// Plain implementation for tests.
-at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const FullAttentionShape& shape);
-
 }  // namespace layerpress::kernels

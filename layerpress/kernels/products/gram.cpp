@@ -122,16 +122,6 @@ std::uint64_t product_workspace_bytes(std::int64_t rows, std::int64_t features, 
   return device.is_cpu() ? packed_chunk_bytes(rows, dtype) + packed_chunk_bytes(features, dtype) : 0;
 }
 
-at::Tensor plain_gram(const at::Tensor& x) {
-  const at::Tensor wide = x.to(at::kDouble);
-  return wide.t().mm(wide);
-}
-
-at::Tensor plain_cross_gram(const at::Tensor& original, const at::Tensor& x) {
-  const at::Tensor wide = x.to(at::kDouble);
-  return (original.to(at::kDouble) - wide).t().mm(wide);
-}
-
 at::Tensor symmetric_from_upper(const at::Tensor& gram) {
   at::Tensor full = gram.triu();
   return full.add_(gram.triu(1).t());

@@ -44,10 +44,6 @@ std::uint64_t cross_gram_workspace_bytes(std::int64_t features, at::ScalarType d
 std::uint64_t product_workspace_bytes(std::int64_t rows, std::int64_t features, at::ScalarType dtype,
                                       at::Device device);
 
-/// Plain implementations for tests: the same in double precision, whole matrices.
-at::Tensor plain_gram(const at::Tensor& x);
-at::Tensor plain_cross_gram(const at::Tensor& original, const at::Tensor& x);
-
 /// Copies the upper triangle onto the lower one of a new tensor.
 at::Tensor symmetric_from_upper(const at::Tensor& gram);
 

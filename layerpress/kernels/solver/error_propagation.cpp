@@ -125,19 +125,4 @@ std::uint64_t moving_workspace(std::int64_t columns) {
   return 2 * sizeof(float) * static_cast<std::uint64_t>(kBlockRows * columns);
 }
 
-at::Tensor plain_moved_for_outputs(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& output_cross,
-                                   double damping) {
-  const at::Tensor matrix = symmetric_from_upper(gram).to(at::kDouble);
-  damp(matrix, damping);
-  return weight.to(at::kDouble) + output_cross.to(at::kDouble).mm(at::linalg_inv(matrix));
-}
-
-at::Tensor plain_moved(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& cross,
-                       const ErrorPropagation& options) {
-  const at::Tensor matrix = symmetric_from_upper(gram).to(at::kDouble);
-  damp(matrix, options.damping);
-  const at::Tensor wide = weight.to(at::kDouble);
-  return wide + options.strength * wide.mm(cross.to(at::kDouble)).mm(at::linalg_inv(matrix));
-}
-
 }  // namespace layerpress::kernels

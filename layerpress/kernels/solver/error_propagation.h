@@ -62,10 +62,4 @@ std::uint64_t mover_workspace(std::int64_t group_rows, std::int64_t columns);
 std::uint64_t mover_bytes(std::int64_t columns);
 std::uint64_t moving_workspace(std::int64_t columns);
 
-/// Plain implementation for tests: the moved weight from the definition, in double precision.
-at::Tensor plain_moved(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& cross,
-                       const ErrorPropagation& options);
-at::Tensor plain_moved_for_outputs(const at::Tensor& weight, const at::Tensor& gram, const at::Tensor& output_cross,
-                                   double damping);
-
 }  // namespace layerpress::kernels

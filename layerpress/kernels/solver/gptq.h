@@ -55,10 +55,4 @@ GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const Hessian
 /// column groups per row.
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups);
 
-/// Plain implementation for tests: the textbook GPTQ with the Cholesky factor of the inverse, in double precision,
-/// one column at a time. `gram` as for factorize.
-GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                      const ColumnScales& scales, const ElementType& element,
-                      const std::optional<GroupSearch>& search = {}, bool keeps_zeros = false);
-
 }  // namespace layerpress::kernels

@@ -41,9 +41,4 @@ SparseWeight sparsify(const at::Tensor& weight, const HessianFactor& factor, con
 /// Bytes that sparsify allocates at most besides its result.
 std::uint64_t sparsify_workspace(std::int64_t rows, std::int64_t columns, const SparsifyOptions& options);
 
-/// Plain implementation for tests: the textbook form with the inverse of the damped Gram matrix (upper triangle), in double precision,
-/// one column at a time.
-SparseWeight plain_sparsify(const at::Tensor& weight, const at::Tensor& gram, double dampening,
-                            const SparsifyOptions& options);
-
 }  // namespace layerpress::kernels

@@ -1,3 +1,5 @@
+#pragma once
+
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -9,9 +11,10 @@
 
 namespace layerpress::kernels {
 
-GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
-                      const ColumnScales& scales, const ElementType& element, const std::optional<GroupSearch>& search,
-                      bool keeps_zeros) {
+/// The textbook GPTQ with the Cholesky factor of the inverse, in double precision, one column at a time. `gram` as for factorize.
+inline GptqResult plain_gptq(const at::Tensor& weight, const at::Tensor& gram, const FactorizeOptions& options,
+                             const ColumnScales& scales, const ElementType& element,
+                             const std::optional<GroupSearch>& search = {}, bool keeps_zeros = false) {
   const at::Tensor order = column_order(gram.diagonal(), options);
   at::Tensor hessian = symmetric_from_upper(gram.to(at::kDouble)).index_select(0, order).index_select(1, order);
   at::Tensor diagonal = hessian.diagonal();

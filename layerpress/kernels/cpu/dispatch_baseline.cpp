@@ -4,6 +4,4 @@ namespace layerpress::kernels::cpu {
 
 const Table& table() { return baseline::isa_table(); }
 
-const char* table_name() { return "baseline"; }
-
 }  // namespace layerpress::kernels::cpu

@@ -26,12 +26,7 @@ bool tiles_granted() {
 #endif
 }
 
-struct Choice {
-  const Table& table;
-  const char* name;
-};
-
-Choice choose() {
+const Table& choose() {
   const char* wanted = std::getenv("LAYERPRESS_CPU");
   const auto offered = [&](const char* name, bool supported) {
     // If the machine lacks the requested set, the next lower one is used.
@@ -43,22 +38,18 @@ Choice choose() {
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-  if (offered("amx", bf16 && tiles_granted())) return {amx::isa_table(), "amx"};
-  if (offered("avx512_bf16", bf16)) return {avx512_bf16::isa_table(), "avx512_bf16"};
-  if (offered("avx512", v4)) return {avx512::isa_table(), "avx512"};
-  if (offered("avx2", v3)) return {avx2::isa_table(), "avx2"};
-  return {baseline::isa_table(), "baseline"};
-}
-
-const Choice& choice() {
-  static const Choice kBest = choose();
-  return kBest;
+  if (offered("amx", bf16 && tiles_granted())) return amx::isa_table();
+  if (offered("avx512_bf16", bf16)) return avx512_bf16::isa_table();
+  if (offered("avx512", v4)) return avx512::isa_table();
+  if (offered("avx2", v3)) return avx2::isa_table();
+  return baseline::isa_table();
 }
 
 }  // namespace
 
-const Table& table() { return choice().table; }
-
-const char* table_name() { return choice().name; }
+const Table& table() {
+  static const Table& kBest = choose();
+  return kBest;
+}
 
 }  // namespace layerpress::kernels::cpu

@@ -164,7 +164,7 @@ struct ProductResult {
 
 /// The kernels of one instruction set. A null entry: not offered, the caller has another way.
 struct Table {
-  const char* name;
+  const char* name;  ///< one of the values of LAYERPRESS_CPU
   void (*rms_norm_bf16)(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size,
                         float eps);
   void (*rms_norm_f32)(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps);
@@ -248,8 +248,6 @@ struct Table {
 /// The table of the best instruction set that both the machine and the build support. LAYERPRESS_CPU (baseline, avx2,
 /// avx512, avx512_bf16, amx) in the environment selects a lower one.
 const Table& table();
-/// Its name, one of the values of LAYERPRESS_CPU.
-const char* table_name();
 
 // One per compiled instruction set; defined in isa_table.cpp.
 namespace baseline {

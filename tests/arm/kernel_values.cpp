@@ -67,28 +67,28 @@ void elementwise(Numbers& numbers) {
   const auto x = numbers.bfloats(kRows * kSize), weight = numbers.bfloats(kSize),
              other = numbers.bfloats(kRows * kSize);
   std::vector<Bits16> y(x.size());
-  table().rms_norm_bf16(x.data(), weight.data(), y.data(), kRows, kSize, 1e-5f);
+  table().bf16.rms_norm(x.data(), weight.data(), y.data(), kRows, kSize, 1e-5f);
   print("rms_norm_bf16", kRounded, widened(y));
-  table().silu_multiply_bf16(x.data(), other.data(), y.data(), kRows * kSize);
+  table().bf16.silu_multiply(x.data(), other.data(), y.data(), kRows * kSize);
   print("silu_multiply_bf16", kRounded, widened(y));
   table().add_scaled_bf16(x.data(), 0.7f, y.data(), kRows * kSize);
   print("add_scaled_bf16", kRounded, widened(y));
   const auto cosine = numbers.floats(8), sine = numbers.floats(8);
-  table().rotary_bf16(x.data(), cosine.data(), sine.data(), y.data(), 10, 21, 8);
+  table().bf16.rotary(x.data(), cosine.data(), sine.data(), y.data(), 10, 21, 8);
   print("rotary_bf16", kRounded, widened(y));
 
   const auto a = widened(x), b = widened(other), scale = widened(weight);
   std::vector<float> wide(a.size());
-  table().rms_norm_f32(a.data(), scale.data(), wide.data(), kRows, kSize, 1e-5f);
+  table().f32.rms_norm(a.data(), scale.data(), wide.data(), kRows, kSize, 1e-5f);
   print("rms_norm_f32", kSums, wide);
-  table().silu_multiply_f32(a.data(), b.data(), wide.data(), kRows * kSize);
+  table().f32.silu_multiply(a.data(), b.data(), wide.data(), kRows * kSize);
   print("silu_multiply_f32", kSums, wide);
-  table().rotary_f32(a.data(), cosine.data(), sine.data(), wide.data(), 10, 21, 8);
+  table().f32.rotary(a.data(), cosine.data(), sine.data(), wide.data(), 10, 21, 8);
   print("rotary_f32", kSums, wide);
   double difference = 0, square = 0;
-  table().squared_difference_f32(a.data(), b.data(), kRows * kSize, &difference, &square);
+  table().f32.squared_difference(a.data(), b.data(), kRows * kSize, &difference, &square);
   print("squared_difference_f32", kSums, std::vector<double>{difference, square});
-  table().squared_difference_bf16(x.data(), other.data(), kRows * kSize, &difference, &square);
+  table().bf16.squared_difference(x.data(), other.data(), kRows * kSize, &difference, &square);
   print("squared_difference_bf16", kSums, std::vector<double>{difference, square});
 }
 

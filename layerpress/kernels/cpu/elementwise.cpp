@@ -18,7 +18,7 @@ void rms_norm(const T* x, const T* weight, T* y, std::int64_t rows, std::int64_t
 }
 
 template <typename T>
-void silu_multiply_all(const T* a, const T* b, T* y, std::int64_t count) {
+void multiply_silu(const T* a, const T* b, T* y, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = silu_multiply(a[i], b[i]);
 }
 
@@ -53,34 +53,17 @@ void squared_difference(const T* a, const T* b, std::int64_t count, double* diff
   }
 }
 
+template <typename T>
+constexpr Elementwise<T> kElementwise{.rms_norm = rms_norm<T>,
+                                      .silu_multiply = multiply_silu<T>,
+                                      .rotary = rotary<T>,
+                                      .squared_difference = squared_difference<T>};
+
 }  // namespace
 
-void rms_norm_bf16(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size, float eps) {
-  rms_norm(x, weight, y, rows, size, eps);
-}
-void rms_norm_f32(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps) {
-  rms_norm(x, weight, y, rows, size, eps);
-}
-void silu_multiply_bf16(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count) {
-  silu_multiply_all(a, b, y, count);
-}
-void silu_multiply_f32(const float* a, const float* b, float* y, std::int64_t count) {
-  silu_multiply_all(a, b, y, count);
-}
-void rotary_bf16(const Bits16* x, const float* cosine, const float* sine, Bits16* y, std::int64_t heads,
-                 std::int64_t head_dim, std::int64_t pairs) {
-  rotary(x, cosine, sine, y, heads, head_dim, pairs);
-}
-void rotary_f32(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
-                std::int64_t head_dim, std::int64_t pairs) {
-  rotary(x, cosine, sine, y, heads, head_dim, pairs);
-}
-void squared_difference_bf16(const Bits16* a, const Bits16* b, std::int64_t count, double* difference, double* square) {
-  squared_difference(a, b, count, difference, square);
-}
-void squared_difference_f32(const float* a, const float* b, std::int64_t count, double* difference, double* square) {
-  squared_difference(a, b, count, difference, square);
-}
+const Elementwise<Bits16> elementwise_bf16 = kElementwise<Bits16>;
+const Elementwise<float> elementwise_f32 = kElementwise<float>;
+
 void add_scaled_bf16(const Bits16* x, float factor, Bits16* y, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = narrow_bf16(widen(y[i]) + widen(narrow_bf16(widen(x[i]) * factor)));
 }

@@ -12,12 +12,8 @@ namespace layerpress::kernels::cpu::LAYERPRESS_ISA {
 
 const Table& isa_table() {
   static const Table kTable = {.name = LAYERPRESS_TEXT(LAYERPRESS_ISA),
-                               .rms_norm_bf16 = rms_norm_bf16,
-                               .rms_norm_f32 = rms_norm_f32,
-                               .silu_multiply_bf16 = silu_multiply_bf16,
-                               .silu_multiply_f32 = silu_multiply_f32,
-                               .rotary_bf16 = rotary_bf16,
-                               .rotary_f32 = rotary_f32,
+                               .bf16 = elementwise_bf16,
+                               .f32 = elementwise_f32,
                                .add_scaled_bf16 = add_scaled_bf16,
                                .widen_bf16 = widen_bf16,
                                .minimum_maximum = minimum_maximum,
@@ -29,8 +25,6 @@ const Table& isa_table() {
                                .dequantize_bf16 = dequantize_bf16,
                                .dequantize_f32 = dequantize_f32,
                                .scale_columns = scale_columns,
-                               .squared_difference_bf16 = squared_difference_bf16,
-                               .squared_difference_f32 = squared_difference_f32,
                                .column_tile_load = column_tile_load,
                                .column_tile_store = column_tile_store,
                                .column_block_begin = column_block_begin,

@@ -162,20 +162,24 @@ struct ProductResult {
   std::int64_t stride = 0;
 };
 
+/// The kernels for values of one type, bfloat16 or fp32.
+template <typename T>
+struct Elementwise {
+  void (*rms_norm)(const T* x, const T* weight, T* y, std::int64_t rows, std::int64_t size, float eps);
+  void (*silu_multiply)(const T* a, const T* b, T* y, std::int64_t count);
+  /// One token with `heads` heads of head_dim features; the first 2 * pairs features of each are rotated, the others
+  /// copied.
+  void (*rotary)(const T* x, const float* cosine, const float* sine, T* y, std::int64_t heads, std::int64_t head_dim,
+                 std::int64_t pairs);
+  /// Sums of (a - b)^2 and of a^2.
+  void (*squared_difference)(const T* a, const T* b, std::int64_t count, double* difference, double* square);
+};
+
 /// The kernels of one instruction set. A null entry: not offered, the caller has another way.
 struct Table {
   const char* name;  ///< one of the values of LAYERPRESS_CPU
-  void (*rms_norm_bf16)(const Bits16* x, const Bits16* weight, Bits16* y, std::int64_t rows, std::int64_t size,
-                        float eps);
-  void (*rms_norm_f32)(const float* x, const float* weight, float* y, std::int64_t rows, std::int64_t size, float eps);
-  void (*silu_multiply_bf16)(const Bits16* a, const Bits16* b, Bits16* y, std::int64_t count);
-  void (*silu_multiply_f32)(const float* a, const float* b, float* y, std::int64_t count);
-  /// One token with `heads` heads of head_dim features; the first 2 * pairs features of each are rotated, the others
-  /// copied.
-  void (*rotary_bf16)(const Bits16* x, const float* cosine, const float* sine, Bits16* y, std::int64_t heads,
-                      std::int64_t head_dim, std::int64_t pairs);
-  void (*rotary_f32)(const float* x, const float* cosine, const float* sine, float* y, std::int64_t heads,
-                     std::int64_t head_dim, std::int64_t pairs);
+  Elementwise<Bits16> bf16;
+  Elementwise<float> f32;
   void (*add_scaled_bf16)(const Bits16* x, float factor, Bits16* y, std::int64_t count);  // y += x factor
   void (*widen_bf16)(const Bits16* x, float* y, std::int64_t count);
   void (*minimum_maximum)(const float* x, std::int64_t count, float* minimum, float* maximum);
@@ -193,11 +197,6 @@ struct Table {
   /// y = x factors, element by element, rounded to x's type; y's type is the same or fp32.
   void (*scale_columns)(const void* x, ValueType x_type, const float* factors, std::int64_t count, void* y,
                         ValueType y_type);
-  /// Sums of (a - b)^2 and of a^2.
-  void (*squared_difference_bf16)(const Bits16* a, const Bits16* b, std::int64_t count, double* difference,
-                                  double* square);
-  void (*squared_difference_f32)(const float* a, const float* b, std::int64_t count, double* difference,
-                                 double* square);
   /// Transposes rows [rows, columns], at most kColumnTile of them, into a tile, whose lanes beyond the last row repeat
   /// it. Column j becomes row place[j] of the tile.
   void (*column_tile_load)(const float* weights, std::int64_t rows, std::int64_t columns, const std::int64_t* place,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "layerpress/kernels/cpu/table.h"
@@ -30,7 +31,7 @@ void rms_norm_once(const at::Tensor& x, const at::Tensor& weight, float epsilon,
     for (std::int64_t first = begin; first < end; first += chunk) {
       const std::int64_t count = std::min(chunk, end - first), at = first * size;
       cpu::table().widen_bf16(bits(x) + at, wide.data(), count * size);
-      cpu::table().rms_norm_f32(wide.data(), weight.const_data_ptr<float>(), normalized.data(), count, size, epsilon);
+      cpu::table().f32.rms_norm(wide.data(), weight.const_data_ptr<float>(), normalized.data(), count, size, epsilon);
       for (std::int64_t i = 0; i < count * size; ++i) narrow[at + i] = normalized[static_cast<std::size_t>(i)];
     }
   });
@@ -55,11 +56,9 @@ at::Tensor rms_norm(const at::Tensor& input, const at::Tensor& weight, double ep
   const auto eps = static_cast<float>(epsilon);
   at::parallel_for(0, rows, grain(size), [&](std::int64_t begin, std::int64_t end) {
     const std::int64_t at = begin * size;
-    if (x.scalar_type() == at::kBFloat16)
-      cpu::table().rms_norm_bf16(bits(x) + at, bits(w), mutable_bits(y) + at, end - begin, size, eps);
-    else
-      cpu::table().rms_norm_f32(x.const_data_ptr<float>() + at, w.const_data_ptr<float>(), y.data_ptr<float>() + at,
-                                end - begin, size, eps);
+    with_elementwise(x.scalar_type(), [&]<typename T>(const cpu::Elementwise<T>& kernels) {
+      kernels.rms_norm(elements<T>(x) + at, elements<T>(w), mutable_elements<T>(y) + at, end - begin, size, eps);
+    });
   });
   return y;
 }
@@ -71,11 +70,10 @@ at::Tensor gated_activation(const std::string& function, const at::Tensor& first
   const at::Tensor a = first.contiguous(), b = second.contiguous();
   at::Tensor y = at::empty_like(a);
   at::parallel_for(0, a.numel(), 65536, [&](std::int64_t begin, std::int64_t end) {
-    if (a.scalar_type() == at::kBFloat16)
-      cpu::table().silu_multiply_bf16(bits(a) + begin, bits(b) + begin, mutable_bits(y) + begin, end - begin);
-    else
-      cpu::table().silu_multiply_f32(a.const_data_ptr<float>() + begin, b.const_data_ptr<float>() + begin,
-                                     y.data_ptr<float>() + begin, end - begin);
+    with_elementwise(a.scalar_type(), [&]<typename T>(const cpu::Elementwise<T>& kernels) {
+      kernels.silu_multiply(elements<T>(a) + begin, elements<T>(b) + begin, mutable_elements<T>(y) + begin,
+                            end - begin);
+    });
   });
   return y;
 }
@@ -134,25 +132,19 @@ at::Tensor rotary(const at::Tensor& input, const at::Tensor& cosine, const at::T
   const at::Tensor x = input.contiguous();
   at::Tensor y = at::empty_like(x);
   const std::int64_t features = x.size(1), heads = features / shape.head_dim, pairs = cosine.size(1);
-  const bool narrow = x.scalar_type() == at::kBFloat16;
-  const auto* narrow_x = static_cast<const c10::BFloat16*>(x.const_data_ptr());
-  auto* narrow_y = static_cast<c10::BFloat16*>(y.data_ptr());
-  const auto* wide_x = static_cast<const float*>(x.const_data_ptr());
-  auto* wide_y = static_cast<float*>(y.data_ptr());
   const std::int64_t* position = positions.const_data_ptr<std::int64_t>();
   at::parallel_for(0, x.size(0), grain(features), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t token = begin; token < end; ++token) {
       const float* c = cosine.const_data_ptr<float>() + position[token] * pairs;
       const float* s = sine.const_data_ptr<float>() + position[token] * pairs;
       const std::int64_t at = token * features;
-      if (shape.interleaved && narrow)
-        rotate_neighbours(narrow_x + at, c, s, narrow_y + at, heads, shape, pairs);
-      else if (shape.interleaved)
-        rotate_neighbours(wide_x + at, c, s, wide_y + at, heads, shape, pairs);
-      else if (narrow)
-        rotate_halves(bits(x) + at, c, s, mutable_bits(y) + at, heads, shape, pairs, cpu::table().rotary_bf16);
-      else
-        rotate_halves(wide_x + at, c, s, wide_y + at, heads, shape, pairs, cpu::table().rotary_f32);
+      with_elementwise(x.scalar_type(), [&]<typename T>(const cpu::Elementwise<T>& kernels) {
+        using Value = std::conditional_t<std::is_same_v<T, float>, float, c10::BFloat16>;
+        if (shape.interleaved)
+          rotate_neighbours(elements<Value>(x) + at, c, s, mutable_elements<Value>(y) + at, heads, shape, pairs);
+        else
+          rotate_halves(elements<T>(x) + at, c, s, mutable_elements<T>(y) + at, heads, shape, pairs, kernels.rotary);
+      });
     }
   });
   return y;

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "layerpress/kernels/cpu/table.h"
+#include "layerpress/kernels/products/product.h"
+#include "layerpress/kernels/products/tensor_bits.h"
 
 namespace layerpress::kernels {
 namespace {
@@ -19,8 +20,6 @@ std::int64_t rows_at_once(const at::Tensor& x) {
   const std::int64_t elements = std::max<std::int64_t>(1, x.numel());
   return std::max<std::int64_t>(1, elements_at_once(x.device()) * x.size(0) / elements);
 }
-
-bool is_fused(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kFloat; }
 
 SquareSums square_sums(const at::Half* a, const at::Half* b, std::int64_t count) {
   SquareSums sums;
@@ -35,15 +34,12 @@ SquareSums square_sums(const at::Half* a, const at::Half* b, std::int64_t count)
 }  // namespace
 
 SquareSums square_sums(const void* a, const void* b, at::ScalarType dtype, std::int64_t count) {
+  if (dtype == at::kHalf) return square_sums(static_cast<const at::Half*>(a), static_cast<const at::Half*>(b), count);
   SquareSums sums;
-  if (dtype == at::kBFloat16)
-    cpu::table().squared_difference_bf16(static_cast<const cpu::Bits16*>(a), static_cast<const cpu::Bits16*>(b), count,
-                                         &sums.difference, &sums.square);
-  else if (dtype == at::kFloat)
-    cpu::table().squared_difference_f32(static_cast<const float*>(a), static_cast<const float*>(b), count,
-                                        &sums.difference, &sums.square);
-  else
-    sums = square_sums(static_cast<const at::Half*>(a), static_cast<const at::Half*>(b), count);
+  with_elementwise(dtype, [&]<typename T>(const cpu::Elementwise<T>& kernels) {
+    kernels.squared_difference(static_cast<const T*>(a), static_cast<const T*>(b), count, &sums.difference,
+                               &sums.square);
+  });
   return sums;
 }
 
@@ -78,7 +74,7 @@ std::uint64_t relative_error_workspace(std::int64_t elements, at::Device device)
 namespace {
 
 bool is_fused(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_cpu() && is_fused(a.scalar_type()) && b.scalar_type() == a.scalar_type() && a.is_contiguous() &&
+  return a.is_cpu() && has_value_type(a.scalar_type()) && b.scalar_type() == a.scalar_type() && a.is_contiguous() &&
          b.is_contiguous();
 }
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
+#include <type_traits>
 
 #include "layerpress/base/error.h"
 
@@ -36,11 +38,19 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
   return a % b != 0 && (a < 0) != (b < 0) ? quotient - 1 : quotient;
 }
 
-/// Both forms of a function that takes two numbers.
-template <typename Whole, typename Real>
-c10::IValue both(const Arguments& arguments, Whole&& of_whole, Real&& of_real) {
-  if (all_whole(arguments)) return of_whole(whole(arguments, 0), whole(arguments, 1));
-  return of_real(real(arguments, 0), real(arguments, 1));
+/// A function of two numbers: of whole ones if both are.
+template <typename Function>
+c10::IValue of_both(const Arguments& arguments, Function&& function) {
+  if (all_whole(arguments)) return function(whole(arguments, 0), whole(arguments, 1));
+  return function(real(arguments, 0), real(arguments, 1));
+}
+
+/// Of whole numbers a whole one.
+template <typename Number>
+Number power(Number x, Number y) {
+  const double result = std::pow(static_cast<double>(x), static_cast<double>(y));
+  if constexpr (std::is_integral_v<Number>) return static_cast<Number>(std::llround(result));
+  return result;
 }
 
 c10::IValue element(const Arguments& arguments) {
@@ -70,46 +80,18 @@ c10::IValue element(const Arguments& arguments) {
 NumberFunction find_number_function(const std::string& name) {
   static const std::map<std::string, NumberFunction> kFunctions = {
       {"getitem", element},
-      {"add",
-       [](const Arguments& a) {
-         return both(
-             a, [](auto x, auto y) { return x + y; }, [](auto x, auto y) { return x + y; });
-       }},
-      {"sub",
-       [](const Arguments& a) {
-         return both(
-             a, [](auto x, auto y) { return x - y; }, [](auto x, auto y) { return x - y; });
-       }},
-      {"mul",
-       [](const Arguments& a) {
-         return both(
-             a, [](auto x, auto y) { return x * y; }, [](auto x, auto y) { return x * y; });
-       }},
-      {"sym_max",
-       [](const Arguments& a) {
-         return both(
-             a, [](auto x, auto y) { return std::max(x, y); }, [](auto x, auto y) { return std::max(x, y); });
-       }},
-      {"sym_min",
-       [](const Arguments& a) {
-         return both(
-             a, [](auto x, auto y) { return std::min(x, y); }, [](auto x, auto y) { return std::min(x, y); });
-       }},
+      {"add", [](const Arguments& a) { return of_both(a, std::plus<>()); }},
+      {"sub", [](const Arguments& a) { return of_both(a, std::minus<>()); }},
+      {"mul", [](const Arguments& a) { return of_both(a, std::multiplies<>()); }},
+      {"sym_max", [](const Arguments& a) { return of_both(a, [](auto x, auto y) { return std::max(x, y); }); }},
+      {"sym_min", [](const Arguments& a) { return of_both(a, [](auto x, auto y) { return std::min(x, y); }); }},
       {"floordiv", [](const Arguments& a) { return c10::IValue(floor_divide(whole(a, 0), whole(a, 1))); }},
       {"mod",
        [](const Arguments& a) {
          return c10::IValue(whole(a, 0) - floor_divide(whole(a, 0), whole(a, 1)) * whole(a, 1));
        }},
       {"truediv", [](const Arguments& a) { return c10::IValue(real(a, 0) / real(a, 1)); }},
-      {"pow",
-       [](const Arguments& a) {
-         return both(
-             a,
-             [](auto x, auto y) {
-               return static_cast<std::int64_t>(std::llround(std::pow(static_cast<double>(x), static_cast<double>(y))));
-             },
-             [](auto x, auto y) { return std::pow(x, y); });
-       }},
+      {"pow", [](const Arguments& a) { return of_both(a, [](auto x, auto y) { return power(x, y); }); }},
       {"neg", [](const Arguments& a) { return all_whole(a) ? c10::IValue(-whole(a, 0)) : c10::IValue(-real(a, 0)); }},
       {"eq", [](const Arguments& a) { return c10::IValue(real(a, 0) == real(a, 1)); }},
       {"ne", [](const Arguments& a) { return c10::IValue(real(a, 0) != real(a, 1)); }},

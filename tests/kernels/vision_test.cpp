@@ -7,7 +7,7 @@ namespace layerpress::kernels {
 namespace {
 
 at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                const FullAttentionShape& shape) {
+                                const AttentionShape& shape) {
   at::Tensor output = at::empty_like(q);
   const auto head = [&](const at::Tensor& x, std::int64_t index) {
     return x.slice(1, index * shape.head_dim, (index + 1) * shape.head_dim);
@@ -22,7 +22,7 @@ at::Tensor plain_full_attention(const at::Tensor& q, const at::Tensor& k, const 
 
 TEST(FullAttention, AgreesWithTheSlowWay) {
   at::manual_seed(1);
-  for (const FullAttentionShape& shape : {FullAttentionShape{4, 4, 16, 0.25}, FullAttentionShape{6, 2, 8, 0.7}})
+  for (const AttentionShape& shape : {AttentionShape{4, 4, 16, 0.25}, AttentionShape{6, 2, 8, 0.7}})
     for (const auto& [queries, keys] : {std::pair{1, 1}, {5, 3}, {40, 700}, {700, 40}}) {
       const at::Tensor q = at::randn({queries, shape.heads * shape.head_dim});
       const at::Tensor k = at::randn({keys, shape.kv_heads * shape.head_dim}), v = at::randn_like(k);
@@ -35,7 +35,7 @@ TEST(FullAttention, AgreesWithTheSlowWay) {
 
 TEST(FullAttention, TakesRowsOfWiderTensors) {
   at::manual_seed(2);
-  const FullAttentionShape shape{2, 2, 8, 1};
+  const AttentionShape shape{2, 2, 8, 1};
   const at::Tensor all = at::randn({30, 48});
   const auto part = [&](std::int64_t index) { return all.slice(0, 3, 20).slice(1, index * 16, (index + 1) * 16); };
   const at::Tensor wanted = plain_full_attention(part(0), part(1), part(2), shape);
@@ -43,7 +43,7 @@ TEST(FullAttention, TakesRowsOfWiderTensors) {
 }
 
 TEST(FullAttention, OfNoQueriesIsEmpty) {
-  const FullAttentionShape shape{2, 2, 8, 1};
+  const AttentionShape shape{2, 2, 8, 1};
   const at::Tensor none = at::empty({0, 16});
   EXPECT_EQ(full_attention(none, none, none, shape).size(0), 0);
   EXPECT_EQ(full_attention(none, at::randn({3, 16}), at::randn({3, 16}), shape).size(0), 0);

@@ -79,7 +79,7 @@ struct ImageFunctions {
   static at::Tensor execute(const graph::VisionAttention& op, const NodeRun& run) {
     at::Tensor y = at::empty_like(run.inputs[0], at::MemoryFormat::Contiguous);
     const std::int64_t rows = op.tiles * graph::padded_rows(op.patches);
-    const kernels::FullAttentionShape shape{op.heads, op.heads, op.head_dim, op.scale};
+    const kernels::AttentionShape shape{op.heads, op.heads, op.head_dim, op.scale};
     std::int64_t first = 0;
     for (const ImageRows::Encoded& image : run.context.image_rows().images) {
       const auto of_image = [&](const at::Tensor& x) { return x.slice(0, first, first + rows); };

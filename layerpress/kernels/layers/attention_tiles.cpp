@@ -105,10 +105,8 @@ at::Tensor attention_on_tiles(const at::Tensor& q, const at::Tensor& k, const at
 }
 
 at::Tensor full_attention_on_tiles(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                   const FullAttentionShape& shape) {
-  const AttentionShape own{
-      .heads = shape.heads, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim, .scale = shape.scale};
-  return attend_samples(q, k, v, {{0, q.size(0), 0, k.size(0)}}, own, /*pairs=*/false, /*causal=*/false);
+                                   const AttentionShape& shape) {
+  return attend_samples(q, k, v, {{0, q.size(0), 0, k.size(0)}}, shape, /*pairs=*/false, /*causal=*/false);
 }
 
 std::int64_t attention_tiles_bytes(std::int64_t keys, const AttentionShape& shape, bool pairs) {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "layerpress/kernels/layers/transformer.h"
-#include "layerpress/kernels/layers/vision.h"
 
 namespace layerpress::kernels {
 
@@ -21,7 +20,7 @@ at::Tensor attention_on_tiles(const at::Tensor& q, const at::Tensor& k, const at
                               const std::vector<std::int64_t>& offsets, const AttentionShape& shape, bool pairs);
 /// Like full_attention().
 at::Tensor full_attention_on_tiles(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                   const FullAttentionShape& shape);
+                                   const AttentionShape& shape);
 
 /// Bytes that a thread of either function needs for this number of keys.
 std::int64_t attention_tiles_bytes(std::int64_t keys, const AttentionShape& shape, bool pairs);

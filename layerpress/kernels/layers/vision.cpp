@@ -9,8 +9,7 @@
 
 namespace layerpress::kernels {
 
-at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                          const FullAttentionShape& shape) {
+at::Tensor full_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionShape& shape) {
   if (q.size(0) == 0) return at::empty_like(q);
   if (q.is_cpu() && has_value_type(q.scalar_type()) && !multiplies_pairs(q.scalar_type()))
     return full_attention_on_tiles(q, k, v, shape);

@@ -13,21 +13,15 @@ struct SearchLane {
   float error;
 };
 
-struct Candidate {
-  float scale, zero_point;
-};
-
 /// kernels::qparams_of, but for the sign of the scale, which all candidates of a block have in common.
-LAYERPRESS_LANES Candidate candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
-  const ScaleAndZero found =
-      range_parameters(task.stored, task.element, task.kind != RangeKind::kAsymmetric, low * shrink, high * shrink);
-  return {found.scale, found.zero_point};
+LAYERPRESS_LANES Qparams candidate_of(const ScaleSearchTask& task, float low, float high, float shrink) {
+  return range_parameters(task.stored, task.element, task.kind != RangeKind::kAsymmetric, low * shrink, high * shrink);
 }
 
 /// The error of the warp's columns with a candidate, whose scale gets this sign.
 template <typename T, typename Warp, typename Levels>
 LAYERPRESS_LANES float error_of(Warp& warp, const ScaleSearchTask& task, const T* x, const float* importance,
-                                std::int64_t count, const Candidate& candidate, float sign, const Levels& levels) {
+                                std::int64_t count, const Qparams& candidate, float sign, const Levels& levels) {
   const float inverse = sign / candidate.scale;
   warp.each([&](std::int32_t index, SearchLane& lane) {
     lane.error = 0;
@@ -59,11 +53,11 @@ LAYERPRESS_LANES void search_block(Warp& warp, const ScaleSearchTask& task, std:
   const float high = widened(task.stored, warp.largest([](const SearchLane& lane) { return lane.high; }), task.expand);
   const float low = widened(task.stored, -warp.largest([](const SearchLane& lane) { return -lane.low; }), task.expand);
   const float sign = sign_of_scale(task.kind == RangeKind::kSigned, low, high);
-  Candidate best = candidate_of(task, low, high, task.shrink[0]);
+  Qparams best = candidate_of(task, low, high, task.shrink[0]);
   if (task.candidates > 1) {
     float least = error_of(warp, task, x, importance, count, best, sign, levels);
     for (std::int32_t c = 1; c < task.candidates; ++c) {
-      const Candidate own = candidate_of(task, low, high, task.shrink[c]);
+      const Qparams own = candidate_of(task, low, high, task.shrink[c]);
       const float error = error_of(warp, task, x, importance, count, own, sign, levels);
       if (!(error < least)) continue;
       least = error;

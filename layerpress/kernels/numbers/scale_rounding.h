@@ -104,15 +104,15 @@ LAYERPRESS_SCALES float sign_of_scale(bool signed_scale, float minimum, float ma
   return signed_scale && maximum > -minimum ? -1.0f : 1.0f;
 }
 
-struct ScaleAndZero {
+struct Qparams {
   float scale, zero_point;
 };
 
 /// The scale and zero point that compressed-tensors gives a range of weights that includes 0, with every operation
 /// rounded to the dtype that is computed in. Symmetric: scale = largest magnitude / half the number of steps; else the
 /// whole range / steps, and a zero point.
-LAYERPRESS_SCALES ScaleAndZero range_parameters(const ScaleFormat& format, const ElementType& element, bool symmetric,
-                                                float minimum, float maximum) {
+LAYERPRESS_SCALES Qparams range_parameters(const ScaleFormat& format, const ElementType& element, bool symmetric,
+                                           float minimum, float maximum) {
   const ScaleType computed = computed_in(format);
   const float least = rounded_to(computed, minimum), most = rounded_to(computed, maximum);
   const float first = element.minimum, last = element.maximum, steps = last - first;

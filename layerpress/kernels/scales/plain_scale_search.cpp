@@ -4,7 +4,6 @@
 #include <cmath>
 #include <vector>
 
-#include "layerpress/kernels/numbers/scale_rounding.h"
 #include "layerpress/kernels/scales/scale_search.h"
 #include "layerpress/kernels/scales/search_patience.h"
 

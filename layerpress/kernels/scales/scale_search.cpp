@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "layerpress/kernels/cpu/table.h"
-#include "layerpress/kernels/numbers/scale_rounding.h"
 #include "layerpress/kernels/products/wide_rows.h"
 #include "layerpress/kernels/scales/row_search.h"
 #include "layerpress/kernels/scales/search_patience.h"
@@ -262,7 +261,7 @@ ScaleFormat scales_of_dtype(at::ScalarType dtype) {
 
 Qparams qparams_of(const Range& whole, double shrink, const RangeRule& rule, const ScaleFormat& stored) {
   const auto factor = static_cast<float>(shrink);
-  const ScaleAndZero found =
+  const Qparams found =
       range_parameters(stored, rule.element, rule.symmetric, whole.minimum * factor, whole.maximum * factor);
   return {sign_of_scale(rule.signed_scale, whole.minimum, whole.maximum) * found.scale, found.zero_point};
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "layerpress/kernels/numbers/scale_rounding.h"
 #include "layerpress/kernels/scales/levels.h"
 
 namespace layerpress::kernels {
@@ -61,11 +62,6 @@ struct Range {
     minimum = std::min(minimum, value);
     maximum = std::max(maximum, value);
   }
-};
-
-struct Qparams {
-  float scale = 1;
-  float zero_point = 0;
 };
 
 /// Scale and zero point of a range that is shrunk by a factor before. A scale of zero becomes the dtype's epsilon, with

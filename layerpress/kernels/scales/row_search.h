@@ -8,7 +8,7 @@ namespace layerpress::kernels {
 /// Searches all blocks of one weight on the device of the task's pointers.
 using RowSearcher = void (*)(const cuda::ScaleSearchTask& task);
 
-/// The searcher for a device; null if this build has none.
+/// The searcher for a device; null for a CPU.
 RowSearcher row_searcher(at::Device device);
 
 /// search_scales() for blocks of one row by a device's kernel.

@@ -296,10 +296,8 @@ ChosenScales search_scales(const at::Tensor& weight, const ScaleGrid& grid, cons
                                 [&](const at::Tensor& rows, const ScaleSearch& candidates, Improving& improving) {
                                   return search_on_cpu(rows, grid, rule, candidates, stored, importance, improving);
                                 });
-  const RowSearcher searcher = row_searcher(weight.device());
-  if (searcher == nullptr || grid.block_rows > 1)
-    return plain_search_scales(weight, grid, rule, search, stored, importance, others);
-  return search_rows_by(searcher, weight, grid, rule, search, stored, importance, others);
+  if (grid.block_rows > 1) return plain_search_scales(weight, grid, rule, search, stored, importance, others);
+  return search_rows_by(row_searcher(weight.device()), weight, grid, rule, search, stored, importance, others);
 }
 
 std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const ScaleGrid& grid, const RangeRule& rule,
@@ -308,7 +306,7 @@ std::uint64_t search_workspace(std::int64_t rows, std::int64_t columns, const Sc
   const std::int64_t across = blocks_of(columns, grid.block_columns), threads = at::get_num_threads();
   const std::int64_t result = kWide * blocks_of(rows, grid.block_rows) * across * (rule.symmetric ? 1 : 2);
   if (!device.is_cpu()) {
-    const bool by_rows = row_searcher(device) != nullptr && grid.block_rows == 1;
+    const bool by_rows = grid.block_rows == 1;
     return static_cast<std::uint64_t>(result) + (by_rows ? 0 : plain_search_workspace(rows, columns, grid));
   }
   const bool strips = in_strips(grid, columns);

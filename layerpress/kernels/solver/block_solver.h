@@ -10,7 +10,7 @@ namespace layerpress::kernels {
 /// Solves one block of columns on the device of the task's pointers.
 using ColumnBlockSolver = void (*)(const cuda::ColumnBlockTask& task);
 
-/// The solver for a device; null if this build has none.
+/// The solver for a device; null for a CPU.
 ColumnBlockSolver column_block_solver(at::Device device);
 
 /// gptq() for a device: `solve` takes all rows of a stack through a block of columns at once, a matrix product adds the feedback

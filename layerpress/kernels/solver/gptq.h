@@ -47,10 +47,6 @@ struct GptqResult {
 GptqResult gptq(const std::vector<GptqWeight>& weights, const HessianFactor& factor, const ElementType& element,
                 std::int64_t block_size = 128, const std::optional<GroupSearch>& search = {});
 
-/// The same with ATen operations, column by column: any device.
-GptqResult gptq_by_columns(const std::vector<GptqWeight>& weights, const HessianFactor& factor,
-                           const ElementType& element, const std::optional<GroupSearch>& search = {});
-
 /// Bytes that gptq allocates at most on the CPU besides the codes, for a stack of `rows` rows in total with `groups`
 /// column groups per row.
 std::uint64_t gptq_workspace(std::int64_t rows, std::int64_t columns, std::int64_t groups);

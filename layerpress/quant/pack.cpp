@@ -137,8 +137,6 @@ std::int64_t rows_per_task(std::int64_t columns) {
   return std::max<std::int64_t>(1, kElementsPerTask / std::max<std::int64_t>(1, columns));
 }
 
-std::int64_t words_for(std::int64_t columns, int bits) { return (columns * bits + 31) / 32; }
-
 }  // namespace
 
 at::Tensor pack_int32(const at::Tensor& codes, int num_bits) {
@@ -148,7 +146,7 @@ at::Tensor pack_int32(const at::Tensor& codes, int num_bits) {
   const at::Tensor source = codes.to(at::kCPU).contiguous();
   const std::int64_t rows = source.size(0);
   const std::int64_t columns = source.size(1);
-  const std::int64_t words = words_for(columns, num_bits);
+  const std::int64_t words = packed_words(columns, num_bits);
   at::Tensor packed = at::empty({rows, words}, at::kInt);
   const auto* in = source.const_data_ptr<std::int8_t>();
   auto* out = reinterpret_cast<std::uint8_t*>(packed.mutable_data_ptr<std::int32_t>());
@@ -168,7 +166,7 @@ at::Tensor unpack_int32(const at::Tensor& packed, int num_bits, std::int64_t col
   const std::int64_t rows = packed.size(0);
   const std::int64_t words = packed.size(1);
   // The first comparison keeps columns * num_bits from overflowing for a hostile number of columns.
-  if (columns < 0 || columns / 32 > words || words_for(columns, num_bits) != words)
+  if (columns < 0 || columns / 32 > words || packed_words(columns, num_bits) != words)
     throw CheckpointError("[quant.unpack] {} columns of {} bits do not make {} words per row", columns, num_bits,
                           words);
   const at::Tensor source = packed.to(at::kCPU).contiguous();

@@ -6,8 +6,11 @@
 
 namespace layerpress::quant {
 
+/// The 32-bit words that so many codes of `bits` take.
+inline std::int64_t packed_words(std::int64_t count, int bits) { return (count * bits + 31) / 32; }
+
 /// Packs signed codes int8 [rows, columns] of `num_bits` (1..8) along the columns into int32 [rows,
-/// ceil(columns*bits/32)]: offset binary (q + 2^(bits-1)), little-endian bit stream per row, elements straddling words,
+/// packed_words]: offset binary (q + 2^(bits-1)), little-endian bit stream per row, elements straddling words,
 /// zero padding bits. compressed-tensors >= 0.18, "pack-quantized". Multi-threaded.
 at::Tensor pack_int32(const at::Tensor& codes, int num_bits);
 

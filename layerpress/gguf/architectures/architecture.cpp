@@ -33,18 +33,15 @@ const std::vector<Family>& families() {
   return kAll;
 }
 
-std::vector<std::string> known_model_types() {
-  std::vector<std::string> names;
-  for (const Family& family : families()) names.push_back(family.model_type);
-  return names;
-}
-
 Architecture architecture_for(const Json& config) {
   ModelConfig read(config);
-  for (const Family& family : families())
+  std::vector<std::string> known;
+  for (const Family& family : families()) {
     if (family.model_type == read.model_type()) return family.make(read);
+    known.push_back(family.model_type);
+  }
   throw CheckpointError("[gguf.architecture] config.json: no GGUF names for model type '{}'; {}", read.model_type(),
-                        nearest_or_all(read.model_type(), known_model_types()));
+                        nearest_or_all(read.model_type(), known));
 }
 
 }  // namespace layerpress::gguf

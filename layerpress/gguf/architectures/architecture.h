@@ -38,7 +38,4 @@ struct Architecture {
 /// that llama.cpp or this table does not know, naming those that it knows, and for values that llama.cpp does not compute.
 Architecture architecture_for(const Json& config);
 
-/// The model types of config.json that architecture_for knows.
-std::vector<std::string> known_model_types();
-
 }  // namespace layerpress::gguf

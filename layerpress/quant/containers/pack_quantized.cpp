@@ -11,8 +11,6 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-std::int64_t packed_words(std::int64_t count, int bits) { return (count * bits + 31) / 32; }
-
 /// Integers of up to 8 bits as dense bits: "weight_packed" I32 [rows, words], "weight_shape" I64 [2]. Zero points of
 /// groups and channels are packed along the rows; a single one is stored as it is.
 class PackQuantized final : public ContainerFormat {

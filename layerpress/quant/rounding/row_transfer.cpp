@@ -1,7 +1,6 @@
 #include "layerpress/quant/rounding/row_transfer.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/accumulate.h>
 
 #include <cstring>
 
@@ -18,16 +17,12 @@ bool has_nibbles(const QuantizationArgs& weights) { return code_dtype(weights) =
 /// Bytes that a row's codes take: fp4 in halves of bytes, integers in 32-bit words.
 std::int64_t row_bytes(const QuantizationArgs& weights, std::int64_t columns) {
   if (has_nibbles(weights)) return columns / 2;
-  return is_packed(weights) ? (columns * weights.num_bits + 31) / 32 * 4 : columns;
+  return is_packed(weights) ? 4 * packed_words(columns, weights.num_bits) : columns;
 }
 
 at::Tensor packed_codes(const QuantizationArgs& weights, const at::Tensor& codes) {
   if (has_nibbles(weights)) return pack_nibbles(codes);
   return is_packed(weights) ? pack_int32(codes.to(at::kCPU), weights.num_bits) : codes;
-}
-
-std::uint64_t scale_count(const QuantizationArgs& weights, std::int64_t rows, std::int64_t columns) {
-  return static_cast<std::uint64_t>(c10::multiply_integers(scale_shape(weights, rows, columns)));
 }
 
 void append(const at::Tensor& tensor, std::uint8_t*& target) {
@@ -47,12 +42,10 @@ at::Tensor take(const std::vector<std::int64_t>& shape, at::ScalarType dtype, st
 std::uint64_t transfer_bytes(const QuantizationScheme& scheme, std::int64_t rows, std::int64_t columns,
                              at::ScalarType weight_dtype) {
   if (rows == 0) return 0;
-  if (!scheme.weights) return quantized_bytes(scheme, rows, columns, weight_dtype);
-  const QuantizationArgs& weights = *scheme.weights;
-  const std::uint64_t scales = scale_count(weights, rows, columns);
-  const std::uint64_t per_scale = c10::elementSize(scale_dtype(weights, weight_dtype)) + (weights.symmetric ? 0 : 1);
-  const std::uint64_t global = has_global_scale(weights) ? sizeof(float) : 0;
-  return static_cast<std::uint64_t>(rows * row_bytes(weights, columns)) + scales * per_scale + global;
+  const std::uint64_t unpacked = quantized_bytes(scheme, rows, columns, weight_dtype);
+  if (!scheme.weights) return unpacked;
+  return unpacked - static_cast<std::uint64_t>(rows * columns) +  // a byte for each code
+         static_cast<std::uint64_t>(rows * row_bytes(*scheme.weights, columns));
 }
 
 void write_transfer(const QuantizationScheme& scheme, const QuantizedWeight& weight, std::uint8_t* target) {

@@ -23,17 +23,17 @@ std::vector<std::int64_t> inputs_of(const Lowering& lowering) {
 Regions::Regions(const ExportedGraph& graph, const Layouts& layouts, const Lowerings& lowered, std::int64_t output)
     : graph_(graph), layouts_(layouts), lowered_(lowered) {
   find_dependent();
-  need(output);
+  needed_.insert(output);
   std::size_t in_all = 0;
   for (auto node = graph.nodes.rbegin(); node != graph.nodes.rend(); ++node) {
     const std::int64_t value = node->out;
     if (const auto found = lowered.find(value); found != lowered.end()) {
       if (is_needed(value))
-        for (const std::int64_t input : inputs_of(found->second)) need(input);
+        for (const std::int64_t input : inputs_of(found->second)) needed_.insert(input);
       continue;
     }
     std::set<std::int64_t>& readers = readers_[value];
-    if (readers.size() > 1 && !is_needed(value) && can_be_kept(value)) need(value);
+    if (readers.size() > 1 && !is_needed(value) && can_be_kept(value)) needed_.insert(value);
     if (is_needed(value)) readers = {value};
     if (readers.empty()) continue;
     for (const std::int64_t root : readers) {
@@ -59,8 +59,6 @@ Regions::Regions(const ExportedGraph& graph, const Layouts& layouts, const Lower
   for (auto& [root, region] : regions_) std::reverse(region.nodes.begin(), region.nodes.end());
 }
 
-void Regions::need(std::int64_t value) { needed_.insert(value); }
-
 bool Regions::can_be_kept(std::int64_t value) const {
   if (!dependent_[static_cast<std::size_t>(value)] || !layouts_.has_rows(value)) return false;
   const auto size = [](const std::string& dtype) { return c10::elementSize(kernels::dtype_of_name(dtype)); };
@@ -84,16 +82,6 @@ std::int64_t Regions::outside(std::int64_t value, const Region& region) const {
   if (lowered_.count(origin) != 0 && layouts_.has_rows(value)) return origin;
   if (lowered_.count(value) != 0) return value;
   return value != region.root && regions_.count(value) != 0 ? value : -1;
-}
-
-std::vector<std::int64_t> Regions::inputs(const Region& region) const {
-  std::vector<std::int64_t> inputs;
-  for (const ExportedNode* node : region.nodes)
-    each_value(node->arguments, [&](std::int64_t read) {
-      const std::int64_t from = outside(read, region);
-      if (from >= 0 && std::find(inputs.begin(), inputs.end(), from) == inputs.end()) inputs.push_back(from);
-    });
-  return inputs;
 }
 
 }  // namespace layerpress::importer

@@ -24,14 +24,11 @@ class Regions {
   const std::map<std::int64_t, Region>& all() const { return regions_; }
   /// Whether a lowered value is needed by anything.
   bool is_needed(std::int64_t value) const { return needed_.count(value) != 0; }
-  /// The values that a region reads from other nodes, in order.
-  std::vector<std::int64_t> inputs(const Region& region) const;
   /// Where a region takes the value of an argument from: a node of ours or another region (the value there), or -1 if it
   /// is computed inside.
   std::int64_t outside(std::int64_t value, const Region& region) const;
 
  private:
-  void need(std::int64_t value);
   bool can_be_kept(std::int64_t value) const;
   void find_dependent();
 

@@ -112,9 +112,4 @@ OffloadedWeights::Place OffloadedWeights::place(const std::string& name) const {
   return found->second.tensor.defined() ? Place::kMemory : Place::kDisk;
 }
 
-std::uint64_t OffloadedWeights::memory_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return memory_bytes_;
-}
-
 }  // namespace layerpress::residency

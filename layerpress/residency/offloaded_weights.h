@@ -36,7 +36,6 @@ class OffloadedWeights : public WeightSource {
   void update(const std::string& name, const at::Tensor& value);
 
   Place place(const std::string& name) const;
-  std::uint64_t memory_bytes() const;
 
  private:
   /// An extent of the scratch file, freed when the value and all its views are destroyed.

@@ -40,7 +40,6 @@ class Layouts {
   const ExportedGraph& graph_;
   std::unordered_map<std::int64_t, std::size_t> producers_;
   std::vector<std::int64_t> origins_;
-  std::size_t seen_ = 0;
 };
 
 /// The first value that the arguments name; -1 if there is none.

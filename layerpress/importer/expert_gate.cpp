@@ -24,19 +24,17 @@ graph::Aten expert_gate(const ExpertGate& gate, bool gated, std::int64_t interme
   } else {
     steps.push_back({"aten.cat.default", Json::array({both, -1}), kFlat});
   }
-  const auto moved = [kFlat](const Json& argument, const auto& self) -> Json {
-    if (argument.is_object() && argument.contains("i")) return {{"v", kFlat}};
-    if (!argument.is_array()) return argument;
-    Json list = Json::array();
-    for (const Json& each : argument) list.push_back(self(each, self));
-    return list;
+  const auto moved = [&](const Json& argument) {
+    return with_replaced(argument, [&](const Json& object) {
+      return object.contains("i") ? Json{{"v", kFlat}} : object;
+    });
   };
   Json program = parse_json(gate.program, "program");
-  for (const Json& step : program.at("steps")) steps.push_back({step.at(0), moved(step.at(1), moved), step.at(2)});
+  for (const Json& step : program.at("steps")) steps.push_back({step.at(0), moved(step.at(1)), step.at(2)});
   const Json input = {{"shape", {-1, intermediate}}, {"dtype", dtype}};
   program["inputs"] = Json::array({input, input});
   program["steps"] = steps;
-  program["result"] = moved(program["result"], moved);
+  program["result"] = moved(program["result"]);
   node.token_bytes += 2 * intermediate * static_cast<std::int64_t>(c10::elementSize(kernels::dtype_of_name(dtype)));
   node.program = program.dump();
   kernels::TensorProgram::compile(node.program);

@@ -51,13 +51,9 @@ class ProgramWriter {
   }
 
   Json moved(const Json& argument) {
-    if (argument.is_array()) {
-      Json list = Json::array();
-      for (const Json& each : argument) list.push_back(moved(each));
-      return list;
-    }
-    if (!argument.is_object() || !argument.contains("v")) return argument;
-    return reference(json_integer(argument["v"]));
+    return with_replaced(argument, [&](const Json& object) {
+      return object.contains("v") ? reference(json_integer(object["v"])) : object;
+    });
   }
 
   Json reference(std::int64_t value) {
@@ -107,27 +103,19 @@ class ProgramWriter {
     if (const auto known = made_parameters_.find(value); known != made_parameters_.end()) return known->second;
     const std::string& dtype = layouts_.type(value).dtype;
     std::map<std::int64_t, std::int64_t> outs;  // of the recorded operations
-    const auto translated = [&](const Json& argument, const auto& self) -> Json {
-      if (argument.is_array()) {
-        Json list = Json::array();
-        for (const Json& each : argument) list.push_back(self(each, self));
-        return list;
-      }
-      if (argument.is_object() && argument.contains("source"))
-        return weight_reference(parameter.sources.at(static_cast<std::size_t>(json_integer(argument["source"]))),
-                                dtype);
-      if (argument.is_object() && argument.contains("made")) {
-        const auto out = outs.find(json_integer(argument["made"]));
-        if (out == outs.end())
-          throw CheckpointError("[importer.program] parameter '{}': its conversion is damaged; export the graph again",
-                                parameter.name);
-        return {{"v", out->second}};
-      }
-      return argument;
+    const auto reference_to = [&](const Json& object) -> Json {
+      if (object.contains("source"))
+        return weight_reference(parameter.sources.at(static_cast<std::size_t>(json_integer(object["source"]))), dtype);
+      if (!object.contains("made")) return object;
+      const auto out = outs.find(json_integer(object["made"]));
+      if (out == outs.end())
+        throw CheckpointError("[importer.program] parameter '{}': its conversion is damaged; export the graph again",
+                              parameter.name);
+      return {{"v", out->second}};
     };
     for (const Json& step : parameter.steps) {
       const std::int64_t own = next_++;
-      steps_.push_back({step.at("op"), translated(step.at("args"), translated), own});
+      steps_.push_back({step.at("op"), with_replaced(step.at("args"), reference_to), own});
       if (!step.at("several").get<bool>()) {
         outs[json_integer(step.at("outs").at(0))] = own;
         continue;
@@ -138,7 +126,7 @@ class ProgramWriter {
         outs[json_integer(out)] = next_++;
       }
     }
-    return made_parameters_[value] = translated(parameter.result, translated);
+    return made_parameters_[value] = with_replaced(parameter.result, reference_to);
   }
 
   void describe() {

@@ -65,27 +65,22 @@ ValueType read_type(const Json& json) {
 
 /// The gate of experts as a program of one input [rows, features].
 std::string gate_program(const Json& gate) {
-  const auto reference = [&](const Json& argument, const auto& self) -> Json {
-    if (argument.is_array()) {
-      Json list = Json::array();
-      for (const Json& each : argument) list.push_back(self(each, self));
-      return list;
-    }
-    if (argument.is_object() && argument.contains("v") && argument["v"] == gate.at("inputs").at(0).at("id"))
-      return {{"i", 0}};
-    return argument;
+  const auto reference = [&](const Json& argument) {
+    return with_replaced(argument, [&](const Json& object) {
+      return object.contains("v") && object["v"] == gate.at("inputs").at(0).at("id") ? Json{{"i", 0}} : object;
+    });
   };
   if (!gate.at("parameters").empty() || !gate.at("constants").empty() || gate.at("inputs").size() != 1)
     refuse("the gate of experts has parameters of its own");
   const Json& input = gate.at("inputs").at(0);
   Json steps = Json::array();
   for (const Json& node : gate.at("nodes"))
-    steps.push_back({node.at("op"), reference(node.at("args"), reference), node.at("out")});
+    steps.push_back({node.at("op"), reference(node.at("args")), node.at("out")});
   Json program = {{"inputs", {{{"shape", {-1, input.at("shape").at(1)}}, {"dtype", input.at("dtype")}}}},
                   {"weights", Json::array()},
                   {"constants", 0},
                   {"steps", steps},
-                  {"result", reference(Json{{"v", gate.at("output")}}, reference)},
+                  {"result", reference(Json{{"v", gate.at("output")}})},
                   {"axis", 0}};
   std::string text = program.dump();
   kernels::TensorProgram::compile(text);

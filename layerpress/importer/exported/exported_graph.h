@@ -103,4 +103,14 @@ void each_value(const Json& argument, Visit&& visit) {
   }
 }
 
+/// An argument with replaced(object) in place of each object, at any depth of lists.
+template <typename Replaced>
+Json with_replaced(const Json& argument, const Replaced& replaced) {
+  if (argument.is_object()) return replaced(argument);
+  if (!argument.is_array()) return argument;
+  Json list = Json::array();
+  for (const Json& each : argument) list.push_back(with_replaced(each, replaced));
+  return list;
+}
+
 }  // namespace layerpress::importer

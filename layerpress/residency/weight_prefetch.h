@@ -1,10 +1,8 @@
 #pragma once
 
-#include <condition_variable>
-#include <exception>
-#include <mutex>
+#include <atomic>
+#include <future>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "layerpress/residency/weight_source.h"
@@ -17,8 +15,8 @@ namespace layerpress::residency {
 ///   for each subgraph s:  prefetch.wait();  Onload parameters(...);  prefetch.start(names of s + 1);  compute
 class WeightPrefetch {
  public:
-  explicit WeightPrefetch(const WeightSource& source);
-  ~WeightPrefetch();  ///< does not wait for parameters whose reading has not begun
+  explicit WeightPrefetch(const WeightSource& source) : source_(source) {}
+  ~WeightPrefetch() { stop_ = true; }  ///< does not wait for parameters whose reading has not begun
   WeightPrefetch(const WeightPrefetch&) = delete;
   WeightPrefetch& operator=(const WeightPrefetch&) = delete;
 
@@ -28,15 +26,9 @@ class WeightPrefetch {
   void wait();
 
  private:
-  void run();
   const WeightSource& source_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::string> names_;
-  std::exception_ptr failure_;
-  bool busy_ = false;
-  bool stop_ = false;
-  std::thread thread_;  // last member: starts after the others are initialized
+  std::atomic<bool> stop_ = false;
+  std::future<void> fetching_;  // last member: waits for its thread before the others are destroyed
 };
 
 }  // namespace layerpress::residency

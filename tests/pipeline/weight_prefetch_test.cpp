@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "layerpress/base/error.h"
 #include "layerpress/pipeline/schedule_runner.h"

@@ -126,13 +126,13 @@ Symbol Tracer::experts(const std::string& name, Symbol x, Symbol logits, Symbol 
   for (std::int64_t e = 0; e < routing.features; ++e) {
     const auto scope = module(fmt::format("{}", e), names.class_name);
     const Symbol own =
-        record(SelectTokens{e, routing.features}, {x, logits, routing}, x.features, Rows::kSelected, current_);
+        record(SelectTokens{{e, routing.features}}, {x, logits, routing}, x.features, Rows::kSelected, current_);
     const Symbol gate = linear(names.gate, own, intermediate);
     const Symbol up = linear(names.up, own, intermediate);
     const Symbol inner = gated_activation(function, gate, up);
     linear(names.down, inner, x.features);
     const Symbol routed =
-        record(TakeRouted{e, routing.features}, {inner, logits, routing}, intermediate, Rows::kSelected, current_);
+        record(TakeRouted{{e, routing.features}}, {inner, logits, routing}, intermediate, Rows::kSelected, current_);
     Expert expert{e, routing.features, x.features, intermediate, full_name(names.down) + ".weight", ""};
     std::vector<Symbol> inputs{routed, routing};
     if (e > 0) inputs.push_back(sum);

@@ -153,14 +153,14 @@ class Importer {
                         Rows::kSelected, names_->named(parent_name(weight), "Linear"));
       };
       const graph::ValueId own =
-          add_node(graph::SelectTokens{e, count}, {x, logits, routing}, features, Rows::kSelected, module);
+          add_node(graph::SelectTokens{{e, count}}, {x, logits, routing}, features, Rows::kSelected, module);
       std::vector<graph::ValueId> projected;
       for (const std::string& name : {names.gate, names.up})
         if (!name.empty()) projected.push_back(linear(name, own, features, inner));
       const graph::ValueId gated = add_node(all.gate, std::move(projected), inner, Rows::kSelected, module);
       linear(names.down, gated, inner, features);
       const graph::ValueId routed =
-          add_node(graph::TakeRouted{e, count}, {gated, logits, routing}, inner, Rows::kSelected, module);
+          add_node(graph::TakeRouted{{e, count}}, {gated, logits, routing}, inner, Rows::kSelected, module);
       std::vector<graph::ValueId> inputs{routed, routing};
       if (e > 0) inputs.push_back(sum);
       const std::string bias = all.has_bias ? bias_of(names.down) : "";

@@ -63,7 +63,7 @@ TEST(ExpertSurvey, FillsUpWithTheHighestScores) {
   survey.merge(alone);
   const at::Tensor x = at::arange(6, at::kFloat).unsqueeze(1);
   const auto rows = [&](std::int64_t expert) {
-    graph::SelectTokens op{expert, 3};
+    graph::SelectTokens op{{expert, 3}};
     return select_tokens(op, x, logits, routing, survey.least_score(expert)).squeeze(1);
   };
   const at::Tensor chosen = routing.ne(0).sum(0);
@@ -80,7 +80,7 @@ TEST(ExpertSurvey, MoreThanThereAreTakesAll) {
   survey.add(logits, routing);
   dist::Group alone;
   survey.merge(alone);
-  const graph::SelectTokens op{2, 3};
+  const graph::SelectTokens op{{2, 3}};
   EXPECT_EQ(select_tokens(op, at::ones({6, 1}), logits, routing, survey.least_score(2)).size(0), 6);
 }
 
@@ -91,9 +91,9 @@ TEST(TakeRouted, FindsRoutedRowsAmongAllAndAmongSelected) {
   const float least_score = 0.2f;  // adds tokens 3 and 5 to expert 1's, or one of them
   for (std::int64_t expert = 0; expert < 3; ++expert) {
     const at::Tensor own = x.index_select(0, routing.select(1, expert).nonzero().squeeze(1));
-    const at::Tensor selected = select_tokens({expert, 3}, x, logits, routing, least_score);
+    const at::Tensor selected = select_tokens({{expert, 3}}, x, logits, routing, least_score);
     EXPECT_GE(selected.size(0), own.size(0));
-    const graph::TakeRouted op{expert, 3};
+    const graph::TakeRouted op{{expert, 3}};
     const at::Tensor of_all = routed_places(op, logits, routing, /*of_selected=*/false, least_score);
     const at::Tensor of_selected = routed_places(op, logits, routing, /*of_selected=*/true, least_score);
     EXPECT_TRUE(at::equal(take_rows(x, of_all), own));

@@ -116,14 +116,11 @@ struct ExpertFunctions {
     return select_tokens(op, run.inputs[0], run.inputs[1], run.inputs[2],
                          run.context.least_score(run.node.inputs[2], op.expert));
   }
-  static std::uint64_t workspace_bytes(const graph::SelectTokens& op, const NodeShape& shape, const Workplace&) {
-    return route_workspace_bytes(op.experts, shape.batch.tokens());
-  }
 
   static at::Tensor execute(const graph::TakeRouted& op, const NodeRun& run) {
     return take_rows(run.inputs[0], routed_places(op, run));
   }
-  static std::uint64_t workspace_bytes(const graph::TakeRouted& op, const NodeShape& shape, const Workplace&) {
+  static std::uint64_t workspace_bytes(const graph::ExpertRows& op, const NodeShape& shape, const Workplace&) {
     return route_workspace_bytes(op.experts, shape.batch.tokens());
   }
 

@@ -54,10 +54,8 @@ struct Route {
   }
 };
 
-/// The rows of x that an expert is calibrated on: the rows routed to it and, if these are too few, those with the
-/// highest scores for it. Inputs: x, logits, routing.
-struct SelectTokens {
-  static constexpr const char* kKind = "select_tokens";
+/// Rows of one expert, chosen among those of the first of three inputs: the value, logits, routing.
+struct ExpertRows {
   std::int64_t expert = 0;
   std::int64_t experts = 0;
   template <typename Self, typename Visitor>
@@ -69,29 +67,22 @@ struct SelectTokens {
     node.require(expert >= 0 && expert < experts, "the expert exists");
     node.output(node.features(0), Rows::kSelected);
   }
-  std::vector<std::string> details(const std::string&) const { return {"to calibrate on"}; }
   ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
   bool keeps_rows(std::size_t input) const { return input == 0; }
 };
 
+/// The rows of x that an expert is calibrated on: the rows routed to it and, if these are too few, those with the
+/// highest scores for it. Inputs: x, logits, routing.
+struct SelectTokens : ExpertRows {
+  static constexpr const char* kKind = "select_tokens";
+  std::vector<std::string> details(const std::string&) const { return {"to calibrate on"}; }
+};
+
 /// The rows of an expert's value that are routed to the expert. Inputs: the value, whose rows are all tokens or those
 /// of SelectTokens; logits; routing.
-struct TakeRouted {
+struct TakeRouted : ExpertRows {
   static constexpr const char* kKind = "take_routed";
-  std::int64_t expert = 0;
-  std::int64_t experts = 0;
-  template <typename Self, typename Visitor>
-  static void visit(Self& self, Visitor&& field) {
-    field("expert", self.expert), field("experts", self.experts);
-  }
-  void check(const NodeCheck& node) const {
-    node.expect(3, {node.features(0), experts, experts});
-    node.require(expert >= 0 && expert < experts, "the expert exists");
-    node.output(node.features(0), Rows::kSelected);
-  }
   std::vector<std::string> details(const std::string&) const { return {"rows of its tokens"}; }
-  ScalePassage passage(std::size_t input) const { return passes_only(0, input); }
-  bool keeps_rows(std::size_t input) const { return input == 0; }
 };
 
 /// sum + routing[:, expert] * down(r), computed on the rows routed to the expert, which are the rows of r. Inputs: r,

@@ -6,6 +6,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/execution/operation_execution.h"
+#include "layerpress/kernels/layers/transformer.h"
 #include "layerpress/kernels/program/tensor_program.h"
 
 namespace layerpress::execution {
@@ -195,18 +196,13 @@ struct ImportedFunctions {
 
   /// The values of a sample, rounded to the computing dtype.
   static std::uint64_t rounded_values_bytes(const NodeShape& shape, const Workplace& place) {
-    std::int64_t longest = 0;
-    const std::vector<std::int64_t>& offsets = shape.batch.offsets;
-    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
-    const std::uint64_t features = static_cast<std::uint64_t>(shape.graph.values[shape.node.output].features);
-    return static_cast<std::uint64_t>(longest) * features * c10::elementSize(place.placement.dtype);
+    const std::int64_t features = shape.graph.values[shape.node.output].features;
+    return static_cast<std::uint64_t>(kernels::longest_sample(shape.batch.offsets) * features) *
+           c10::elementSize(place.placement.dtype);
   }
 
   static std::uint64_t workspace_bytes(const graph::Aten& op, const NodeShape& shape, const Workplace&) {
-    std::int64_t longest = 0;
-    const std::vector<std::int64_t>& offsets = shape.batch.offsets;
-    for (std::size_t i = 0; i + 1 < offsets.size(); ++i) longest = std::max(longest, offsets[i + 1] - offsets[i]);
-    const std::int64_t tokens = op.mixes.empty() ? shape.batch.tokens() : longest;
+    const std::int64_t tokens = op.mixes.empty() ? shape.batch.tokens() : kernels::longest_sample(shape.batch.offsets);
     const graph::TokenBytes bytes = op.workspace();
     return static_cast<std::uint64_t>(bytes.fixed + tokens * bytes.per_token + tokens * tokens * bytes.per_pair);
   }

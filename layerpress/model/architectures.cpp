@@ -39,7 +39,7 @@ namespace {
 
 /// The first entry of config.json's architectures, or "".
 std::string class_name_of(const Json& config) {
-  if (!config.contains("architectures") || config["architectures"].is_null()) return "";
+  if (!json_has(config, "architectures")) return "";
   const auto names = json_get<std::vector<std::string>>(config, "architectures", "config.json");
   return names.empty() ? "" : names[0];
 }

@@ -13,6 +13,12 @@ std::string norm_class(const DecoderConfig& config, const std::string& class_pre
   return class_prefix + (config.norm == NormKind::kLayer ? "LayerNorm" : "RMSNorm");
 }
 
+SelfAttention configured_attention(const Json& config, const std::string& class_name,
+                                   const std::string& norm_class_name) {
+  const bool bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
+  return {.class_name = class_name, .norm_class_name = norm_class_name, .qkv_bias = bias, .output_bias = bias};
+}
+
 Symbol decoder_norm(Tracer& tracer, const DecoderConfig& config, const std::string& name, const std::string& class_name,
                     Symbol x, std::int64_t size) {
   if (config.norm == NormKind::kLayer)
@@ -44,15 +50,15 @@ Symbol self_attention(Tracer& tracer, const DecoderConfig& config, const SelfAtt
   const double scale = block.scale != 0 ? block.scale : 1.0 / std::sqrt(static_cast<double>(config.head_dim));
   const Symbol mixed = tracer.attention(
       q, k, v, {config.num_heads, config.num_kv_heads, config.head_dim, scale, block.window, block.soft_cap});
-  return tracer.linear("o_proj", mixed, config.hidden_size, {.bias = block.output_bias, .tied_weight = ""});
+  return tracer.linear("o_proj", mixed, config.hidden_size, {.bias = block.output_bias});
 }
 
 Symbol gated_mlp(Tracer& tracer, const DecoderConfig& config, const std::string& class_name, bool bias, Symbol x) {
   const auto scope = tracer.module("mlp", class_name);
-  const Symbol gate = tracer.linear("gate_proj", x, config.intermediate_size, {.bias = bias, .tied_weight = ""});
-  const Symbol up = tracer.linear("up_proj", x, config.intermediate_size, {.bias = bias, .tied_weight = ""});
+  const Symbol gate = tracer.linear("gate_proj", x, config.intermediate_size, {.bias = bias});
+  const Symbol up = tracer.linear("up_proj", x, config.intermediate_size, {.bias = bias});
   const Symbol inner = tracer.gated_activation(config.hidden_act, gate, up);
-  return tracer.linear("down_proj", inner, config.hidden_size, {.bias = bias, .tied_weight = ""});
+  return tracer.linear("down_proj", inner, config.hidden_size, {.bias = bias});
 }
 
 Symbol pre_norm_layer(Tracer& tracer, const DecoderConfig& config, const std::string& class_prefix,
@@ -101,7 +107,7 @@ TracedModel causal_language_model(const std::string& class_prefix, const Decoder
     x = decoder_norm(tracer, config, "norm", norm_class(config, class_prefix), x);
   }
   const std::string tied = config.tie_word_embeddings ? "model.embed_tokens.weight" : "";
-  x = tracer.linear("lm_head", x, config.vocab_size, {.bias = false, .tied_weight = tied});
+  x = tracer.linear("lm_head", x, config.vocab_size, {.tied_weight = tied});
   if (ends.logit_scale != 1) x = tracer.scale(x, {.factor = ends.logit_scale});
   if (ends.logit_cap > 0) x = tracer.soft_cap(x, ends.logit_cap);
 

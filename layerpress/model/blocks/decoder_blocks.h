@@ -12,8 +12,8 @@ namespace layerpress::model {
 
 /// The properties in which self-attention blocks differ.
 struct SelfAttention {
-  std::string class_name;       ///< "LlamaAttention"
-  std::string norm_class_name;  ///< class of the q/k norms, "" for none
+  std::string class_name;         ///< "LlamaAttention"
+  std::string norm_class_name{};  ///< class of the q/k norms, "" for none
   bool qkv_bias = false;
   bool output_bias = false;
   std::int64_t window = 0;
@@ -24,6 +24,10 @@ struct SelfAttention {
   double scale = 0;               ///< scale of the scores; 0: 1 / sqrt(head_dim)
   double soft_cap = 0;            ///< as in graph::Attention
 };
+
+/// One whose projections have biases if config.json's attention_bias says so.
+SelfAttention configured_attention(const Json& config, const std::string& class_name,
+                                   const std::string& norm_class_name = "");
 
 /// A norm of the config's kind, over `size` consecutive features or the whole row (0).
 graph::Symbol decoder_norm(graph::Tracer& tracer, const DecoderConfig& config, const std::string& name,
@@ -42,10 +46,10 @@ graph::Symbol gated_mlp(graph::Tracer& tracer, const DecoderConfig& config, cons
 
 /// The parts of a language model before and after its layers.
 struct ModelEnds {
-  graph::Scale embedding_scale;  ///< scale of the embeddings
+  graph::Scale embedding_scale{};  ///< scale of the embeddings
   double logit_scale = 1;
-  double logit_cap = 0;                       ///< 0: none; as in graph::SoftCap
-  std::vector<graph::RopeTable> rope_tables;  ///< empty: the table of config.json
+  double logit_cap = 0;                         ///< 0: none; as in graph::SoftCap
+  std::vector<graph::RopeTable> rope_tables{};  ///< empty: the table of config.json
 };
 
 /// Traces embed_tokens, `layer(index, x)` inside module model.layers.<index>, the final norm and lm_head (tied or not).

@@ -13,10 +13,8 @@ std::int64_t checked(std::int64_t value, const char* key, std::int64_t limit) {
 }
 
 std::int64_t head_dim_of(const Json& config, const DecoderConfig& parsed, std::int64_t otherwise) {
-  const auto found = config.find("head_dim");
-  const bool given = found != config.end() && !found->is_null();
   std::int64_t size = otherwise > 0 ? otherwise : parsed.hidden_size / parsed.num_heads;
-  if (given) size = positive_number(config, "head_dim", 65'536);
+  if (json_has(config, "head_dim")) size = positive_number(config, "head_dim", 65'536);
   if (size <= 0 || size % 2 != 0)
     throw CheckpointError("[model.config] config.json: head_dim {} is not a positive even number", size);
   return size;
@@ -81,8 +79,7 @@ std::vector<std::int64_t> layer_windows(const Json& config, std::int64_t num_lay
 std::vector<bool> sliding_layers(const Json& config, std::int64_t num_layers,
                                  const std::function<bool(std::int64_t)>& otherwise) {
   std::vector<bool> sliding(static_cast<std::size_t>(num_layers), false);
-  const auto types = config.find("layer_types");
-  if (types == config.end() || types->is_null()) {
+  if (!json_has(config, "layer_types")) {
     for (std::int64_t layer = 0; layer < num_layers; ++layer) sliding[layer] = otherwise(layer);
     return sliding;
   }

@@ -24,16 +24,14 @@ Symbol shared_expert(Tracer& tracer, const DecoderConfig& config, const ExpertBl
     output = tracer.linear("down_proj", tracer.gated_activation(config.hidden_act, gate, up), config.hidden_size);
   }
   if (!block.shared_gate) return output;
-  const Tracer::LinearOptions gate{.bias = false, .tied_weight = "", .class_name = "Gate"};
-  return tracer.gate(tracer.linear(block.shared_name + "_gate", x, 1, gate), output);
+  return tracer.gate(tracer.linear(block.shared_name + "_gate", x, 1, {.class_name = "Gate"}), output);
 }
 
 }  // namespace
 
 Symbol expert_block(Tracer& tracer, const DecoderConfig& config, const ExpertBlock& block, Symbol x) {
   const auto scope = tracer.module(block.name, block.class_name);
-  const Tracer::LinearOptions router{.bias = false, .tied_weight = "", .class_name = block.router_class_name};
-  const Symbol logits = tracer.linear("gate", x, block.route.experts, router);
+  const Symbol logits = tracer.linear("gate", x, block.route.experts, {.class_name = block.router_class_name});
   const Symbol routing = tracer.route(logits, block.route);
   const Symbol routed =
       tracer.experts("experts", x, logits, routing, block.intermediate_size, config.hidden_act, block.experts);
@@ -45,9 +43,8 @@ ExpertConfig parse_expert_config(const Json& config, const ExpertConfig& default
   constexpr std::int64_t kMostExperts = 65'536;
   ExpertConfig parsed;
   // transformers reads either key and writes num_local_experts.
-  const bool has_own_key = config.contains(keys.experts) && !config[keys.experts].is_null();
-  parsed.experts =
-      positive_number(config, has_own_key ? keys.experts : "num_local_experts", kMostFeatures, defaults.experts);
+  const char* key = json_has(config, keys.experts) ? keys.experts : "num_local_experts";
+  parsed.experts = positive_number(config, key, kMostFeatures, defaults.experts);
   parsed.top_k = positive_number(config, keys.top_k, kMostFeatures, defaults.top_k);
   parsed.intermediate_size = positive_number(config, keys.intermediate_size, kMostFeatures, defaults.intermediate_size);
   if (parsed.experts > kMostExperts || parsed.top_k > parsed.experts)
@@ -109,10 +106,7 @@ ExpertWeights weights_of_expert(const graph::Graph& graph, const graph::Node& ex
 }
 
 /// "gate_proj" of "model.layers.0.mlp.experts.0.gate_proj.weight".
-std::string leaf_name(const std::string& weight) {
-  const std::string module = parent_name(weight);
-  return module.substr(module.rfind('.') + 1);
-}
+std::string leaf_name(const std::string& weight) { return last_part(parent_name(weight)); }
 
 }  // namespace
 

@@ -22,10 +22,6 @@ struct RopeSource {
   double number_or(const char* key, double otherwise) const {
     return json_get_or<double>(parameters, key, kRopeParameters, otherwise);
   }
-  bool has(const char* key) const {
-    const auto found = parameters.find(key);
-    return found != parameters.end() && !found->is_null();
-  }
   /// `factor`, or the ratio of the context length to the original length.
   double factor() const {
     return number_or("factor", static_cast<double>(max_positions) / static_cast<double>(original_positions));

@@ -12,7 +12,8 @@ TracedModel trace_cohere2(const Json& config) {
                                                         .epsilon_key = "layer_norm_eps",
                                                         .epsilon = 1e-5});
   decoder.head_dim = decoder.hidden_size / decoder.num_heads;  // ignores the config's head_dim, as transformers does
-  const bool bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
+  SelfAttention attention = configured_attention(config, "Cohere2Attention");
+  attention.interleaved = true;
   const std::int64_t window = window_size(config);
   const auto pattern = json_get_or<std::int64_t>(config, "sliding_window_pattern", kConfigFile, 4);
   if (pattern < 1)
@@ -20,20 +21,14 @@ TracedModel trace_cohere2(const Json& config) {
   const std::vector<bool> sliding =
       sliding_layers(config, decoder.num_layers, [&](std::int64_t layer) { return (layer + 1) % pattern != 0; });
   const auto layer = [&](graph::Tracer& tracer, std::int64_t index, graph::Symbol x) {
-    const SelfAttention attention{.class_name = "Cohere2Attention",
-                                  .norm_class_name = "",
-                                  .qkv_bias = bias,
-                                  .output_bias = bias,
-                                  .window = sliding[index] ? window : 0,
-                                  .rotates = sliding[index] && window > 0,
-                                  .interleaved = true};
+    attention.window = sliding[index] ? window : 0;
+    attention.rotates = attention.window > 0;
     const graph::Symbol input = decoder_norm(tracer, decoder, "input_layernorm", "Cohere2LayerNorm", x);
     const graph::Symbol sum = tracer.add(x, self_attention(tracer, decoder, attention, input));
     return tracer.add(sum, gated_mlp(tracer, decoder, "Cohere2MLP", /*bias=*/false, input));
   };
   const auto logit_scale = json_get_or<double>(config, "logit_scale", kConfigFile, 0.0625);
-  return causal_language_model("Cohere2", decoder, config, layer,
-                               {.embedding_scale = {}, .logit_scale = logit_scale, .rope_tables = {}});
+  return causal_language_model("Cohere2", decoder, config, layer, {.logit_scale = logit_scale});
 }
 
 }  // namespace layerpress::model

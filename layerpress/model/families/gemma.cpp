@@ -23,20 +23,17 @@ DecoderConfig gemma_config(const Json& config, std::int64_t max_position_embeddi
 }
 
 SelfAttention gemma_attention(const Json& config, const std::string& class_name) {
-  const bool bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
+  SelfAttention attention = configured_attention(config, class_name);
   const auto scalar = json_get_or<double>(config, "query_pre_attn_scalar", kConfigFile, 256);
   if (!(scalar > 0))
     throw CheckpointError("[model.config] config.json: query_pre_attn_scalar {} is not positive", scalar);
-  return {.class_name = class_name,
-          .norm_class_name = "",
-          .qkv_bias = bias,
-          .output_bias = bias,
-          .scale = 1 / std::sqrt(scalar)};
+  attention.scale = 1 / std::sqrt(scalar);
+  return attention;
 }
 
 ModelEnds gemma_ends(const DecoderConfig& decoder, double logit_cap) {
   const double scale = std::sqrt(static_cast<double>(decoder.hidden_size));
-  return {.embedding_scale = {.factor = scale, .rounded_factor = true}, .logit_cap = logit_cap, .rope_tables = {}};
+  return {.embedding_scale = {.factor = scale, .rounded_factor = true}, .logit_cap = logit_cap};
 }
 
 /// The rotary table of one kind of layer: its entry in rope_parameters (transformers 5), or the earlier keys.

@@ -11,13 +11,9 @@ TracedModel trace_granite(const Json& config) {
     if (value == 0) throw CheckpointError("[model.config] config.json: '{}' must not be zero", key);
     return value;
   };
-  const bool attention_bias = json_get_or<bool>(config, "attention_bias", "config.json", false);
+  SelfAttention attention = configured_attention(config, "GraniteAttention");
   const bool mlp_bias = json_get_or<bool>(config, "mlp_bias", "config.json", false);
-  const SelfAttention attention{.class_name = "GraniteAttention",
-                                .norm_class_name = "",
-                                .qkv_bias = attention_bias,
-                                .output_bias = attention_bias,
-                                .scale = number("attention_multiplier")};
+  attention.scale = number("attention_multiplier");
   const double residual = number("residual_multiplier");
   const auto layer = [&](graph::Tracer& tracer, std::int64_t, graph::Symbol x) {
     const auto add_scaled = [&](graph::Symbol y) {
@@ -28,10 +24,9 @@ TracedModel trace_granite(const Json& config) {
     const graph::Symbol mlp_input = decoder_norm(tracer, decoder, "post_attention_layernorm", "GraniteRMSNorm", x);
     return add_scaled(gated_mlp(tracer, decoder, "GraniteMLP", mlp_bias, mlp_input));
   };
-  return causal_language_model("Granite", decoder, config, layer,
-                               {.embedding_scale = {.factor = number("embedding_multiplier")},
-                                .logit_scale = 1 / number("logits_scaling"),
-                                .rope_tables = {}});
+  return causal_language_model(
+      "Granite", decoder, config, layer,
+      {.embedding_scale = {.factor = number("embedding_multiplier")}, .logit_scale = 1 / number("logits_scaling")});
 }
 
 }  // namespace layerpress::model

@@ -6,10 +6,8 @@ namespace layerpress::model {
 
 TracedModel trace_llama(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {});
-  const bool attention_bias = json_get_or<bool>(config, "attention_bias", "config.json", false);
+  const SelfAttention attention = configured_attention(config, "LlamaAttention");
   const bool mlp_bias = json_get_or<bool>(config, "mlp_bias", "config.json", false);
-  const SelfAttention attention{
-      .class_name = "LlamaAttention", .norm_class_name = "", .qkv_bias = attention_bias, .output_bias = attention_bias};
   return causal_language_model("Llama", decoder, config, [&](auto& tracer, std::int64_t, graph::Symbol x) {
     return pre_norm_layer(tracer, decoder, "Llama", attention, mlp_bias, x);
   });

@@ -9,7 +9,7 @@ TracedModel trace_mistral(const Json& config) {
   // The class's default applies only if the key is missing; an explicit null means full attention.
   const auto window =
       config.contains("sliding_window") ? json_get_or<std::int64_t>(config, "sliding_window", "config.json", 0) : 4096;
-  const SelfAttention attention{.class_name = "MistralAttention", .norm_class_name = "", .window = window};
+  const SelfAttention attention{.class_name = "MistralAttention", .window = window};
   return causal_language_model("Mistral", decoder, config, [&](auto& tracer, std::int64_t, graph::Symbol x) {
     return pre_norm_layer(tracer, decoder, "Mistral", attention, false, x);
   });

@@ -11,7 +11,6 @@ TracedModel trace_mixtral(const Json& config) {
       parse_expert_config(config, {.experts = 8, .top_k = 2, .intermediate_size = decoder.intermediate_size},
                           {.intermediate_size = "intermediate_size"});
   const SelfAttention attention{.class_name = "MixtralAttention",
-                                .norm_class_name = "",
                                 .window = json_get_or<std::int64_t>(config, "sliding_window", "config.json", 0)};
   ExpertBlock block = sparse_block("Mixtral", experts);
   block.name = "block_sparse_moe";

@@ -200,11 +200,9 @@ class VisionEncoder {
 
   Symbol mlp(Symbol x) {
     const auto scope = tracer_.module("mlp", "MllamaVisionMLP");
-    Tracer::LinearOptions with_bias;
-    with_bias.bias = true;
-    x = tracer_.linear("fc1", x, config_.layers.intermediate_size, with_bias);
+    x = tracer_.linear("fc1", x, config_.layers.intermediate_size, {.bias = true});
     x = tracer_.operation(graph::Activation{config_.layers.hidden_act}, {x}, x.features, Rows::kPatches);
-    return tracer_.linear("fc2", x, features_, with_bias);
+    return tracer_.linear("fc2", x, features_, {.bias = true});
   }
 
   Tracer& tracer_;
@@ -217,14 +215,11 @@ class VisionEncoder {
 Symbol cross_attention(Tracer& tracer, const DecoderConfig& config, const graph::ImageGeometry& geometry, Symbol x,
                        Symbol vision) {
   const auto scope = tracer.module("cross_attn", "MllamaTextCrossAttention");
-  graph::RmsNorm norm;
-  norm.size = config.head_dim;
-  norm.epsilon = config.rms_norm_eps;
   Symbol q = tracer.linear("q_proj", x, config.num_heads * config.head_dim);
-  q = tracer.rms_norm("q_norm", "MllamaTextRMSNorm", q, norm);
+  q = tracer.rms_norm("q_norm", "MllamaTextRMSNorm", q, config.rms_norm_eps, config.head_dim);
   Symbol k = tracer.linear("k_proj", vision, config.num_kv_heads * config.head_dim);
   const Symbol v = tracer.linear("v_proj", vision, config.num_kv_heads * config.head_dim);
-  k = tracer.rms_norm("k_norm", "MllamaTextRMSNorm", k, norm);
+  k = tracer.rms_norm("k_norm", "MllamaTextRMSNorm", k, config.rms_norm_eps, config.head_dim);
   const graph::CrossAttention operation{config.num_heads, config.num_kv_heads,
                                         config.head_dim,  1.0 / std::sqrt(static_cast<double>(config.head_dim)),
                                         geometry.tiles,   geometry.patches()};
@@ -255,7 +250,7 @@ constexpr std::int64_t kExtraTokens = 8;
 Symbol language_model(Tracer& tracer, const DecoderConfig& config, const std::vector<std::int64_t>& cross_layers,
                       const graph::ImageGeometry& geometry, Symbol vision) {
   const auto scope = tracer.module("language_model", "MllamaForCausalLM");
-  const SelfAttention attention{.class_name = "MllamaTextSelfAttention", .norm_class_name = ""};
+  const SelfAttention attention{.class_name = "MllamaTextSelfAttention"};
   Symbol x;
   {
     const auto body = tracer.module("model", "MllamaTextModel");
@@ -284,10 +279,8 @@ TracedModel trace_mllama(const Json& config) {
   Tracer tracer;
   tracer.add_rope_table(parse_rope(text_json, text));
   const Symbol pixels = tracer.input(geometry.channels * geometry.patch_size * geometry.patch_size, Rows::kPatches);
-  Tracer::LinearOptions with_bias;
-  with_bias.bias = true;
-  const Symbol states =
-      tracer.linear("multi_modal_projector", VisionEncoder(tracer, vision).trace(pixels), text.hidden_size, with_bias);
+  const Symbol states = tracer.linear("multi_modal_projector", VisionEncoder(tracer, vision).trace(pixels),
+                                      text.hidden_size, {.bias = true});
   TracedModel model;
   model.graph = tracer.finish(language_model(tracer, text, cross_layers, geometry, states));
   model.vocab_size = text.vocab_size + kExtraTokens;

@@ -6,12 +6,8 @@ namespace layerpress::model {
 
 TracedModel trace_olmo2(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.norm = NormKind::kRmsRoundedOnce, .epsilon = 1e-5});
-  const bool bias = json_get_or<bool>(config, "attention_bias", "config.json", false);
-  const SelfAttention attention{.class_name = "Olmo2Attention",
-                                .norm_class_name = "Olmo2RMSNorm",
-                                .qkv_bias = bias,
-                                .output_bias = bias,
-                                .norms_whole_rows = true};
+  SelfAttention attention = configured_attention(config, "Olmo2Attention", "Olmo2RMSNorm");
+  attention.norms_whole_rows = true;
   return causal_language_model("Olmo2", decoder, config, [&](auto& tracer, std::int64_t, graph::Symbol x) {
     return post_norm_layer(tracer, decoder, "Olmo2", attention, /*pre_norms=*/false, x);
   });

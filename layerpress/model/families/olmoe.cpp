@@ -6,17 +6,13 @@ namespace layerpress::model {
 
 TracedModel trace_olmoe(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 4096, .epsilon = 1e-5});
-  if (config.contains("clip_qkv") && !config["clip_qkv"].is_null())
+  if (json_has(config, "clip_qkv"))
     throw CheckpointError("[model.config] config.json: 'clip_qkv' is not supported; it must be null");
   const ExpertConfig experts =
       parse_expert_config(config, {.experts = 64, .top_k = 8, .intermediate_size = decoder.intermediate_size},
                           {.intermediate_size = "intermediate_size"});
-  const bool bias = json_get_or<bool>(config, "attention_bias", "config.json", false);
-  const SelfAttention attention{.class_name = "OlmoeAttention",
-                                .norm_class_name = "OlmoeRMSNorm",
-                                .qkv_bias = bias,
-                                .output_bias = bias,
-                                .norms_whole_rows = true};
+  SelfAttention attention = configured_attention(config, "OlmoeAttention", "OlmoeRMSNorm");
+  attention.norms_whole_rows = true;
   ExpertBlock block = sparse_block("Olmoe", experts);
   block.route.normalize = json_get_or<bool>(config, "norm_topk_prob", "config.json", false);
   return expert_language_model({"Olmoe", decoder, block}, config, [&](std::int64_t) { return attention; });

@@ -54,10 +54,9 @@ TracedModel trace_phi3(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.max_position_embeddings = 4096, .epsilon = 1e-5});
   const auto window = json_get_or<std::int64_t>(config, "sliding_window", "config.json", 0);
   const auto layer = [&](Tracer& tracer, std::int64_t, Symbol x) {
-    const Symbol attention_input = decoder_norm(tracer, decoder, "input_layernorm", "Phi3RMSNorm", x);
-    x = tracer.add(x, phi3_attention(tracer, decoder, window, attention_input));
-    const Symbol mlp_input = decoder_norm(tracer, decoder, "post_attention_layernorm", "Phi3RMSNorm", x);
-    return tracer.add(x, phi3_mlp(tracer, decoder, mlp_input));
+    return pre_norm_layer(
+        tracer, decoder, "Phi3", [&](Symbol input) { return phi3_attention(tracer, decoder, window, input); },
+        [&](Symbol input) { return phi3_mlp(tracer, decoder, input); }, x);
   };
   TracedModel model = causal_language_model("Phi3", decoder, phi3_rope(config), layer);
   model.fused_modules = {};

@@ -17,8 +17,7 @@ TracedModel trace_qwen2(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.num_kv_heads = 32, .max_position_embeddings = 32768});
   const std::vector<std::int64_t> windows = qwen_windows(config, decoder.num_layers);
   return causal_language_model("Qwen2", decoder, config, [&](auto& tracer, std::int64_t layer, graph::Symbol x) {
-    const SelfAttention attention{
-        .class_name = "Qwen2Attention", .norm_class_name = "", .qkv_bias = true, .window = windows[layer]};
+    const SelfAttention attention{.class_name = "Qwen2Attention", .qkv_bias = true, .window = windows[layer]};
     return pre_norm_layer(tracer, decoder, "Qwen2", attention, false, x);
   });
 }

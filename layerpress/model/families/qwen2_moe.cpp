@@ -16,8 +16,7 @@ TracedModel trace_qwen2_moe(const Json& config) {
   block.shared_gate = true;
   block.route.normalize = json_get_or<bool>(config, "norm_topk_prob", "config.json", false);
   const auto attention = [&](std::int64_t layer) {
-    return SelfAttention{
-        .class_name = "Qwen2MoeAttention", .norm_class_name = "", .qkv_bias = bias, .window = windows[layer]};
+    return SelfAttention{.class_name = "Qwen2MoeAttention", .qkv_bias = bias, .window = windows[layer]};
   };
   TracedModel model =
       expert_language_model({"Qwen2Moe", decoder, block, sparse_layers(config, decoder.num_layers)}, config, attention);

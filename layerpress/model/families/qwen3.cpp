@@ -7,14 +7,10 @@ namespace layerpress::model {
 TracedModel trace_qwen3(const Json& config) {
   const DecoderConfig decoder =
       parse_decoder_config(config, {.num_kv_heads = 32, .head_dim = 128, .max_position_embeddings = 32768});
-  const bool bias = json_get_or<bool>(config, "attention_bias", "config.json", false);
+  SelfAttention attention = configured_attention(config, "Qwen3Attention", "Qwen3RMSNorm");
   const std::vector<std::int64_t> windows = qwen_windows(config, decoder.num_layers);
   return causal_language_model("Qwen3", decoder, config, [&](auto& tracer, std::int64_t layer, graph::Symbol x) {
-    const SelfAttention attention{.class_name = "Qwen3Attention",
-                                  .norm_class_name = "Qwen3RMSNorm",
-                                  .qkv_bias = bias,
-                                  .output_bias = bias,
-                                  .window = windows[layer]};
+    attention.window = windows[layer];
     return pre_norm_layer(tracer, decoder, "Qwen3", attention, false, x);
   });
 }

@@ -8,14 +8,9 @@ TracedModel trace_qwen3_moe(const Json& config) {
   const DecoderConfig decoder = parse_decoder_config(config, {.num_kv_heads = 4, .max_position_embeddings = 32768});
   const ExpertConfig experts =
       parse_expert_config(config, {.experts = 128, .top_k = 8, .intermediate_size = 768}, ExpertKeys());
-  const bool bias = json_get_or<bool>(config, "attention_bias", "config.json", false);
-  const bool sliding = json_get_or<bool>(config, "use_sliding_window", "config.json", false);
-  const SelfAttention attention{
-      .class_name = "Qwen3MoeAttention",
-      .norm_class_name = "Qwen3MoeRMSNorm",
-      .qkv_bias = bias,
-      .output_bias = bias,
-      .window = sliding ? json_get_or<std::int64_t>(config, "sliding_window", "config.json", 4096) : 0};
+  SelfAttention attention = configured_attention(config, "Qwen3MoeAttention", "Qwen3MoeRMSNorm");
+  if (json_get_or<bool>(config, "use_sliding_window", "config.json", false))
+    attention.window = json_get_or<std::int64_t>(config, "sliding_window", "config.json", 4096);
   ExpertBlock block = sparse_block("Qwen3Moe", experts);
   block.route.normalize = json_get_or<bool>(config, "norm_topk_prob", "config.json", false);
   return expert_language_model({"Qwen3Moe", decoder, block, sparse_layers(config, decoder.num_layers)}, config,

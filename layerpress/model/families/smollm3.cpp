@@ -30,15 +30,11 @@ TracedModel trace_smollm3(const Json& config) {
   const auto window = windows_on ? json_get_or<std::int64_t>(config, "sliding_window", kConfigFile, 0) : 0;
   const std::vector<bool> sliding =
       sliding_layers(config, decoder.num_layers, [&](std::int64_t layer) { return !rotates[layer]; });
-  const bool attention_bias = json_get_or<bool>(config, "attention_bias", kConfigFile, false);
+  SelfAttention attention = configured_attention(config, "SmolLM3Attention");
   const bool mlp_bias = json_get_or<bool>(config, "mlp_bias", kConfigFile, false);
   return causal_language_model("SmolLM3", decoder, config, [&](auto& tracer, std::int64_t layer, graph::Symbol x) {
-    const SelfAttention attention{.class_name = "SmolLM3Attention",
-                                  .norm_class_name = "",
-                                  .qkv_bias = attention_bias,
-                                  .output_bias = attention_bias,
-                                  .window = sliding[layer] ? window : 0,
-                                  .rotates = rotates[layer]};
+    attention.window = sliding[layer] ? window : 0;
+    attention.rotates = rotates[layer];
     return pre_norm_layer(tracer, decoder, "SmolLM3", attention, mlp_bias, x);
   });
 }

@@ -39,8 +39,7 @@ bool begin_alike(const Graph& graph, const Part& a, const Part& b) {
 std::string name_beside(const Graph& graph, ModuleId module, ModuleId around) {
   const std::string outer = around < 0 ? "" : graph.modules[around].name;
   const std::string name = escaped(name_inside(graph.modules[module].name, outer));
-  const bool is_number = !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
-  return is_number && !outer.empty() ? escaped(last_part(outer)) + "." + name : name;
+  return all_digits(name) && !outer.empty() ? escaped(last_part(outer)) + "." + name : name;
 }
 
 ModuleId module_named(const Graph& graph, const std::string& name) {

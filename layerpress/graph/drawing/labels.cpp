@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <sstream>
 #include <variant>
 
 #include "layerpress/base/text.h"
@@ -38,13 +37,6 @@ std::string details_of(const Graph& graph, const Node& node) {
   std::vector<std::string> html;
   for (const std::string& line : std::visit(lines, node.operation)) html.push_back(escaped_line(line));
   return join(html, kBreak);
-}
-
-std::vector<std::string> pieces(const std::string& name) {
-  std::vector<std::string> parts;
-  std::istringstream stream(name);
-  for (std::string part; std::getline(stream, part, '.');) parts.push_back(part);
-  return parts;
 }
 
 std::string row_word(Rows rows) {
@@ -108,8 +100,8 @@ std::string value_label(const Graph& graph, ValueId id, std::int64_t element_byt
 
 std::string name_range(const std::string& first, const std::string& last) {
   if (first == last) return escaped(first);
-  std::vector<std::string> from = pieces(first);
-  const std::vector<std::string> to = pieces(last);
+  std::vector<std::string> from = name_parts(first);
+  const std::vector<std::string> to = name_parts(last);
   int different = 0;
   bool numbers = from.size() == to.size();
   for (std::size_t i = 0; numbers && i < from.size(); ++i) {

@@ -68,7 +68,7 @@ struct Constant {
 
 /// A model as a graph of operations (nodes) and data edges (values).
 ///
-/// Design goals: a plain value type that can be printed and parsed, and that knows nothing of devices, batches or
+/// Design goals: a plain value type that can be printed, and that knows nothing of devices, batches or
 /// ranks. Non-goals: control flow, in-place operations, several outputs per node.
 ///
 /// Invariants (lint): nodes are in topological order; value 0 is an input, the token ids; values directly after it

@@ -15,7 +15,4 @@ namespace layerpress::graph {
 /// For users, tests and debugging.
 std::string to_text(const Graph& graph);
 
-/// Parses the output of to_text, and lints it. Throws InternalError with the line number.
-Graph parse_text(const std::string& text);
-
 }  // namespace layerpress::graph

@@ -68,12 +68,9 @@ TEST(ExpertInputs, WhatOnlyRoutersReadWeighsToo) {
   EXPECT_EQ(names, (std::set<std::string>{"gate.down", "gate.out", "score"}));
 }
 
-TEST(ExpertInputs, NamesStayAndTheTextParses) {
-  for (const Graph& graph : {mixture(), without_selection(mixture())}) {
-    const std::string text = to_text(graph);
-    EXPECT_EQ(to_text(parse_text(text)), text);
-    EXPECT_NE(text.find("layers.0.experts.2.down_proj"), std::string::npos);
-  }
+TEST(ExpertInputs, NamesStay) {
+  for (const Graph& graph : {mixture(), without_selection(mixture())})
+    EXPECT_NE(to_text(graph).find("layers.0.experts.2.down_proj"), std::string::npos);
 }
 
 TEST(ExpertInputs, SelectionIsFoundFromWhatFollowsIt) {

@@ -42,23 +42,9 @@ TEST(Tracer, NamesModulesAndWeights) {
   EXPECT_EQ(graph.modules.at(graph.nodes.back().module).name, "head");
 }
 
-TEST(Text, RoundTrips) {
-  const Graph graph = small_model();
-  const std::string text = to_text(graph);
-  EXPECT_EQ(to_text(parse_text(text)), text);
+TEST(Text, HasValuesAndAttributes) {
+  const std::string text = to_text(small_model());
   EXPECT_NE(text.find(R"(%3 [16] = linear(%2) {"weight":"layers.0.q.weight")"), std::string::npos) << text;
-}
-
-TEST(Text, NamesTheLineOfAFault) {
-  std::string text = to_text(small_model());
-  text.replace(text.find("= linear"), 8, "= linaer");
-  try {
-    parse_text(text);
-    FAIL() << "accepted an unknown kind";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("linaer"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("line "), std::string::npos) << error.what();
-  }
 }
 
 TEST(Lint, FindsBrokenInvariants) {

@@ -6,7 +6,6 @@
 
 #include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/partition.h"
-#include "layerpress/graph/text.h"
 
 namespace layerpress::model {
 namespace {
@@ -96,11 +95,6 @@ TEST_P(ArchitectureTest, PartitionsIntoItsLayers) {
   std::vector<std::size_t> sizes;
   for (const auto& group : groups) sizes.push_back(group.linears.size());
   EXPECT_EQ(sizes, peculiarity(GetParam().model_type).group_sizes);
-}
-
-TEST_P(ArchitectureTest, GraphTextRoundTrips) {
-  const std::string text = graph::to_text(trace_model(small_config(GetParam())).graph);
-  EXPECT_EQ(graph::to_text(graph::parse_text(text)), text);
 }
 
 TEST_P(ArchitectureTest, IsFoundByModelTypeAlone) {

@@ -13,7 +13,7 @@ namespace layerpress::graph {
 // The common parts of node kinds. A kind is a struct in the file of its family. It has:
 //
 //   kKind                     its name in the text form
-//   visit(self, field)        lists its attributes once; the text form, its parser and comparisons are derived from it
+//   visit(self, field)        lists its attributes once; the text form and comparisons are derived from it
 //   check(node)               throws if a node's inputs and output do not fit (lint)
 //   weights()                 the weights that it reads; without it, none
 //   details(module)           lines that distinguish it in a picture; without it, sizes of input and output that differ

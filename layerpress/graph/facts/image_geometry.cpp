@@ -7,9 +7,7 @@ namespace layerpress::graph {
 
 std::optional<ImageGeometry> image_geometry(const Graph& graph) {
   for (const Node& node : graph.nodes)
-    if (const auto* embedding = std::get_if<PatchEmbedding>(&node.operation))
-      return ImageGeometry{embedding->channels, embedding->image_size, embedding->patch_size, embedding->tiles,
-                           embedding->aspect_ratios};
+    if (const auto* embedding = std::get_if<PatchEmbedding>(&node.operation)) return *embedding;
   return std::nullopt;
 }
 

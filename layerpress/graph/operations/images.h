@@ -20,16 +20,27 @@ namespace layerpress::graph {
 /// Rows of a tile, including its padding.
 constexpr std::int64_t padded_rows(std::int64_t patches) { return (patches + 7) / 8 * 8; }
 
-/// A convolution whose stride equals its size: unfolded patches [patches, channels * patch_size²] -> [patches,
-/// features].
-struct PatchEmbedding {
-  static constexpr const char* kKind = "patch_embedding";
-  std::string weight;  ///< [features, channels, patch_size, patch_size]
-  std::int64_t channels = 3;
+/// The images that a model accepts.
+struct ImageGeometry {
+  std::int64_t channels = 0;
   std::int64_t image_size = 0;  ///< width and height of a tile, in pixels
   std::int64_t patch_size = 0;
-  std::int64_t tiles = 0;          ///< tiles per image
-  std::int64_t aspect_ratios = 0;  ///< number of tile arrangements, whose ids start from 1
+  std::int64_t tiles = 0;          ///< tiles per image, including empty ones
+  std::int64_t aspect_ratios = 0;  ///< number of ids, which start from 1
+
+  std::int64_t patches_per_side() const { return patch_size > 0 ? image_size / patch_size : 0; }
+  /// Rows of a tile that text attends to: its patches and the class embedding.
+  std::int64_t patches() const { return patches_per_side() * patches_per_side() + 1; }
+  /// Rows of a tile in the encoder.
+  std::int64_t tile_rows() const { return padded_rows(patches()); }
+  bool operator==(const ImageGeometry&) const = default;
+};
+
+/// A convolution whose stride equals its size: unfolded patches [patches, channels * patch_size²] -> [patches,
+/// features].
+struct PatchEmbedding : ImageGeometry {
+  static constexpr const char* kKind = "patch_embedding";
+  std::string weight;  ///< [features, channels, patch_size, patch_size]
   std::int64_t features = 0;
   template <typename Self, typename Visitor>
   static void visit(Self& self, Visitor&& field) {

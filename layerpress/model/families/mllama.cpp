@@ -137,10 +137,8 @@ class VisionEncoder {
  private:
   Symbol patch_embedding(Symbol pixels) {
     const auto scope = tracer_.module("patch_embedding", "Conv2d");
-    return tracer_.operation(
-        graph::PatchEmbedding{tracer_.full_name("weight"), geometry_.channels, geometry_.image_size,
-                              geometry_.patch_size, geometry_.tiles, geometry_.aspect_ratios, features_},
-        {pixels}, features_, Rows::kPatches);
+    const graph::PatchEmbedding operation{geometry_, tracer_.full_name("weight"), features_};
+    return tracer_.operation(operation, {pixels}, features_, Rows::kPatches);
   }
 
   Symbol tile_embedding(const std::string& name, Symbol x) {

@@ -29,8 +29,10 @@ class WeightSource {
 /// A checkpoint: its parameters are mapped, or computed from what it stores.
 class CheckpointWeights : public WeightSource {
  public:
-  explicit CheckpointWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint)
+  explicit CheckpointWeights(std::shared_ptr<const checkpoint::Checkpoint> checkpoint = nullptr)
       : checkpoint_(std::move(checkpoint)) {}
+  /// From now on, another one. REQUIRES: nothing is loaded meanwhile.
+  void use(std::shared_ptr<const checkpoint::Checkpoint> checkpoint) { checkpoint_ = std::move(checkpoint); }
   at::Tensor load(const std::string& name) const override { return checkpoint_->tensor(name); }
   bool computes(const std::string& name) const override { return checkpoint_->is_computed(name); }
   void will_need(const std::string& name) const override { checkpoint_->will_need(name); }

@@ -19,22 +19,6 @@ namespace {
 
 using graph::ExpertLayer;
 
-/// Parameters of a checkpoint that others take the place of between layers.
-class ChangingWeights final : public residency::WeightSource {
- public:
-  void use(std::shared_ptr<const checkpoint::Checkpoint> checkpoint) {
-    now_ = std::make_unique<residency::CheckpointWeights>(std::move(checkpoint));
-  }
-  at::Tensor load(const std::string& name) const override { return now_->load(name); }
-  bool computes(const std::string& name) const override { return now_->computes(name); }
-  void will_need(const std::string& name) const override { now_->will_need(name); }
-  void fetch(const std::string& name) const override { now_->fetch(name); }
-  void release(const std::string& name) const override { now_->release(name); }
-
- private:
-  std::unique_ptr<residency::CheckpointWeights> now_;
-};
-
 /// The traced model with the experts on their routed tokens only.
 model::TracedModel without_selection(model::TracedModel traced) {
   traced.graph = graph::without_selection(traced.graph);
@@ -75,7 +59,7 @@ struct RunningModel {
 
   const model::TracedModel traced;
   const std::vector<ExpertLayer> layers;
-  ChangingWeights weights;
+  residency::CheckpointWeights weights;  // of a checkpoint that changes between layers
   execution::RunContext context;
   execution::BodyRun body;
 };

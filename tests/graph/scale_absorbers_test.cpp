@@ -4,6 +4,7 @@
 
 #include "layerpress/graph/facts/expert_inputs.h"
 #include "layerpress/graph/tracer.h"
+#include "tests/graph/absorber_text.h"
 
 namespace layerpress::graph {
 namespace {

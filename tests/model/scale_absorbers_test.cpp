@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "layerpress/model/blocks/architecture.h"
+#include "tests/graph/absorber_text.h"
 
 namespace layerpress::model {
 namespace {

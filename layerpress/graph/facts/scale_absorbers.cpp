@@ -1,15 +1,11 @@
 #include "layerpress/graph/facts/scale_absorbers.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
 #include <variant>
-
-#include "layerpress/base/text.h"
 
 namespace layerpress::graph {
 namespace {
@@ -174,20 +170,6 @@ class Search {
   std::vector<State> state_;  // by channel of the source
 };
 
-/// "[0:16, 32:48]", or "" for all `features`.
-std::string runs_text(const Runs& runs, std::int64_t features) {
-  Runs merged;
-  for (const ChannelRun& run : runs)
-    if (!merged.empty() && merged.back().first + merged.back().count == run.first)
-      merged.back().count += run.count;
-    else
-      merged.push_back(run);
-  if (merged.size() == 1 && merged[0].first == 0 && merged[0].count == features) return "";
-  std::vector<std::string> parts;
-  for (const ChannelRun& run : merged) parts.push_back(fmt::format("{}:{}", run.first, run.first + run.count));
-  return fmt::format("[{}]", join(parts));
-}
-
 }  // namespace
 
 std::vector<std::string> ScaleAbsorber::parameters(const Graph& graph) const {
@@ -207,21 +189,6 @@ std::vector<ScaleAbsorber> scale_absorbers(const Graph& graph) {
     if (auto found = Search(graph, consumers, users, static_cast<NodeId>(n)).find())
       absorbers.push_back(std::move(*found));
   return absorbers;
-}
-
-std::string to_text(const Graph& graph, const std::vector<ScaleAbsorber>& absorbers) {
-  std::string text;
-  for (const ScaleAbsorber& absorber : absorbers) {
-    const Node& source = graph.nodes[absorber.source];
-    std::vector<std::string> readers;
-    for (const ScaleReader& reader : absorber.readers) {
-      const std::int64_t columns = graph.values[graph.nodes[reader.node].inputs[0]].features;
-      readers.push_back(graph.module_name(graph.nodes[reader.node]) + runs_text(reader.columns, columns));
-    }
-    text += fmt::format("{}{} -> {}\n", graph.module_name(source),
-                        runs_text(absorber.channels, graph.values[source.output].features), join(readers));
-  }
-  return text;
 }
 
 }  // namespace layerpress::graph

@@ -47,8 +47,4 @@ struct ScaleAbsorber {
 /// rows, constant factors, slices. Weights that are also read elsewhere (a tied head) have no place.
 std::vector<ScaleAbsorber> scale_absorbers(const Graph& graph);
 
-/// One line per place, "layers.0.up_proj -> layers.0.down_proj"; channels and columns are named where they are not all:
-/// "layers.0.qkv_proj[128:192] -> layers.0.o_proj". For people and tests.
-std::string to_text(const Graph& graph, const std::vector<ScaleAbsorber>& absorbers);
-
 }  // namespace layerpress::graph

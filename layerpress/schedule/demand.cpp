@@ -11,18 +11,19 @@ Demand::Demand(const ScheduleRequest& request) : request_(request), graph_(reque
     if (value < static_cast<graph::ValueId>(graph_.values.size())) available_.push_back(value);
   std::vector<graph::ValueId> wanted;
   for (std::size_t s = 0; s < request_.subgraphs.size(); ++s) {
-    groups_.emplace_back(), transforms_.emplace_back(), stored_.emplace_back(), observed_.emplace_back();
-    if (is_finished(s)) continue;
-    groups_[s] = assigned_groups(graph_, request_.subgraphs[s], request_.assignments);
-    transforms_[s] = transforms_of(request_.subgraphs[s], request_.assignments);
+    Step& work = work_.emplace_back();
+    stored_.emplace_back();
+    if (request_.is_finished(s)) continue;
+    work.groups = assigned_groups(graph_, request_.subgraphs[s], request_.assignments);
+    work.transforms = transforms_of(request_.subgraphs[s], request_.assignments);
     stored_[s] = stored_of(request_.subgraphs[s], request_.assignments);
-    observed_[s] = observed_values(stored_[s], groups_[s], request_.assignments);
+    work.observed = observed_values(stored_[s], work.groups, request_.assignments);
     for (const graph::ValueId value : computed_in(s)) wanted.push_back(value);
   }
   needed_ = graph::needed_nodes(graph_, wanted, available_);
   std::vector<bool> compressed(graph_.nodes.size(), false);
-  for (const auto& groups : groups_)
-    for (const graph::LinearGroup& group : groups)
+  for (const Step& work : work_)
+    for (const graph::LinearGroup& group : work.groups)
       for (const graph::NodeId n : group.linears) compressed[n] = true;
   for (graph::Subgraph subgraph : request_.subgraphs) {
     std::erase_if(subgraph.nodes, [&](graph::NodeId n) { return !needed_[n] && !compressed[n]; });
@@ -33,14 +34,10 @@ Demand::Demand(const ScheduleRequest& request) : request_(request), graph_(reque
 
 /// The values from which statistics are computed in a subgraph, and the outputs of its trials.
 std::vector<graph::ValueId> Demand::computed_in(std::size_t s) const {
-  Step all;
-  all.groups = groups_[s];
-  all.transforms = transforms_[s];
-  all.observed = observed_[s];
   std::vector<graph::ValueId> values;
-  for (const graph::ValueId collected : statistics_used(all, request_.assignments))
+  for (const graph::ValueId collected : statistics_used(work_[s], request_.assignments))
     for (const graph::ValueId value : statistics_.sources(collected)) values.push_back(value);
-  for (const std::size_t transform : transforms_[s])
+  for (const std::size_t transform : transforms(s))
     for (const graph::ValueId value : request_.assignments.transforms[transform].site.trial_outputs)
       values.push_back(value);
   return values;

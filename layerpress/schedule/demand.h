@@ -16,15 +16,14 @@ class Demand {
   /// Refers to `request`.
   explicit Demand(const ScheduleRequest& request);
 
-  bool is_finished(std::size_t s) const { return !request_.finished.empty() && request_.finished[s]; }
   /// Linears of subgraph `s` that are to be compressed; none of a finished one.
-  const std::vector<graph::LinearGroup>& groups(std::size_t s) const { return groups_[s]; }
+  const std::vector<graph::LinearGroup>& groups(std::size_t s) const { return work_[s].groups; }
   /// Transforms of the subgraph's parameters, as indices in Assignments::transforms; none of a finished one.
-  const std::vector<std::size_t>& transforms(std::size_t s) const { return transforms_[s]; }
+  const std::vector<std::size_t>& transforms(std::size_t s) const { return work_[s].transforms; }
   /// The subgraph's stored parameters, as indices in Assignments::stored; none of a finished one.
   const std::vector<std::size_t>& stored(std::size_t s) const { return stored_[s]; }
   /// The values that are collected for them alone.
-  const std::vector<graph::ValueId>& observed(std::size_t s) const { return observed_[s]; }
+  const std::vector<graph::ValueId>& observed(std::size_t s) const { return work_[s].observed; }
   /// The subgraph without the nodes that nothing needs.
   const graph::Subgraph& subgraph(std::size_t s) const { return running_[s]; }
   std::size_t size() const { return running_.size(); }
@@ -49,9 +48,8 @@ class Demand {
   std::optional<graph::OriginalStream> original_ = original_stream(graph_, request_.assignments);
   ValueStatistics statistics_{graph_, request_.assignments};
   std::vector<graph::ValueId> available_;
-  std::vector<std::vector<graph::LinearGroup>> groups_;
-  std::vector<std::vector<std::size_t>> transforms_, stored_;
-  std::vector<std::vector<graph::ValueId>> observed_;
+  std::vector<Step> work_;  // groups, transforms and observed values of each subgraph
+  std::vector<std::vector<std::size_t>> stored_;
   std::vector<bool> needed_;  // nodes on which a wanted value depends
   std::vector<graph::Subgraph> running_;
   std::vector<int> last_use_;  // of each value, the last subgraph

@@ -38,7 +38,7 @@ class ScheduleMaker {
     SubgraphSchedule plan;
     plan.name = request_.subgraphs[s].name;
     plan.subgraph = s;
-    plan.finished = demand_.is_finished(s);
+    plan.finished = request_.is_finished(s);
     plan.steps = step_maker_.steps(s);
     plan.stored = demand_.stored(s);
     find_drops(s, plan);

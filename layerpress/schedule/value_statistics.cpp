@@ -18,38 +18,17 @@ std::optional<graph::OriginalStream> original_stream(const graph::Graph& graph,
   return graph::OriginalStream(graph, assignments.changed(graph));
 }
 
-namespace {
-
-/// The facts about values that modifiers are given.
-class FactsOfValues {
- public:
-  FactsOfValues(const graph::Graph& graph, const compression::Assignments& assignments)
-      : original_(original_stream(graph, assignments)) {
-    if (original_) writes_ = graph::residual_writes(graph);
-  }
-
-  compression::ValueFacts operator()(graph::ValueId value, const quant::QuantizationScheme* scheme) const {
-    compression::ValueFacts facts{.value = value, .scheme = scheme};
-    if (!original_) return facts;
-    facts.differs = original_->differs(value);
-    const auto write = writes_.find(value);
-    if (write != writes_.end() && original_->differs(write->second.stream)) facts.write = write->second;
-    return facts;
-  }
-
- private:
-  std::optional<graph::OriginalStream> original_;
-  std::map<graph::ValueId, graph::ResidualWrite> writes_;
-};
-
-}  // namespace
-
 ValueStatistics::ValueStatistics(const graph::Graph& graph, const compression::Assignments& assignments) {
-  const FactsOfValues facts(graph, assignments);
+  const std::optional<graph::OriginalStream> original = original_stream(graph, assignments);
+  std::map<graph::ValueId, graph::ResidualWrite> writes;
+  if (original) writes = graph::residual_writes(graph);
   for (const auto& [n, assignment] : assignments.linears) {
     const graph::ValueId value = graph.nodes[n].inputs[0];
-    const std::vector<compression::StatisticPtr> statistics =
-        assignment.statistics_wanted(facts(value, assignment.scheme));
+    compression::ValueFacts facts{.value = value, .scheme = assignment.scheme};
+    facts.differs = original && original->differs(value);
+    if (const auto write = writes.find(value); write != writes.end() && original->differs(write->second.stream))
+      facts.write = write->second;
+    const std::vector<compression::StatisticPtr> statistics = assignment.statistics_wanted(facts);
     if (statistics.empty()) continue;
     ++wanted_[value].readers;
     add(value, statistics);

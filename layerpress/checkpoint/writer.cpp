@@ -33,8 +33,8 @@ struct CheckpointWriter::Place {
 struct CheckpointWriter::Shard {
   std::string name;
   std::uint64_t size = 0;
-  std::unique_ptr<OutputFile> file{};        // into which this writer writes
-  std::unique_ptr<Descriptor> other_file{};  // into which it does not, opened on the first read
+  std::unique_ptr<OutputFile> file{};  // into which this writer writes
+  Descriptor other_file{};             // into which it does not, opened on the first read
   bool has_unsynced = false;
 };
 
@@ -75,10 +75,10 @@ std::unique_ptr<OutputFile> own_file(const std::filesystem::path& path, const Fi
   return file;
 }
 
-std::unique_ptr<Descriptor> open_written_by_other(const std::filesystem::path& path, std::uint64_t size) {
-  auto descriptor = std::make_unique<Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+Descriptor open_written_by_other(const std::filesystem::path& path, std::uint64_t size) {
+  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  if (descriptor->value() < 0 || ::fstat(descriptor->value(), &status) != 0)
+  if (descriptor.value() < 0 || ::fstat(descriptor.value(), &status) != 0)
     throw IoError("[writer.read] {}: {}; another process writes this file; give all processes the same folder",
                   path.string(), errno_text());
   if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) != size)
@@ -195,9 +195,9 @@ void CheckpointWriter::read_from_other(Shard& shard, std::uint64_t offset, void*
   const std::filesystem::path path = directory_ / shard.name;
   {
     const std::lock_guard lock(mutex_);
-    if (shard.other_file == nullptr) shard.other_file = open_written_by_other(path, shard.size);
+    if (shard.other_file.value() < 0) shard.other_file = open_written_by_other(path, shard.size);
   }
-  if (read_fully(shard.other_file->value(), offset, bytes, length)) return;
+  if (read_fully(shard.other_file.value(), offset, bytes, length)) return;
   throw IoError("[writer.read] {}: bytes {} to {} cannot be read: {}", path.string(), offset, offset + length,
                 errno == 0 ? "the file ends before" : errno_text());
 }

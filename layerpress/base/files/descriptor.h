@@ -12,14 +12,19 @@ namespace layerpress {
 /// A file descriptor that is closed at the end of a scope.
 class Descriptor {
  public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
+  explicit Descriptor(int value = -1) : value_(value) {}
+  ~Descriptor() { close(); }
   Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    close();
+    value_ = other.release();
+    return *this;
+  }
   int value() const { return value_; }
+  void close() {
+    if (value_ >= 0) ::close(value_);
+    value_ = -1;
+  }
   /// Hands the descriptor to the caller, who closes it.
   int release() { return std::exchange(value_, -1); }
 

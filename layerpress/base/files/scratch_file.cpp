@@ -53,18 +53,16 @@ std::uint64_t extend(int descriptor, std::uint64_t end, std::uint64_t needed) {
 
 }  // namespace
 
-ScratchFile::ScratchFile(std::filesystem::path path, bool keep) : path_(std::move(path)) {
-  Descriptor descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (keep ? 0 : O_TRUNC), 0600));
+ScratchFile::ScratchFile(std::filesystem::path path, bool keep)
+    : path_(std::move(path)),
+      descriptor_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (keep ? 0 : O_TRUNC), 0600)) {
   struct stat status {};
-  if (descriptor.value() < 0 || ::fstat(descriptor.value(), &status) != 0) fail(path_, "cannot be opened");
+  if (descriptor_.value() < 0 || ::fstat(descriptor_.value(), &status) != 0) fail(path_, "cannot be opened");
   if (!S_ISREG(status.st_mode))
     throw MemoryError("[scratch] {}: not a regular file; choose another --offload-dir", path_.string());
   end_ = static_cast<std::uint64_t>(status.st_size) / page_size() * page_size();
   if (end_ > 0) holes_[0] = end_;
-  descriptor_ = descriptor.release();
 }
-
-ScratchFile::~ScratchFile() { ::close(descriptor_); }
 
 ScratchFile::Extent ScratchFile::allocate(std::uint64_t length) {
   if (length == 0) return {};
@@ -74,7 +72,7 @@ ScratchFile::Extent ScratchFile::allocate(std::uint64_t length) {
   if (hole == holes_.end()) {
     hole = holes_.empty() ? holes_.end() : std::prev(holes_.end());
     const bool at_end = hole != holes_.end() && hole->first + hole->second == end_;
-    const std::uint64_t growth = extend(descriptor_, end_, needed - (at_end ? hole->second : 0));
+    const std::uint64_t growth = extend(descriptor_.value(), end_, needed - (at_end ? hole->second : 0));
     if (growth == 0) fail(path_, fmt::format("cannot reserve {} bytes", length));
     if (!at_end) hole = holes_.emplace(end_, 0).first;
     hole->second += growth;
@@ -124,24 +122,24 @@ void ScratchFile::write(const Extent& extent, const void* bytes) {
   for (std::uint64_t done = 0; done < extent.length; done += kWritePiece) {
     const std::uint64_t piece = std::min(kWritePiece, extent.length - done);
     const std::uint64_t offset = extent.offset + done;
-    if (!write_fully(descriptor_, offset, static_cast<const std::byte*>(bytes) + done, piece))
+    if (!write_fully(descriptor_.value(), offset, static_cast<const std::byte*>(bytes) + done, piece))
       fail(path_, "cannot be written");
     // Start writing back now: the disk works during the computation, and dirty pages do not accumulate.
     if (extent.length >= kWorthFlushing)
-      (void)::sync_file_range(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(piece),
+      (void)::sync_file_range(descriptor_.value(), static_cast<off_t>(offset), static_cast<off_t>(piece),
                               SYNC_FILE_RANGE_WRITE);
   }
 }
 
 void ScratchFile::read_ahead(const Extent& extent) const {
   for (std::uint64_t done = 0; done < extent.length; done += kReadAheadWindow)
-    (void)::posix_fadvise(descriptor_, static_cast<off_t>(extent.offset + done),
+    (void)::posix_fadvise(descriptor_.value(), static_cast<off_t>(extent.offset + done),
                           static_cast<off_t>(std::min(kReadAheadWindow, extent.length - done)), POSIX_FADV_WILLNEED);
 }
 
 std::shared_ptr<const std::byte> ScratchFile::map(const Extent& extent) const {
   if (extent.length == 0) return nullptr;
-  void* address = ::mmap(nullptr, extent.length, PROT_READ, MAP_SHARED | MAP_POPULATE, descriptor_,
+  void* address = ::mmap(nullptr, extent.length, PROT_READ, MAP_SHARED | MAP_POPULATE, descriptor_.value(),
                          static_cast<off_t>(extent.offset));
   if (address == MAP_FAILED) fail(path_, fmt::format("cannot map {} bytes", extent.length));
   const auto unmap = [length = extent.length,

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 
+#include "layerpress/base/files/descriptor.h"
+
 namespace layerpress {
 
 /// A file for data that does not fit in memory: extents are allocated, written, mapped for reading and freed. Extents
@@ -20,9 +22,9 @@ class ScratchFile {
     std::uint64_t length = 0;  ///< requested bytes; the file rounds them up to pages
   };
 
-  /// Creates `path`. With `keep`, opens the existing file; the caller then claims the extents it knows of.
+  /// Creates `path`, which stays afterwards. With `keep`, opens the existing file; the caller then claims the extents it
+  /// knows of.
   ScratchFile(std::filesystem::path path, bool keep);
-  ~ScratchFile();  ///< closes; the file stays
   ScratchFile(const ScratchFile&) = delete;
   ScratchFile& operator=(const ScratchFile&) = delete;
 
@@ -43,7 +45,7 @@ class ScratchFile {
 
  private:
   std::filesystem::path path_;
-  int descriptor_ = -1;
+  Descriptor descriptor_;
   std::uint64_t end_ = 0;                         // size of the file
   std::map<std::uint64_t, std::uint64_t> holes_;  // free space inside it: offset to length
   std::uint64_t used_ = 0;

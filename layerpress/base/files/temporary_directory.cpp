@@ -22,12 +22,11 @@ constexpr const char* kPrefix = "layerpress-work-";
 /// A younger folder may be one that its process has not locked yet.
 constexpr std::time_t kLeastAge = 60;
 
-/// A descriptor that holds the folder's lock; -1: another process has it, or there is no such folder.
-int locked(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (descriptor < 0 || ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
-  ::close(descriptor);
-  return -1;
+/// Holds the folder's lock; -1: another process has it, or there is no such folder.
+Descriptor locked(const fs::path& folder) {
+  Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (descriptor.value() >= 0 && ::flock(descriptor.value(), LOCK_EX | LOCK_NB) != 0) descriptor.close();
+  return descriptor;
 }
 
 bool is_own_and_old(int descriptor) {
@@ -41,10 +40,8 @@ void remove_abandoned(const fs::path& parent) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(parent, ignored)) {
     if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    const int descriptor = locked(entry.path());
-    if (descriptor < 0) continue;
-    if (is_own_and_old(descriptor)) fs::remove_all(entry.path(), ignored);
-    ::close(descriptor);
+    const Descriptor lock = locked(entry.path());
+    if (lock.value() >= 0 && is_own_and_old(lock.value())) fs::remove_all(entry.path(), ignored);
   }
 }
 
@@ -69,7 +66,6 @@ TemporaryDirectory::TemporaryDirectory(fs::path parent) {
 TemporaryDirectory::~TemporaryDirectory() {
   std::error_code ignored;
   fs::remove_all(path_, ignored);
-  if (lock_ >= 0) ::close(lock_);
 }
 
 }  // namespace layerpress

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "layerpress/base/files/descriptor.h"
+
 namespace layerpress {
 
 /// A new folder in `parent`, or in the system's temporary directory (TMPDIR), removed with its contents by the destructor. Only this
@@ -18,7 +20,7 @@ class TemporaryDirectory {
 
  private:
   std::filesystem::path path_;
-  int lock_ = -1;
+  Descriptor lock_;
 };
 
 }  // namespace layerpress

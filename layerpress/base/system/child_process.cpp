@@ -14,9 +14,9 @@
 #include <sstream>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/files/descriptor.h"
 #include "layerpress/base/system/child_environment.h"
 
 namespace layerpress {
@@ -27,39 +27,18 @@ constexpr int kPollMilliseconds = 100;
 
 std::string error_text(int code) { return std::generic_category().message(code); }
 
-/// One end of a stream; closes itself when destroyed.
-class StreamEnd {
- public:
-  explicit StreamEnd(int value = -1) : value_(value) {}
-  ~StreamEnd() { reset(); }
-  StreamEnd(StreamEnd&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  StreamEnd& operator=(StreamEnd&& other) noexcept {
-    reset();
-    value_ = std::exchange(other.value_, -1);
-    return *this;
-  }
-  int get() const { return value_; }
-  void reset() {
-    if (value_ >= 0) ::close(value_);
-    value_ = -1;
-  }
-
- private:
-  int value_;
-};
-
 /// Both ends of a stream: `ours` stays in this process, `theirs` becomes a standard stream of the child. It is a socket
 /// pair, because a send on a socket can suppress SIGPIPE if the child has ended.
 struct Stream {
-  StreamEnd ours;
-  StreamEnd theirs;
+  Descriptor ours;
+  Descriptor theirs;
 
   Stream() {
     int ends[2];
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
       throw DataError("[base.run_child] cannot open a stream to a child process: {}", error_text(errno));
-    ours = StreamEnd(ends[0]);
-    theirs = StreamEnd(ends[1]);
+    ours = Descriptor(ends[0]);
+    theirs = Descriptor(ends[1]);
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   }
 };
@@ -69,9 +48,9 @@ class SpawnSettings {
  public:
   SpawnSettings(const Stream& input, const Stream& output, const Stream& errors) {
     posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_adddup2(&actions_, input.theirs.get(), STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, output.theirs.get(), STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, errors.theirs.get(), STDERR_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, input.theirs.value(), STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, output.theirs.value(), STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions_, errors.theirs.value(), STDERR_FILENO);
     // Not all libraries mark their sockets close-on-exec. A connection that a child holds open does not look lost to
     // its peer.
     posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
@@ -158,20 +137,20 @@ pid_t spawn(const ChildProgram& program, const SpawnSettings& settings) {
 bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
 /// Sends as much as the stream accepts; closes it when all is sent or the child no longer reads.
-void send_some(StreamEnd& stream, std::string_view& rest) {
-  const ssize_t sent = ::send(stream.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+void send_some(Descriptor& stream, std::string_view& rest) {
+  const ssize_t sent = ::send(stream.value(), rest.data(), rest.size(), MSG_NOSIGNAL);
   if (sent > 0) rest.remove_prefix(static_cast<std::size_t>(sent));
-  if (rest.empty() || (sent < 0 && !would_block())) stream.reset();
+  if (rest.empty() || (sent < 0 && !would_block())) stream.close();
 }
 
 /// Appends received bytes, returns them and keeps the last part; closes the stream at its end.
-std::string receive_some(StreamEnd& stream, std::string& kept) {
+std::string receive_some(Descriptor& stream, std::string& kept) {
   std::array<char, 16384> buffer;
-  const ssize_t received = ::read(stream.get(), buffer.data(), buffer.size());
+  const ssize_t received = ::read(stream.value(), buffer.data(), buffer.size());
   std::string bytes(buffer.data(), received > 0 ? static_cast<std::size_t>(received) : 0);
   kept += bytes;
   if (kept.size() > 2 * kKeptBytes) kept.erase(0, kept.size() - kKeptBytes);
-  if (received == 0 || (received < 0 && !would_block())) stream.reset();
+  if (received == 0 || (received < 0 && !would_block())) stream.close();
   return bytes;
 }
 
@@ -202,16 +181,16 @@ struct Dialogue {
 
 /// Transfers bytes until the child has ended and no more output comes from it. A grandchild that keeps a stream open
 /// does not delay this.
-void exchange(Child& child, std::array<StreamEnd*, 3> streams, Dialogue dialogue, ChildResult& result,
+void exchange(Child& child, std::array<Descriptor*, 3> streams, Dialogue dialogue, ChildResult& result,
               const RunControl& control) {
   auto& [to_child, output, errors] = streams;
   for (;;) {
     control.check_stop();
-    std::array<pollfd, 3> waiting = {pollfd{to_child->get(), POLLOUT, 0}, pollfd{output->get(), POLLIN, 0},
-                                     pollfd{errors->get(), POLLIN, 0}};
+    std::array<pollfd, 3> waiting = {pollfd{to_child->value(), POLLOUT, 0}, pollfd{output->value(), POLLIN, 0},
+                                     pollfd{errors->value(), POLLIN, 0}};
     // Check before waiting: the output of an ended child has already arrived.
     const bool ended = child.ended();
-    const bool all_closed = output->get() < 0 && errors->get() < 0;
+    const bool all_closed = output->value() < 0 && errors->value() < 0;
     const int ready = ::poll(waiting.data(), waiting.size(), ended ? 0 : all_closed ? 5 : kPollMilliseconds);
     if (ended && (ready == 0 || all_closed)) return;
     if (waiting[0].revents != 0) send_some(*to_child, dialogue.input);
@@ -228,7 +207,7 @@ ChildResult run_child(const ChildProgram& program, const RunControl& control,
   Stream output;
   Stream errors;
   Child child(spawn(program, SpawnSettings(to_child, output, errors)));
-  for (Stream* stream : {&to_child, &output, &errors}) stream->theirs.reset();
+  for (Stream* stream : {&to_child, &output, &errors}) stream->theirs.close();
   ChildResult result;
   exchange(child, {&to_child.ours, &output.ours, &errors.ours}, {program.input, Lines(on_line)}, result, control);
   result.exit_code = child.exit_code();

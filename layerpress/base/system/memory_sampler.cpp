@@ -11,15 +11,6 @@
 #include "layerpress/base/system/process_status.h"
 
 namespace layerpress {
-namespace {
-
-void raise(std::atomic<std::uint64_t>& peak, std::uint64_t sample) {
-  std::uint64_t before = peak.load();
-  while (before < sample && !peak.compare_exchange_weak(before, sample)) {
-  }
-}
-
-}  // namespace
 
 void MemoryHistory::add(double seconds, std::uint64_t sample) {
   constexpr std::size_t kMost = 512;
@@ -48,8 +39,9 @@ MemorySampler::~MemorySampler() {
 }
 
 std::uint64_t MemorySampler::peak_bytes() {
-  raise(peak_, anonymous_bytes());
-  return peak_;
+  const std::uint64_t sample = anonymous_bytes();
+  const std::lock_guard lock(mutex_);
+  return peak_ = std::max(peak_, sample);
 }
 
 MemoryHistory MemorySampler::history() {
@@ -65,7 +57,7 @@ void MemorySampler::run() {
     const ssize_t length = ::pread(status.value(), text.data(), text.size(), 0);
     if (length > 0) {
       const std::uint64_t sample = anonymous_bytes_in({text.data(), static_cast<std::size_t>(length)});
-      raise(peak_, sample);
+      peak_ = std::max(peak_, sample);
       history_.add(timer_.seconds(), sample);
     }
   } while (!wake_.wait_for(lock, std::chrono::milliseconds(interval_), [this] { return stop_; }));

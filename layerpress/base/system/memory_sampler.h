@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -35,11 +34,11 @@ class MemorySampler {
  private:
   void run();
   int interval_;
-  std::atomic<std::uint64_t> peak_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   Timer timer_;
-  MemoryHistory history_;  // guarded by mutex_
+  std::uint64_t peak_ = 0;  // guarded by mutex_, as the two below are
+  MemoryHistory history_;
   bool stop_ = false;
   std::thread thread_;  // last member: starts after the others are initialized
 };

@@ -76,7 +76,9 @@ Json parse_json(std::string_view text, const std::string& where, const JsonRules
   return Json::parse(text.begin(), text.end());
 }
 
-Json read_json_file(const std::filesystem::path& path) { return parse_json(read_text_file(path), path.string()); }
+Json read_json_file(const std::filesystem::path& path, std::uint64_t limit) {
+  return parse_json(read_text_file(path, limit), path.string());
+}
 
 std::string shortened(const Json& value) {
   return value.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80);

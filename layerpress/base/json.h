@@ -30,8 +30,8 @@ struct JsonRules {
 /// Parses `text`. Throws CheckpointError naming `where` for a syntax error or nesting that is too deep.
 Json parse_json(std::string_view text, const std::string& where, const JsonRules& rules = {});
 
-/// Reads and parses a JSON file.
-Json read_json_file(const std::filesystem::path& path);
+/// Reads and parses a JSON file of at most `limit` bytes.
+Json read_json_file(const std::filesystem::path& path, std::uint64_t limit = 512u << 20);
 
 /// An integer, which may be written as a float without a fraction ("32.0"). Throws CheckpointError for anything else, which the
 /// library would turn into some integer.

@@ -7,7 +7,6 @@
 #include <set>
 #include <system_error>
 
-#include "layerpress/base/file.h"
 #include "layerpress/checkpoint/element_types.h"
 #include "layerpress/checkpoint/quantization_files.h"
 #include "layerpress/checkpoint/shard_index.h"
@@ -27,12 +26,7 @@ Json read_config(const fs::path& directory) {
   if (!fs::exists(path, failure))
     throw CheckpointError("[checkpoint.open] {}: has no {}; is it a Hugging Face model folder, completely downloaded?",
                           directory.string(), kConfigName);
-  Json config;
-  try {
-    config = parse_json(read_text_file(path, kLargestConfig), path.string());
-  } catch (const Json::exception&) {
-    throw CheckpointError("[checkpoint.open] {}: holds a number that is out of range", path.string());
-  }
+  Json config = read_json_file(path, kLargestConfig);
   if (!config.is_object())
     throw CheckpointError("[checkpoint.open] {}: is a JSON {}, not an object", path.string(), config.type_name());
   return config;
@@ -40,20 +34,11 @@ Json read_config(const fs::path& directory) {
 
 /// config.json's quantization section, searched for in the same places as in vLLM; null if there is none.
 Json find_quantization_config(const Json& config) {
-  const auto member = [](const Json& object, const char* key) {
-    const auto found = object.find(key);
-    return found == object.end() ? Json() : *found;
-  };
-  for (Json found : {member(config, "quantization_config"), member(config, "compression_config")})
-    if (!found.is_null()) return found;
-  const Json text_config = member(config, "text_config");
-  return text_config.is_object() ? member(text_config, "quantization_config") : Json();
-}
-
-/// The same, or what a separate file says.
-Json quantization_of(const Json& config, const fs::path& directory) {
-  const Json found = find_quantization_config(config);
-  return found.is_null() ? read_quantization_file(directory) : found;
+  for (const char* key : {"quantization_config", "compression_config"})
+    if (json_has(config, key)) return config.at(key);
+  const auto text_config = config.find("text_config");
+  const bool is_object = text_config != config.end() && text_config->is_object();
+  return is_object ? text_config->value("quantization_config", Json()) : Json();
 }
 
 void check_holds(const SafetensorsFile& shard, const std::vector<std::string>& tensors) {
@@ -79,7 +64,8 @@ std::shared_ptr<const Checkpoint> Checkpoint::open(const fs::path& directory) {
   const std::shared_ptr<Checkpoint> opened(new Checkpoint);
   opened->directory_ = opened->location_ = directory;
   opened->config_ = read_config(directory);
-  opened->quantization_config_ = quantization_of(opened->config_, directory);
+  opened->quantization_config_ = find_quantization_config(opened->config_);
+  if (opened->quantization_config_.is_null()) opened->quantization_config_ = read_quantization_file(directory);
   for (const auto& [name, tensors] : find_shards(directory).shards) {
     const auto shard = SafetensorsFile::open(directory / name);
     check_holds(*shard, tensors);

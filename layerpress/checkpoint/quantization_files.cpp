@@ -2,9 +2,6 @@
 
 #include <system_error>
 
-#include "layerpress/base/file.h"
-#include "layerpress/checkpoint/strict_json.h"
-
 namespace layerpress::checkpoint {
 namespace {
 
@@ -19,12 +16,7 @@ constexpr QuantizationFile kFiles[] = {{"hf_quant_config.json", "modelopt", "qua
 
 Json read(const std::filesystem::path& path, const QuantizationFile& file) {
   constexpr std::uint64_t kLargest = 16u << 20;
-  Json object;
-  try {
-    object = parse_json(read_text_file(path, kLargest), path.string());
-  } catch (const Json::exception&) {
-    throw CheckpointError("[checkpoint.open] {}: holds a number that is out of range", path.string());
-  }
+  Json object = read_json_file(path, kLargest);
   if (object.is_object() && *file.section != 0) object = object.value(file.section, Json());
   if (!object.is_object())
     throw CheckpointError("[checkpoint.open] {}: does not describe a quantization; fetch the file again",

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -87,8 +88,11 @@ class OutputFile {
 /// Reads a text file of at most `limit` bytes; throws IoError otherwise.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t limit = 512u << 20);
 
-/// Writes `text` to `path` under a temporary name in the same folder, syncs it and renames it into place. A link stays and
-/// its file is replaced; a device or a pipe is written to.
+/// Makes a file of what `write` puts into it, with `size` bytes reserved, under a temporary name in the folder of `path`. Syncs it and
+/// renames it to `path`, or removes it if that fails.
+void replace_file(const std::filesystem::path& path, std::uint64_t size, const std::function<void(OutputFile&)>& write);
+
+/// Writes `text` to `path` as replace_file does. A link stays and its file is replaced; a device or a pipe is written to.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 /// Whether write_text_file can write to `path`: a device or a pipe that takes text, or a file in an existing, writable folder.

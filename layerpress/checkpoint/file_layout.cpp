@@ -59,20 +59,27 @@ std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs,
 
 }  // namespace
 
+FileLayout safetensors_file(std::vector<TensorSpec> tensors, const std::map<std::string, std::string>& metadata) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
+    return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
+  });
+  FileLayout file;
+  file.header = safetensors_header(tensors, metadata);
+  file.size = file.header.size();
+  for (const TensorSpec& spec : tensors) {
+    file.tensors.push_back({spec, file.size});
+    file.size += spec.nbytes();
+  }
+  return file;
+}
+
 CheckpointLayout safetensors_layout(const std::vector<TensorSpec>& specs, const FileDivision& division) {
   std::vector<FileContent> contents = divide_into_files(specs, division);
   CheckpointLayout layout;
   for (FileContent& content : contents) {
-    std::stable_sort(content.tensors.begin(), content.tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
-      return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
-    });
-    FileLayout file{
-        file_name(layout.files.size() + 1, contents.size()), content.set, safetensors_header(content.tensors), {}, 0};
-    file.size = file.header.size();
-    for (const TensorSpec& spec : content.tensors) {
-      file.tensors.push_back({spec, file.size});
-      file.size += spec.nbytes();
-    }
+    FileLayout file = safetensors_file(std::move(content.tensors));
+    file.name = file_name(layout.files.size() + 1, contents.size());
+    file.set = content.set;
     layout.files.push_back(std::move(file));
   }
   return layout;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,13 @@ struct FileDivision {
   std::vector<int> set_of_spec{};  ///< from 0 to `sets` - 1 for every spec; empty: all 0. Files of set 0 come first
 };
 
+/// A safetensors file with these tensors, ordered by element size, largest first, and otherwise as given, so that each one is aligned to
+/// its element size. It has no name yet.
+FileLayout safetensors_file(std::vector<TensorSpec> tensors,
+                            const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+
 /// Safetensors files, filled greedily in the order of `specs`; a tensor larger than the limit gets its own file. A single one is
-/// `model.safetensors`, else `model-00001-of-0000N.safetensors`. Inside a file tensors are ordered by element size, largest first, so
-/// that each one is aligned to its element size. Throws InternalError if the sets are invalid.
+/// `model.safetensors`, else `model-00001-of-0000N.safetensors`. Throws InternalError if the sets are invalid.
 CheckpointLayout safetensors_layout(const std::vector<TensorSpec>& specs, const FileDivision& division);
 
 }  // namespace layerpress::checkpoint

@@ -1,53 +1,16 @@
 #include "layerpress/checkpoint/safetensors.h"
 
 #include <ATen/Functions.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/json.h"
+#include "layerpress/checkpoint/file_layout.h"
 #include "layerpress/checkpoint/safetensors_header.h"
 #include "layerpress/checkpoint/strict_json.h"
 
 namespace layerpress::checkpoint {
-namespace {
-
-const StoredTensor& find_tensor(const SafetensorsFile& file, const std::string& name) {
-  const auto found = file.tensors().find(name);
-  if (found == file.tensors().end())
-    throw CheckpointError("[safetensors.tensor] {}: holds no tensor {}", file.path().string(), in_quotes(name));
-  return found->second;
-}
-
-/// The tensors in an order that aligns each to its element size: largest elements first, then by name.
-std::vector<TensorSpec> aligned_order(const std::map<std::string, at::Tensor>& tensors) {
-  std::vector<TensorSpec> specs;
-  for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
-  std::stable_sort(specs.begin(), specs.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return c10::elementSize(a.dtype) > c10::elementSize(b.dtype);
-  });
-  return specs;
-}
-
-void write_tensors(const std::filesystem::path& path, const std::vector<TensorSpec>& specs, const std::string& header,
-                   const std::map<std::string, at::Tensor>& tensors) {
-  std::uint64_t size = header.size();
-  for (const TensorSpec& spec : specs) size += spec.nbytes();
-  OutputFile file(path, size);
-  file.write_at(0, header.data(), header.size());
-  std::uint64_t offset = header.size();
-  for (const TensorSpec& spec : specs) {
-    const at::Tensor tensor = tensors.at(spec.name).detach().to(at::kCPU).contiguous();
-    file.write_at(offset, tensor.const_data_ptr(), spec.nbytes());
-    offset += spec.nbytes();
-  }
-  file.sync_and_close();
-}
-
-}  // namespace
 
 std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
   const std::shared_ptr<const MappedFile> file = MappedFile::open(path);
@@ -58,7 +21,12 @@ std::shared_ptr<const SafetensorsFile> SafetensorsFile::open(const std::filesyst
   return opened;
 }
 
-at::Tensor SafetensorsFile::tensor(const std::string& name) const { return tensor(find_tensor(*this, name)); }
+at::Tensor SafetensorsFile::tensor(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end())
+    throw CheckpointError("[safetensors.tensor] {}: holds no tensor {}", path().string(), in_quotes(name));
+  return tensor(found->second);
+}
 
 std::string safetensors_header(const std::vector<TensorSpec>& tensors,
                                const std::map<std::string, std::string>& metadata) {
@@ -80,18 +48,16 @@ std::string safetensors_header(const std::vector<TensorSpec>& tensors,
 
 void write_safetensors(const std::filesystem::path& path, const std::map<std::string, at::Tensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const std::vector<TensorSpec> specs = aligned_order(tensors);
-  const std::filesystem::path temporary = path.string() + fmt::format(".tmp.{}", ::getpid());
-  std::error_code failure;
-  std::filesystem::remove(temporary, failure);
-  try {
-    write_tensors(temporary, specs, safetensors_header(specs, metadata), tensors);
-    std::filesystem::rename(temporary, path, failure);
-    if (failure) throw IoError("[safetensors.write] {}: {}", path.string(), failure.message());
-  } catch (...) {
-    std::filesystem::remove(temporary, failure);
-    throw;
-  }
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, tensor] : tensors) specs.push_back({name, tensor.scalar_type(), tensor.sizes().vec()});
+  const FileLayout layout = safetensors_file(std::move(specs), metadata);
+  replace_file(path, layout.size, [&](OutputFile& file) {
+    file.write_at(0, layout.header.data(), layout.header.size());
+    for (const StoredTensor& place : layout.tensors) {
+      const at::Tensor tensor = tensors.at(place.name).detach().to(at::kCPU).contiguous();
+      file.write_at(place.offset, tensor.const_data_ptr(), place.nbytes());
+    }
+  });
 }
 
 }  // namespace layerpress::checkpoint

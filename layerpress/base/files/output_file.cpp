@@ -122,26 +122,25 @@ std::string read_text_file(const fs::path& path, std::uint64_t limit) {
   return std::string(reinterpret_cast<const char*>(file->data()), file->size());
 }
 
-void write_text_file(const fs::path& named, std::string_view text) {
-  if (is_device_or_pipe(named)) return write_into(named, text);
-  const fs::path path = without_links(named);
+void replace_file(const fs::path& path, std::uint64_t size, const std::function<void(OutputFile&)>& write) {
   const fs::path temporary = path.string() + fmt::format(".tmp.{}", ::getpid());
-  std::error_code ignored;
-  fs::remove(temporary, ignored);
+  std::error_code failure;
+  fs::remove(temporary, failure);
   try {
-    OutputFile file(temporary, 0);
-    file.write_at(0, text.data(), text.size());
+    OutputFile file(temporary, size);
+    write(file);
     file.sync_and_close();
+    fs::rename(temporary, path, failure);
+    if (failure) throw IoError("[file.write] {}: {}", path.string(), failure.message());
   } catch (...) {
-    fs::remove(temporary, ignored);
+    fs::remove(temporary, failure);
     throw;
   }
-  std::error_code failure;
-  fs::rename(temporary, path, failure);
-  if (failure) {
-    fs::remove(temporary, ignored);
-    throw IoError("[file.write] {}: {}", path.string(), failure.message());
-  }
+}
+
+void write_text_file(const fs::path& path, std::string_view text) {
+  if (is_device_or_pipe(path)) return write_into(path, text);
+  replace_file(without_links(path), 0, [&](OutputFile& file) { file.write_at(0, text.data(), text.size()); });
 }
 
 bool can_be_written(const fs::path& path) {

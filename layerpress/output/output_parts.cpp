@@ -8,11 +8,14 @@
 #include <variant>
 
 #include "layerpress/base/text.h"
+#include "layerpress/compression/assignments.h"
 #include "layerpress/graph/weight_matrix.h"
 #include "layerpress/quant/compressed_weight.h"
 
 namespace layerpress::output {
+namespace {
 
+/// The tensors that replace the weight of the compressed linear `n`.
 std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
                                                      const compression::Assignment& assignment) {
   const graph::WeightMatrix matrix = graph::weight_matrix(graph.nodes[n].operation).value();
@@ -22,8 +25,6 @@ std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, 
     specs.push_back({graph.module_name(graph.nodes[n]) + "." + part.suffix, part.dtype, part.shape});
   return specs;
 }
-
-namespace {
 
 std::vector<checkpoint::TensorSpec> parameter_specs(const graph::Graph& graph,
                                                     const compression::StoredParameters& stored) {

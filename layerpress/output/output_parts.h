@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "layerpress/checkpoint/file_layout.h"
-#include "layerpress/compression/assignments.h"
 #include "layerpress/setup/run_setup.h"
 
 namespace layerpress::output {
@@ -30,10 +29,6 @@ struct SetDivision {
   /// divided.
   bool linears_first = false;
 };
-
-/// The tensors that replace the weight of the compressed linear `n`.
-std::vector<checkpoint::TensorSpec> compressed_specs(const graph::Graph& graph, graph::NodeId n,
-                                                     const compression::Assignment& assignment);
 
 /// All tensors of the output in the order of the graph, then those that the graph does not read, then the target's own.
 std::vector<OutputPart> output_parts(const setup::RunSetup& setup, const SetDivision& division);

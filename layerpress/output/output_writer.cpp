@@ -43,20 +43,22 @@ void OutputWriter::lay_out() {
   const std::vector<OutputPart> parts = output_parts(setup_, {options_.shard_sets, options_.linears_first});
   checkpoint::CheckpointWriter::Options files{.reopen = options_.reopen};
   for (int set = 0; set < options_.shard_sets; ++set) files.own.push_back(is_own(set));
+  made_.resize(subgraphs_.size() + 1);
   for (const OutputPart& part : parts) {
     if (part.linear) {
       set_of_linear_[*part.linear] = part.set;
       if (is_own(part.set))
         own_modules_.insert(model_.traced.graph.module_name(model_.traced.graph.nodes[*part.linear]));
-    } else if (part.made) {
-      for (const checkpoint::TensorSpec& spec : part.tensors) made_[spec.name] = part.subgraph;
-    } else {
-      for (const checkpoint::TensorSpec& spec : part.tensors) {
+    }
+    for (const checkpoint::TensorSpec& spec : part.tensors) {
+      announced_.insert(spec.name);
+      if (part.made) {
+        made_[part.subgraph].insert(spec.name);
+      } else {
         copies_[part.original].push_back(spec.name);
         plain_.insert(spec.name);
       }
     }
-    for (const checkpoint::TensorSpec& spec : part.tensors) announced_.insert(spec.name);
   }
   const checkpoint::CheckpointLayout layout = layout_of(setup_, parts, options_.max_shard_bytes, options_.shard_sets);
   writer_ = std::make_unique<checkpoint::CheckpointWriter>(options_.directory, layout, files);
@@ -100,23 +102,12 @@ bool has_reports(const Json& record) {
 
 }  // namespace
 
-std::set<std::string> OutputWriter::made_names(std::size_t index) const {
-  std::set<std::string> names;
-  for (const auto& [name, subgraph] : made_)
-    if (subgraph == index) names.insert(name);
-  for (const graph::NodeId n : subgraphs_[index].nodes)
-    if (const auto assigned = assignments_.linears.find(n); assigned != assignments_.linears.end())
-      for (const checkpoint::TensorSpec& spec : compressed_specs(model_.traced.graph, n, assigned->second))
-        names.insert(spec.name);
-  return names;
-}
-
 /// Whether a record names all tensors that the subgraph's work has made, and besides them only copied tensors that are missing.
 bool OutputWriter::names_tensors_of(std::size_t index, const Json& tensors) const {
-  std::set<std::string> compressed = made_names(index);
+  std::set<std::string> missing = made_[index];
   for (const auto& [name, checksum] : tensors.items())
-    if (!checksum.is_string() || (compressed.erase(name) == 0 && plain_.count(name) == 0)) return false;
-  return compressed.empty();
+    if (!checksum.is_string() || (missing.erase(name) == 0 && plain_.count(name) == 0)) return false;
+  return missing.empty();
 }
 
 bool OutputWriter::accept_tensors(std::size_t index, const Json& tensors) {
@@ -174,10 +165,9 @@ void OutputWriter::reject(std::size_t index) {
 }
 
 void OutputWriter::retract_tensors(std::size_t index, const Json& record) {
-  const std::set<std::string> compressed = made_names(index);
   for (const auto& [name, checksum] : record.at("tensors").items()) {
     writer_->retract(name);
-    if (compressed.count(name) == 0) plain_.insert(name);
+    if (made_[index].count(name) == 0) plain_.insert(name);
   }
 }
 

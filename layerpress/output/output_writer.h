@@ -102,8 +102,6 @@ class OutputWriter : public pipeline::ResultSink {
   void copy(const std::string& name);
   bool is_missing(const std::string& name) const;
   void write_tensor(const std::string& name, const at::Tensor& value);
-  /// Tensors of a subgraph that are not copied from the original.
-  std::set<std::string> made_names(std::size_t index) const;
   bool names_tensors_of(std::size_t index, const Json& tensors) const;
   bool accept_tensors(std::size_t index, const Json& tensors);
   void retract_tensors(std::size_t index, const Json& record);
@@ -120,7 +118,7 @@ class OutputWriter : public pipeline::ResultSink {
   std::set<std::string> announced_;                         // all tensors of the output
   std::map<std::string, std::vector<std::string>> copies_;  // tensors that stay, and theirs in the output
   std::set<std::string> plain_;  // tensors of the output that some rank copies and that are not known to be written
-  std::map<std::string, std::size_t> made_;  // tensors that stand for no weight and are not copied, by subgraph
+  std::vector<std::set<std::string>> made_;  // by subgraph: tensors that are not copied; last, those of none
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;
   std::unique_ptr<ImportanceOutput> importance_;  // of the first rank, if one is wanted
   std::vector<bool> finished_;

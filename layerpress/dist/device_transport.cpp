@@ -9,31 +9,28 @@
 
 namespace layerpress::dist {
 
-std::string RankDevice::to_text() const {
-  return Json{{"host", host}, {"address", address}, {"hindrance", hindrance}}.dump(-1, ' ', true,
-                                                                                   Json::error_handler_t::replace);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankDevice, host, address, hindrance)
+
+std::string RankDevice::to_text() const { return Json(*this).dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 RankDevice RankDevice::from_text(const std::string& text) {
   try {
-    const Json json = Json::parse(text);
-    return {json.at("host").get<std::string>(), json.at("address").get<std::string>(),
-            json.at("hindrance").get<std::string>()};
+    return Json::parse(text).get<RankDevice>();
   } catch (const Json::exception&) {
     throw DistributedError(
         "[dist.devices] a rank sent a device that cannot be parsed; start the same version on all ranks");
   }
 }
 
-DeviceTransport choose_transport(const std::vector<RankDevice>& ranks) {
+std::string reason_for_staging(const std::vector<RankDevice>& ranks) {
   std::map<std::pair<std::string, std::string>, std::size_t> users;  // by host and address
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankDevice& own = ranks[rank];
-    if (own.address.empty()) return {false, fmt::format("rank {} {}", rank, own.hindrance)};
+    if (own.address.empty()) return fmt::format("rank {} {}", rank, own.hindrance);
     const auto [user, is_first] = users.emplace(std::pair(own.host, own.address), rank);
-    if (!is_first) return {false, fmt::format("ranks {} and {} share the GPU {}", user->second, rank, own.address)};
+    if (!is_first) return fmt::format("ranks {} and {} share the GPU {}", user->second, rank, own.address);
   }
-  return {true, ""};
+  return "";
 }
 
 bool on_one_host(const std::vector<RankDevice>& ranks) {

@@ -16,15 +16,10 @@ struct RankDevice {
   static RankDevice from_text(const std::string& text);
 };
 
-/// The transport of tensors on devices between the ranks.
-struct DeviceTransport {
-  bool direct = false;  ///< from device to device by NCCL; otherwise through host memory
-  std::string reason;   ///< why it is not direct
-};
-
-/// NCCL needs a GPU for every rank and refuses two ranks on one GPU. All ranks pass the same list, in the order of
-/// ranks, and so get the same result.
-DeviceTransport choose_transport(const std::vector<RankDevice>& ranks);
+/// Why tensors on devices are staged through host memory, or "" if they travel from device to device by NCCL, which needs a
+/// GPU for every rank and refuses two ranks on one GPU. All ranks pass the same list, in the order of ranks, and so get the
+/// same result.
+std::string reason_for_staging(const std::vector<RankDevice>& ranks);
 
 /// Whether all ranks are on one machine.
 bool on_one_host(const std::vector<RankDevice>& ranks);

@@ -205,8 +205,7 @@ std::string Group::connect_devices(const at::Device& own) {
   std::vector<RankDevice> ranks;
   for (const std::string& text : all_gather_text(describe_device(own).to_text()))
     ranks.push_back(RankDevice::from_text(text));
-  const DeviceTransport transport = choose_transport(ranks);
-  if (!transport.direct) return transport.reason;
+  if (std::string reason = reason_for_staging(ranks); !reason.empty()) return reason;
   try {
     // On one machine, NCCL needs the network at most for its handshake.
     const std::string interfaces = on_one_host(ranks) ? "" : network_interfaces(environment_, connections_->peers);

@@ -53,18 +53,13 @@ Peer Peer::self(int rank, std::string address) {
   return {rank, host_name(), machine_name(), static_cast<int>(::getpid()), std::move(address), allowed_cores()};
 }
 
-std::string Peer::to_text() const {
-  return Json{{"rank", rank},       {"host", host},       {"machine", machine},
-              {"process", process}, {"address", address}, {"cores", cores}}
-      .dump(-1, ' ', true, Json::error_handler_t::replace);
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Peer, rank, host, machine, process, address, cores)
+
+std::string Peer::to_text() const { return Json(*this).dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 Peer Peer::from_text(const std::string& text) {
   try {
-    const Json json = Json::parse(text);
-    return {
-        json.at("rank").get<int>(),    json.at("host").get<std::string>(),    json.at("machine").get<std::string>(),
-        json.at("process").get<int>(), json.at("address").get<std::string>(), json.at("cores").get<std::vector<int>>()};
+    return Json::parse(text).get<Peer>();
   } catch (const Json::exception&) {
     throw DistributedError(
         "[dist.join] a rank sent an introduction that cannot be parsed; start the same version on all ranks");

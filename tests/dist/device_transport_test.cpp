@@ -12,28 +12,22 @@ namespace {
 RankDevice gpu(const std::string& host, const std::string& address) { return {host, address, ""}; }
 
 TEST(DeviceTransport, IsDirectWhereEveryRankHasAGpuOfItsOwn) {
-  const DeviceTransport transport =
-      choose_transport({gpu("a", "0000:3b:00"), gpu("a", "0000:5e:00"), gpu("b", "0000:3b:00")});
-  EXPECT_TRUE(transport.direct);
-  EXPECT_EQ(transport.reason, "");
+  EXPECT_EQ(reason_for_staging({gpu("a", "0000:3b:00"), gpu("a", "0000:5e:00"), gpu("b", "0000:3b:00")}), "");
 }
 
 TEST(DeviceTransport, GoesThroughTheHostWhereTwoRanksShareAGpu) {
-  const DeviceTransport transport =
-      choose_transport({gpu("a", "0000:3b:00"), gpu("b", "0000:3b:00"), gpu("a", "0000:3b:00")});
-  EXPECT_FALSE(transport.direct);
-  EXPECT_EQ(transport.reason, "ranks 0 and 2 share the GPU 0000:3b:00");
+  EXPECT_EQ(reason_for_staging({gpu("a", "0000:3b:00"), gpu("b", "0000:3b:00"), gpu("a", "0000:3b:00")}),
+            "ranks 0 and 2 share the GPU 0000:3b:00");
 }
 
 TEST(DeviceTransport, GoesThroughTheHostWhereOneRankHasNoGpu) {
-  const DeviceTransport transport = choose_transport({gpu("a", "0000:3b:00"), {"a", "", "computes on the CPU"}});
-  EXPECT_FALSE(transport.direct);
-  EXPECT_EQ(transport.reason, "rank 1 computes on the CPU");
+  EXPECT_EQ(reason_for_staging({gpu("a", "0000:3b:00"), {"a", "", "computes on the CPU"}}),
+            "rank 1 computes on the CPU");
 }
 
 /// Ranks without a GPU share none.
 TEST(DeviceTransport, NamesTheFirstRankWithoutAGpu) {
-  EXPECT_EQ(choose_transport({{"a", "", "was built without NCCL"}, {"a", "", "computes on the CPU"}}).reason,
+  EXPECT_EQ(reason_for_staging({{"a", "", "was built without NCCL"}, {"a", "", "computes on the CPU"}}),
             "rank 0 was built without NCCL");
 }
 

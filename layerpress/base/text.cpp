@@ -80,6 +80,16 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   return best;
 }
 
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(name, candidates);
+  return nearest.empty() ? "" : fmt::format("did you mean {}?", nearest);
+}
+
+std::string nearest_or_all(std::string_view name, const std::vector<std::string>& candidates) {
+  const std::string nearest = did_you_mean(name, candidates);
+  return nearest.empty() ? "choose from " + join(candidates) : nearest;
+}
+
 std::string join(const std::vector<std::string>& parts, std::string_view separator) {
   return fmt::format("{}", fmt::join(parts, separator));
 }
@@ -128,13 +138,19 @@ std::string format_bytes(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : 1, kUnits[unit]);
 }
 
+std::string format_duration(double seconds) {
+  if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
 namespace {
 
 /// The factor of a unit: a letter alone is binary, as in Docker's and systemd's options, and "GB" decimal, as in the names of
 /// shard sizes. 0 if it is unknown.
 double unit_factor(std::string unit) {
-  std::transform(unit.begin(), unit.end(), unit.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  unit = upper_case(std::move(unit));
   if (unit.empty() || unit == "B") return 1;
   const std::size_t power = std::string_view("KMGT").find(unit.front());
   if (power == std::string_view::npos) return 0;
@@ -166,6 +182,16 @@ bool is_utf8(const std::string& text) {
   } catch (const Json::type_error&) {
     return false;
   }
+}
+
+std::string shell_word(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-./=:,+@%") == std::string::npos;
+  if (plain) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
 }
 
 std::string one_line(std::string text) {

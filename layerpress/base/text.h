@@ -10,6 +10,12 @@ namespace layerpress {
 /// The candidate with the smallest edit distance to `name` (case-insensitive), or "" if none is near.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates);
 
+/// "did you mean NEAREST?" (nearest_name), or "" if no candidate is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
+/// The same; all candidates if none is near: "choose from a, b".
+std::string nearest_or_all(std::string_view name, const std::vector<std::string>& candidates);
+
 /// Joins with ", ".
 std::string join(const std::vector<std::string>& parts, std::string_view separator = ", ");
 
@@ -27,6 +33,9 @@ bool all_digits(std::string_view text);
 
 bool is_utf8(const std::string& text);
 
+/// A word of a command as a shell takes it: in quotes where it needs them.
+std::string shell_word(const std::string& word);
+
 /// The parts of a dotted name, {"layers", "3", "mlp"} of "layers.3.mlp"; one for a name without dots.
 std::vector<std::string> name_parts(std::string_view name);
 
@@ -39,6 +48,9 @@ std::string last_part(std::string_view name);
 
 /// "1.21 GiB": the units of every size that is shown.
 std::string format_bytes(std::uint64_t bytes);
+
+/// "12.3 s", "4 min 5 s", "2 h 05 min".
+std::string format_duration(double seconds);
 
 /// Bytes of "1024", "5GB" = 5 * 10^9, "4G" = "4 GiB" = 4 * 2^30; throws UsageError naming `option`.
 std::uint64_t parse_bytes(std::string_view text, std::string_view option);

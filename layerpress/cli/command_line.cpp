@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "layerpress/base/shell_word.h"
+#include "layerpress/base/text.h"
 #include "layerpress/cli/option_parser.h"
 #include "layerpress/cli/text/help_text.h"
 #include "layerpress/cli/text/parse_errors.h"

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <exception>
 
-#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/cli/commands.h"
 #include "layerpress/cli/rank_failure.h"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/blocks/block_type.h"
 
 namespace layerpress::gguf {

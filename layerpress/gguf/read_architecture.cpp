@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/architectures/families.h"
 
 namespace layerpress::gguf {

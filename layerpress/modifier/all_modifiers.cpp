@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/modifier/pruning/magnitude.h"

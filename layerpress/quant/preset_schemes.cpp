@@ -2,7 +2,6 @@
 #include <cctype>
 #include <optional>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"

@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/blocks/block_type.h"
 #include "layerpress/quant/container_format.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/blocks/block_type.h"
 #include "layerpress/gguf/mixture.h"

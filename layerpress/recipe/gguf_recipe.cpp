@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"

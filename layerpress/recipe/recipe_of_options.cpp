@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/mixture.h"
 #include "layerpress/quant/scheme.h"

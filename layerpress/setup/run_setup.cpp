@@ -7,7 +7,6 @@
 #include <optional>
 #include <utility>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/system/machine.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"

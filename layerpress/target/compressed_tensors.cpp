@@ -1,4 +1,4 @@
-#include "layerpress/base/shell_word.h"
+#include "layerpress/base/text.h"
 #include "layerpress/checkpoint/writer.h"
 #include "layerpress/quant/block_scheme.h"
 #include "layerpress/quant/quantization_config.h"

@@ -8,7 +8,6 @@
 #include <span>
 #include <utility>
 
-#include "layerpress/base/shell_word.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/architectures/architecture.h"
 #include "layerpress/gguf/container/file.h"

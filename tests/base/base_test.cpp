@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-#include "layerpress/base/duration.h"
 #include "layerpress/base/error.h"
 #include "layerpress/base/files/checksum.h"
 #include "layerpress/base/json.h"
-#include "layerpress/base/shell_word.h"
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/system/phase_times.h"
 #include "layerpress/base/text.h"
 

@@ -6,7 +6,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
-#include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress {
 namespace fs = std::filesystem;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress::cli {
 namespace {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/cli/text/wrapped_text.h"
 

@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/cli/text/wrapped_text.h"
 

@@ -1,6 +1,6 @@
 #include "layerpress/gguf/architectures/architecture.h"
 
-#include "layerpress/base/suggestions.h"
+#include "layerpress/base/text.h"
 #include "layerpress/gguf/architectures/families.h"
 
 namespace layerpress::gguf {

@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/gguf/tokenizers/vocabulary.h"
 

@@ -4,7 +4,6 @@
 #include <functional>
 #include <map>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress::modifier {

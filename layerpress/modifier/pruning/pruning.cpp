@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/modifier/arguments/lifecycle_arguments.h"
 #include "layerpress/quant/compressed_weight.h"

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cmath>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/kernels/finite.h"
 #include "layerpress/kernels/numbers/scale_rounding.h"

@@ -1,7 +1,6 @@
 #include "layerpress/run/evaluation/evaluation_tasks.h"
 
 #include "layerpress/base/error.h"
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/setup/opening/helper_request.h"

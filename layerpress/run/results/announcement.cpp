@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "layerpress/base/duration.h"
 #include "layerpress/base/text.h"
 #include "layerpress/plan/machine_rates.h"
 #include "layerpress/run/compression/model_name.h"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "layerpress/base/json.h"
-#include "layerpress/base/shell_word.h"
 #include "layerpress/base/text.h"
 
 namespace layerpress::run {

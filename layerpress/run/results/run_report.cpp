@@ -7,7 +7,7 @@
 
 #include "layerpress/base/error.h"
 #include "layerpress/base/files/missing_folder.h"
-#include "layerpress/base/shell_word.h"
+#include "layerpress/base/text.h"
 #include "layerpress/data/load_samples.h"
 #include "layerpress/run/compression/model_name.h"
 #include "layerpress/run/results/reproduction.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/text.h"
 #include "layerpress/graph/facts/attention_heads.h"
 #include "layerpress/graph/weight_matrix.h"

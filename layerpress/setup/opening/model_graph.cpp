@@ -7,7 +7,6 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 #include "layerpress/base/files/temporary_directory.h"
-#include "layerpress/base/suggestions.h"
 #include "layerpress/base/system/child_process.h"
 #include "layerpress/base/text.h"
 #include "layerpress/data/load_samples.h"

@@ -25,8 +25,9 @@ std::string join_first(std::vector<std::string> parts, std::size_t most);
 /// Both texts with ", " between them, or the one that is not empty.
 std::string join_both(const std::string& first, const std::string& second);
 
-/// Letters as upper case.
+/// Letters as upper or lower case.
 std::string upper_case(std::string text);
+std::string lower_case(std::string text);
 
 /// Whether it is a number without a sign, in digits only.
 bool all_digits(std::string_view text);

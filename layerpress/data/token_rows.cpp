@@ -1,7 +1,6 @@
 #include "layerpress/data/token_rows.h"
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 
 #include "layerpress/base/file.h"
 #include "layerpress/base/json.h"
+#include "layerpress/base/text.h"
 #include "layerpress/data/token_file.h"
 
 namespace layerpress::data {
@@ -243,9 +243,7 @@ std::unique_ptr<TokenRows> open_json(const fs::path& path) {
 }  // namespace
 
 std::unique_ptr<TokenRows> open_token_rows(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(),
-                 [](unsigned char character) { return static_cast<char>(std::tolower(character)); });
+  const std::string ending = lower_case(path.extension().string());
   if (ending != ".safetensors" && ending != ".jsonl" && ending != ".json") return nullptr;
   std::error_code failure;
   if (!fs::exists(path, failure)) throw DataError("[data.open] {}: no such file; check --dataset", path.string());

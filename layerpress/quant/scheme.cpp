@@ -1,7 +1,6 @@
 #include "layerpress/quant/scheme.h"
 
 #include <algorithm>
-#include <cctype>
 #include <limits>
 #include <utility>
 
@@ -37,11 +36,6 @@ const std::vector<std::string> kDtypes{"uint8",         "int8",        "int16", 
                                        "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float64"};
 
 constexpr std::int64_t kLargestSize = std::int64_t{1} << 30;
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 std::string quoted_value(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
@@ -95,7 +89,7 @@ class Fields {
     std::vector<std::string> names;
     for (const auto& [enumerator, name] : table) names.emplace_back(name);
     const std::string rule = fmt::format("it must be one of {}", join(names));
-    const std::string given = lower(text(key, value, rule));
+    const std::string given = lower_case(text(key, value, rule));
     for (const auto& [enumerator, name] : table)
       if (name == given) return enumerator;
     refuse(key, rule);
@@ -155,7 +149,7 @@ Dynamic parse_dynamic(const Fields& fields) {
   const Json* value = fields.find_not_null("dynamic", rule);
   if (value == nullptr) return Dynamic::kFalse;
   if (value->is_boolean()) return value->get<bool>() ? Dynamic::kTrue : Dynamic::kFalse;
-  if (lower(fields.text("dynamic", *value, rule)) != "local") fields.refuse("dynamic", rule);
+  if (lower_case(fields.text("dynamic", *value, rule)) != "local") fields.refuse("dynamic", rule);
   return Dynamic::kLocal;
 }
 
@@ -165,7 +159,7 @@ std::optional<std::string> parse_actorder(const Fields& fields) {
   if (value == nullptr || *value == Json(false)) return std::nullopt;
   const std::string rule =
       "write \"static\" (\"weight\") or null; group and dynamic ordering were removed from the format";
-  const std::string order = lower(fields.text("actorder", *value, rule));
+  const std::string order = lower_case(fields.text("actorder", *value, rule));
   if (order != "static" && order != "weight") fields.refuse("actorder", rule);
   return order;
 }

@@ -3,6 +3,7 @@
 #include <cctype>
 #include <set>
 
+#include "layerpress/base/text.h"
 #include "layerpress/recipe/recipe.h"
 
 namespace layerpress::recipe {
@@ -10,9 +11,8 @@ namespace {
 
 bool is_plain_key(const std::string& key) {
   static const std::set<std::string> kWords{"null", "true", "false", "yes", "no", "on", "off"};
-  std::string lower = key;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (key.empty() || std::isalpha(static_cast<unsigned char>(key[0])) == 0 || kWords.contains(lower)) return false;
+  if (key.empty() || std::isalpha(static_cast<unsigned char>(key[0])) == 0 || kWords.contains(lower_case(key)))
+    return false;
   return std::all_of(key.begin(), key.end(),
                      [](unsigned char c) { return (c < 0x80 && std::isalnum(c) != 0) || c == '_'; });
 }

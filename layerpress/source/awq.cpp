@@ -1,7 +1,6 @@
 #include <ATen/ATen.h>
 
-#include <cctype>
-
+#include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/source/module_tensors.h"
 #include "layerpress/source/packed_integers.h"
@@ -18,8 +17,7 @@ class Awq : public SourceFormat {
         zero_point_(json_get_or<bool>(config, "zero_point", where, true)) {
     const int bits = json_get_or<int>(config, "bits", where, json_get_or<int>(config, "w_bit", where, 4));
     if (bits != 4) throw CheckpointError("[source.awq] {}: {} bits are not supported; only 4 are", where, bits);
-    std::string version = json_get_or<std::string>(config, "version", where, "gemm");
-    for (char& letter : version) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    const std::string version = lower_case(json_get_or<std::string>(config, "version", where, "gemm"));
     if (version != "gemm")
       throw CheckpointError("[source.awq] {}: version '{}' is not supported; only gemm is", where, version);
     require_group_size(group_size_, "awq", where);

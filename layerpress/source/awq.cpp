@@ -9,7 +9,7 @@ namespace layerpress::source {
 namespace {
 
 /// "qweight" I32 [columns, rows / 8], "qzeros" I32 [groups, rows / 8], both in AWQ's order, "scales" F16 [groups, rows].
-class Awq : public SourceFormat {
+class Awq : public ModuleFormat {
  public:
   Awq(const Json& config, const std::string& where)
       : group_size_(json_get_or<std::int64_t>(config, "group_size", where,
@@ -25,17 +25,12 @@ class Awq : public SourceFormat {
 
   std::string description() const override { return groups_description("awq", 4, group_size_); }
 
-  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
-    std::vector<StoredWeight> weights;
-    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor&) {
-      return suffix == "qweight" || suffix == "qzeros";
-    };
-    for (const std::string& module : modules_with(*stored, marks)) weights.push_back(weight({stored, module}));
-    return weights;
+ private:
+  bool marks(const std::string& suffix, const checkpoint::StoredTensor&) const override {
+    return suffix == "qweight" || suffix == "qzeros";
   }
 
- private:
-  StoredWeight weight(const ModuleTensors& tensors) const {
+  StoredWeight weight(const ModuleTensors& tensors) const override {
     const auto& words = tensors.spec("qweight", {at::kInt});
     if (words.shape.size() != 2 || words.numel() == 0)
       tensors.refuse("qweight", fmt::format("shape {}, expected [columns, words]", quant::shape_text(words.shape)));

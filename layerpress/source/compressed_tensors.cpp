@@ -25,24 +25,13 @@ constexpr std::initializer_list<const char*> kContainerParts = {"weight",
                                                                 "output_zero_point"};
 
 /// Every container format of compressed-tensors that we write, in as many groups as the file has.
-class CompressedTensors : public SourceFormat {
+class CompressedTensors : public ModuleFormat {
  public:
   CompressedTensors(const Json& config, const std::string& where)
       : config_(quant::parse_quantization_config(config, where)),
         format_(json_get_or<std::string>(config, "format", where, "compressed-tensors")) {}
 
   std::string description() const override { return format_; }
-
-  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
-    std::vector<StoredWeight> weights;
-    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor& tensor) {
-      return (suffix.starts_with("weight_") &&
-              std::find(kContainerParts.begin(), kContainerParts.end(), suffix) != kContainerParts.end()) ||
-             (suffix == "weight" && (tensor.dtype == at::kFloat8_e4m3fn || tensor.dtype == at::kChar));
-    };
-    for (const std::string& module : modules_with(*stored, marks)) weights.push_back(weight({stored, module}));
-    return weights;
-  }
 
   bool may_be_without_weights() const override {
     return std::none_of(config_.groups.begin(), config_.groups.end(),
@@ -86,7 +75,13 @@ class CompressedTensors : public SourceFormat {
     return shape;
   }
 
-  StoredWeight weight(const ModuleTensors& tensors) const {
+  bool marks(const std::string& suffix, const checkpoint::StoredTensor& tensor) const override {
+    return (suffix.starts_with("weight_") &&
+            std::find(kContainerParts.begin(), kContainerParts.end(), suffix) != kContainerParts.end()) ||
+           (suffix == "weight" && (tensor.dtype == at::kFloat8_e4m3fn || tensor.dtype == at::kChar));
+  }
+
+  StoredWeight weight(const ModuleTensors& tensors) const override {
     const quant::QuantizationScheme& scheme = scheme_of(tensors);
     StoredWeight weight{.name = tensors.name("weight"),
                         .shape = shape_of(tensors),

@@ -21,7 +21,7 @@ constexpr std::initializer_list<at::ScalarType> kDtypes = {at::kFloat, at::kBFlo
 /// "weight" F8_E4M3 [rows, columns] times "weight_scale_inv" (blocks of DeepSeek V3's kind, the last of which may be cut) or
 /// "weight_scale" (one per tensor or row); where blocks are 1 x 32 and scales powers of two, that is MXFP8. "weight" I8 [rows,
 /// columns / 2] is MXFP4, as experts of DeepSeek V4 are stored. As vLLM and transformers read quant_method fp8.
-class Fp8 : public SourceFormat {
+class Fp8 : public ModuleFormat {
  public:
   Fp8(const Json& config, const std::string& where) {
     const auto activations = json_get_or<std::string>(config, "activation_scheme", where, "dynamic");
@@ -43,23 +43,18 @@ class Fp8 : public SourceFormat {
                   : "fp8, a scale per tensor or channel";
   }
 
-  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
-    std::vector<StoredWeight> weights;
-    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor& tensor) {
-      return suffix == "weight_scale_inv" || suffix == "weight_scale" ||
-             (suffix == "weight" && (tensor.dtype == at::kFloat8_e4m3fn || tensor.dtype == at::kChar));
-    };
-    for (const std::string& module : modules_with(*stored, marks)) weights.push_back(weight({stored, module}));
-    return weights;
-  }
-
  private:
   static std::string scale_of(const ModuleTensors& tensors) {
     const std::string found = tensors.first_of(kScaleNames);
     return found.empty() ? "weight_scale_inv" : found;
   }
 
-  StoredWeight weight(const ModuleTensors& tensors) const {
+  bool marks(const std::string& suffix, const checkpoint::StoredTensor& tensor) const override {
+    return suffix == "weight_scale_inv" || suffix == "weight_scale" ||
+           (suffix == "weight" && (tensor.dtype == at::kFloat8_e4m3fn || tensor.dtype == at::kChar));
+  }
+
+  StoredWeight weight(const ModuleTensors& tensors) const override {
     const auto& codes = tensors.spec("weight", {at::kFloat8_e4m3fn, at::kChar});
     if (codes.shape.size() != 2 || codes.numel() == 0)
       tensors.refuse("weight", fmt::format("shape {}, expected [rows, columns]", quant::shape_text(codes.shape)));
@@ -74,17 +69,7 @@ class Fp8 : public SourceFormat {
                         .shape = codes.shape,
                         .parts = parts_of(tensors),
                         .scheme = scheme_of(tensors, scale, codes.shape, !input.empty())};
-    const auto sizes = quant::scale_shape(*weight.scheme.weights, codes.shape[0], codes.shape[1]);
-    const auto read = [=] {
-      quant::QuantizedWeight read;
-      read.codes = tensors.fp8_codes("weight");
-      read.scale = tensors.scales(scale).reshape(sizes);
-      if (!input.empty()) (void)tensors.scales(input);  // is checked also where it is not kept
-      return read;
-    };
-    dequantize_from(weight, read);
-    keep_from(weight, dtype, read);
-    if (!input.empty()) keep_input_scale(weight, dtype, [=] { return tensors.scales(input); });
+    read_fp8(weight, tensors, scale, input, dtype);
     return weight;
   }
 

@@ -10,7 +10,7 @@ namespace {
 
 /// "qweight" I32 [columns * bits / 32, rows], "qzeros" I32 [groups, rows * bits / 32], "scales" F16 [groups, rows], "g_idx" I32
 /// [columns]. In the first version of the format, which is the usual one, 1 has been subtracted from the zero points.
-class Gptq : public SourceFormat {
+class Gptq : public ModuleFormat {
  public:
   Gptq(const Json& config, const std::string& where)
       : bits_(json_get<int>(config, "bits", where)),
@@ -28,17 +28,12 @@ class Gptq : public SourceFormat {
 
   std::string description() const override { return groups_description("gptq", bits_, group_size_); }
 
-  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
-    std::vector<StoredWeight> weights;
-    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor&) {
-      return suffix == "qweight" || suffix == "qzeros" || suffix == "g_idx";
-    };
-    for (const std::string& module : modules_with(*stored, marks)) weights.push_back(weight({stored, module}));
-    return weights;
+ private:
+  bool marks(const std::string& suffix, const checkpoint::StoredTensor&) const override {
+    return suffix == "qweight" || suffix == "qzeros" || suffix == "g_idx";
   }
 
- private:
-  StoredWeight weight(const ModuleTensors& tensors) const {
+  StoredWeight weight(const ModuleTensors& tensors) const override {
     const auto& words = tensors.spec("qweight", {at::kInt});
     if (words.shape.size() != 2 || words.numel() == 0)
       tensors.refuse("qweight", fmt::format("shape {}, expected [words, rows]", quant::shape_text(words.shape)));

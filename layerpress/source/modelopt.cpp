@@ -17,7 +17,7 @@ constexpr std::initializer_list<const char*> kModelOptParts = {"weight", "weight
 /// NVFP4 ("weight" U8 with two columns in a byte, "weight_scale" e4m3 per 16 columns, "weight_scale_2" F32, all multiplied) and
 /// FP8 ("weight" e4m3, "weight_scale" F32 per tensor or row), as NVIDIA's Model Optimizer writes them; "input_scale" where inputs
 /// are quantized with a stored scale. Which of them a module has is seen from its tensors.
-class ModelOpt : public SourceFormat {
+class ModelOpt : public ModuleFormat {
  public:
   ModelOpt(const Json& config, const std::string& where)
       : algorithm_(json_get_or<std::string>(config, "quant_algo", where, "")) {
@@ -30,28 +30,24 @@ class ModelOpt : public SourceFormat {
 
   std::string description() const override { return "modelopt" + (algorithm_.empty() ? "" : " " + algorithm_); }
 
-  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override {
-    std::vector<StoredWeight> weights;
-    const auto marks = [](const std::string& suffix, const checkpoint::StoredTensor& tensor) {
-      return suffix == "weight_scale" || suffix == "weight_scale_2" || suffix == "pre_quant_scale" ||
-             (suffix == "weight" && (tensor.dtype == at::kFloat8_e4m3fn || tensor.dtype == at::kByte));
-    };
-    for (const std::string& module : modules_with(*stored, marks)) {
-      const ModuleTensors tensors(stored, module);
-      if (tensors.has("pre_quant_scale"))
-        throw CheckpointError(
-            "[source.modelopt] {}: inputs that are scaled before they are quantized (pre_quant_scale) are not "
-            "supported",
-            tensors.name("pre_quant_scale"));
-      const auto& codes = tensors.spec("weight", {at::kByte, at::kFloat8_e4m3fn});
-      if (codes.shape.size() != 2 || codes.numel() == 0)
-        tensors.refuse("weight", fmt::format("shape {}, expected [rows, columns]", quant::shape_text(codes.shape)));
-      weights.push_back(codes.dtype == at::kByte ? nvfp4(tensors, codes.shape) : fp8(tensors, codes.shape));
-    }
-    return weights;
+ private:
+  bool marks(const std::string& suffix, const checkpoint::StoredTensor& tensor) const override {
+    return suffix == "weight_scale" || suffix == "weight_scale_2" || suffix == "pre_quant_scale" ||
+           (suffix == "weight" && (tensor.dtype == at::kFloat8_e4m3fn || tensor.dtype == at::kByte));
   }
 
- private:
+  StoredWeight weight(const ModuleTensors& tensors) const override {
+    if (tensors.has("pre_quant_scale"))
+      throw CheckpointError(
+          "[source.modelopt] {}: inputs that are scaled before they are quantized (pre_quant_scale) are not "
+          "supported",
+          tensors.name("pre_quant_scale"));
+    const auto& codes = tensors.spec("weight", {at::kByte, at::kFloat8_e4m3fn});
+    if (codes.shape.size() != 2 || codes.numel() == 0)
+      tensors.refuse("weight", fmt::format("shape {}, expected [rows, columns]", quant::shape_text(codes.shape)));
+    return codes.dtype == at::kByte ? nvfp4(tensors, codes.shape) : fp8(tensors, codes.shape);
+  }
+
   static bool has_input_scale(const ModuleTensors& tensors) {
     if (!tensors.has("input_scale")) return false;
     if (tensors.spec("input_scale", kScaleDtypes).numel() != 1)
@@ -126,17 +122,7 @@ class ModelOpt : public SourceFormat {
     weight.scheme.weights->strategy = scale.numel() == 1 ? quant::Strategy::kTensor : quant::Strategy::kChannel;
     if (scale.numel() != 1 && scale.shape != std::vector<std::int64_t>{shape[0]})
       tensors.require_shape("weight_scale", {shape[0], 1});
-    const auto sizes = quant::scale_shape(*weight.scheme.weights, shape[0], shape[1]);
-    const auto read = [tensors, sizes, inputs] {
-      quant::QuantizedWeight read;
-      read.codes = tensors.fp8_codes("weight");
-      read.scale = tensors.scales("weight_scale").reshape(sizes);
-      if (inputs) (void)tensors.scales("input_scale");  // is checked also where it is not kept
-      return read;
-    };
-    dequantize_from(weight, read);
-    keep_from(weight, scale.dtype, read);
-    if (inputs) keep_input_scale(weight, scale.dtype, [tensors] { return tensors.scales("input_scale"); });
+    read_fp8(weight, tensors, "weight_scale", inputs ? "input_scale" : "", scale.dtype);
     return weight;
   }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <set>
 
 #include "layerpress/base/text.h"
 #include "layerpress/quant/container_format.h"
@@ -81,14 +82,29 @@ at::Tensor ModuleTensors::fp8_codes(const std::string& suffix) const {
   return codes;
 }
 
-std::set<std::string> modules_with(
-    const checkpoint::Checkpoint& stored,
-    const std::function<bool(const std::string& suffix, const checkpoint::StoredTensor& tensor)>& marks) {
+std::vector<StoredWeight> ModuleFormat::weights(const CheckpointPointer& stored) const {
   std::set<std::string> modules;
-  for (const std::string& name : stored.names())
-    if (name.find('.') != std::string::npos && marks(last_part(name), stored.spec(name)))
+  for (const std::string& name : stored->names())
+    if (name.find('.') != std::string::npos && marks(last_part(name), stored->spec(name)))
       modules.insert(parent_name(name));
-  return modules;
+  std::vector<StoredWeight> weights;
+  for (const std::string& module : modules) weights.push_back(weight({stored, module}));
+  return weights;
+}
+
+void read_fp8(StoredWeight& weight, const ModuleTensors& tensors, const std::string& scale,
+              const std::string& input_scale, at::ScalarType scale_dtype) {
+  const auto sizes = quant::scale_shape(*weight.scheme.weights, weight.shape[0], weight.shape[1]);
+  const auto read = [=] {
+    quant::QuantizedWeight read;
+    read.codes = tensors.fp8_codes("weight");
+    read.scale = tensors.scales(scale).reshape(sizes);
+    if (!input_scale.empty()) (void)tensors.scales(input_scale);  // is checked also where it is not kept
+    return read;
+  };
+  dequantize_from(weight, read);
+  keep_from(weight, scale_dtype, read);
+  if (!input_scale.empty()) keep_input_scale(weight, scale_dtype, [=] { return tensors.scales(input_scale); });
 }
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by) { return value / by + (value % by != 0 ? 1 : 0); }

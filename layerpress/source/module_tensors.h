@@ -2,9 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <initializer_list>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -51,10 +49,22 @@ class ModuleTensors {
 inline constexpr std::initializer_list<at::ScalarType> kScaleDtypes = {at::kFloat, at::kBFloat16, at::kHalf,
                                                                        at::kFloat8_e8m0fnu};
 
-/// The modules with a stored tensor that `marks` (its last name, itself) accepts, sorted.
-std::set<std::string> modules_with(
-    const checkpoint::Checkpoint& stored,
-    const std::function<bool(const std::string& suffix, const checkpoint::StoredTensor& tensor)>& marks);
+/// A form in which each weight is the tensors of one module.
+class ModuleFormat : public SourceFormat {
+ public:
+  /// In the order of the modules' names.
+  std::vector<StoredWeight> weights(const CheckpointPointer& stored) const override;
+
+ private:
+  /// Whether a tensor with this last name shows that its module has a weight in this form.
+  virtual bool marks(const std::string& suffix, const checkpoint::StoredTensor& tensor) const = 0;
+  virtual StoredWeight weight(const ModuleTensors& tensors) const = 0;
+};
+
+/// Gives a weight of fp8 codes in "weight" and scales its values, and keeps both with scales of `scale_dtype`; with the static scale of
+/// the module's inputs, too, unless `input_scale` is "".
+void read_fp8(StoredWeight& weight, const ModuleTensors& tensors, const std::string& scale,
+              const std::string& input_scale, at::ScalarType scale_dtype);
 
 std::int64_t divided_up(std::int64_t value, std::int64_t by);
 

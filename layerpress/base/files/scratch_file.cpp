@@ -94,8 +94,6 @@ bool ScratchFile::claim(const Extent& extent) {
   holes_.erase(hole);
   if (skipped > 0) holes_[begin] = skipped;
   if (skipped + taken < size) holes_[extent.offset + taken] = size - skipped - taken;
-  used_ += taken;
-  peak_used_ = std::max(peak_used_, used_);
   return true;
 }
 
@@ -107,7 +105,6 @@ void ScratchFile::free(const Extent& extent) {
   const bool overlaps = (before != holes_.end() && before->first + before->second > begin) ||
                         (next != holes_.end() && next->first < begin + size) || begin + size > end_;
   if (overlaps) throw InternalError("[scratch] {}: the extent at byte {} is not allocated", path_.string(), begin);
-  used_ -= size;
   if (next != holes_.end() && next->first == begin + size) {
     size += next->second;
     holes_.erase(next);

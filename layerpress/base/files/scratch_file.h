@@ -39,17 +39,12 @@ class ScratchFile {
   void read_ahead(const Extent& extent) const;
   /// The extent's bytes, mapped read-only until the last copy of the pointer is destroyed; null for an empty extent.
   std::shared_ptr<const std::byte> map(const Extent& extent) const;
-  /// Bytes of all allocated extents, and their largest sum so far.
-  std::uint64_t used() const { return used_; }
-  std::uint64_t peak_used() const { return peak_used_; }
 
  private:
   std::filesystem::path path_;
   Descriptor descriptor_;
   std::uint64_t end_ = 0;                         // size of the file
   std::map<std::uint64_t, std::uint64_t> holes_;  // free space inside it: offset to length
-  std::uint64_t used_ = 0;
-  std::uint64_t peak_used_ = 0;
 };
 
 }  // namespace layerpress

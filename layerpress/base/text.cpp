@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -178,6 +179,11 @@ std::uint64_t parse_bytes(std::string_view text, std::string_view option) {
   if (!(bytes >= 1 && bytes < 9e18))
     throw UsageError("[options] {}: '{}' is not a size; write for example 4GiB (4G) or 5GB", option, text);
   return static_cast<std::uint64_t>(bytes);
+}
+
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
 }
 
 bool is_utf8(const std::string& text) {

@@ -53,6 +53,9 @@ std::string format_bytes(std::uint64_t bytes);
 /// "12.3 s", "4 min 5 s", "2 h 05 min".
 std::string format_duration(double seconds);
 
+/// The text of a variable of this process's environment, or "" if it is not set.
+std::string environment_variable(const char* name);
+
 /// Bytes of "1024", "5GB" = 5 * 10^9, "4G" = "4 GiB" = 4 * 2^30; throws UsageError naming `option`.
 std::uint64_t parse_bytes(std::string_view text, std::string_view option);
 

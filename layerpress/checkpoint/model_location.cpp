@@ -10,6 +10,7 @@
 #include "layerpress/base/error.h"
 #include "layerpress/base/file.h"
 #include "layerpress/base/files/missing_folder.h"
+#include "layerpress/base/text.h"
 #include "layerpress/checkpoint/strict_json.h"
 
 namespace layerpress::checkpoint {
@@ -18,9 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::optional<fs::path> environment_path(const char* variable) {
-  const char* value = std::getenv(variable);
-  if (value == nullptr || *value == '\0') return std::nullopt;
-  const std::string text(value);
+  const std::string text = environment_variable(variable);
+  if (text.empty()) return std::nullopt;
   const char* home = std::getenv("HOME");
   if (home != nullptr && (text == "~" || text.starts_with("~/"))) return fs::path(home + text.substr(1));
   return fs::path(text);

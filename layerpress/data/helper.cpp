@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <string_view>
 #include <system_error>
@@ -13,6 +12,7 @@
 #include "layerpress/base/json.h"
 #include "layerpress/base/system/child_process.h"
 #include "layerpress/base/system/machine.h"
+#include "layerpress/base/text.h"
 #include "layerpress/data/load_samples.h"
 
 namespace layerpress::data {
@@ -22,11 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kInterpreterVariable = "LAYERPRESS_PYTHON";
 constexpr const char* kHelperVariable = "LAYERPRESS_HELPER";
-
-std::string environment(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
 
 /// The helper counts to this, which is more than any dataset has.
 std::int64_t countable(std::int64_t number) {
@@ -118,7 +113,7 @@ HelperAnswer run_helper(Json request, const RunControl& control) {
 }  // namespace
 
 std::string helper_interpreter() {
-  if (std::string chosen = environment(kInterpreterVariable); !chosen.empty()) return chosen;
+  if (std::string chosen = environment_variable(kInterpreterVariable); !chosen.empty()) return chosen;
   const std::string recorded = LAYERPRESS_BUILD_PYTHON;
   std::error_code failure;
   // The recorded path may not exist on another machine; a bare name is looked up in PATH.
@@ -128,7 +123,7 @@ std::string helper_interpreter() {
 
 fs::path helper_script() {
   std::error_code failure;
-  if (const std::string chosen = environment(kHelperVariable); !chosen.empty()) {
+  if (const std::string chosen = environment_variable(kHelperVariable); !chosen.empty()) {
     if (fs::exists(chosen, failure)) return chosen;
     throw DataError("[data.prepare] {}: no such file; {} must name prepare.py", chosen, kHelperVariable);
   }

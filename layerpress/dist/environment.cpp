@@ -1,18 +1,13 @@
 #include "layerpress/dist/environment.h"
 
 #include <charconv>
-#include <cstdlib>
 #include <system_error>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress::dist {
 namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 /// A launcher's variables for rank and world size.
 struct Names {
@@ -26,7 +21,7 @@ constexpr Names kLaunchers[] = {
 
 /// The variable as a number from `least` to `most`.
 int number(const char* name, int least, int most) {
-  const std::string text = variable(name);
+  const std::string text = environment_variable(name);
   int value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (failure != std::errc() || end != text.data() + text.size() || value < least || value > most)
@@ -35,10 +30,11 @@ int number(const char* name, int least, int most) {
 }
 
 const Names* launcher() {
-  if (!variable(kTorchrun.rank).empty() || !variable(kTorchrun.world_size).empty()) return &kTorchrun;
-  if (variable("MASTER_ADDR").empty()) return nullptr;
+  if (!environment_variable(kTorchrun.rank).empty() || !environment_variable(kTorchrun.world_size).empty())
+    return &kTorchrun;
+  if (environment_variable("MASTER_ADDR").empty()) return nullptr;
   for (const Names& names : kLaunchers)
-    if (!variable(names.rank).empty() && !variable(names.world_size).empty()) return &names;
+    if (!environment_variable(names.rank).empty() && !environment_variable(names.world_size).empty()) return &names;
   return nullptr;
 }
 
@@ -52,16 +48,17 @@ std::optional<Environment> read_environment() {
   environment.world_size = number(names->world_size, 1, kMostRanks);
   environment.rank = number(names->rank, 0, environment.world_size - 1);
   if (environment.world_size == 1) return environment;
-  environment.master_address = variable("MASTER_ADDR");
+  environment.master_address = environment_variable("MASTER_ADDR");
   if (environment.master_address.empty())
     throw DistributedError(
         "[dist.environment] {} says {} processes, but MASTER_ADDR is not set; start them with torchrun, or set "
         "MASTER_ADDR and MASTER_PORT to where rank 0 is",
         names->world_size, environment.world_size);
   environment.master_port = number("MASTER_PORT", 1, 65535);
-  const std::string agent = variable("TORCHELASTIC_USE_AGENT_STORE");
+  const std::string agent = environment_variable("TORCHELASTIC_USE_AGENT_STORE");
   environment.has_agent_store = agent == "True" || agent == "1";
-  environment.run = variable("TORCHELASTIC_RUN_ID") + "/" + variable("TORCHELASTIC_RESTART_COUNT");
+  environment.run =
+      environment_variable("TORCHELASTIC_RUN_ID") + "/" + environment_variable("TORCHELASTIC_RESTART_COUNT");
   return environment;
 }
 

@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <sstream>
@@ -16,6 +15,7 @@
 #include <utility>
 
 #include "layerpress/base/error.h"
+#include "layerpress/base/text.h"
 #include "layerpress/dist/bounded.h"
 #include "layerpress/dist/heartbeat.h"
 
@@ -56,10 +56,7 @@ std::string own_address(const std::vector<Peer>& peers, const Peer& own) {
   return own.address;
 }
 
-std::string named_interfaces() {
-  const char* named = std::getenv("GLOO_SOCKET_IFNAME");
-  return named == nullptr ? "" : named;
-}
+std::string named_interfaces() { return environment_variable("GLOO_SOCKET_IFNAME"); }
 
 std::vector<std::shared_ptr<::gloo::transport::Device>> devices(const Environment& environment,
                                                                 const std::vector<Peer>& peers) {

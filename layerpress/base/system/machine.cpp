@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <set>
@@ -14,13 +13,10 @@
 #include <system_error>
 
 #include "layerpress/base/system/control_group.h"
+#include "layerpress/base/text.h"
 
 namespace layerpress {
-namespace {
-
 namespace fs = std::filesystem;
-
-}  // namespace
 
 double cpu_quota(const fs::path& proc, const fs::path& groups) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
@@ -66,8 +62,7 @@ int usable_cores() {
 
 int usual_threads() {
   constexpr double kMost = 1 << 16;
-  const char* wanted = std::getenv("OMP_NUM_THREADS");
-  const double threads = wanted == nullptr ? 0 : number_or(wanted, 0);
+  const double threads = number_or(environment_variable("OMP_NUM_THREADS"), 0);
   return threads >= 1 && threads <= kMost ? static_cast<int>(threads) : usable_cores();
 }
 

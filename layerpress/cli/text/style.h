@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
-#include <cstring>
 #include <string>
+
+#include "layerpress/base/text.h"
 
 namespace layerpress::cli {
 
@@ -12,11 +12,8 @@ enum class Style { kBold, kYellow, kRed };
 
 /// Whether `descriptor` is a terminal that shows styles; the user forbids them by NO_COLOR (https://no-color.org).
 inline bool shows_styles(int descriptor) {
-  const auto value = [](const char* name) {
-    const char* text = std::getenv(name);
-    return text == nullptr ? "" : text;
-  };
-  return ::isatty(descriptor) == 1 && *value("NO_COLOR") == '\0' && std::strcmp(value("TERM"), "dumb") != 0;
+  return ::isatty(descriptor) == 1 && environment_variable("NO_COLOR").empty() &&
+         environment_variable("TERM") != "dumb";
 }
 
 /// The text in a style, or as it is where `descriptor` shows none.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 
+#include "layerpress/base/error.h"
 #include "layerpress/cli/text/style.h"
 
 namespace layerpress::cli {

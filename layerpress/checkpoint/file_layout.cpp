@@ -25,16 +25,6 @@ void check_sets(const std::vector<TensorSpec>& specs, const FileDivision& divisi
     throw InternalError("[writer.open] {} tensors do not divide into {} sets as given", specs.size(), division.sets);
 }
 
-/// The tensors of each set, beginning with set 0.
-std::vector<FileContent> divide_into_sets(const std::vector<TensorSpec>& specs, const FileDivision& division) {
-  std::vector<FileContent> sets;
-  for (int set = 0; set < division.sets; ++set) sets.push_back({set});
-  for (std::size_t i = 0; i < specs.size(); ++i)
-    sets[static_cast<std::size_t>(division.set_of_spec.empty() ? 0 : division.set_of_spec[i])].tensors.push_back(
-        specs[i]);
-  return sets;
-}
-
 std::string file_name(std::size_t number, std::size_t count) {
   return count == 1 ? kSingleFileName : fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
 }
@@ -42,15 +32,16 @@ std::string file_name(std::size_t number, std::size_t count) {
 std::vector<FileContent> divide_into_files(const std::vector<TensorSpec>& specs, const FileDivision& division) {
   check_sets(specs, division);
   std::vector<FileContent> files;
-  for (const FileContent& set : divide_into_sets(specs, division)) {
+  for (int set = 0; set < division.sets; ++set) {
     std::uint64_t filled = 0;
-    for (const TensorSpec& spec : set.tensors) {
-      if (files.empty() || files.back().set != set.set || filled + spec.nbytes() > division.max_shard_bytes) {
-        files.push_back({set.set});
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if ((division.set_of_spec.empty() ? 0 : division.set_of_spec[i]) != set) continue;
+      if (files.empty() || files.back().set != set || filled + specs[i].nbytes() > division.max_shard_bytes) {
+        files.push_back({set});
         filled = 0;
       }
-      files.back().tensors.push_back(spec);
-      filled += spec.nbytes();
+      files.back().tensors.push_back(specs[i]);
+      filled += specs[i].nbytes();
     }
   }
   if (files.empty()) files.emplace_back();  // a checkpoint without tensors still has a file

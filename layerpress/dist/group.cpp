@@ -95,11 +95,6 @@ struct Group::Pending::State {
   std::shared_ptr<Completion> completion = std::make_shared<Completion>();
 };
 
-Group::Pending::Pending() = default;
-Group::Pending::Pending(Pending&&) noexcept = default;
-Group::Pending& Group::Pending::operator=(Pending&&) noexcept = default;
-Group::Pending::~Pending() = default;
-
 void Group::Pending::wait() {
   if (!state_) return;
   state_->group->wait(*state_);
@@ -282,7 +277,7 @@ Group::Pending Group::start(const at::Tensor& tensor, Launch&& launch) {
   Pending pending;
   if (!connections_) return pending;
   check();
-  pending.state_ = std::make_unique<Pending::State>();
+  pending.state_ = std::make_shared<Pending::State>();
   Pending::State& state = *pending.state_;
   state.group = this;
   state.operation = ++operations_;

@@ -33,17 +33,16 @@ class Group : public Supervisor {
   /// An operation in progress. Its tensor is in use until wait() returns.
   class Pending {
    public:
-    Pending();
-    Pending(Pending&&) noexcept;
-    Pending& operator=(Pending&&) noexcept;
-    ~Pending();
+    Pending() = default;
+    Pending(Pending&&) = default;
+    Pending& operator=(Pending&&) = default;
     /// Throws DistributedError.
     void wait();
 
    private:
     friend class Group;
     struct State;
-    std::unique_ptr<State> state_;
+    std::shared_ptr<State> state_;  // of this object alone
   };
 
   /// A single process.

@@ -178,11 +178,6 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
   std::vector<std::string> keys;
   for (int rank = 0; rank < environment.world_size; ++rank) keys.push_back(fmt::format("peer/{}", rank));
   store->set(keys[static_cast<std::size_t>(environment.rank)], raw_bytes(own.to_text()));
-  const auto absent = [&](const std::vector<int>& ranks) {
-    throw DistributedError("[dist.join] {} {} of {} did not join at {}:{} within {:g} s; check why they did not start",
-                           ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,
-                           environment.master_address, environment.master_port, seconds(options.timeout));
-  };
   using Texts = std::vector<std::vector<std::uint8_t>>;
   // Empty if some ranks did not join; those are named below.
   const auto texts = run_bounded<Texts>(
@@ -206,7 +201,9 @@ std::vector<Peer> meet(const c10::intrusive_ptr<c10d::Store>& store, const Envir
         ranks.assign(1, 0);  // the store ended with the rank that served it
         break;
       }
-    absent(ranks);
+    throw DistributedError("[dist.join] {} {} of {} did not join at {}:{} within {:g} s; check why they did not start",
+                           ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), environment.world_size,
+                           environment.master_address, environment.master_port, seconds(options.timeout));
   }
   std::vector<Peer> peers;
   for (const auto& text : texts) peers.push_back(Peer::from_text({text.begin(), text.end()}));
@@ -217,10 +214,10 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_gloo(const c10::intrusive_ptr
                                                         const Environment& environment, const std::vector<Peer>& peers,
                                                         const MeetingOptions& options) {
   using GroupPointer = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
-  const auto failed = [&](const std::string& cause) {
+  const auto fail = [rank = environment.rank] {
     throw DistributedError(
-        "[dist.join] rank {} cannot connect to the other ranks{}; name the network interface with GLOO_SOCKET_IFNAME",
-        environment.rank, cause);
+        "[dist.join] rank {} cannot connect to the other ranks; name the network interface with GLOO_SOCKET_IFNAME",
+        rank);
   };
   try {
     auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
@@ -229,12 +226,12 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> connect_gloo(const c10::intrusive_ptr
         [store, gloo, rank = environment.rank, size = environment.world_size] {
           return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo);
         },
-        until_timeout(options, [&] { failed(""); }));
+        until_timeout(options, fail));
   } catch (const Error&) {
     throw;
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     await_explanation(options);
-    failed("");
+    fail();
     throw;
   }
 }

@@ -8,10 +8,14 @@
 #include "layerpress/base/text.h"
 #include "layerpress/checkpoint/model_location.h"
 #include "layerpress/compression/edit.h"
+#include "layerpress/compression/transform.h"
 #include "layerpress/gguf/container/metadata.h"
+#include "layerpress/graph/facts/scale_absorbers.h"
+#include "layerpress/graph/weight_matrix.h"
 #include "layerpress/modifier/pruning/reap.h"
 #include "layerpress/recipe/recipe.h"
 #include "layerpress/setup/assignment/assignment.h"
+#include "layerpress/setup/assignment/edited_linears.h"
 #include "layerpress/setup/assignment/recipe_rewrites.h"
 #include "layerpress/setup/opening/hub.h"
 #include "layerpress/setup/opening/open_model.h"
@@ -24,9 +28,6 @@ namespace layerpress {
 namespace {
 
 constexpr std::size_t kWorst = 10;
-
-/// Modifiers that round weights and leave all else as it is.
-const std::set<std::string> kRounding = {"AutoRoundModifier", "GPTQModifier", "QuantizationModifier"};
 
 std::optional<setup::OpenedModel> opened(const std::string& model, const VerifyOptions& options,
                                          const RunControl& control, verification::Findings& findings) {
@@ -87,13 +88,49 @@ bool is_random(const recipe::ModifierEntry& entry) {
          json_get_or<bool>(entry.arguments, "randomize", entry.where, false);
 }
 
-/// What a modifier changes in the weights beside what its rewrite has already changed in the source.
-verification::Changes changes_of(const compression::Modifier& modifier) {
+/// Where scales may be hidden, whatever mappings of modules the modifier has.
+void add_scales(const graph::Graph& graph, verification::Changes& changes) {
+  for (const graph::ScaleAbsorber& place : graph::scale_absorbers(graph)) {
+    const graph::Operation& source = graph.nodes[place.source].operation;
+    const auto* linear = std::get_if<graph::Linear>(&source);
+    const auto* norm = std::get_if<graph::RmsNorm>(&source);
+    const graph::WeightUses parameters = graph::weights_of(source);
+    for (const graph::WeightUse& use : parameters) {
+      verification::Change& change = changes.tensors[use.name];
+      if (linear != nullptr && use.name == linear->weight)
+        change.scales_rows = true;
+      else
+        change.divided = norm != nullptr ? norm->weight_offset : 0;
+    }
+    for (const graph::ScaleReader& reader : place.readers) {
+      verification::Change& change = changes.tensors[reader.weight];
+      if (linear != nullptr)
+        change.scales_columns = true;
+      else
+        change.norms.push_back({parameters.front().name, norm != nullptr ? norm->weight_offset : 0, reader});
+    }
+  }
+}
+
+void add_edits(const compression::EditingModifier& modifier, const model::TracedModel& traced,
+               verification::Changes& changes) {
+  const auto edits = modifier.edits_of(setup::modules_of(traced));
+  for (const graph::Node& node : traced.graph.nodes)
+    if (edits.contains(traced.graph.module_name(node)))
+      if (const auto matrix = graph::weight_matrix(node.operation)) {
+        verification::Change& change = changes.tensors[matrix->weight];
+        change.prunes = true;
+        change.moves |= modifier.type() == "SparseGPTModifier";
+      }
+}
+
+/// Adds what a modifier changes in the weights beside what its rewrite has already changed in the source.
+void add_changes(const compression::Modifier& modifier, const model::TracedModel& traced,
+                 verification::Changes& changes) {
   if (const auto* pruning = dynamic_cast<const modifier::ExpertPruning*>(&modifier))
-    return {.unknown = !pruning->is_decided()};
-  if (dynamic_cast<const rewrite::Rewrite*>(&modifier) != nullptr || kRounding.contains(modifier.type())) return {};
-  if (dynamic_cast<const compression::EditingModifier*>(&modifier) != nullptr) return {.prunes = true};
-  return {.scales = true};
+    changes.unknown |= !pruning->is_decided();
+  else if (const auto* editing = dynamic_cast<const compression::EditingModifier*>(&modifier))
+    add_edits(*editing, traced, changes);
 }
 
 /// The recipe that a checkpoint was made by; nothing: it does not say.
@@ -117,10 +154,11 @@ verification::Changes apply_recipe(const setup::OpenedModel& result, setup::Open
     setup::apply_rewrites(modifiers, source);
     verification::Changes changes{.unknown =
                                       std::any_of(recipe->modifiers.begin(), recipe->modifiers.end(), is_random)};
-    for (const auto& modifier : modifiers) {
-      const verification::Changes own = changes_of(*modifier);
-      changes.scales |= own.scales, changes.prunes |= own.prunes, changes.unknown |= own.unknown;
-    }
+    for (const auto& modifier : modifiers) add_changes(*modifier, source.traced, changes);
+    if (std::any_of(modifiers.begin(), modifiers.end(), [](const auto& modifier) {
+          return dynamic_cast<const compression::Transform*>(modifier.get()) != nullptr;
+        }))
+      add_scales(source.traced.graph, changes);
     return changes;
   } catch (const Error&) {  // a recipe of another tool
     return {.unknown = true};

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "layerpress/base/text.h"
+#include "layerpress/compression/transform.h"
 #include "layerpress/quant/container_format.h"
 #include "layerpress/source/source_format.h"
 
@@ -32,8 +33,9 @@ Limits limits_of(int bits) {
   return bits == 3 ? Limits{0.9, 0.3} : Limits{1.3, 0.1};
 }
 
-/// The weights that stay make up for those that go.
-constexpr Limits kPruned = {1.3, 0.3};
+/// Where weights that stay make up for those that go, they grow, but not to this size along the original ones.
+constexpr Limits kMoved = {1.3, 0.3};
+constexpr double kMostGrown = 1.7;
 
 /// Sums over groups of columns, [rows, groups].
 struct Sums {
@@ -64,13 +66,21 @@ at::Tensor suspicious_groups(const Sums& groups) {
   return along.lt(0).logical_or(along.gt(1.9)).logical_and(groups.weighty());
 }
 
-/// Of blocks of a GGUF, whose types have 2 bits and more, what 4 bits allow.
-int bits_of(const source::StoredWeight& weight) { return weight.scheme.weights ? weight.scheme.weights->num_bits : 4; }
+/// A weight [rows, columns] as it is compared.
+struct ComparedWeight {
+  std::string name;
+  std::int64_t rows = 0, columns = 0;
+  int bits = 16;
+  std::int64_t group_size = 0;  ///< divides the columns
+};
 
-std::int64_t group_size_of(const source::StoredWeight& weight) {
+/// Of blocks of a GGUF, whose types have 2 bits and more, what 4 bits allow.
+ComparedWeight described(const source::StoredWeight& weight) {
   const std::int64_t columns = weight.shape[1];
-  const std::int64_t size = weight.scheme.weights ? weight.scheme.weights->group_size.value_or(-1) : -1;
-  return size >= 16 && columns % size == 0 ? size : columns;
+  const auto& args = weight.scheme.weights;
+  const std::int64_t size = args ? args->group_size.value_or(-1) : -1;
+  return {weight.name, weight.shape[0], columns, args ? args->num_bits : 4,
+          size >= 16 && columns % size == 0 ? size : columns};
 }
 
 /// product / power; 1 where the product is negative, as of turned weights.
@@ -79,22 +89,42 @@ at::Tensor positive(const at::Tensor& product, const at::Tensor& power) {
 }
 
 /// Rows of the original without what may have been pruned.
-at::Tensor compared(const at::Tensor& original, const at::Tensor& rounded, const Changes& changes) {
-  return changes.prunes ? original.masked_fill(rounded.eq(0), 0) : original;
+at::Tensor compared(const at::Tensor& original, const at::Tensor& rounded, const Change& change) {
+  return change.prunes ? original.masked_fill(rounded.eq(0), 0) : original;
 }
 
 /// Positive scales of columns, [columns], with which `original` is nearest to `rounded`.
-at::Tensor column_scales(const at::Tensor& original, const at::Tensor& rounded, const Changes& changes,
-                         std::int64_t chunk) {
+at::Tensor fitted_columns(const at::Tensor& original, const at::Tensor& rounded, const Change& change,
+                          std::int64_t chunk) {
   at::Tensor power = at::zeros({original.size(1)}), product = at::zeros({original.size(1)});
   for (std::int64_t first = 0; first < original.size(0); first += chunk) {
     const std::int64_t last = std::min(first + chunk, original.size(0));
     const at::Tensor found = rounded.slice(0, first, last);
-    const at::Tensor w = compared(original.slice(0, first, last), found, changes).to(at::kFloat);
+    const at::Tensor w = compared(original.slice(0, first, last), found, change).to(at::kFloat);
     power += w.square().sum(0);
     product += w.mul(found.to(at::kFloat)).sum(0);
   }
   return positive(product, power);
+}
+
+/// By what the elements of a norm or a bias were divided, fp32; 1 where the source has zero, and no positive number for elements that
+/// are not the source's divided by one.
+at::Tensor divisors(const at::Tensor& original, const at::Tensor& stored, double offset) {
+  const at::Tensor before = original.to(at::kFloat) + offset, after = stored.to(at::kFloat) + offset;
+  return at::where(before.eq(0), at::ones_like(before), before / after);
+}
+
+/// The rows of `original` with its columns multiplied by what the norms were divided by.
+at::Tensor with_norm_scales(at::Tensor original, const Change& change, const setup::OpenedModel& result,
+                            const setup::OpenedModel& source) {
+  for (const DividedNorm& norm : change.norms) {
+    if (!result.checkpoint->contains(norm.weight) || !source.checkpoint->contains(norm.weight)) continue;
+    const at::Tensor scale =
+        divisors(source.checkpoint->tensor(norm.weight), result.checkpoint->tensor(norm.weight), norm.offset);
+    const at::Tensor known = at::where(scale.gt(0).logical_and(scale.isfinite()), scale, at::ones_like(scale));
+    original = original.to(at::kFloat) * compression::scale_of(norm.reader, known, original.size(1));
+  }
+  return original;
 }
 
 /// The rows of `original`, each with the positive scale with which it is nearest to that of `rounded`.
@@ -114,48 +144,53 @@ struct Places {
   }
 };
 
-/// Compares one weight, some rows at a time.
-void compare_weight(const source::StoredWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
-                    const Changes& changes, Comparison& comparison, Findings& findings) {
+/// Compares one weight, some rows at a time. Returns its relative error.
+double compare_weight(const ComparedWeight& weight, const at::Tensor& original, const at::Tensor& rounded,
+                      const Change& change, Findings& findings) {
   const std::string module = parent_name(weight.name);
-  const Limits own = limits_of(bits_of(weight));
+  const Limits own = limits_of(weight.bits);
   const Limits limits =
-      changes.prunes ? Limits{std::max(own.error, kPruned.error), std::min(own.cosine, kPruned.cosine)} : own;
-  const std::int64_t size = group_size_of(weight), chunk = std::max<std::int64_t>(1, kChunk / weight.shape[1]);
-  double power = 0, error = 0;
+      change.moves ? Limits{std::max(own.error, kMoved.error), std::min(own.cosine, kMoved.cosine)} : own;
+  const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / weight.columns);
+  double power = 0, product = 0, error = 0;
   Places foreign, suspicious;
-  const at::Tensor scales = changes.scales ? column_scales(original, rounded, changes, chunk) : at::Tensor();
-  for (std::int64_t first = 0; first < weight.shape[0]; first += chunk) {
-    const std::int64_t last = std::min(first + chunk, weight.shape[0]);
+  const at::Tensor scales = change.scales_columns ? fitted_columns(original, rounded, change, chunk) : at::Tensor();
+  for (std::int64_t first = 0; first < weight.rows; first += chunk) {
+    const std::int64_t last = std::min(first + chunk, weight.rows);
     const at::Tensor found = rounded.slice(0, first, last);
-    at::Tensor expected = compared(original.slice(0, first, last), found, changes);
-    if (scales.defined()) expected = with_row_scales(expected.to(at::kFloat) * scales, found);
-    const Sums groups = sums_of(expected, found, size);
+    at::Tensor expected = compared(original.slice(0, first, last), found, change);
+    if (scales.defined()) expected = expected.to(at::kFloat) * scales;
+    if (change.scales_rows) expected = with_row_scales(expected.to(at::kFloat), found);
+    const Sums groups = sums_of(expected, found, weight.group_size);
     power += groups.original.sum(at::kDouble).item<double>();
+    product += groups.product.sum(at::kDouble).item<double>();
     error += (groups.original - 2 * groups.product + groups.rounded).clamp_min(0).sum(at::kDouble).item<double>();
     foreign.add(foreign_rows(groups.of_rows(), limits), first);
-    if (bits_of(weight) > 2) suspicious.add(suspicious_groups(groups), first);
+    if (weight.bits > 2) suspicious.add(suspicious_groups(groups), first);
   }
   const double relative = power > 0 ? std::sqrt(error / power) : std::sqrt(error);
-  comparison.errors.push_back({module, relative});
+  const bool is_fitted = change.scales_rows || change.scales_columns;
   const std::string rows_off = fmt::format("{} of its {} rows are not the source's, the first is row {}", foreign.count,
-                                           weight.shape[0], foreign.first_row);
-  if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.shape[0]))
+                                           weight.rows, foreign.first_row);
+  if (static_cast<double>(foreign.count) > kMostForeign * static_cast<double>(weight.rows))
     findings.fault("source", module, rows_off);
   else if (foreign.count > 0)
     findings.warning("source", module, rows_off);
-  else if (changes.none() && relative > limits.error)
+  else if (relative > limits.error)
     findings.fault("source", module, fmt::format("differs from the source by {:.2f} of its size", relative));
-  else if (changes.none() && suspicious.count > 0)
-    findings.warning("source", module,
-                     fmt::format("{} of its {} groups have another sign or twice the size, the first is in row {}",
-                                 suspicious.count, weight.shape[0] * (weight.shape[1] / size), suspicious.first_row));
+  else if (change.moves && !is_fitted && product > kMostGrown * power)
+    findings.fault("source", module, fmt::format("is {:.2f} times as large as the source", product / power));
+  else if (!change.moves && !is_fitted && suspicious.count > 0)
+    findings.warning(
+        "source", module,
+        fmt::format("{} of its {} groups have another sign or twice the size, the first is in row {}", suspicious.count,
+                    weight.rows * (weight.columns / weight.group_size), suspicious.first_row));
+  return relative;
 }
 
 /// `is_computed`: the original is a product, such as a rotation, which another machine rounds otherwise.
-void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored,
-                   const Changes& changes, bool is_computed, Findings& findings) {
-  if (!changes.none()) return;
+void compare_plain(const std::string& name, const at::Tensor& original, const at::Tensor& stored, bool is_computed,
+                   Findings& findings) {
   if (is_computed) {
     const at::Tensor expected = original.to(at::kDouble);
     if ((stored.to(at::kDouble) - expected).norm().item<double>() > 0.01 * expected.norm().item<double>())
@@ -168,6 +203,21 @@ void compare_plain(const std::string& name, const at::Tensor& original, const at
     findings.warning("source", name, "lost digits: it was rounded as 1 + the source's value");
   else
     findings.fault("source", name, "is not compressed, but differs from the source's");
+}
+
+/// A tensor that is not quantized. A weight that only lost elements has the source's others.
+void compare_changed(const std::string& name, const at::Tensor& original, const at::Tensor& stored,
+                     const Change& change, bool is_computed, Findings& findings) {
+  if (change.divided) {
+    if (!divisors(original, stored, *change.divided).gt(0).logical_and(stored.isfinite()).all().item<bool>())
+      findings.fault("source", name, "is not the source's, divided by positive numbers");
+  } else if (stored.dim() != 2 ||
+             (!change.moves && !change.scales_rows && !change.scales_columns && change.norms.empty())) {
+    compare_plain(name, compared(original, stored, change), stored, is_computed, findings);
+  } else {
+    compare_weight({.name = name, .rows = stored.size(0), .columns = stored.size(1), .group_size = stored.size(1)},
+                   original, stored, change, findings);
+  }
 }
 
 /// A head of its own is what an untied embedding leaves.
@@ -218,13 +268,16 @@ Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& s
     }
     if (changes.unknown) continue;
     const auto quantized = result.quantized.find(name);
+    const auto allowed = changes.tensors.find(name);
+    const Change change = allowed == changes.tensors.end() ? Change{} : allowed->second;
     try {
+      const at::Tensor expected = with_norm_scales(source.checkpoint->tensor(name), change, result, source);
+      const at::Tensor found = result.checkpoint->tensor(name);
       if (quantized == result.quantized.end())
-        compare_plain(name, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes,
-                      source.checkpoint->is_computed(name), findings);
+        compare_changed(name, expected, found, change, source.checkpoint->is_computed(name), findings);
       else if (quantized->second.shape.size() == 2)
-        compare_weight(quantized->second, source.checkpoint->tensor(name), result.checkpoint->tensor(name), changes,
-                       comparison, findings);
+        comparison.errors.push_back(
+            {parent_name(name), compare_weight(described(quantized->second), expected, found, change, findings)});
     } catch (const CheckpointError& error) {
       findings.fault("codes", name, error.what());
     }

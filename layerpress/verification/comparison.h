@@ -1,21 +1,36 @@
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "layerpress/graph/facts/scale_absorbers.h"
 #include "layerpress/setup/opening/open_model.h"
 #include "layerpress/verification/findings.h"
 
 namespace layerpress::verification {
 
-/// How far a run was allowed to change weights beside rounding them and what is already done to the source.
-struct Changes {
-  bool scales = false;   ///< SmoothQuant and AWQ multiply rows and columns by positive numbers
-  bool prunes = false;   ///< elements become zero, and others make up for it
-  bool unknown = false;  ///< values cannot be compared
+/// A norm whose weight was divided by numbers that multiply columns of a weight.
+struct DividedNorm {
+  std::string weight;
+  double offset = 0;  ///< added to that weight
+  graph::ScaleReader reader;  ///< of that norm
+};
 
-  /// Plain tensors are the source's.
-  bool none() const { return !scales && !prunes && !unknown; }
+/// How a run was allowed to change a tensor beside rounding it and what is already done to the source.
+struct Change {
+  std::optional<double> divided{};   ///< of a norm or a bias: its elements plus this were divided by positive numbers
+  std::vector<DividedNorm> norms{};  ///< that say by what columns were multiplied
+  /// SmoothQuant and AWQ may have multiplied rows and columns by positive numbers that nothing else tells.
+  bool scales_rows = false, scales_columns = false;
+  bool prunes = false;  ///< elements become zero
+  bool moves = false;   ///< the others make up for them
+};
+
+struct Changes {
+  std::map<std::string, Change> tensors{};  ///< by name; others are the source's, or rounded
+  bool unknown = false;                     ///< values cannot be compared
 };
 
 /// ‖W - Ŵ‖ / ‖W‖ of a quantized weight, W with its scaled rows and columns.
@@ -30,8 +45,8 @@ struct Comparison {
 };
 
 /// Compares a checkpoint with the one that it was made of, tensor by tensor: each is there, in its shape, and a quantized one is
-/// within its scheme's error of the source's in every group of columns. Where rows and columns may be scaled, the scales are those
-/// that fit best; where elements may be pruned, those that are zero are not compared.
+/// within its scheme's error of the source's in every group of columns. Scales of columns are those that a norm was divided by, else,
+/// as those of rows, the ones that fit best; where elements may be pruned, those that are zero are not compared.
 Comparison compare(const setup::OpenedModel& result, const setup::OpenedModel& source, const Changes& changes,
                    const RunControl& control, Findings& findings);
 
